@@ -9,10 +9,12 @@ for workers without polars too. Not here: the functions behind them (`training.s
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-ObjectiveName: TypeAlias = Literal["binary", "regression"]
-Link: TypeAlias = Literal["sigmoid", "identity"]
+ObjectiveName: TypeAlias = Literal["binary", "regression", "multiclass"]
+Labels: TypeAlias = Literal["zero or one", "numbers", "classes"]
+"""Labels that an objective accepts. Classes are texts, whole numbers or booleans."""
+Link: TypeAlias = Literal["sigmoid", "identity", "softmax"]
 """Function from the raw output of a model to its prediction."""
-Picture: TypeAlias = Literal["calibration", "ranking", "scores", "fit", "residuals"]
+Picture: TypeAlias = Literal["calibration", "ranking", "scores", "fit", "residuals", "confusion"]
 """Picture of a report: `evaluation.pictures` draws it."""
 
 
@@ -25,8 +27,7 @@ class ObjectiveFacts:
     """Facts of one objective."""
 
     name: ObjectiveName
-    is_zero_or_one: bool
-    """True if labels are 0 or 1, so that their mean is the share of ones and a prediction is a probability."""
+    labels: Labels
     link: Link
     """Link of the network and of the reference model."""
     metrics: tuple[str, ...]
@@ -42,13 +43,23 @@ class ObjectiveFacts:
     pictures: tuple[Picture, ...]
     """Pictures of a report, beside the loss."""
 
+    @property
+    def is_zero_or_one(self) -> bool:
+        """True if labels are 0 or 1, so that their mean is the share of ones and a prediction is a probability."""
+        return self.labels == "zero or one"
+
+    @property
+    def has_classes(self) -> bool:
+        """True if a prediction has a probability for each class, `[rows, classes]`, instead of one number a row."""
+        return self.labels == "classes"
+
 
 _OBJECTIVES: dict[str, ObjectiveFacts] = {
     one.name: one
     for one in (
         ObjectiveFacts(
             name="binary",
-            is_zero_or_one=True,
+            labels="zero or one",
             link="sigmoid",
             metrics=("auc", "logloss", "brier", "ece"),
             chosen_by="logloss",
@@ -59,7 +70,7 @@ _OBJECTIVES: dict[str, ObjectiveFacts] = {
         ),
         ObjectiveFacts(
             name="regression",
-            is_zero_or_one=False,
+            labels="numbers",
             link="identity",
             metrics=("rmse", "mae", "r2"),
             chosen_by="rmse",
@@ -67,6 +78,17 @@ _OBJECTIVES: dict[str, ObjectiveFacts] = {
             reference="linear",
             observed="mean label",
             pictures=("calibration", "fit", "residuals"),
+        ),
+        ObjectiveFacts(
+            name="multiclass",
+            labels="classes",
+            link="softmax",
+            metrics=("logloss", "accuracy", "macro_auc", "macro_f1"),
+            chosen_by="logloss",
+            answer="the probability of each class",
+            reference="logistic",
+            observed="share predicted right",
+            pictures=("calibration", "confusion", "scores"),
         ),
     )
 }

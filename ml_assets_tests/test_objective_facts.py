@@ -44,13 +44,15 @@ def test_every_stage_has_its_part_of_an_objective(name: ObjectiveName) -> None:
     assert objective_of(name).prediction is not None
     assert facts.chosen_by in facts.metrics
     labels = np.tile([0.0, 1.0], 20)
+    classes = ("no", "yes") if facts.has_classes else ()
     holdout = pl.DataFrame(
         {"label": labels, "date": [date(2013, 1, 1) + timedelta(days=i // 4) for i in range(len(labels))]}
     )
-    p = 0.25 + 0.5 * labels
-    evaluation = evaluate(
-        holdout, {"challenger": p, "baseline": np.full(40, 0.5), "reference": p}, _spec(name)
-    )
+    p, half = 0.25 + 0.5 * labels, np.full(40, 0.5)
+    if classes:
+        p, half = np.stack([1 - p, p], axis=1), np.stack([half, half], axis=1)
+    predictions = {"challenger": p, "baseline": half, "reference": p}
+    evaluation = evaluate(holdout, predictions, _spec(name), classes=classes)
     assert set(evaluation.values()) == set(facts.metrics)
     page = render(Report(title="m", partition="2013-01-10", lineage={}, evaluation=evaluation))
     assert [picture for picture in facts.pictures if f'<img alt="{picture}"' not in page] == []

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import dagster as dg
 import yaml
 
-from ml_assets.validation.column_types import NUMERIC, POLARS_TYPES
+from ml_assets.validation.column_types import FLOATS, NUMERIC, POLARS_TYPES
 from resources.words import did_you_mean
 
 COLUMN_SCHEMA = "dagster/column_schema"
@@ -22,6 +22,8 @@ SENSITIVE = "sensitive"
 EVALUATED_SLICES = "evaluated_slices"
 """Metadata of a model with slices in its evaluation: table → the section `evaluation` as YAML, which keeps the types
 of values."""
+LABEL_IS_CLASS = "label_is_class"
+"""Metadata of a model: true if the label is a class, which may be a text."""
 NAMED_COLUMNS = "columns"
 """Metadata of an asset that reads tables: table → key of its section → names of columns."""
 
@@ -40,6 +42,8 @@ _DTYPES = {
     "inputs.known_at.column": ({"datetime"}, "name the column with the moment in UTC"),
 }
 """Key, without list indices → legal dtypes of its columns, and the remedy."""
+_CLASS = ({"string", *(_NUMBERS - FLOATS)}, "cast it in the feature function, or choose objective regression")
+"""Legal dtypes of a label that is a class, and the remedy."""
 _INPUTS = ("features.numeric", "features.categorical", "features.blob.column")
 """Keys whose columns the model reads."""
 
@@ -60,8 +64,8 @@ def column_faults(
         named: Mapping[str, Sequence[str]] = metadata.get(NAMED_COLUMNS, {}).get(read, {})
         for key, column in ((key, column) for key, columns in named.items() for column in columns):
             fault = (
-                _fault(key, column, dtypes, labels, read)
-                or _shown(key, column, sensitive, read)
+                _fault(key, column, dtypes, labels, read, is_class=metadata.get(LABEL_IS_CLASS, False))
+                or _shown(key, column, sensitive, read, is_class=metadata.get(LABEL_IS_CLASS, False))
                 or _other_partitions(key, column, partition_date, read)
             )
             if fault:
@@ -130,16 +134,23 @@ def _other_partitions(key: str, column: str, partition_date: str, read: str) -> 
     return ""
 
 
-def _shown(key: str, column: str, sensitive: Sequence[str], read: str) -> str:
+def _shown(key: str, column: str, sensitive: Sequence[str], read: str, *, is_class: bool) -> str:
     if key == "evaluation.slices" and column in sensitive:
         return (
             f"names '{column}' in {key}, and the contract of {read} marks it as sensitive: the report would show its "
             "values. Slice by a coarser column"
         )
+    if is_class and key == "features.label" and column in sensitive:
+        return (
+            f"names '{column}' in {key}, and the contract of {read} marks it as sensitive: the report would show its "
+            "classes. Return other words from the feature function"
+        )
     return ""
 
 
-def _fault(key: str, column: str, dtypes: Mapping[str, str], labels: Sequence[str], read: str) -> str:
+def _fault(
+    key: str, column: str, dtypes: Mapping[str, str], labels: Sequence[str], read: str, *, is_class: bool
+) -> str:
     """Return the reason why `key` cannot name `column`; empty if it can."""
     if column not in dtypes:
         return f"names '{column}' in {key}, which is not a column of {read}{did_you_mean(column, dtypes)}"
@@ -154,9 +165,12 @@ def _fault(key: str, column: str, dtypes: Mapping[str, str], labels: Sequence[st
             "model reads it as an input"
         )
     legal, remedy = _DTYPES.get(re.sub(r"\.\d+", "", key), (None, ""))
+    if is_class and key == "features.label":
+        legal, remedy = _CLASS
     dtype = dtypes[column]
     if legal is not None and dtype not in legal:
-        wanted = "a number" if legal == _NUMBERS else " or ".join(sorted(legal))
+        words = {frozenset(_NUMBERS): "a number", frozenset(_CLASS[0]): "a text, a whole number or a boolean"}
+        wanted = words.get(frozenset(legal), " or ".join(sorted(legal)))
         return f"names '{column}' in {key}, which takes {wanted}, and its dtype is {dtype}: {remedy}"
     if legal is None and dtype == "binary":
         return f"names '{column}' in {key}, and its dtype is binary: only features.blob.column takes bytes"

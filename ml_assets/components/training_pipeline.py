@@ -10,7 +10,7 @@ import dagster as dg
 import yaml
 
 from ml_assets.components.base import SpecComponent, freshness_policy
-from ml_assets.components.columns import DAYS_BEGIN_IN, EVALUATED_SLICES, NAMED_COLUMNS
+from ml_assets.components.columns import DAYS_BEGIN_IN, EVALUATED_SLICES, LABEL_IS_CLASS, NAMED_COLUMNS
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.scaffolders import TrainingPipelineScaffolder
@@ -21,6 +21,7 @@ from ml_assets.components.steps.register import register_op
 from ml_assets.components.steps.snapshot import snapshot_op
 from ml_assets.components.steps.train import train_op
 from ml_assets.components.steps.validate_inputs import validate_inputs_op
+from ml_assets.objective_facts import facts_of
 
 TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL = (
     "training_set",
@@ -138,6 +139,7 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
                 "lake/table": spec.features.table,
                 NAMED_COLUMNS: {spec.features.table: spec.columns},
                 DAYS_BEGIN_IN: spec.features.time_zone,
+                **({LABEL_IS_CLASS: True} if facts_of(spec.evaluation.objective).has_classes else {}),
                 **_evaluated_slices(spec),
             }
         },

@@ -1,4 +1,4 @@
-"""Naive model that a challenger has to beat: the mean label of a group, fitted on training rows."""
+"""Naive model that a challenger has to beat: a group's mean label or shares of classes, fitted on training rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -113,3 +113,73 @@ class GroupMeans:
         rows = f"{self.prior_rows:g} row{'' if self.prior_rows == 1 else 's'}"
         source = ", chosen on validation" if self.chosen else ""
         return f"naive baseline (mean by {' and '.join(self.groups)}, prior of {rows}{source})"
+
+
+@dataclass(frozen=True)
+class ClassShares:
+    """Shrunken shares of the classes in a group: for each class the mean of a label that is 1 for the class, else 0."""
+
+    means: tuple[GroupMeans, ...]
+    """One for each class, all with the same prior, so that the shares of a row add up to 1."""
+    chosen: bool = False
+    """True if the prior is the best of `PRIORS` on the validation rows."""
+
+    @classmethod
+    def best(
+        cls,
+        train: pl.DataFrame,
+        validation: pl.DataFrame,
+        spec: BaselineSpec,
+        objective: ObjectiveName,
+        *,
+        label: str,
+        classes: int,
+    ) -> Self:
+        """Fit as `GroupMeans.best` does. Labels are numbers of classes, from 0."""
+
+        def fitted(prior: float) -> Self:
+            return cls(
+                tuple(
+                    GroupMeans.fit(
+                        _is_class(train, label, k), label=label, groups=spec.groups, prior_rows=prior
+                    )
+                    for k in range(classes)
+                )
+            )
+
+        def loss(shares: Self) -> float:
+            return METRICS[facts_of(objective).chosen_by].on_rows(y, shares.predict(known))
+
+        if spec.prior_rows is not None or not spec.groups:
+            return fitted(spec.prior_rows or PRIORS[0])
+        known = validation.drop_nulls(label)
+        y = known.get_column(label).cast(pl.Float64).to_numpy()
+        return replace(min(map(fitted, PRIORS), key=loss), chosen=True)
+
+    def predict(self, frame: pl.DataFrame) -> Vector:
+        """Return the shares of the classes in each row's finest known group, float64 `[N, K]`."""
+        return np.stack([means.predict(frame) for means in self.means], axis=1)
+
+    @property
+    def name(self) -> str:
+        """Name in a report, as that of `GroupMeans`."""
+        return replace(self.means[0], chosen=self.chosen).name.replace("(mean", "(share of each class")
+
+
+def _is_class(frame: pl.DataFrame, label: str, number: int) -> pl.DataFrame:
+    return frame.with_columns((pl.col(label) == number).cast(pl.Float64).alias(label))
+
+
+def naive_baseline(
+    train: pl.DataFrame,
+    validation: pl.DataFrame,
+    spec: BaselineSpec,
+    objective: ObjectiveName,
+    *,
+    label: str,
+    classes: int = 0,
+) -> GroupMeans | ClassShares:
+    """Return the baseline of an objective, fitted on the training rows. Raises `EvaluationInputError`."""
+    if facts_of(objective).has_classes:
+        return ClassShares.best(train, validation, spec, objective, label=label, classes=classes)
+    return GroupMeans.best(train, validation, spec, objective, label=label)

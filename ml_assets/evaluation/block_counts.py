@@ -3,7 +3,8 @@
 A block (one day of the holdout) is always drawn as a whole. A resample is therefore a vector of B counts, and a metric
 needs only the contribution of each block. The N rows are visited once, not once per draw.
 
-* means (log loss, Brier, MAE, RMSE, R²): per-block sums;
+* means (log loss, accuracy, Brier, MAE, RMSE, R²): per-block sums;
+* macro AUC: the AUC of each class against the rest; macro F1: per-block sums per class;
 * calibration error: per-block sums per bin, with the bins of the full holdout;
 * AUC: the matrix `wins[a, b]` of pairs (positive of block a, negative of block b) that are ranked right. With
   counts w the resample has Σ w_a w_b wins[a, b] such pairs, so
@@ -23,7 +24,9 @@ from ml_assets.evaluation.metrics import (
     Vector,
     calibration_bin,
     calibration_edges,
+    hits,
     log_losses,
+    most_likely,
 )
 
 Matrix = npt.NDArray[np.float64]
@@ -130,6 +133,30 @@ def _auc_by_pairs(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockFo
     return value
 
 
+def _macro_auc(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
+    forms = [_auc((y == k).astype(np.float64), p[:, k], blocks, count) for k in range(p.shape[1])]
+    return lambda counts: _mean_defined(np.stack([form(counts) for form in forms], axis=1))
+
+
+def _macro_f1(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
+    found, classes = most_likely(p), p.shape[1]
+    label = y.astype(np.intp)
+
+    def per_block(numbers: BlockIds, rows: npt.NDArray[np.bool]) -> Matrix:
+        cell = (blocks * classes + numbers)[rows]
+        return np.bincount(cell, minlength=count * classes).reshape(count, classes).astype(np.float64)
+
+    every = np.ones(len(y), dtype=np.bool)
+    right, total = per_block(label, found == label), per_block(label, every) + per_block(found, every)
+    return lambda counts: _mean_defined(_ratio(2 * (counts @ right), counts @ total))
+
+
+def _mean_defined(values: Matrix) -> Vector:
+    """Return the mean of each row's defined values, `[D]`; NaN if none is defined."""
+    defined = ~np.isnan(values)
+    return _ratio(np.where(defined, values, 0.0).sum(axis=1), defined.sum(axis=1).astype(np.float64))
+
+
 _FORMS: dict[str, Callable[[Vector, Vector, BlockIds, int], BlockForm]] = {
     "auc": _auc,
     "logloss": lambda y, p, blocks, count: _mean_of(log_losses(y, p), blocks, count),
@@ -138,4 +165,7 @@ _FORMS: dict[str, Callable[[Vector, Vector, BlockIds, int], BlockForm]] = {
     "rmse": _rmse,
     "mae": lambda y, p, blocks, count: _mean_of(np.abs(y - p), blocks, count),
     "r2": _r2,
+    "accuracy": lambda y, p, blocks, count: _mean_of(hits(y, p), blocks, count),
+    "macro_auc": _macro_auc,
+    "macro_f1": _macro_f1,
 }

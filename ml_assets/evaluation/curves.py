@@ -1,13 +1,28 @@
 """Numbers behind the plots of a report, small enough for JSON. Drawing is in `pictures.py`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ml_assets.evaluation.block_counts import BlockIds, Matrix
 from ml_assets.evaluation.bootstrap import Estimate, Interval, interval
-from ml_assets.evaluation.evaluation_document import CalibrationBin, Curves, Density, Histogram, Role
-from ml_assets.evaluation.metrics import Vector, calibration_bin, calibration_edges
+from ml_assets.evaluation.evaluation_document import (
+    CalibrationBin,
+    ClassFigures,
+    Curves,
+    Density,
+    Histogram,
+    Role,
+)
+from ml_assets.evaluation.metrics import (
+    Vector,
+    auc,
+    calibration_bin,
+    calibration_edges,
+    f1_of_classes,
+    hits,
+    most_likely,
+)
 from ml_assets.objective_facts import ObjectiveName, facts_of
 
 ROC_POINTS = 200
@@ -24,8 +39,22 @@ def curves(
     confidence: float,
 ) -> Curves:
     """Return all curves of one holdout; `counts` `[D, B]` are the redraws of its blocks."""
-    drawn = facts_of(objective).pictures
+    facts = facts_of(objective)
+    drawn = facts.pictures
     challenger = predictions["challenger"]
+    if facts.has_classes:
+        right, largest = hits(y, challenger), challenger.max(axis=1)
+        calibration: dict[Role, tuple[CalibrationBin, ...]] = {
+            role: reliability(hits(y, p), p.max(axis=1), blocks, counts, confidence)
+            for role, p in predictions.items()
+        }
+        return Curves(
+            calibration=calibration,
+            roc={},
+            scores=_scores(right, largest, names=("wrong", "right")),
+            density=None,
+            confusion=confusion(y, challenger),
+        )
     return Curves(
         calibration={role: reliability(y, p, blocks, counts, confidence) for role, p in predictions.items()},
         roc={role: roc(y, p) for role, p in predictions.items()} if "ranking" in drawn else {},
@@ -79,10 +108,43 @@ def roc(y: Vector, p: Vector) -> tuple[tuple[float, float], ...]:
     return ((0.0, 0.0), *((round(float(x), 5), round(float(y), 5)) for x, y in points))
 
 
-def _scores(y: Vector, p: Vector) -> Histogram:
+def confusion(y: Vector, p: Vector) -> tuple[tuple[int, ...], ...]:
+    """Return `[i][j]`: rows with label i whose most likely class is j."""
+    classes = p.shape[1]
+    cell = y.astype(np.intp) * classes + most_likely(p)
+    table = np.bincount(cell, minlength=classes * classes).reshape(classes, classes)
+    return tuple(tuple(int(n) for n in row) for row in table)
+
+
+def class_figures(names: Sequence[str], y: Vector, p: Vector) -> tuple[ClassFigures, ...]:
+    """Return the figures of each class against the rest."""
+    table = np.asarray(confusion(y, p))
+    scores = f1_of_classes(y, p)
+
+    def share(right: int, of: int) -> float | None:
+        return right / of if of else None
+
+    return tuple(
+        ClassFigures(
+            name=name,
+            rows=int(table[k].sum()),
+            predicted=float(p[:, k].mean()),
+            precision=share(int(table[k, k]), int(table[:, k].sum())),
+            recall=share(int(table[k, k]), int(table[k].sum())),
+            f1=_defined(float(scores[k])),
+            auc=_defined(auc((y == k).astype(np.float64), p[:, k])),
+        )
+        for k, name in enumerate(names)
+    )
+
+
+def _defined(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def _scores(y: Vector, p: Vector, names: tuple[str, str] = ("negative", "positive")) -> Histogram:
     edges = np.linspace(0, 1, SCORE_BINS + 1)
-    groups = {"negative": p[y <= 0], "positive": p[y > 0]}
-    return _histogram(edges, groups)
+    return _histogram(edges, {names[0]: p[y <= 0], names[1]: p[y > 0]})
 
 
 def _residuals(y: Vector, p: Vector) -> Histogram:

@@ -65,9 +65,10 @@ class Part(Document):
     value: str | None
     rows: int
     blocks: int
-    label_mean: float
-    """Observed rate (binary) or mean label."""
+    label_mean: float | None
+    """Observed rate (binary) or mean label; None if the label has classes."""
     prediction_mean: dict[Role, float]
+    """Mean prediction; empty if the label has classes."""
     metrics: dict[Role, dict[str, Interval]]
     """Empty if the slice is too small to measure."""
     improvements: dict[Reference, dict[str, Interval]]
@@ -105,12 +106,31 @@ class Curves(Document):
 
     calibration: dict[Role, tuple[CalibrationBin, ...]]
     roc: dict[Role, tuple[tuple[float, float], ...]]
-    """(false positive rate, true positive rate), at most 200 points; empty for regression."""
+    """(false positive rate, true positive rate), at most 200 points; only for binary labels."""
     scores: Histogram
-    """Scores of the challenger. Binary: scores of `negative` and `positive` rows. Regression: `residual`, label −
-    prediction; the outermost bars hold all rows beyond them."""
+    """Scores of the challenger. Binary: scores of `negative` and `positive` rows. Classes: the largest probability of
+    rows that are `wrong` and `right`. Numbers: `residual`, label − prediction; the outermost bars hold all rows beyond
+    them."""
     density: Density | None
-    """Regression only."""
+    """Only for numbers."""
+    confusion: tuple[tuple[int, ...], ...] = ()
+    """`confusion[i][j]`: rows with label i for which the challenger finds class j most likely. Only for classes."""
+
+
+class ClassFigures(Document):
+    """Figures of the challenger for one class against the rest, on the whole holdout."""
+
+    name: str
+    rows: int
+    """Rows with this label."""
+    predicted: float
+    """Mean probability."""
+    precision: float | None
+    """Share of the rows predicted as this class that have this label; None without such rows."""
+    recall: float | None
+    """Share of the rows with this label that are predicted as this class; None without such rows."""
+    f1: float | None
+    auc: float | None
 
 
 class Evaluation(Document):
@@ -134,6 +154,8 @@ class Evaluation(Document):
     """Reason why the champion has no metrics on this holdout; empty if it has, or if there is no champion."""
     overall: Part
     slices: tuple[Part, ...]
+    classes: tuple[ClassFigures, ...] = ()
+    """Classes of the label, in the order of the model's outputs; empty if the label is a number."""
     curves: Curves
     decision: GateDecision
 

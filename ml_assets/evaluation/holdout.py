@@ -3,14 +3,14 @@
 The caller reads the holdout, scores the models and stores the result.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
 from ml_assets.evaluation.block_counts import BlockIds, Matrix, block_form
 from ml_assets.evaluation.bootstrap import Estimate, draw_blocks, estimate, interval, paired
-from ml_assets.evaluation.curves import curves
+from ml_assets.evaluation.curves import class_figures, curves
 from ml_assets.evaluation.errors import EvaluationInputError
 from ml_assets.evaluation.evaluation_document import Evaluation, Part, Role
 from ml_assets.evaluation.gates import Cell, Champion, decide
@@ -19,6 +19,8 @@ from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_
 from ml_assets.evaluation.spec import EvaluationSpec, Reference
 from ml_assets.objective_facts import facts_of
 
+_ROUNDING = 1e-4
+"""Largest distance of a sum of probabilities from 1: a bundle computes them in float32."""
 _ROLES: tuple[Role, ...] = ("challenger", "champion", "baseline", "reference")
 _REFERENCES: tuple[Reference, ...] = ("champion", "baseline", "reference")
 
@@ -30,21 +32,22 @@ def evaluate(
     *,
     champion: Champion | None = None,
     label: str = "label",
+    classes: Sequence[str] = (),
     baseline_name: str = "naive baseline",
     reference_name: str = "regression on the same columns",
 ) -> Evaluation:
     """Measure a challenger on one holdout, compare it and decide its gates.
 
-    `holdout` has one row per prediction, with `label` (binary: 0/1 or bool; regression: numbers; no nulls), the
-    block column and the slice columns of `spec`. `predictions` are float64 `[N]` in the rows' order (binary:
-    probabilities) for `challenger`, `baseline` and `reference`, and for `champion` exactly if `champion` is given and
-    can score.
+    `holdout` has one row per prediction, with `label` (binary: 0/1 or bool; multiclass: the number of one of
+    `classes`, from 0; else numbers; no nulls), the block column and the slice columns of `spec`. `predictions` are
+    float64 `[N]` in the rows' order (binary: probabilities; multiclass: `[N, K]`, a probability for each of `classes`)
+    for `challenger`, `baseline` and `reference`, and for `champion` exactly if `champion` is given and can score.
 
     Raises `EvaluationInputError`. A poor model is not an error: see `Evaluation.decision`.
     """
     spec = with_values_of(spec, holdout.schema)
-    y = _labels(holdout, label, spec)
-    scores = _predictions(predictions, len(y), spec, champion)
+    y = _labels(holdout, label, spec, classes)
+    scores = _predictions(predictions, (len(y), *([len(classes)] if classes else [])), spec, champion)
     blocks, names = _blocks(holdout, spec)
     counts = draw_blocks(len(names), spec.draws, spec.seed)
     everything: dict[SliceKey | None, Rows] = {None: np.arange(len(y))}
@@ -73,12 +76,13 @@ def evaluate(
         champion_cannot_score=champion.cannot_score if champion is not None else "",
         overall=parts[0],
         slices=tuple(parts[1:]),
+        classes=class_figures(classes, y, scores["challenger"]) if classes else (),
         curves=curves(spec.objective, y, scores, blocks, counts, spec.confidence),
         decision=decide(spec, cells, champion),
     )
 
 
-def _labels(holdout: pl.DataFrame, label: str, spec: EvaluationSpec) -> Vector:
+def _labels(holdout: pl.DataFrame, label: str, spec: EvaluationSpec, classes: Sequence[str]) -> Vector:
     for column in (label, spec.bootstrap_unit):
         if column not in holdout.columns:
             raise EvaluationInputError(
@@ -94,11 +98,13 @@ def _labels(holdout: pl.DataFrame, label: str, spec: EvaluationSpec) -> Vector:
     y = known.to_numpy()
     if facts_of(spec.objective).is_zero_or_one and not np.isin(y, (0.0, 1.0)).all():
         raise EvaluationInputError(f"label {label!r} of a {spec.objective} objective must be 0 or 1")
+    if facts_of(spec.objective).has_classes and not np.isin(y, np.arange(len(classes))).all():
+        raise EvaluationInputError(f"label {label!r} must be the number of one of the {len(classes)} classes")
     return y
 
 
 def _predictions(
-    given: Mapping[str, Vector], rows: int, spec: EvaluationSpec, champion: Champion | None
+    given: Mapping[str, Vector], shape: tuple[int, ...], spec: EvaluationSpec, champion: Champion | None
 ) -> dict[Role, Vector]:
     scores_too = champion is not None and not champion.cannot_score
     wanted = {"challenger", "baseline", "reference"} | ({"champion"} if scores_too else set[str]())
@@ -107,19 +113,25 @@ def _predictions(
             f"predictions are for {', '.join(sorted(given))}; expected {', '.join(sorted(wanted))} "
             "(`champion` goes with `champion=Champion(…)`, both or neither)"
         )
+    facts = facts_of(spec.objective)
     scores: dict[Role, Vector] = {}
     for role in _ROLES:
         if role not in given:
             continue
         p = np.asarray(given[role], dtype=np.float64)
-        if p.shape != (rows,):
-            raise EvaluationInputError(f"predictions of the {role} have shape {p.shape}, expected ({rows},)")
+        if p.shape != shape:
+            raise EvaluationInputError(f"predictions of the {role} have shape {p.shape}, expected {shape}")
         if wrong := int((~np.isfinite(p)).sum()):
-            raise EvaluationInputError(f"{wrong} of {rows} predictions of the {role} are not finite")
-        if facts_of(spec.objective).is_zero_or_one and (p.min() < 0 or p.max() > 1):
+            raise EvaluationInputError(f"{wrong} of {p.size} predictions of the {role} are not finite")
+        if facts.is_zero_or_one and (p.min() < 0 or p.max() > 1):
             raise EvaluationInputError(
                 f"predictions of the {role} must be probabilities; they run from {p.min():.4g} to "
                 f"{p.max():.4g} (logits? apply the sigmoid)"
+            )
+        if facts.has_classes and (p.min() < 0 or np.abs(p.sum(axis=1) - 1).max() > _ROUNDING):
+            raise EvaluationInputError(
+                f"predictions of the {role} must be probabilities that add up to 1 in each row; they run from "
+                f"{p.min():.4g} to {p.max():.4g} (scores? apply the softmax)"
             )
         scores[role] = p
     return scores
@@ -160,14 +172,15 @@ def _measure(
 
 def _part(cell: Cell, rows: Rows, y: Vector, scores: Mapping[Role, Vector], spec: EvaluationSpec) -> Part:
     metrics: tuple[Metric, ...] = metrics_of(spec.objective) if cell.estimates else ()
+    has_classes = facts_of(spec.objective).has_classes
     roles: list[Role] = [role for role in scores if cell.estimates]
     return Part(
         slice=cell.slice.name if cell.slice else None,
         value=cell.slice.value if cell.slice else None,
         rows=cell.rows,
         blocks=cell.blocks,
-        label_mean=float(y[rows].mean()),
-        prediction_mean={role: float(p[rows].mean()) for role, p in scores.items()},
+        label_mean=None if has_classes else float(y[rows].mean()),
+        prediction_mean={} if has_classes else {role: float(p[rows].mean()) for role, p in scores.items()},
         metrics={
             role: {
                 metric.name: interval(

@@ -3,10 +3,11 @@
 `block_counts.py` has the same metrics as functions of resampled blocks; a property test requires equal results.
 
 All functions take labels `y` and predictions `p`, float64 `[N]`, and return a float; NaN where the metric is
-not defined (no rows, one class only, a constant label). Binary labels are 0.0 or 1.0, and `p` is a probability.
+not defined (no rows, one class only, a constant label). Binary labels are 0.0 or 1.0, and `p` is a probability. If the
+label has classes, `y` holds their numbers and `p` `[N, K]` a probability for each class.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +59,8 @@ def clipped(p: Vector) -> Vector:
 
 def log_losses(y: Vector, p: Vector) -> Vector:
     """Return the cross-entropy of each row in nats, `[N]`."""
+    if p.ndim == 2:
+        return -np.log(clipped(p[np.arange(len(y)), y.astype(np.intp)]))
     safe = clipped(p)
     return -(y * np.log(safe) + (1 - y) * np.log1p(-safe))
 
@@ -88,6 +91,36 @@ def r2(y: Vector, p: Vector) -> float:
     """Return the explained share of the label's variance; negative if the mean would predict better."""
     total = float(((y - y.mean()) ** 2).sum()) if len(y) else 0.0
     return 1 - float(((y - p) ** 2).sum()) / total if total > 0 else float("nan")
+
+
+def hits(y: Vector, p: Vector) -> Vector:
+    """Return 1 for each row whose most likely class is its label, else 0, `[N]`."""
+    return (most_likely(p) == y).astype(np.float64)
+
+
+def most_likely(p: Vector) -> npt.NDArray[np.intp]:
+    """Return the class with the largest probability of each row, `[N]`; among equals the first."""
+    return p.argmax(axis=1) if len(p) else np.empty(0, dtype=np.intp)
+
+
+def macro_auc(y: Vector, p: Vector) -> float:
+    """Return the mean over classes of the AUC of one class against the rest, over classes for which it is defined."""
+    return _mean_defined([auc((y == k).astype(np.float64), p[:, k]) for k in range(p.shape[1])])
+
+
+def f1_of_classes(y: Vector, p: Vector) -> Vector:
+    """Return the F1 score of each class, `[K]`: 2 TP / (2 TP + FP + FN). NaN for a class that is neither a label nor a
+    prediction of any row."""
+    found = most_likely(p)
+    count = p.shape[1]
+    right = np.bincount(found[found == y], minlength=count)
+    total = np.bincount(found, minlength=count) + np.bincount(y.astype(np.intp), minlength=count)
+    return np.where(total > 0, 2 * right / np.maximum(total, 1), np.nan)
+
+
+def _mean_defined(values: Sequence[float] | Vector) -> float:
+    defined = np.asarray(values)[~np.isnan(values)]
+    return float(defined.mean()) if len(defined) else float("nan")
 
 
 def _mean(losses: Vector) -> float:
@@ -153,6 +186,30 @@ METRICS: dict[str, Metric] = {
             lowest=-_INFINITY,
             highest=1,
             on_rows=r2,
+        ),
+        Metric(
+            name="accuracy",
+            label="accuracy",
+            higher_is_better=True,
+            lowest=0,
+            highest=1,
+            on_rows=lambda y, p: _mean(hits(y, p)),
+        ),
+        Metric(
+            name="macro_auc",
+            label="macro AUC",
+            higher_is_better=True,
+            lowest=0,
+            highest=1,
+            on_rows=macro_auc,
+        ),
+        Metric(
+            name="macro_f1",
+            label="macro F1",
+            higher_is_better=True,
+            lowest=0,
+            highest=1,
+            on_rows=lambda y, p: _mean_defined(f1_of_classes(y, p)),
         ),
     )
 }

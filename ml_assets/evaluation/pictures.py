@@ -25,6 +25,8 @@ _LINES: dict[Role, str] = {"challenger": "-", "champion": "-.", "baseline": "-",
 """Line style of each role, so that readers do not depend on colours."""
 _FIRST_DRAWN: tuple[Role, ...] = ("baseline", "reference", "champion", "challenger")
 _POSITIVE, _NEGATIVE = "#b4483e", "#7f93a8"
+_MOST_NAMED = 12
+"""Classes up to which a confusion matrix has names and numbers."""
 _INK, _GRID = "#2b3138", "#e3e6ea"
 
 Axes = Any
@@ -35,7 +37,7 @@ _Draw = Callable[[Axes], None]
 def pictures(
     evaluation: Evaluation, loss: LossCurve | None = None, *, form: Literal["png", "svg"] = "png"
 ) -> dict[str, str]:
-    """Return each picture in base64 by name: `calibration`, `ranking` or `fit`, `scores` or `residuals`, and `loss`.
+    """Return each picture in base64 by name: those of the objective (`ObjectiveFacts.pictures`), and `loss`.
 
     A PNG has 420 × 330 pixels and less than 50 kB, small enough for the metadata of an asset. The same evaluation gives
     the same bytes.
@@ -95,7 +97,7 @@ def _calibration(axes: Axes, evaluation: Evaluation) -> None:
     ]
     low, high = min(ends), max(ends)
     facts = facts_of(evaluation.objective)
-    if facts.is_zero_or_one:
+    if facts.is_zero_or_one or facts.has_classes:
         low = 0.0
     axes.plot([low, high], [low, high], color=_INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
     # Draw the challenger last, on top.
@@ -118,7 +120,8 @@ def _calibration(axes: Axes, evaluation: Evaluation) -> None:
             x, y, color=COLOURS[role], marker=marker, markersize=4, linestyle=line, linewidth=1.3, label=role
         )
     axes.set_title("Calibration")
-    axes.set_xlabel("mean prediction of the bin")
+    of = " (most likely class)" if facts.has_classes else ""
+    axes.set_xlabel(f"mean prediction of the bin{of}")
     axes.set_ylabel(facts.observed)
     axes.legend(loc="upper left")
 
@@ -149,7 +152,8 @@ def _ranking(axes: Axes, evaluation: Evaluation) -> None:
 def _scores(axes: Axes, evaluation: Evaluation) -> None:
     histogram = evaluation.curves.scores
     edges = np.asarray(histogram.edges)
-    for group, colour, line in (("negative", _NEGATIVE, "--"), ("positive", _POSITIVE, "-")):
+    looks = ((_NEGATIVE, "--"), (_POSITIVE, "-"))
+    for group, (colour, line) in zip(histogram.counts, looks, strict=True):
         counts = np.asarray(histogram.counts[group], dtype=np.float64)
         rows = int(counts.sum())
         density = counts / max(rows, 1)
@@ -158,11 +162,36 @@ def _scores(axes: Axes, evaluation: Evaluation) -> None:
             density, edges, color=colour, linewidth=1.2, linestyle=line, label=f"{group} ({rows:,} rows)"
         )
     axes.set_title("Challenger's scores")
-    axes.set_xlabel("predicted probability")
+    has_classes = facts_of(evaluation.objective).has_classes
+    axes.set_xlabel("probability of the most likely class" if has_classes else "predicted probability")
     axes.set_ylabel("share of the group's rows")
     used = np.flatnonzero(sum(np.asarray(counts) for counts in histogram.counts.values()))
     axes.set_xlim(edges[used[0]], edges[used[-1] + 1])
     axes.legend(loc="upper right")
+
+
+def _confusion(axes: Axes, evaluation: Evaluation) -> None:
+    counts = np.asarray(evaluation.curves.confusion, dtype=np.float64)
+    names = [one.name for one in evaluation.classes]
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    axes.grid(visible=False)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    if len(names) <= _MOST_NAMED:
+        axes.set_xticks(range(len(names)), names, rotation=0 if len(names) < 6 else 45)
+        axes.set_yticks(range(len(names)), names)
+        for (i, j), value in np.ndenumerate(shares):
+            axes.text(
+                j,
+                i,
+                f"{value:.0%}",
+                ha="center",
+                va="center",
+                color="white" if value > 0.5 else _INK,
+                fontsize=7,
+            )
+    axes.set_title("Challenger's most likely class")
+    axes.set_xlabel("predicted class")
+    axes.set_ylabel("label")
 
 
 def _fit(axes: Axes, evaluation: Evaluation) -> None:
@@ -198,6 +227,7 @@ _DRAWN: dict[Picture, Callable[[Axes, Evaluation], None]] = {
     "calibration": _calibration,
     "ranking": _ranking,
     "scores": _scores,
+    "confusion": _confusion,
     "fit": _fit,
     "residuals": _residuals,
 }
@@ -238,6 +268,7 @@ def caption(name: str, evaluation: Evaluation) -> str:
         "calibration": f"On the dashed line predictions are right on average; {bars}.",
         "ranking": "The further above the dashed line, the better the order of the rows.",
         "scores": "The further apart the groups, the better. Where they overlap, the model cannot separate them.",
+        "confusion": "Each row adds up to 100 %. On the diagonal the most likely class is the label.",
         "fit": "On the dashed line the prediction was right.",
         "residuals": "Centred on the dashed line: no bias. The outermost bars hold all residuals beyond them.",
         "loss": "If training and validation drift apart, the model overfits. The weights of the dashed step "

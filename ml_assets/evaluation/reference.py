@@ -84,7 +84,9 @@ class _Columns:
 class LinearReference:
     """A fitted regression."""
 
-    objective: ObjectiveName
+    link: Link
+    kind: str
+    """Kind of the regression, such as `logistic`."""
     encode: Encode
     columns: _Columns
     weights: Vector
@@ -114,46 +116,46 @@ class LinearReference:
         Best is the smallest metric that the objective names (`chosen_by`); among equals, the strongest penalty. No
         label may be null.
         """
-        from threadpoolctl import threadpool_limits
-
-        few = _spread(train, encode)
-        y = few.get_column(label).cast(pl.Float64).to_numpy()
-        numeric, category = encode(few)
-        columns = _Columns.of(numeric, category)
-        facts = facts_of(objective)
-        is_value = facts.link == "identity"
-        offset, scale = (float(y.mean()), float(y.std()) or 1.0) if is_value else (0.0, 1.0)
-        problem = _Problem.of(columns, numeric, category, (y - offset) / scale, facts.link)
         tried = _spread(validation, encode)
         known = tried.get_column(label).cast(pl.Float64).to_numpy()
+        facts = facts_of(objective)
         loss = METRICS[facts.chosen_by].on_rows
-        best: tuple[float, Self] | None = None
+        rows = _Encoded.of(train, encode, label)
+        path = cls.path(rows, rows.y, facts.link, facts.reference)
+        return min(path, key=lambda fitted: loss(known, fitted.predict(tried)))
+
+    @classmethod
+    def path(cls, rows: "_Encoded", y: Vector, link: Link, kind: str) -> list[Self]:
+        """Fit labels `y` once for each penalty of `PENALTIES`."""
+        from threadpoolctl import threadpool_limits
+
+        is_value = link == "identity"
+        offset, scale = (float(y.mean()), float(y.std()) or 1.0) if is_value else (0.0, 1.0)
+        problem = _Problem.of(rows.columns, rows.numeric, rows.category, (y - offset) / scale, link)
         # One thread, so that the order of additions and the result do not depend on the machine's cores.
         with threadpool_limits(limits=1, user_api="blas"):
-            paths = list(problem.path(PENALTIES))
-        for penalty, weights in zip(PENALTIES, paths, strict=True):
-            fitted = cls(
-                objective=objective,
-                encode=encode,
-                columns=columns,
+            found = list(problem.path(PENALTIES))
+        return [
+            cls(
+                link=link,
+                kind=kind,
+                encode=rows.encode,
+                columns=rows.columns,
                 weights=weights,
                 offset=offset,
                 scale=scale,
                 penalty=penalty,
-                rows=few.height,
-                all_rows=train.height,
+                rows=len(y),
+                all_rows=rows.all_rows,
             )
-            found = loss(known, fitted.predict(tried))
-            if best is None or found < best[0]:
-                best = found, fitted
-        assert best is not None
-        return best[1]
+            for penalty, weights in zip(PENALTIES, found, strict=True)
+        ]
 
     def predict(self, frame: pl.DataFrame) -> Vector:
         """Return the prediction of each row, a probability or a value, float64 `[N]`."""
         parts = [self._sums(part) for part in frame.iter_slices(_AT_ONCE)]
         sums = np.concatenate(parts) if parts else np.empty(0)
-        return self.offset + self.scale * _LINKS[facts_of(self.objective).link](sums)
+        return self.offset + self.scale * _LINKS[self.link](sums)
 
     def _sums(self, frame: pl.DataFrame) -> Vector:
         numeric, category = self.encode(frame)
@@ -167,11 +169,91 @@ class LinearReference:
     @property
     def name(self) -> str:
         """Name in a report, with the penalty and, if the fit used only some rows, their number."""
-        kind = facts_of(self.objective).reference
         if len(self.weights) == 1:
-            return f"{kind} regression without columns: the mean"
+            return f"{self.kind} regression without columns: the mean"
         some = f", fitted on {self.rows:,} of {self.all_rows:,} rows" if self.rows < self.all_rows else ""
-        return f"{kind} regression on the same columns (penalty {self.penalty:g}, chosen on validation{some})"
+        return f"{self.kind} regression on the same columns (penalty {self.penalty:g}, chosen on validation{some})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneAgainstRest:
+    """A fitted regression for each class against the rest; their probabilities are divided by their sum."""
+
+    classes: tuple[LinearReference, ...]
+
+    @classmethod
+    def fit(
+        cls,
+        train: pl.DataFrame,
+        validation: pl.DataFrame,
+        encode: Encode,
+        objective: ObjectiveName,
+        *,
+        label: str,
+        classes: int,
+    ) -> Self:
+        """Fit as `LinearReference.fit` does, with one penalty for all classes. Labels are numbers of classes."""
+        tried = _spread(validation, encode)
+        known = tried.get_column(label).cast(pl.Float64).to_numpy()
+        facts = facts_of(objective)
+        rows = _Encoded.of(train, encode, label)
+        paths = [
+            LinearReference.path(rows, (rows.y == k).astype(np.float64), "sigmoid", facts.reference)
+            for k in range(classes)
+        ]
+        by_penalty = [cls(classes=fitted) for fitted in zip(*paths, strict=True)]
+        loss = METRICS[facts.chosen_by].on_rows
+        return min(by_penalty, key=lambda fitted: loss(known, fitted.predict(tried)))
+
+    def predict(self, frame: pl.DataFrame) -> Vector:
+        """Return the probability of each class, float64 `[N, K]`."""
+        alone = np.stack([one.predict(frame) for one in self.classes], axis=1)
+        return alone / np.maximum(alone.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+
+    @property
+    def name(self) -> str:
+        """Name in a report, as that of `LinearReference`."""
+        return self.classes[0].name.replace(" regression", " regression of each class against the rest", 1)
+
+
+def reference_model(
+    train: pl.DataFrame,
+    validation: pl.DataFrame,
+    encode: Encode,
+    objective: ObjectiveName,
+    *,
+    label: str,
+    classes: int = 0,
+) -> LinearReference | OneAgainstRest:
+    """Return the reference model of an objective, fitted on the training rows."""
+    if facts_of(objective).has_classes:
+        return OneAgainstRest.fit(train, validation, encode, objective, label=label, classes=classes)
+    return LinearReference.fit(train, validation, encode, objective, label=label)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Encoded:
+    """Training rows that a fit uses."""
+
+    encode: Encode
+    numeric: NDArray[np.float32]
+    category: NDArray[np.int32]
+    columns: _Columns
+    y: Vector
+    all_rows: int
+
+    @classmethod
+    def of(cls, train: pl.DataFrame, encode: Encode, label: str) -> Self:
+        few = _spread(train, encode)
+        numeric, category = encode(few)
+        return cls(
+            encode=encode,
+            numeric=numeric,
+            category=category,
+            columns=_Columns.of(numeric, category),
+            y=few.get_column(label).cast(pl.Float64).to_numpy(),
+            all_rows=train.height,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

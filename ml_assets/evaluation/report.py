@@ -11,7 +11,7 @@ from typing import Any
 
 from ml_assets.evaluation import sentences
 from ml_assets.evaluation.bootstrap import Interval
-from ml_assets.evaluation.evaluation_document import Evaluation, Part, Report, RuleResult
+from ml_assets.evaluation.evaluation_document import ClassFigures, Evaluation, Part, Report, RuleResult
 from ml_assets.evaluation.gates import distance_to_limit
 from ml_assets.evaluation.metrics import Metric, metrics_of
 from ml_assets.evaluation.pictures import COLOURS, caption, pictures
@@ -23,6 +23,8 @@ MOST_SLICES = 12
 """Slices per cut that the report shows: the largest. The JSON has all."""
 MOST_CASES = 3
 """Slices per rule that the report shows singly: the worst."""
+MOST_CLASSES = 20
+"""Classes that the report shows: those with most rows. The JSON has all."""
 MOST_RECOVERIES = 8
 """Interruptions of the training that the report shows: those that repeated most rows, then the longest. The JSON has
 all."""
@@ -117,6 +119,7 @@ def render(report: Report) -> str:
         evaluation=evaluation,
         metrics=metrics_of(evaluation.objective),
         objective=facts_of(evaluation.objective),
+        classes=_largest(evaluation.classes),
         plain=plain_findings(evaluation),
         reasons=evaluation.decision.reasons,
         recoveries=_longest(report.recoveries),
@@ -237,6 +240,12 @@ def _longest(recoveries: Sequence[Recovery]) -> list[Recovery]:
     """
     worst = sorted(recoveries, key=lambda one: (one.rows_repeated or 0, one.seconds), reverse=True)
     return [one for one in recoveries if one in worst[:MOST_RECOVERIES]]
+
+
+def _largest(classes: Sequence[ClassFigures]) -> list[ClassFigures]:
+    """Return the classes that the report shows, in their order."""
+    most = sorted(classes, key=lambda one: one.rows, reverse=True)[:MOST_CLASSES]
+    return [one for one in classes if one in most]
 
 
 def _list(names: Sequence[str]) -> str:

@@ -91,6 +91,8 @@ class FittedState:
 
     numeric: tuple[NumericState, ...]
     categorical: tuple[CategoricalState, ...]
+    classes: tuple[str, ...] = ()
+    """Classes of the label, as texts: class i is output i of the model. Empty if the label is a number."""
 
     @property
     def digest(self) -> str:
@@ -108,7 +110,7 @@ class FittedState:
         return cls.from_document(json.loads(text))
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Sequence[Mapping[str, Any]]]) -> Self:
+    def from_document(cls, document: Mapping[str, Sequence[Any]]) -> Self:
         """Read the decoded document of `to_json`."""
         return cls(
             numeric=tuple(NumericState(**column) for column in document["numeric"]),
@@ -116,6 +118,7 @@ class FittedState:
                 CategoricalState(name=column["name"], vocabulary=tuple(column["vocabulary"]))
                 for column in document["categorical"]
             ),
+            classes=tuple(document["classes"]),
         )
 
     def encode(self, frame: pl.DataFrame) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
@@ -148,6 +151,18 @@ def fit(
         numeric=tuple(_fit_numeric(frame[name]) for name in numeric),
         categorical=tuple(_fit_categorical(frame[name], min_count) for name in categorical),
     )
+
+
+def fit_classes(labels: pl.Series) -> tuple[str, ...]:
+    """Return the classes of training labels as texts: numbers in their order, texts in alphabetical order."""
+    return tuple(_texts(labels.drop_nulls().unique().sort()).to_list())
+
+
+def class_ids(labels: pl.Series, classes: Sequence[str]) -> pl.Series:
+    """Return the number of each label's class, Int64; null for a class that is not among `classes`."""
+    numbers = pl.Series(range(len(classes)), dtype=pl.Int64)
+    words = pl.Series(classes, dtype=pl.String)
+    return _texts(labels).replace_strict(words, numbers, default=None, return_dtype=pl.Int64)
 
 
 def require_columns(frame: pl.DataFrame, numeric: Sequence[str], categorical: Sequence[str]) -> None:

@@ -39,8 +39,11 @@ def rival_of(
     holdout: "pl.DataFrame",
     partitions: Sequence[str],
     table: "pl.LazyFrame",
+    classes: Sequence[str] = (),
 ) -> Rival | None:
     """Score the champion on the challenger's `holdout`, which holds rows of `table` from `partitions`.
+
+    `classes` are those of the challenger, none if labels are numbers.
 
     Returns None if no version is in production, or the challenger itself is. A champion trained on another version of
     the table reads the challenger's rows; its own snapshot only shows the partitions it was trained on. Server errors
@@ -57,7 +60,7 @@ def rival_of(
     name, digest = f"version {promotion.version}", promotion.bundle_digest
     try:
         bundle = bundles_of(platform).open(digest)
-        predictions = _predictions(bundle, spec.evaluation.objective, holdout, table)
+        predictions = _predictions(bundle, spec.evaluation.objective, classes, holdout, table)
     except (
         _NotComparable,
         InputRefused,
@@ -83,7 +86,7 @@ class _NotComparable(Exception):
 
 
 def _predictions(
-    bundle: "Bundle", objective: str, holdout: "pl.DataFrame", table: "pl.LazyFrame"
+    bundle: "Bundle", objective: str, classes: Sequence[str], holdout: "pl.DataFrame", table: "pl.LazyFrame"
 ) -> NDArray[np.float64]:
     from ml_assets.release.runtime import ServingModel
 
@@ -91,7 +94,12 @@ def _predictions(
         raise _NotComparable(
             f"its objective is {bundle.facts.objective}, that of this pipeline is {objective}"
         )
+    if bundle.facts.fitted.classes != tuple(classes):
+        raise _NotComparable(
+            f"its classes are {', '.join(bundle.facts.fitted.classes)}; the training rows of this pipeline have "
+            f"{', '.join(classes)}"
+        )
     predictions = predicted(ServingModel.load(bundle.folder), holdout, table)
     if wrong := int((~np.isfinite(predictions)).sum()):
-        raise _NotComparable(f"{wrong} of its {len(predictions)} predictions are not finite")
+        raise _NotComparable(f"{wrong} of its {predictions.size} predictions are not finite")
     return predictions

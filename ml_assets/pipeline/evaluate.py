@@ -48,11 +48,11 @@ def evaluate_model(
 def _score(
     spec: PipelineSpec, platform: Platform, training_set: TrainingSet, trained: TrainedModel
 ) -> UnrecordedEvaluation:
-    from ml_assets.evaluation.baseline import GroupMeans
+    from ml_assets.evaluation.baseline import naive_baseline
     from ml_assets.evaluation.evaluation_document import Report
     from ml_assets.evaluation.holdout import evaluate
-    from ml_assets.evaluation.reference import LinearReference
-    from ml_assets.features.encoding import FittedState
+    from ml_assets.evaluation.reference import reference_model
+    from ml_assets.features.encoding import FittedState, class_ids
     from ml_assets.release.bundle import BundleContents, build_bundle
     from ml_assets.release.golden import GOLDEN_BLOBS
     from ml_assets.release.of_platform import bundles_of
@@ -82,17 +82,24 @@ def _score(
         ),
         bundles_of(platform),
     )
-    label = snapshot.label
-    baseline = GroupMeans.best(
-        train, validation, spec.evaluation.baseline, spec.evaluation.objective, label=label
+    label, objective, classes = snapshot.label, spec.evaluation.objective, fitted.classes
+    if classes:
+        train, validation, holdout = (
+            rows.with_columns(class_ids(rows[label], classes).alias(label))
+            for rows in (train, validation, holdout)
+        )
+    baseline = naive_baseline(
+        train, validation, spec.evaluation.baseline, objective, label=label, classes=len(classes)
     )
-    reference = LinearReference.fit(train, validation, fitted.encode, spec.evaluation.objective, label=label)
+    reference = reference_model(
+        train, validation, fitted.encode, objective, label=label, classes=len(classes)
+    )
     predictions = {
         "challenger": predicted(ServingModel.load(bundle.folder), holdout, table),
         "baseline": baseline.predict(holdout),
         "reference": reference.predict(holdout),
     }
-    rival = rival_of(spec, platform, bundle.digest, holdout, snapshot.keys("holdout"), table)
+    rival = rival_of(spec, platform, bundle.digest, holdout, snapshot.keys("holdout"), table, classes)
     if rival is not None and rival.predictions is not None:
         predictions["champion"] = rival.predictions
     measured = evaluate(
@@ -101,6 +108,7 @@ def _score(
         spec.evaluation,
         champion=None if rival is None else rival.champion,
         label=label,
+        classes=classes,
         baseline_name=baseline.name,
         reference_name=reference.name,
     )

@@ -1,6 +1,7 @@
 """Step 2: freeze the training input, keep it from garbage collection, and describe the job."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ def take_snapshot(
     from ml_assets.features.encoding import fit
     from ml_assets.snapshots.builder import build_snapshot
     from ml_assets.snapshots.keep import keep_branch, keep_snapshot
-    from ml_assets.snapshots.row_choice import choose_rows
+    from ml_assets.snapshots.row_choice import choose_rows, classes_of
     from ml_assets.snapshots.split_reader import SourceFile
 
     columns = spec.features
@@ -38,8 +39,11 @@ def take_snapshot(
     initial = _initial_model(spec, platform)
     if initial is None:
         fitted = fit(chosen.of("train"), columns.numeric, columns.categorical, min_count=columns.min_count)
+        fitted = replace(fitted, classes=classes_of(chosen))
     else:
         fitted = initial.fitted_for(columns.numeric, columns.categorical, chosen.split.holdout)
+        initial.require_outputs(spec.evaluation.objective)
+        classes_of(chosen, fitted.classes)
     snapshot = build_snapshot(
         chosen,
         fitted,

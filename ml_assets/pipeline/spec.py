@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.objective_facts import facts_of
 from ml_assets.pipeline.model_functions import ModelFunctionPath, wrong_arguments
 from ml_assets.pipeline.one_process import one_process_library
 from ml_assets.sections import Name, Partitions, Section, Seed, TimeZone, refuse_at, refuse_unknown_keys
@@ -270,6 +271,18 @@ class PipelineSpec(Section):
                     f"own: set it in model.hyperparameters, which are its command line. A script may set "
                     f"these keys of training: {', '.join(OF_SCRIPTS)}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _scripts_answer_one_number(self) -> Self:
+        objective = self.evaluation.objective
+        if self.model.script and facts_of(objective).has_classes:
+            said = (
+                f"objective {objective} predicts a probability for each class, and {self.model.script} hands in a "
+                "model with one number a row: train the classes with `model.function`, or write one script for each "
+                "class with objective binary"
+            )
+            refuse_at(type(self).__name__, {("evaluation", "objective"): said})
         return self
 
     @model_validator(mode="after")

@@ -68,8 +68,9 @@ class BundleContents:
     """Contents of a bundle."""
 
     module: "nn.Module | MatrixGraph"
-    """Trained module: (`[B, F]` float32 with NaN where missing, `[B, C]` int64) → the `[B]` output of its
-    objective: logits or values. A model that is not torch comes as a `MatrixGraph`."""
+    """Trained module: (`[B, F]` float32 with NaN where missing, `[B, C]` int64) → the output of its
+    objective: logits or values `[B]`, or scores of classes `[B, classes]`. A model that is not torch comes as a
+    `MatrixGraph`."""
     fitted: FittedState
     objective: ObjectiveName
     rows: pl.DataFrame
@@ -115,7 +116,8 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
         (folder / WEIGHTS).write_bytes(_weights(model))
         (folder / FACTS).write_text(facts.to_json())
         golden.with_columns(pl.Series(GOLDEN_OUTPUT, expected)).write_parquet(folder / GOLDEN)
-        write_mlflow_files(folder, inputs, golden, () if decode is None else decode.packages)
+        packages = () if decode is None else decode.packages
+        write_mlflow_files(folder, inputs, fitted.classes, golden, packages)
         try:
             ServingModel.load(folder, tolerance=TOLERANCE)
         except GoldenMismatch as mismatch:
@@ -133,7 +135,7 @@ def torch_predictions(
     frame: pl.DataFrame,
     blobs: NDArray[Any] | None = None,
 ) -> NDArray[np.float64]:
-    """Return `[rows]` predictions of the torch module in evaluation mode on the CPU.
+    """Return predictions of the torch module in evaluation mode on the CPU, `[rows]` or `[rows, classes]`.
 
     `blobs` are the decoded blobs `[rows, ...]`, if rows have them.
     """

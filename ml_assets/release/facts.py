@@ -44,11 +44,12 @@ class BundleFacts:
     """The content of `bundle.json`."""
 
     objective: str
-    """`binary` or `regression`."""
+    """Name of the pipeline's objective."""
     inputs: tuple[InputColumn, ...]
     """Raw columns, in the order of the graph's inputs."""
     output: str
-    """Name of the graph's output, `[rows]` float32: a probability or a value."""
+    """Name of the graph's output, float32: a probability or a value `[rows]`, or a probability for each of
+    `fitted.classes`, `[rows, classes]`."""
     null_category: str
     """Text that a caller of the bare graph sends for a null category."""
     fitted: FittedState
@@ -60,9 +61,10 @@ class BundleFacts:
 
     @property
     def schema_digest(self) -> str:
-        """SHA-256 of input columns and objective. A change makes a new major version."""
+        """SHA-256 of input columns, objective and classes. A change makes a new major version."""
         columns = [(column.name, column.kind, column.dtype) for column in self.inputs]
-        return _digest({"inputs": columns, "objective": self.objective})
+        output = {"classes": self.fitted.classes} if self.fitted.classes else {}
+        return _digest({"inputs": columns, "objective": self.objective, **output})
 
     @property
     def recipe_digest(self) -> str:
@@ -83,7 +85,12 @@ class BundleFacts:
                 "format": FORMAT,
                 "objective": self.objective,
                 "inputs": [asdict(column) for column in self.inputs],
-                "output": {"name": self.output, "dtype": "float32", "shape": ["rows"]},
+                "output": {
+                    "name": self.output,
+                    "dtype": "float32",
+                    "shape": ["rows", len(self.fitted.classes)] if self.fitted.classes else ["rows"],
+                    "classes": self.fitted.classes,
+                },
                 "null_category": self.null_category,
                 "fitted": asdict(self.fitted),
                 "fitted_digest": self.fitted.digest,

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ml_assets.features.encoding import FittedState
+from ml_assets.objective_facts import facts_of
 from ml_assets.release.bundle_standing import PRODUCTION
 from ml_assets.release.bundle_store import WEIGHTS, Bundle, BundleStore
 from ml_assets.release.promotion import Releases
@@ -69,6 +70,15 @@ class InitialModel:
                 f"version, or train a later partition"
             )
         return facts.fitted
+
+    def require_outputs(self, objective: str) -> None:
+        """Raise `InitialModelRefused` if one of this model and `objective` has classes and the other has not."""
+        theirs = self.bundle.facts.objective
+        if facts_of(theirs).has_classes != facts_of(objective).has_classes:
+            raise InitialModelRefused(
+                f"{self.version} has objective {theirs}, this pipeline {objective}: the last layer of its network has "
+                "another number of outputs. Name a version with the same objective, or leave init_from out"
+            )
 
 
 def initial_model(reference: str, releases: Releases, registry: Registry, store: BundleStore) -> InitialModel:

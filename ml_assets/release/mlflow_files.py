@@ -32,12 +32,17 @@ _EXAMPLE_ROWS = 2
 
 
 def write_mlflow_files(
-    folder: Path, inputs: Sequence[InputColumn], golden: pl.DataFrame, packages: Iterable[str]
+    folder: Path,
+    inputs: Sequence[InputColumn],
+    classes: Sequence[str],
+    golden: pl.DataFrame,
+    packages: Iterable[str],
 ) -> None:
     """Write `MLFLOW_FILES` into `folder`.
 
-    The first rows of `golden` become the input example. `packages` are top-level names of packages that this bundle
-    imports in addition to those of every bundle. The requirements pin the versions that are installed here.
+    A prediction has a column for each of `classes`, or is one number if there are none. The first rows of `golden`
+    become the input example. `packages` are top-level names of packages that this bundle imports in addition to those
+    of every bundle. The requirements pin the versions that are installed here.
     """
     import yaml
 
@@ -67,7 +72,12 @@ def write_mlflow_files(
             },
             "signature": {
                 "inputs": json.dumps([_described(column) for column in inputs]),
-                "outputs": json.dumps([{"type": "double", "name": "prediction", "required": True}]),
+                "outputs": json.dumps(
+                    [
+                        {"type": "double", "name": name, "required": True}
+                        for name in classes or ("prediction",)
+                    ]
+                ),
                 "params": None,
             },
         },

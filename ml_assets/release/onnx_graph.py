@@ -54,12 +54,13 @@ def serving_graph(
     The graph has one input `[rows, 1]` per raw column, float64 or text for a category, and one input `[rows, ...]` for
     decoded blobs. `module` takes (`[B, F]` float32, standardised, with NaN where missing, `[B, C]` int64, blobs if
     there are any). It returns `[B]`, the output of `objective`, whose prediction (the sigmoid of logits) is part of the
-    graph. A `MatrixGraph` returns predictions. `output` names the result, `[rows]` float32. The same weights give the
-    same bytes, because paths, stack traces and versions that the exporter writes are removed.
+    graph. A `MatrixGraph` returns predictions. `output` names the result, float32, `[rows]` or `[rows, classes]`. The
+    same weights give the same bytes, because paths, stack traces and versions that the exporter writes are removed.
     """
     import onnx
     from onnx import TensorProto, helper
 
+    classes = [len(fitted.classes)] if fitted.classes else []
     is_graph = isinstance(module, MatrixGraph)
     inner = module.core(fitted) if is_graph else _export(module, fitted, objective, blob)
     core = onnx.compose.add_prefix(inner, prefix=_INSIDE)
@@ -74,7 +75,7 @@ def serving_graph(
             *(_column(state.name, TensorProto.STRING) for state in fitted.categorical),
             *([] if blob is None else [_tensor(blob)]),
         ],
-        [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["rows"])],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["rows", *classes])],
         initializer=[*core.graph.initializer, *_scales(fitted)],
     )
     graph.node.append(helper.make_node("Identity", [core.graph.output[0].name], [output]))
@@ -141,7 +142,26 @@ def _export(
             output_names=["answer"],
             verbose=False,
         )
-    return cast("torch.onnx.ONNXProgram", program).model_proto  # None only with `dynamo=False`
+    model = cast("torch.onnx.ONNXProgram", program).model_proto  # None only with `dynamo=False`
+    _drop_idle_squeezes(model)
+    return model
+
+
+def _drop_idle_squeezes(model: "onnx.ModelProto") -> None:
+    """Replace each Squeeze of a dimension that is not 1, which torch ignores and ONNX refuses.
+
+    A model that squeezes its last dimension has one number a row for a label 0 or 1, and all scores for classes.
+    """
+    from onnx import numpy_helper
+
+    shapes = {one.name: one.type.tensor_type.shape.dim for one in model.graph.value_info}
+    constants = {one.name: one for one in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Squeeze" and node.input[0] in shapes and node.input[-1] in constants:
+            axes = np.atleast_1d(numpy_helper.to_array(constants[node.input[-1]]))
+            if any(shapes[node.input[0]][int(axis)].dim_value > 1 for axis in axes):
+                node.op_type = "Identity"
+                del node.input[1:]
 
 
 def _gather_columns(fitted: FittedState) -> "Iterator[onnx.NodeProto]":

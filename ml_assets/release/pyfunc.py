@@ -32,16 +32,20 @@ class BundleModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
         self.model.replay_golden_rows(self._predict_golden)
 
     def _predict_golden(self, golden: pl.DataFrame) -> Any:
-        return self.predict(None, _as_pandas(golden, self.model.inputs))
+        return np.asarray(self.predict(None, _as_pandas(golden, self.model.inputs)))
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> Any:
-        """Return `[rows]` float64 predictions for a pandas frame with the raw columns."""
+        """Return float64 predictions for a pandas frame with the raw columns: `[rows]`, or a frame with a column of
+        probabilities for each class."""
         columns = {
             column.name: _series(column, model_input[column.name])
             for column in self.model.inputs
             if column.name in model_input.columns
         }
-        return self.model.predict(pl.DataFrame(columns))
+        answer = self.model.predict(pl.DataFrame(columns))
+        if not self.model.classes:
+            return answer
+        return pd.DataFrame(answer, columns=list(self.model.classes), index=model_input.index)
 
 
 def _series(column: Any, values: Any) -> pl.Series:

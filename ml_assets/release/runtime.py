@@ -173,7 +173,9 @@ class ServingModel:
     def __init__(self, folder: Path, facts: Mapping[str, Any], session: ort.InferenceSession) -> None:
         self.folder = folder
         self.objective: str = facts["objective"]
-        """`binary`: predictions are probabilities of label 1; `regression`: values."""
+        """Objective of the pipeline, such as `binary`: predictions are probabilities of label 1."""
+        self.classes: tuple[str, ...] = tuple(facts["output"]["classes"])
+        """Classes of the label, one for each column of a prediction; empty if a prediction is one number."""
         self.inputs = tuple(InputColumn(**column) for column in facts["inputs"])
         self.output: str = facts["output"]["name"]
         self._null: str = facts["null_category"]
@@ -240,7 +242,10 @@ class ServingModel:
             )
 
     def predict(self, frame: pl.DataFrame) -> NDArray[np.float64]:
-        """Return `[rows]` predictions for raw rows, in their order; further columns are ignored.
+        """Return predictions for raw rows, in their order; further columns are ignored.
+
+        A prediction is a number, `[rows]`. If the label has classes, it is the probability of each of `classes`,
+        `[rows, classes]`.
 
         Null and NaN numbers are filled as in training. Null and unseen categories count as unknown. A category may have
         another type than in the feature table: the text of a date, or an integer that pandas turned into a float.
@@ -248,14 +253,18 @@ class ServingModel:
         bytes, or a blob cannot be read.
         """
         self._require(frame)
-        predictions = np.empty(frame.height, dtype=np.float64)
+        shape = (frame.height, len(self.classes)) if self.classes else frame.height
+        predictions = np.empty(shape, dtype=np.float64)
         for start in range(0, frame.height, self._rows_at_once):
             rows = frame.slice(start, self._rows_at_once)
             predictions[start : start + rows.height] = self._run(self._feed(rows, start))
         return predictions
 
-    def predict_row(self, row: Mapping[str, CategoryValue | bytes]) -> float:
-        """Return the prediction for one raw row, without the cost of a frame. Raises the same errors as `predict`."""
+    def predict_row(self, row: Mapping[str, CategoryValue | bytes]) -> float | dict[str, float]:
+        """Return the prediction for one raw row, without the cost of a frame: a number, or class → probability.
+
+        Raises the same errors as `predict`.
+        """
         try:
             numbers = [row[name] for name in self._numeric]
             words: list[Any] = [row[name] for name in self._category]
@@ -278,7 +287,8 @@ class ServingModel:
             feed[name] = np.array([[self._null if text is None else text]], dtype=object)
         if self._blobs is not None:
             feed[self.blob] = self._blobs.read(blobs, ["the row"])
-        return float(self._run(feed)[0])
+        [answer] = self._run(feed)
+        return dict(zip(self.classes, answer.tolist(), strict=True)) if self.classes else float(answer)
 
     def _feed(self, rows: pl.DataFrame, first: int) -> dict[str, NDArray[Any]]:
         # In column order each slice is contiguous, so onnxruntime reads it without a copy.
@@ -332,7 +342,8 @@ class ServingModel:
             raise InputRefused(f"column {self.blob!r} is {schema[self.blob]}, the model reads bytes there")
 
     def _predict_one_by_one(self, frame: pl.DataFrame) -> NDArray[np.float64]:
-        return np.array([self.predict_row(row) for row in frame.iter_rows(named=True)])
+        answers = [self.predict_row(row) for row in frame.iter_rows(named=True)]
+        return np.array([list(one.values()) if isinstance(one, dict) else one for one in answers])
 
 
 def _bounds(fitted: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

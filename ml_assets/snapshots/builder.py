@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from ml_assets.features.encoding import FittedState
+from ml_assets.features.encoding import FittedState, class_ids
 from ml_assets.snapshots.blob_archives import MEMBER_BYTES, ArchiveWriter, Blobs
 from ml_assets.snapshots.index import write_index
 from ml_assets.snapshots.row_choice import ROW, ChosenRows
@@ -93,6 +94,7 @@ def input_spec(fitted: FittedState, blob: str = "") -> InputSpec:
         categorical=tuple(column.name for column in fitted.categorical),
         cardinalities=tuple(column.cardinality for column in fitted.categorical),
         blob=blob,
+        classes=fitted.classes,
     )
 
 
@@ -141,10 +143,16 @@ def _rows(chosen: ChosenRows, part: pl.DataFrame, fitted: FittedState, blobs: Bl
     return Rows(
         numeric=numeric,
         category=category,
-        label=part[chosen.spec.label].cast(pl.Float32).to_numpy(),
+        label=_labels(part[chosen.spec.label], fitted),
         row=part[ROW].to_numpy().astype(np.int64),
         blobs=blobs,
     )
+
+
+def _labels(column: pl.Series, fitted: FittedState) -> NDArray[np.float32]:
+    """Return the labels, or the numbers of their classes, which float32 holds exactly."""
+    numbers = class_ids(column, fitted.classes) if fitted.classes else column
+    return numbers.cast(pl.Float32).to_numpy()
 
 
 def _write_shard(folder: Path, split: SplitName, name: str, rows: Rows, schema: str) -> Shard:

@@ -6,11 +6,12 @@ have blobs). Blobs are never in memory all at once. Not here: choosing the parti
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
+from ml_assets.features.encoding import class_ids, fit_classes
 from ml_assets.objective_facts import facts_of
 from ml_assets.snapshots.spec import RowSpec, Split
 from ml_assets.snapshots.split_reader import SPLITS, PartitionIndex, SnapshotError, SplitName
@@ -22,6 +23,8 @@ ROW = "_row"
 """Column of `ChosenRows.of`: number of the row in the table, 0-based."""
 _KEY, _SPLIT, _REASON, _BLOB_BYTES = "_key", "_split", "_reason", "_blob_bytes"
 _LABEL = "_label"
+MOST_CLASSES = 256
+"""Classes that a label may have."""
 _NAMED = 3
 """Rows that an error names."""
 _BLOBS_AT_ONCE = 64 * 2**20
@@ -168,7 +171,13 @@ def _check_columns(schema: pl.Schema, spec: RowSpec) -> None:
     if not (isinstance(known_at, pl.Datetime) and known_at.time_zone == "UTC"):
         raise SnapshotError(f"{spec.label_known_at!r} is {known_at}: it must be a datetime in UTC")
     label = schema[spec.label]
-    if not (label.is_numeric() or label == pl.Boolean):
+    if spec.has_classes:
+        if not (label.is_integer() or isinstance(label, pl.Boolean | pl.String)):
+            raise SnapshotError(
+                f"label {spec.label!r} is {label}: the objective is {spec.objective}, whose classes are texts, whole "
+                "numbers or booleans. Cast it in the feature function, or choose objective regression"
+            )
+    elif not (label.is_numeric() or label == pl.Boolean):
         raise SnapshotError(f"label {spec.label!r} is {label}: it must be a number or a boolean")
     if spec.blob and schema[spec.blob] != pl.Binary:
         raise SnapshotError(
@@ -179,6 +188,8 @@ def _check_columns(schema: pl.Schema, spec: RowSpec) -> None:
 
 def _check_labels(chosen: ChosenRows) -> None:
     spec = chosen.spec
+    if spec.has_classes:
+        return
     label = pl.col(spec.label).cast(pl.Float64)
     is_zero_or_one = spec.objective is not None and facts_of(spec.objective).is_zero_or_one
     for illegal, found, remedy in (
@@ -211,6 +222,34 @@ def _require_two_labels(chosen: ChosenRows) -> None:
             f"label {chosen.spec.label!r} is {labels[0]} in all {len(labels)} training rows, so a model "
             f"cannot learn from it: train on a longer window, or fix the feature function"
         )
+
+
+def classes_of(chosen: ChosenRows, known: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Return the classes of the labels: those of the training rows, or those `known` to the initial version.
+
+    Returns none if the objective has no classes. Raises `SnapshotError`, which names rows, if validation or holdout
+    rows have another class, or if there are more than `MOST_CLASSES`.
+    """
+    spec = chosen.spec
+    if not spec.has_classes:
+        return ()
+    classes = fit_classes(chosen.of("train")[spec.label]) if known is None else tuple(known)
+    if len(classes) > MOST_CLASSES:
+        raise SnapshotError(
+            f"label {spec.label!r} has {len(classes):,} classes in the training rows, and objective {spec.objective} "
+            f"takes at most {MOST_CLASSES}: merge rare classes in the feature function, or choose objective regression "
+            "if they are amounts"
+        )
+    whose = "no training row has" if known is None else "the initial version of init_from does not know"
+    for split in SPLITS:
+        rows = chosen.of(split)
+        new = rows.filter(class_ids(rows[spec.label], classes).is_null())
+        if new.height:
+            raise SnapshotError(
+                f"label {spec.label!r} has a class that {whose} in {new.height} of {rows.height} {split} rows: "
+                f"{_named(new, spec)}; train on a longer window, or merge rare classes in the feature function"
+            )
+    return classes
 
 
 def _named(rows: pl.DataFrame, spec: RowSpec) -> str:

@@ -29,7 +29,7 @@ class Rows:
     category: NDArray[np.int32]
     """`[rows, C]` ids."""
     label: NDArray[np.float32]
-    """`[rows]`."""
+    """`[rows]`: a number, or the number of a class."""
     row: NDArray[np.int64]
     """`[rows]`: number of the row in the builder's table (0-based), unique over all splits."""
     blobs: Blobs | None = None

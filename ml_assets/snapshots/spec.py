@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Self
 
-from ml_assets.objective_facts import ObjectiveName
+from ml_assets.objective_facts import ObjectiveName, facts_of
 from ml_assets.snapshots.split_reader import SPLITS, SnapshotError, SplitName
 
 
@@ -116,7 +116,7 @@ class RowSpec:
     partition: str
     """Column with the partition key of a row (string or date)."""
     label: str
-    """Column of the label, a number or boolean; rows without a label are left out."""
+    """Column of the label, a number or boolean, or a text if it is a class; rows without a label are left out."""
     label_known_at: str
     """Column with the UTC time at which the label became known."""
     cutoffs: Cutoffs
@@ -130,3 +130,8 @@ class RowSpec:
     """
     primary_key: tuple[str, ...] = ()
     """Columns that name a row in errors."""
+
+    @property
+    def has_classes(self) -> bool:
+        """True if labels are classes, not numbers."""
+        return self.objective is not None and facts_of(self.objective).has_classes

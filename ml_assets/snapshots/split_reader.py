@@ -45,6 +45,13 @@ class InputSpec:
     """C sizes of an embedding: ids run from 0 (unknown or missing) to size − 1."""
     blob: str = ""
     """Name of the column with blobs, stored bytes that the pipeline's `decode` reads; empty if rows have none."""
+    classes: tuple[str, ...] = ()
+    """Classes of the label, in the order of the model's outputs; empty if the label is a number."""
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that a model returns for a row: one for each class, or 1."""
+        return len(self.classes) or 1
 
     def __post_init__(self) -> None:
         if len(self.numeric) != len(self.fill):
@@ -301,7 +308,7 @@ def schema_hash(inputs: InputSpec, label: str) -> str:
                 [name, f"category[{size}]"]
                 for name, size in zip(inputs.categorical, inputs.cardinalities, strict=True)
             ),
-            [label, "float32"],
+            [label, f"class[{len(inputs.classes)}]" if inputs.classes else "float32"],
             *([[inputs.blob, "blob"]] if inputs.blob else []),
         ]
     )

@@ -302,7 +302,8 @@ def _make(
         begin_with(model, job, folder)
     model.to(group.device)
     if decode is not None:
-        check_output(job, model, validation.take([ShardSlice(0, np.zeros(2, dtype=np.int64))]))
+        two = validation.take([ShardSlice(0, np.zeros(2, dtype=np.int64))])
+        check_output(job, model, two, snapshot.inputs.outputs)
     objective = objective_of(job.objective)
     with bounded():
         trial = try_out(job, model, objective, order, validation, group)

@@ -92,15 +92,15 @@ def shifts(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.Da
 
 
 def build(inputs: Any, *, start: float = 18.0) -> Any:
-    """A linear model; `forward(numeric [B, F] float32, category [B, C] int64) -> [B]`."""
+    """A linear model; `forward(numeric [B, F] float32, category [B, C] int64) -> [B]`, or `[B, classes]`."""
     import torch
     from torch import nn
 
     class Linear(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.level = nn.Embedding(inputs.cardinalities[0], 1)
-            self.slope = nn.Linear(len(inputs.numeric), 1)
+            self.level = nn.Embedding(inputs.cardinalities[0], inputs.outputs)
+            self.slope = nn.Linear(len(inputs.numeric), inputs.outputs)
             nn.init.constant_(self.level.weight, start)
 
         def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:

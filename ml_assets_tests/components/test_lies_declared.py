@@ -30,7 +30,43 @@ _FROM_CONTRACT_TO_LABEL = DECLARED[
         "    label: units\n"
     )
 ]
+_FROM_OBJECTIVE_ON = DECLARED[DECLARED.index("    objective: regression\n") :]
+_FROM_MODEL_ON = DECLARED[DECLARED.index("  model:\n    function: ml_assets.defs.store_demand.model.build") :]
+_CLASSES = (
+    "    objective: multiclass\n    bootstrap_unit: partition_date\n    gates:\n"
+    "      - {name: beats the baseline, metric: logloss, better_than: baseline}\n"
+)
+_FROM_UNITS = DECLARED[DECLARED.index("      - {name: units, dtype: float32, ge: 0") :].replace(
+    "holdout: 8}", "holdout: 8, embargo: 0}"
+)
+_SCRIPT = "  model: {script: ml_assets.defs.store_demand.model}\n  training: {workers: 1}\n  evaluation:\n"
 INPUTS = [
+    pytest.param(
+        _FROM_OBJECTIVE_ON,
+        _CLASSES,
+        "    label: units",
+        "store_demand names 'units' in features.label, which takes a text, a whole number or a boolean, and its dtype "
+        "is float32: cast it in the feature function, or choose objective regression",
+        id="number with a fraction as a class",
+    ),
+    pytest.param(
+        _FROM_UNITS,
+        _FROM_UNITS.replace("float32, ge: 0, description: The label.", "string, sensitive: true").replace(
+            _FROM_OBJECTIVE_ON, _CLASSES
+        ),
+        "    label: units",
+        "store_demand names 'units' in features.label, and the contract of features/sales_features marks it as "
+        "sensitive: the report would show its classes. Return other words",
+        id="sensitive classes",
+    ),
+    pytest.param(
+        _FROM_MODEL_ON,
+        _SCRIPT + _CLASSES,
+        "    objective: multiclass",
+        "attributes.evaluation.objective: objective multiclass predicts a probability for each class, and "
+        "ml_assets.defs.store_demand.model hands in a model with one number a row: train the classes with",
+        id="classes by a script",
+    ),
     pytest.param(
         _FROM_CONTRACT_TO_LABEL,
         _FROM_CONTRACT_TO_LABEL.replace("\n---", "\n      - {name: ordered_on, dtype: date}\n---", 1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.evaluation.baseline import PRIORS, GroupMeans
+from ml_assets.evaluation.baseline import PRIORS, GroupMeans, naive_baseline
 from ml_assets.evaluation.errors import EvaluationInputError
 from ml_assets.evaluation.metrics import METRICS
 from ml_assets.evaluation.spec import BaselineSpec
@@ -105,3 +105,29 @@ def test_a_given_prior_is_taken_and_said() -> None:
     assert (found.prior_rows, found.name) == (100, "naive baseline (mean by origin, prior of 100 rows)")
     one = GroupMeans.best(TRAIN, TRAIN, BaselineSpec(), "binary")
     assert one.name == "naive baseline (mean)"
+
+
+@given(
+    labels=st.lists(st.tuples(st.integers(0, 2), st.sampled_from("ab")), min_size=1, max_size=30),
+    prior=st.floats(0.1, 1000),
+)
+def test_shares_of_classes_add_up_to_one(labels: list[tuple[int, str]], prior: float) -> None:
+    """Also in a group that training has not seen. A class without rows in a group keeps some share."""
+    train = pl.DataFrame(labels, schema={"label": pl.Int64, "group": pl.String}, orient="row")
+    spec = BaselineSpec(groups=("group",), prior_rows=prior)
+    found = naive_baseline(train, train, spec, "multiclass", label="label", classes=3)
+    shares = found.predict(pl.DataFrame({"group": ["a", "b", "c"]}))
+    assert shares.sum(axis=1) == pytest.approx(np.ones(3))
+    seen = train["label"].unique().to_list()
+    assert (shares[:, seen] > 0).all()
+    assert shares[2] == pytest.approx([(train["label"] == k).mean() for k in range(3)])
+
+
+def test_baseline_of_classes_chooses_its_prior_and_says_so() -> None:
+    train, validation = (months(seed, 0.4, "binary") for seed in range(2))
+    found = naive_baseline(
+        train, validation, BaselineSpec(groups=("month",)), "multiclass", label="label", classes=2
+    )
+    peer = GroupMeans.best(train, validation, BaselineSpec(groups=("month",)), "binary")
+    assert found.predict(validation)[:, 1] == pytest.approx(peer.predict(validation))
+    assert found.name == peer.name.replace("mean", "share of each class")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ml_assets.evaluation.block_counts import block_form
 from ml_assets.evaluation.bootstrap import draw_blocks
 from ml_assets.evaluation.metrics import METRICS, Metric, calibration_edges, ece
+from ml_assets.objective_facts import facts_of
 
 
 @st.composite
@@ -26,6 +27,16 @@ def resamples(draw: st.DrawFn, binary: bool) -> tuple[Any, Any, Any, Any]:
     ids = draw(st.lists(st.integers(0, blocks - 1), min_size=rows, max_size=rows))
     counts = draw(st.lists(st.integers(0, 3), min_size=blocks, max_size=blocks))
     return np.array(y), np.array(p), np.array(ids, dtype=np.intp), np.array(counts)
+
+
+@st.composite
+def resamples_of_classes(draw: st.DrawFn) -> tuple[Any, Any, Any, Any]:
+    """As `resamples`; labels are numbers of classes, and each row of predictions adds up to 1."""
+    y, _, ids, counts = draw(resamples(binary=False))
+    classes = draw(st.integers(2, 4))
+    weights = st.lists(st.integers(1, 4), min_size=classes, max_size=classes)
+    drawn = np.array(draw(st.lists(weights, min_size=len(y), max_size=len(y))), dtype=np.float64)
+    return np.abs(y) % classes, drawn / drawn.sum(axis=1, keepdims=True), ids, counts
 
 
 def check(metric: Metric, drawn: tuple[Any, Any, Any, Any]) -> None:
@@ -78,6 +89,12 @@ def test_auc_of_many_blocks_takes_no_memory_for_their_pairs() -> None:
 @pytest.mark.parametrize("name", ["rmse", "mae", "r2"])
 @given(drawn=resamples(binary=False))
 def test_regression_metric_of_counts_is_that_of_repeated_rows(name: str, drawn: Any) -> None:
+    check(METRICS[name], drawn)
+
+
+@pytest.mark.parametrize("name", facts_of("multiclass").metrics)
+@given(drawn=resamples_of_classes())
+def test_metric_of_classes_of_counts_is_that_of_repeated_rows(name: str, drawn: Any) -> None:
     check(METRICS[name], drawn)
 
 

@@ -105,6 +105,7 @@ class TestChampionIsWhatItPredicts:
             "spec",
             "champion",
             "label",
+            "classes",
             "baseline_name",
             "reference_name",
         }

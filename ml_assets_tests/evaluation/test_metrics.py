@@ -8,6 +8,7 @@ import sklearn.metrics as sk
 
 from ml_assets.evaluation.errors import UnknownMetric
 from ml_assets.evaluation.metrics import METRICS, Vector, ece, metric_named, metrics_of
+from ml_assets.objective_facts import facts_of
 
 RANDOM = np.random.default_rng(5)
 ROWS = 3000
@@ -16,6 +17,11 @@ SCORES = np.clip(RANDOM.random(ROWS).round(2), 0, 1)
 LABELS = (RANDOM.random(ROWS) < 0.2 + 0.5 * SCORES).astype(np.float64)
 VALUES = 20 + 7 * RANDOM.normal(size=ROWS)
 GUESSES = VALUES + RANDOM.normal(size=ROWS)
+SHARES = RANDOM.dirichlet((2, 1, 1), ROWS).round(2) + 0.01
+SHARES /= SHARES.sum(axis=1, keepdims=True)
+CLASSES = (SHARES.cumsum(axis=1) < RANDOM.random((ROWS, 1))).sum(axis=1).astype(np.float64)
+"""A class drawn from each row's shares."""
+OF_CLASSES = facts_of("multiclass").metrics
 
 
 @pytest.mark.parametrize(
@@ -27,6 +33,10 @@ GUESSES = VALUES + RANDOM.normal(size=ROWS)
         ("rmse", VALUES, GUESSES, sk.root_mean_squared_error(VALUES, GUESSES)),
         ("mae", VALUES, GUESSES, sk.mean_absolute_error(VALUES, GUESSES)),
         ("r2", VALUES, GUESSES, sk.r2_score(VALUES, GUESSES)),
+        ("logloss", CLASSES, SHARES, sk.log_loss(CLASSES, SHARES)),
+        ("accuracy", CLASSES, SHARES, sk.accuracy_score(CLASSES, SHARES.argmax(axis=1))),
+        ("macro_auc", CLASSES, SHARES, sk.roc_auc_score(CLASSES, SHARES, multi_class="ovr")),
+        ("macro_f1", CLASSES, SHARES, sk.f1_score(CLASSES, SHARES.argmax(axis=1), average="macro")),
     ],
 )
 def test_agrees_with_scikit_learn(name: str, y: Vector, p: Vector, expected: float) -> None:
@@ -57,12 +67,19 @@ def test_calibration_bins_hold_equally_many_rows() -> None:
 @pytest.mark.parametrize("name", METRICS)
 def test_undefined_without_rows(name: str) -> None:
     nothing = np.zeros(0)
-    assert math.isnan(METRICS[name].on_rows(nothing, nothing))
+    predicted = np.zeros((0, 3)) if name in OF_CLASSES else nothing
+    assert math.isnan(METRICS[name].on_rows(nothing, predicted))
 
 
 @pytest.mark.parametrize("label", [0.0, 1.0])
 def test_auc_of_one_class_is_undefined(label: float) -> None:
     assert math.isnan(METRICS["auc"].on_rows(np.full(3, label), np.array([0.1, 0.2, 0.3])))
+
+
+def test_macro_metrics_leave_out_classes_that_the_rows_lack() -> None:
+    y, p = np.array([0.0, 0.0, 2.0]), np.array([[0.8, 0.1, 0.1], [0.2, 0.1, 0.7], [0.1, 0.2, 0.7]])
+    assert METRICS["macro_auc"].on_rows(y, p) == pytest.approx((1 + 0.75) / 2)
+    assert METRICS["macro_f1"].on_rows(y, p) == pytest.approx(2 / 3)
 
 
 def test_r2_of_a_constant_label_is_undefined() -> None:

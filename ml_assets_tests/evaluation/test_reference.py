@@ -10,7 +10,7 @@ from ml_assets.evaluation import reference
 from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.evaluation.holdout import evaluate
 from ml_assets.evaluation.metrics import METRICS
-from ml_assets.evaluation.reference import PENALTIES, LinearReference
+from ml_assets.evaluation.reference import PENALTIES, LinearReference, reference_model
 from ml_assets.evaluation.report import plain_findings, summary_markdown
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.features.encoding import FittedState, fit
@@ -78,6 +78,26 @@ def test_same_rows_give_the_same_bytes_and_the_best_penalty(
         monkeypatch.setattr(reference, "PENALTIES", (penalty,))
         losses[penalty] = loss(y, fitted(objective).predict(VALIDATION))
     assert min(losses, key=lambda penalty: losses[penalty]) == found.penalty
+
+
+def test_classes_are_fitted_one_against_the_rest() -> None:
+    """Two classes give the logistic regression itself; three beat the shares of the classes."""
+    two = reference_model(TRAIN, VALIDATION, STATE.encode, "multiclass", label="binary", classes=2)
+    assert two.predict(HOLDOUT)[:, 1] == pytest.approx(fitted("binary").predict(HOLDOUT), abs=1e-6)
+    thirds = [
+        frame.with_columns(
+            pl.sum_horizontal(pl.col("regression") > 970, pl.col("regression") > 1030).alias("third")
+        )
+        for frame in (TRAIN, VALIDATION, HOLDOUT)
+    ]
+    three = reference_model(*thirds[:2], STATE.encode, "multiclass", label="third", classes=3)
+    probabilities = three.predict(thirds[2])
+    assert probabilities.sum(axis=1) == pytest.approx(np.ones(1000))
+    y = thirds[2]["third"].cast(pl.Float64).to_numpy()
+    assert METRICS["logloss"].on_rows(y, probabilities) < 0.8
+    assert three.name.startswith(
+        "logistic regression of each class against the rest on the same columns (penalty "
+    )
 
 
 def test_categories_not_seen_and_of_no_weight_count_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -451,7 +451,7 @@ OF_A_PROCESS: dict[str, Callable[[], nn.Module]] = {
 
 
 class Generated(nn.Module):
-    """Numbers and embedded categories as `[B, WIDTH]`, through the parts, to one number."""
+    """Numbers and embedded categories as `[B, WIDTH]`, through the parts, to one number or a score of each class."""
 
     def __init__(self, inputs: InputSpec, parts: Sequence[str], scale: float) -> None:
         super().__init__()
@@ -461,11 +461,11 @@ class Generated(nn.Module):
         self.parts = nn.Sequential(
             *(nn.Sequential((FINE | REFUSED | OF_A_PROCESS)[part]()) for part in parts)
         )
-        self.leave = nn.Linear(WIDTH, 1)
+        self.leave = nn.Linear(WIDTH, inputs.outputs)
         self._scale = scale
 
     def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
-        """`[B, F]` float32, `[B, C]` int64 → `[B]` float32."""
+        """`[B, F]` float32, `[B, C]` int64 → `[B]` float32, or `[B, classes]`."""
         values = self.enter(numeric)
         for place, table in enumerate(self.tables):
             values = values + table(category[:, place])

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from ml_assets.objective_facts import NAMES, facts_of
 from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets_tests.layouts.generated_models import FINE, OF_A_PROCESS, REFUSED
 from ml_assets_tests.layouts.rank_pool import MOST, Ranks, ranks
-from ml_assets_tests.training.small_jobs import feature_table, small_job, small_snapshot
+from ml_assets_tests.training.small_jobs import classes_snapshot, feature_table, small_job, small_snapshot
 from resources.job.job import TrainingJob
 
 MODELS = int(os.environ.get("MODELS", "200"))
@@ -47,6 +48,11 @@ def pool() -> Iterator[Ranks]:
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     return small_snapshot(tmp_path_factory.mktemp("snapshots"), feature_table(rows_a_day=13))
+
+
+@pytest.fixture(scope="module")
+def of_classes(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return classes_snapshot(tmp_path_factory.mktemp("classes"))
 
 
 def play(law: Callable[[], None], first: int, part: float) -> None:
@@ -80,12 +86,12 @@ def job_of(
 
 @SHARDS
 def test_any_world_sizes_and_kills_give_the_bits_of_one_rank(
-    snapshot: Snapshot, pool: Ranks, first: int
+    snapshot: Snapshot, of_classes: Snapshot, pool: Ranks, first: int
 ) -> None:
     @given(
         parts=PARTS,
         scale=st.sampled_from([1e-4, 1.0, 100.0]),
-        objective=st.sampled_from(["binary", "regression"]),
+        objective=st.sampled_from(NAMES),
         precision=st.sampled_from(["fp32", "fp32", "fp32", "bf16"]),
         keeping=st.tuples(CHECKPOINTING, CHECKPOINTING, CHECKPOINTING),
         worlds=st.tuples(WORLDS, WORLDS, WORLDS),
@@ -105,7 +111,7 @@ def test_any_world_sizes_and_kills_give_the_bits_of_one_rank(
 
         def job(kept: str = "none") -> TrainingJob:
             return job_of(
-                snapshot,
+                of_classes if facts_of(objective).has_classes else snapshot,
                 parts,
                 scale,
                 objective,

@@ -42,7 +42,11 @@ class Net(nn.Module):
         self.embed = nn.ModuleList(nn.Embedding(state.cardinality, 4) for state in fitted.categorical)
         width = len(fitted.numeric) + 4 * len(fitted.categorical)
         self.net = nn.Sequential(
-            nn.Linear(width, 16), nn.LayerNorm(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 1)
+            nn.Linear(width, 16),
+            nn.LayerNorm(16),
+            nn.ReLU(),
+            nn.Dropout(0.5),
+            nn.Linear(16, len(fitted.classes) or 1),
         )
 
     def forward(self, numeric: Tensor, category: Tensor) -> Tensor:
@@ -170,10 +174,15 @@ def variant(bundle: Bundle, store: BundleStore) -> Callable[..., Bundle]:
 
 
 def contents_of(
-    rows: pl.DataFrame, numeric: list[str], category: list[str], objective: str, **changes: object
+    rows: pl.DataFrame,
+    numeric: list[str],
+    category: list[str],
+    objective: str,
+    classes: tuple[str, ...] = (),
+    **changes: object,
 ) -> BundleContents:
     """A model over columns of `rows` with the weights it begins with; `changes` are of its lineage."""
-    fitted = fit(rows, numeric, category, min_count=12)
+    fitted = replace(fit(rows, numeric, category, min_count=12), classes=classes)
     torch.manual_seed(11)
     lineage = {
         "model": "small",

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ml_assets.features.encoding import EncodingError, fit
 from ml_assets.release.bundle import BundleContents, build_bundle, torch_predictions
 from ml_assets.release.bundle_store import Bundle, BundleStore
-from ml_assets.release.runtime import GoldenMismatch, InputRefused, ServingModel
+from ml_assets.release.runtime import GOLDEN, GOLDEN_OUTPUT, GoldenMismatch, InputRefused, ServingModel
 from ml_assets_tests.release.conftest import contents_of
 from resources.artifacts import FolderArtifacts
 
@@ -184,3 +184,31 @@ def test_golden_rows_go_through_every_door(bundle: Bundle, tmp_path: Path, door:
     with pytest.raises(Exception, match="predict different values for its") as refused:
         mlflow.pyfunc.load_model(str(copied))
     assert type(refused.value).__name__ == GoldenMismatch.__name__
+
+
+def test_every_door_names_the_classes_and_gives_the_same_probabilities(tmp_path: Path) -> None:
+    """Golden rows, frames, single rows, MLflow, and MLflow's signature."""
+    random = np.random.default_rng(4)
+    table = pl.DataFrame({"x": random.normal(size=200), "colour": random.choice(["red", "blue"], 200)})
+    contents = contents_of(table, ["x"], ["colour"], "multiclass", classes=("no", "so so", "yes"))
+    bundle = build_bundle(contents, BundleStore(FolderArtifacts(tmp_path)))
+    trained = torch_predictions(contents.module, contents.fitted, "multiclass", table)
+    assert trained.shape == (200, 3)
+    assert trained.sum(axis=1) == pytest.approx(np.ones(200))
+    served = ServingModel.load(bundle.folder)
+    assert served.classes == bundle.facts.fitted.classes == ("no", "so so", "yes")
+    np.testing.assert_allclose(served.predict(table), trained, rtol=0, atol=1e-6)
+    assert served.predict_row(table.row(0, named=True)) == pytest.approx(
+        dict(zip(served.classes, trained[0], strict=True)), abs=1e-6
+    )
+    through_mlflow = mlflow.pyfunc.load_model(str(bundle.folder))
+    answer = through_mlflow.predict(pd.DataFrame(table.to_dict(as_series=False), index=range(7, 207)))
+    assert (
+        list(answer.columns)
+        == list(served.classes)
+        == through_mlflow.metadata.signature.outputs.input_names()
+    )
+    assert answer.index[0] == 7
+    np.testing.assert_allclose(answer.to_numpy(), trained, rtol=0, atol=1e-6)
+    golden = pl.read_parquet(bundle.folder / GOLDEN)
+    np.testing.assert_allclose(golden[GOLDEN_OUTPUT].to_numpy()[:1], trained[:1], rtol=0, atol=1e-6)

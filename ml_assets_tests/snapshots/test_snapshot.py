@@ -13,10 +13,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.features.encoding import FittedState, fit
+from ml_assets.features.encoding import FittedState, fit, fit_classes
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.index import read_index, rows_of, write_index
-from ml_assets.snapshots.row_choice import LABEL_TOO_LATE, NO_LABEL, choose_rows
+from ml_assets.snapshots.row_choice import LABEL_TOO_LATE, NO_LABEL, choose_rows, classes_of
 from ml_assets.snapshots.spec import Cutoffs
 from ml_assets.snapshots.split_reader import (
     FITTED,
@@ -203,6 +203,39 @@ def test_a_label_that_teaches_nothing_or_the_wrong_thing_is_refused_by_row() -> 
         SnapshotError, match=r"the train split .* has no row. Left out: label unknown: 100. A label"
     ):
         choose_rows(table.with_columns(label=pl.lit(None, pl.Float32)), split, binary)
+
+
+def test_classes_are_those_of_the_training_rows_and_a_new_one_is_refused() -> None:
+    """Numbers are in their order. A class of validation or holdout that training lacks is refused by row."""
+    table = feature_table(days=3).with_columns(id=pl.int_range(pl.len()))
+    split = split_of(table, 1, 1)
+    spec = dataclasses.replace(ROW_SPEC, objective="multiclass", primary_key=("date", "id"))
+    numbers = table.with_columns(label=pl.col("id") % 12)
+    assert classes_of(choose_rows(numbers, split, spec)) == tuple(map(str, range(12)))
+    words = table.with_columns(
+        label=pl.when(pl.col("id") == 250).then(pl.lit("x")).otherwise(pl.col("colour"))
+    )
+    chosen = choose_rows(words, split, spec)
+    assert fit_classes(chosen.of("train")["label"]) == ("blue", "green", "red")
+    with pytest.raises(SnapshotError) as refused:
+        classes_of(chosen)
+    assert str(refused.value) == (
+        "label 'label' has a class that no training row has in 1 of 100 holdout rows: date=2024-01-03, id=250 has x; "
+        "train on a longer window, or merge rare classes in the feature function"
+    )
+    with pytest.raises(
+        SnapshotError, match=r"that the initial version of init_from does not know in .* train rows"
+    ):
+        classes_of(choose_rows(numbers, split, spec), ["0", "1"])
+    many = split_of(feature_table(days=6), 1, 1)
+    with pytest.raises(
+        SnapshotError, match=r"has 400 classes in the training rows, and .* takes at most 256: merge"
+    ):
+        classes_of(choose_rows(feature_table(days=6).with_columns(label=pl.int_range(pl.len())), many, spec))
+    with pytest.raises(
+        SnapshotError, match="is Float32: the objective is multiclass, whose classes are texts"
+    ):
+        choose_rows(table.with_columns(label=pl.col("x0")), split, spec)
 
 
 def test_the_digest_names_the_content_not_the_commit_or_the_place(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import polars as pl
 from ml_assets.drills.fixture import CATEGORICAL, NUMERIC, ROW_SPEC, learnable_table
 from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.row_choice import choose_rows
+from ml_assets.snapshots.row_choice import choose_rows, classes_of
 from ml_assets.snapshots.spec import Split, split_by_time
 from ml_assets.snapshots.split_reader import Snapshot, SourceFile
 from ml_assets.training.data.rowlog import read_rows
@@ -45,6 +46,18 @@ def small_snapshot(into: Path, table: pl.DataFrame | None = None, shard_bytes: i
     files = [SourceFile(path="features/small/date=2024-01-01/part-0.parquet", sha256="0" * 64)]
     return build_snapshot(
         chosen, fitted, source_commit="c0ffee", files=files, into=into, shard_bytes=shard_bytes
+    )
+
+
+def classes_snapshot(into: Path) -> Snapshot:
+    """A snapshot of few rows whose label is one of three words."""
+    words = pl.when(pl.col("x1") > 0.7).then(pl.lit("blue")).otherwise(pl.format("a{}", "label"))
+    table = feature_table(rows_a_day=13).with_columns(words.alias("label"))
+    chosen = choose_rows(table, split_of(table), replace(ROW_SPEC, objective="multiclass"))
+    fitted = replace(fit(chosen.of("train"), NUMERIC, CATEGORICAL), classes=classes_of(chosen))
+    files = [SourceFile(path="features/small/date=2024-01-01/part-0.parquet", sha256="0" * 64)]
+    return build_snapshot(
+        chosen, fitted, source_commit="c0ffee", files=files, into=into, shard_bytes=SHARD_BYTES
     )
 
 

@@ -15,7 +15,7 @@ LARGEST = 5.0
 
 
 class Delay(nn.Module):
-    """Embeddings and clamped numbers through layers of the widths `hidden` to one logit."""
+    """Embeddings and clamped numbers through layers of the widths `hidden` to one logit, or a score for each class."""
 
     def __init__(self, inputs: Any, hidden: Sequence[int], dropout: float, embedding: int) -> None:
         super().__init__()
@@ -29,12 +29,12 @@ class Delay(nn.Module):
         for outputs in hidden:
             layers += [nn.Linear(width, outputs), nn.ReLU(), nn.Dropout(dropout)]
             width = outputs
-        self.layers = nn.Sequential(*layers, nn.Linear(width, 1))
+        self.layers = nn.Sequential(*layers, nn.Linear(width, inputs.outputs))
         matrices = [layer.weight for layer in self.layers if isinstance(layer, nn.Linear)]
         self.flops_per_row = 6 * sum(matrix.numel() for matrix in matrices)  # for the figure mfu
 
     def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
-        """Logits `[B]` of `numeric [B, F]` float32 and `category [B, C]` int64."""
+        """Logits `[B]`, or scores `[B, classes]`, of `numeric [B, F]` float32 and `category [B, C]` int64."""
         looked_up = [table(category[:, i]) for i, table in enumerate(self.embeddings)]
         known = self.embedding_dropout(torch.cat(looked_up, dim=1))
         return self.layers(torch.cat([numeric.clamp(-LARGEST, LARGEST), known], dim=1)).squeeze(1)

@@ -33,8 +33,8 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
     random. The unknown category begins as the mean of the others.
 
     Raises `BadConfiguration` if the model function cannot be imported, refuses its hyperparameters, or does not return
-    a model that maps `[B, F]` float32 and `[B, C]` int64 to `[B]`. If rows have blobs, `check_output` checks the
-    mapping instead, since it takes a batch with blobs.
+    a model that maps `[B, F]` float32 and `[B, C]` int64 to `[B]`, or to `[B, classes]`. If rows have blobs,
+    `check_output` checks the mapping instead, since it takes a batch with blobs.
     """
     function = function_named(job.model_function, "model function")
     with refusing(lambda error: _why_refused(job, error)):
@@ -53,7 +53,7 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
         nothing = Batch(
             numeric=numeric, category=category.long(), label=torch.zeros(rows), row=np.arange(rows)
         )
-        check_output(job, model, nothing)
+        check_output(job, model, nothing, inputs.outputs)
     return model
 
 
@@ -108,17 +108,17 @@ def load_model(job: TrainingJob, inputs: InputSpec, weights: Path) -> FullModel:
 
 
 def predict(model: FullModel, objective: str, rows: Rows, batch: int = 65536) -> NDArray[np.float64]:
-    """Return the probability (`binary`) or value (`regression`) of each row, `[rows]` float64, on the CPU. Not for rows
-    with blobs."""
+    """Return the prediction of each row, float64, on the CPU: a probability or value `[rows]`, or a probability for
+    each class `[rows, classes]`. Not for rows with blobs."""
     prediction = objective_of(objective).prediction
-    out = np.empty(len(rows), dtype=np.float64)
+    parts: list[NDArray[np.float64]] = []
     with torch.inference_mode():
         for at in range(0, len(rows), batch):
             # Copies: torch warns about views of a read-only mapping, and must not write to them.
             numeric = torch.from_numpy(rows.numeric[at : at + batch].copy())
             category = torch.from_numpy(rows.category[at : at + batch].astype(np.int64))
-            out[at : at + batch] = prediction(model(numeric, category).double()).numpy()
-    return out
+            parts.append(prediction(model(numeric, category).double()).numpy())
+    return np.concatenate(parts) if parts else np.empty(0)
 
 
 def _begin_unknown_at_mean(core: nn.Module, inputs: InputSpec) -> None:
@@ -131,9 +131,9 @@ def _begin_unknown_at_mean(core: nn.Module, inputs: InputSpec) -> None:
                     module.weight[UNKNOWN] = others.mean(dim=0)
 
 
-def check_output(job: TrainingJob, model: FullModel, batch: Batch) -> None:
+def check_output(job: TrainingJob, model: FullModel, batch: Batch, outputs: int = 1) -> None:
     """Raise `BadConfiguration` if `model` cannot be called with `batch` (at least two rows, on its device), or returns
-    an output that the objective does not accept."""
+    an output that the objective does not accept. `outputs` is the number of classes, if the label has classes."""
     model.eval()
     try:
         with (
@@ -149,6 +149,6 @@ def check_output(job: TrainingJob, model: FullModel, batch: Batch) -> None:
     finally:
         model.train()
     try:
-        objective_of(job.objective).check(output, batch)
+        objective_of(job.objective).check(output, batch, outputs)
     except ValueError as error:
         raise BadConfiguration(f"{job.model_function} {error}") from error

@@ -29,7 +29,9 @@ class Objective:
     loss_sum: LossSum
     """Its gradient is NaN if the loss is not finite."""
     prediction: Callable[[torch.Tensor], torch.Tensor]
-    """Output → prediction for people, of the same length: a probability or a value."""
+    """Output → prediction for people, of the same length: a probability, a value, or a probability for each class."""
+    has_classes: bool = False
+    """The output has a score for each class of the label, `[B, V]`, instead of one number per row."""
     reads_blob: bool = False
     """The target is the blob, `[B, T]` whole numbers, instead of the label `[B]`. The output has a score for each
     class, `[B, T, V]`, instead of one number per row."""
@@ -50,14 +52,27 @@ class Objective:
         """Return the loss, a scalar summed over the rows of `batch`."""
         return self.loss_sum(output, self.target(batch))
 
-    def check(self, output: torch.Tensor, batch: Batch) -> None:
-        """Raise `ValueError` if `output` does not have the shape that this objective expects."""
+    def check(self, output: torch.Tensor, batch: Batch, outputs: int = 1) -> None:
+        """Raise `ValueError` if `output` does not have the shape that this objective expects.
+
+        `outputs` is the number of classes, if the label has classes.
+        """
         target = tuple(self.target(batch).shape)
-        expected = f"({', '.join(map(str, target))}, classes)" if self.reads_blob else f"{target}"
-        if tuple(output.shape[: len(target)]) != target or output.ndim != len(target) + self.reads_blob:
+        found = tuple(output.shape)
+        if self.reads_blob:
+            is_right = found[: len(target)] == target and len(found) == len(target) + 1
+            expected, words = (
+                f"({', '.join(map(str, target))}, classes)",
+                "a score of each class for every token",
+            )
+        elif self.has_classes:
+            is_right, expected = found == (*target, outputs), f"{(*target, outputs)}"
+            words = "a score for each class of the label; give the last layer `inputs.outputs` outputs"
+        else:
+            is_right, expected, words = found == target, f"{target}", _ONE_NUMBER
+        if not is_right:
             raise ValueError(
-                f"gave an output of shape {tuple(output.shape)} for {len(batch)} rows: it must be {expected}, "
-                + ("a score of each class for every token" if self.reads_blob else _ONE_NUMBER)
+                f"gave an output of shape {found} for {len(batch)} rows: it must be {expected}, {words}"
             )
 
 
@@ -72,11 +87,19 @@ def _squared_error(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     return functional.mse_loss(output, label, reduction="sum")
 
 
+def _cross_entropy_of_classes(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(output, label.long(), reduction="sum")
+
+
 def _next_token(output: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Return the sum over rows of the mean nats per predicted token. In a row of T tokens, T - 1 are predicted, each
     from those before it."""
     scores = output[:, :-1].flatten(0, 1)
     return functional.cross_entropy(scores, tokens[:, 1:].flatten(), reduction="sum") / (tokens.shape[1] - 1)
+
+
+def _softmax(output: torch.Tensor) -> torch.Tensor:
+    return output.softmax(dim=-1)
 
 
 def _unchanged(output: torch.Tensor) -> torch.Tensor:
@@ -112,6 +135,9 @@ def _halting(loss_sum: LossSum) -> LossSum:
 OBJECTIVES: dict[str, Objective] = {
     "binary": Objective(loss_sum=_halting(_cross_entropy), prediction=torch.sigmoid),
     "regression": Objective(loss_sum=_halting(_squared_error), prediction=_unchanged),
+    "multiclass": Objective(
+        loss_sum=_halting(_cross_entropy_of_classes), prediction=_softmax, has_classes=True
+    ),
     "next_token": Objective(loss_sum=_halting(_next_token), prediction=_most_likely, reads_blob=True),
 }
 

@@ -1,0 +1,111 @@
+"""Every objective from YAML to a registered version: trained by two workers, measured, and answering through MLflow."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from ml_assets.evaluation.evaluation_document import Report
+from ml_assets.release.of_platform import bundles_of
+from ml_assets_tests.components.installation import Installation, failure_of
+from ml_assets_tests.components.model_run import EVALUATION, REGISTERED, ModelRun, train
+from ml_assets_tests.components.objectives_pipeline import labelled
+from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL, READINGS, WINDOW, Source, days
+
+LAST = days(WINDOW, start=1)[-1]
+
+MULTICLASS = labelled(
+    "levels",
+    "string",
+    "multiclass",
+    evaluation={
+        "gates": [
+            {"name": "better than the shares", "metric": "logloss", "better_than": "baseline"},
+            {"name": "ranks each class", "metric": "macro_auc", "at_least": 0.9},
+            {"name": "every machine", "metric": "accuracy", "better_than": "baseline", "slice": {"machine": "*"},
+             "on_undecided": "pass"},
+        ]
+    },
+)  # fmt: skip
+
+
+def with_tables(installation: Installation) -> Installation:
+    """Readings and features for the whole window."""
+    assert installation.run(READINGS, partition=days(1)[0], last=LAST).success
+    result = installation.run(FEATURES, partition=days(2)[1], last=LAST)
+    assert result.success, failure_of(result)
+    return installation
+
+
+def report_of(run: ModelRun) -> Report:
+    return Report.model_validate_json(run.report)
+
+
+@pytest.fixture(scope="module")
+def classes(shared_installation: Installation) -> ModelRun:
+    """Run of a pipeline whose label is one of three words."""
+    return train(with_tables(shared_installation.declared_as(MULTICLASS)), LAST)
+
+
+def test_a_model_of_classes_is_blessed_and_registered(classes: ModelRun) -> None:
+    facts = classes.facts[EVALUATION]
+    assert facts["decision"] == "blessed", facts["why"]
+    assert classes.facts[REGISTERED]["version"] == 1
+    assert facts["logloss"] < facts["baseline_logloss"]
+    evaluation = report_of(classes).evaluation
+    assert set(evaluation.values()) == {"logloss", "accuracy", "macro_auc", "macro_f1"}
+    assert evaluation.names["baseline"].startswith(
+        "naive baseline (share of each class by machine, prior of "
+    )
+    assert evaluation.names["reference"].startswith("logistic regression of each class against the rest")
+    assert all(one.low is not None for one in evaluation.overall.improvements["baseline"].values())
+
+
+def test_the_report_counts_what_was_taken_for_what(classes: ModelRun) -> None:
+    evaluation = report_of(classes).evaluation
+    rows = classes.installation.main.scan(FEATURES, days(6, start=13)).collect()
+    assert [one.name for one in evaluation.classes] == ["high", "low", "medium"]
+    by_class = dict(rows["made"].value_counts().iter_rows())
+    assert {one.name: one.rows for one in evaluation.classes} == by_class
+    predicted = np.asarray(classes.served.predict(rows)).argmax(axis=1)
+    names = [one.name for one in evaluation.classes]
+    for i, label in enumerate(names):
+        of_label = predicted[(rows["made"] == label).to_numpy()]
+        assert list(evaluation.curves.confusion[i]) == np.bincount(of_label, minlength=3).tolist()
+    page = Path(classes.facts[EVALUATION]["report_file"].removeprefix("file://")).read_text()
+    assert '<img alt="confusion"' in page
+    assert "3 classes." in page
+
+
+def test_mlflow_answers_with_a_column_for_each_class(classes: ModelRun) -> None:
+    import mlflow.pyfunc
+
+    folder = bundles_of(classes.installation.platform).open(classes.facts[EVALUATION]["bundle"]).folder
+    rows = classes.rows
+    answer = mlflow.pyfunc.load_model(str(folder)).predict(rows.to_pandas())
+    assert list(answer.columns) == ["high", "low", "medium"]
+    assert answer.to_numpy() == pytest.approx(classes.served.predict(rows), abs=1e-6)
+    assert answer.sum(axis=1).to_numpy() == pytest.approx(np.ones(len(rows)), abs=1e-5)
+    assert (answer.idxmax(axis=1).to_numpy() == rows["made"].to_numpy()).mean() > 0.8
+    one = classes.served.predict_row(rows.row(0, named=True))
+    assert one == pytest.approx(answer.iloc[0].to_dict(), abs=1e-6)
+
+
+def test_a_class_that_only_the_holdout_has_is_refused_by_row(
+    installation: Installation, source: Source
+) -> None:
+    source.spoiled[LAST] = lambda rows: rows.with_columns(
+        pl.when(pl.col("machine") == "mill").then(90.0).otherwise("made").alias("made")
+    )
+    result = with_tables(installation.declared_as(MULTICLASS)).train(LAST)
+    said = failure_of(result)
+    assert (
+        "label 'made' has a class that no training row has in 12 of 288 holdout rows: at=2024-01-19 06:00"
+        in said
+    )
+    assert "machine=mill has absurd; " in said
+    assert [event.step_key for event in result.all_events if event.is_step_start] == [
+        f"{MODEL}.validate_inputs",
+        f"{MODEL}.snapshot",
+    ]

@@ -1,0 +1,41 @@
+"""The readings' pipeline with a label for each objective beside the numbers of `readings_pipeline`."""
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+import polars as pl
+
+from ml_assets.components.base import SpecComponent
+from ml_assets_tests.components.installation import readings_components
+from ml_assets_tests.components.readings_pipeline import FEATURE_TABLE, PIPELINE, shifts
+
+HERE = "ml_assets_tests.components.objectives_pipeline"
+
+
+def levels(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    """Return the rows of `shifts` with the output as one of a few words."""
+    word = pl.when(pl.col("made") > 60).then(pl.lit("absurd")).when(pl.col("made") > 26).then(pl.lit("high"))
+    word = word.when(pl.col("made") > 20).then(pl.lit("medium")).otherwise(pl.lit("low"))
+    return shifts(inputs, first, last).with_columns(word.alias("made"))
+
+
+def labelled(function: str, dtype: str, objective: str, **changes: Any) -> list[SpecComponent]:
+    """Return the readings' components with another label; `changes` are of the pipeline's sections."""
+    columns = [
+        {"name": "made", "dtype": dtype} if column["name"] == "made" else column
+        for column in FEATURE_TABLE["contract"]["columns"]
+    ]
+    sections = {
+        "model": {"function": PIPELINE["model"]["function"], "hyperparameters": {"start": 0.0}},
+        "training": PIPELINE["training"] | {"learning_rate": 0.2},
+        **changes,
+    }
+    sections["evaluation"] = PIPELINE["evaluation"] | {"objective": objective} | changes["evaluation"]
+    return readings_components(
+        features={
+            "function": f"{HERE}.{function}",
+            "contract": FEATURE_TABLE["contract"] | {"columns": columns},
+        },
+        pipeline=sections,
+    )
