@@ -42,7 +42,7 @@ class Block(Run):
 
 
 def model(inputs: InputSpec) -> nn.Module:
-    """A typical network for tables: numbers in, two hidden layers, one number out."""
+    """Return a typical network for tables: numbers in, two hidden layers, one number out."""
 
     class Network(nn.Module):
         def __init__(self) -> None:

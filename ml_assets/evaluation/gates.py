@@ -35,7 +35,7 @@ class Champion:
     """Facts that a gate may know about the model in production. Stored metrics are deliberately not among them."""
 
     name: str
-    """Such as `version 7`."""
+    """Name in reports, for example `version 7`."""
     seen: tuple[str, ...] = ()
     """Partition keys of this holdout on which it was trained or selected."""
     cannot_score: str = ""
@@ -55,7 +55,7 @@ class Cell:
     rows: int
     blocks: int
     estimates: Mapping[tuple[Role, str], Estimate]
-    """By role and metric; empty if the slice is too small to measure."""
+    """Estimates by role and metric; empty if the slice is too small to measure."""
     has_one_label: bool = False
     """True if all rows have the same label. Such rows cannot separate a good model from a bad one."""
 

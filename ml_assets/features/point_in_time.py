@@ -1,4 +1,4 @@
-"""As-of joins on the moment a fact became known.
+"""Join of facts as of the time at which each became known.
 
 Here: the helper through which features read facts of other rows as known at prediction time. Not here: sums and counts
 over windows (`rolling`), and the leakage test (`cut_and_rebuild`).

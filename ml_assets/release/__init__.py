@@ -1,1 +1,1 @@
-"""From weights to a registered model: bundle, runtime, registry, promotion."""
+"""Release of trained weights as a registered model: bundle, runtime, registry, promotion."""

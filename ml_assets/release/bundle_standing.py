@@ -14,9 +14,9 @@ class BundleStanding:
     """One bundle of a model."""
 
     newest: EvaluationRow | None
-    """Its newest evaluation; None if it was never evaluated."""
+    """Newest evaluation; None if it was never evaluated."""
     promotion: Promotion | None
-    """Its newest promotion; None if it was never in production."""
+    """Newest promotion; None if it was never in production."""
     shown: EvaluationRow | None
     """Evaluation behind its newest promotion, otherwise the newest evaluation. Its version shows it, and its next
     promotion records it. None if it was never evaluated."""
@@ -34,7 +34,7 @@ class BundleStandings:
 
     in_production: Promotion | None
     promotions: tuple[Promotion, ...]
-    """To production, oldest first."""
+    """Promotions to production, oldest first."""
     evaluations: tuple[EvaluationRow, ...]
     """Oldest first."""
 

@@ -56,7 +56,7 @@ class PartitionManifest:
     source_watermark: str | None = None
     """Watermark of the source, ISO 8601 in UTC, if it has one."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    """For a derived table: table → key → content digest of every input partition."""
+    """Inputs of a derived table: table → key → content digest of every input partition."""
     behind: tuple[tuple[str, str, str], ...] = ()
     """(table, key, content digest) of the partitions behind those inputs, at any depth; sorted. Stored here, because a
     later version of an input may be made from other rows and no longer name these."""

@@ -31,7 +31,7 @@ class Prepared:
     """One partition, ready for validation and writing."""
 
     frame: pl.DataFrame
-    """Its rows as they will be stored."""
+    """Rows as they will be stored."""
     manifest: PartitionManifest
     stored: StoredPartition
     """The partition as objects of the lake."""

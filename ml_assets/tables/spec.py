@@ -29,7 +29,7 @@ class TableSpec:
     sort_key: tuple[str, ...] = ()
     """Order of rows in a partition; by default the contract's primary key, then its event time."""
     inputs: Mapping[str, int | None] = field(default_factory=dict[str, int | None])
-    """For a derived table: table id → lookback in partitions; None for a table that is read whole."""
+    """Inputs of a derived table: table id → lookback in partitions; None for a table that is read whole."""
 
     def __post_init__(self) -> None:
         check_table(self.table)
@@ -70,7 +70,7 @@ class Incoming:
     data: pl.DataFrame | SourceFailed
     """Any columns. A frame that breaks the contract is validated and kept like any other."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    """For a derived table: table → key → content digest of each input partition."""
+    """Inputs of a derived table: table → key → content digest of each input partition."""
     behind: tuple[tuple[str, str, str], ...] = ()
     """Inputs of those inputs: see `TableReader.behind`."""
     watermark: datetime | None = None

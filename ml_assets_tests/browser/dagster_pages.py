@@ -76,7 +76,7 @@ class Pages:
         self.page.locator("button:has-text('Materialize all'):not([disabled])").wait_for()
 
     def materialize(self, partition: str, picture: str) -> Launch:
-        """On an asset's page: click Materialize, agree to every question, type the partition, launch."""
+        """Click Materialize on an asset's page, confirm every dialog, type the partition, launch."""
         self.page.locator("button:has-text('Materialize'):not([disabled])").first.click()
         dialogs: list[str] = []
         while True:
@@ -128,7 +128,7 @@ class Pages:
         self.page.wait_for_function(_ALL_HAVE_POINTS)
 
     def terminate(self, picture: str) -> None:
-        """On a run's page: click Terminate and agree; returns when the request was sent."""
+        """Click Terminate on a run's page and confirm; return when the request was sent."""
         self.page.get_by_role("button", name="Terminate").first.click()
         dialog = self.page.get_by_role("dialog").filter(visible=True).last
         confirm = dialog.get_by_role("button", name=re.compile("Terminate|Force"))

@@ -1,6 +1,6 @@
-"""State of a running Dagster, as values: the few queries the browser tests need.
+"""GraphQL queries that the browser tests send to a running Dagster.
 
-The pages are for what a person sees; this is for knowing when to look.
+The tests read results on the pages. These queries only say when a page is ready to be read.
 """
 
 import json
@@ -32,31 +32,31 @@ _MESSAGES = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection
 
 
 class NotAnswering(Exception):
-    """Nothing listens yet, or what listens is still starting."""
+    """No server answers at this address, or the server is still starting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run as Dagster tells it."""
+    """Run, as Dagster describes it."""
 
     id: str
     status: str
-    """Dagster's word: QUEUED, STARTING, STARTED, SUCCESS, FAILURE, …"""
+    """Status in Dagster's words: QUEUED, STARTING, STARTED, SUCCESS, FAILURE, …"""
     assets: frozenset[str]
     """Selected assets, `a/b`."""
     tags: dict[str, str]
     steps: dict[str, str]
-    """Step key → its status, of the steps that started."""
+    """Step key → status, for the steps that started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dagster:
-    """GraphQL of the webserver at `url`."""
+    """GraphQL client of the webserver at `url`."""
 
     url: str
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
-        """The `data` of the answer. `NotAnswering` where there is no server."""
+        """Return the `data` of the answer. Raise `NotAnswering` if no server answers."""
         body = json.dumps({"query": query, "variables": variables}).encode()
         request = urllib.request.Request(
             f"{self.url}/graphql", data=body, headers={"Content-Type": "application/json"}
@@ -71,7 +71,7 @@ class Dagster:
         return answer["data"]
 
     def why_not_ready(self) -> str:
-        """Empty once all definitions are loaded and the daemons beat."""
+        """Return what Dagster still waits for; empty once all definitions are loaded and the daemons are healthy."""
         answer = self.ask(_READY)
         entries = answer["workspaceOrError"]["locationEntries"]
         for entry in entries:
@@ -83,15 +83,15 @@ class Dagster:
         return f"waiting for {', '.join(waiting)}" if waiting or not entries else ""
 
     def runs(self) -> list[Run]:
-        """The newest runs, newest first."""
+        """Return the last 100 runs, newest first."""
         return [_run(one) for one in self.ask(_RUNS)["runsOrError"]["results"]]
 
     def run(self, run_id: str) -> Run:
-        """One run by id."""
+        """Return the run with this id."""
         return _run(self.ask(_RUN, id=run_id)["runOrError"])
 
     def messages(self, run_id: str) -> str:
-        """Everything the run's log says, one event a line."""
+        """Return the run's log, one event a line."""
         events = self.ask(_MESSAGES, id=run_id)["logsForRun"]["events"]
         return "\n".join(
             text
@@ -101,7 +101,7 @@ class Dagster:
         )
 
     def wait_for_run(self, run_id: str) -> Run:
-        """The run once it has ended; fails with its log where it takes longer."""
+        """Wait for the end of a run and return it. If the wait takes too long, fail with the run's log."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (run := self.run(run_id)).status not in ENDED:
             if time.monotonic() > deadline:
@@ -112,7 +112,7 @@ class Dagster:
         return run
 
     def wait_for_runs_of(self, tag: str, value: str, asset: str) -> list[Run]:
-        """All ended runs that carry a tag, once one of them has ended that selected `asset`."""
+        """Wait until a run with this tag that selected `asset` has ended; return all runs with the tag."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             found = [run for run in self.runs() if run.tags.get(tag) == value]

@@ -22,7 +22,7 @@ HONEST = source.read_sales
 
 @pytest.fixture
 def terminal(tmp_path: Path, _empty_tracker: Path) -> Terminal:
-    """Over a home with nothing in it but a tracker without runs."""
+    """Return a terminal in an empty home whose tracker has no runs."""
     home = tmp_path / "home"
     home.mkdir()
     shutil.copy(_empty_tracker, home / "mlflow.db")
@@ -31,7 +31,7 @@ def terminal(tmp_path: Path, _empty_tracker: Path) -> Terminal:
 
 @pytest.fixture(scope="session")
 def filled_terminal(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> Terminal:
-    """Over a home with all weeks that `store_demand` needs at both weeks."""
+    """Return a terminal in a home with all weeks that both partitions of `store_demand` need."""
     home = tmp_path_factory.mktemp("filled")
     shutil.copy(_empty_tracker, home / "mlflow.db")
     terminal = Terminal(home)

@@ -159,7 +159,7 @@ def pod(
 
 
 def pod_spec(image: str, code: str) -> dict[str, Any]:
-    """For a pod or a pod template."""
+    """Return the spec of a pod or of a pod template."""
     names = {inside: inside.rpartition("/")[2] for inside in MOUNTS}
     container = {
         "name": "main",

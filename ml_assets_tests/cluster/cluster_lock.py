@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextmanager
 def hold_cluster(folder: Path, *, alone: bool) -> Iterator[None]:
-    """For the block the cluster with its state in `folder` is ours: with others, or `alone`."""
+    """Lock the cluster whose state is in `folder` while the block runs: shared, or `alone`."""
     with (folder / "tests.next").open("w") as door, (folder / "tests.now").open("w") as cluster:
         fcntl.flock(door, fcntl.LOCK_EX)
         fcntl.flock(cluster, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)

@@ -54,7 +54,7 @@ _TOGETHER = ("test_flights", "test_one_click", "test_images", "test_manifests", 
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Grouped:
-    """For several test processes: those modules stay whole, of the others each test goes where there is time."""
+    """Schedule tests on several processes: keep those modules whole, and spread the tests of the others."""
 
     def group_of(nodeid: str) -> str:
         module = Path(nodeid.partition("::")[0]).stem
@@ -64,7 +64,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Grouped:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """First what takes longest, last what needs the cluster alone: so nobody waits for anybody."""
+    """Sort the longest tests to the front, and tests that need the cluster alone to the end: no process waits."""
 
     def place(item: pytest.Item) -> int:
         if _is_alone(item):
@@ -80,7 +80,7 @@ def _is_alone(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Waiting for the cluster is no part of a test's time."""
+    """Exclude the wait for the cluster from a test's time."""
     if not CLUSTER_STATE.is_dir():
         return (yield)
     with hold_cluster(CLUSTER_STATE, alone=_is_alone(item)):
@@ -99,7 +99,7 @@ def running_servers() -> Servers:
 
 @pytest.fixture(autouse=True)
 def _storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a test that uses the servers: S3 clients of this process find ours."""
+    """Point the S3 clients of this process to the test's server."""
     if "running_servers" in request.fixturenames:
         servers: Servers = request.getfixturevalue("running_servers")
         for name, value in storage_variables(servers.record).items():
@@ -159,13 +159,13 @@ def launching(
 def installation(
     tmp_path_factory: pytest.TempPathFactory, running_servers: Servers, cluster: ClusterEnvironment
 ) -> ClusterInstallation:
-    """New, with nothing in it."""
+    """Return a new, empty installation."""
     return install(tmp_path_factory.mktemp("platform"), RunningServers(running_servers), cluster)
 
 
 @pytest.fixture(scope="module")
 def dagster(installation: ClusterInstallation) -> Iterator[Dagster]:
-    """The UI of the installation."""
+    """Start the UI of the installation."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in installation.variables.items():
             patch.setenv(name, value)
@@ -175,6 +175,6 @@ def dagster(installation: ClusterInstallation) -> Iterator[Dagster]:
 
 @pytest.fixture
 def pages(browser: Browser, dagster: Dagster, screenshots: Path) -> Iterator[Pages]:  # noqa: F811
-    """A tab."""
+    """Open a browser tab."""
     with open_pages(browser, dagster.url, screenshots) as pages:
         yield pages

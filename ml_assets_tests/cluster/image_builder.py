@@ -1,8 +1,8 @@
-"""The real images, built here from their Dockerfile with the base image and the packages of this environment.
+"""Build of the real images from their Dockerfile, with the base image and the packages of this environment.
 
-Here: the build, what of an image has to go to a node, a command run in what was built. A registry and a package index
-are not needed: the base is the cluster's own image, and the packages are those installed here (`packages`). Layers of
-packages stay in the cache of built things: only what lies above them is built each time.
+Here: the build, the packing of an image for a node, running a command in an image. No registry and no package index is
+needed: the base is the cluster's own image, and the packages are those installed here (`packages`). Layers of packages
+stay in the cache; only the layers above them are built each time.
 """
 
 import hashlib
@@ -26,14 +26,14 @@ from ml_assets_tests.cluster.cluster_environment import REPOSITORY
 
 RECIPES = REPOSITORY / "deployment" / "images"
 NAMES = ("trainer", "platform")
-"""Targets of the Dockerfile, each with the packages of the one before below its own."""
+"""Targets of the Dockerfile. Each lies on the packages of the target before it."""
 KEPT_DAYS = 7.0
-"""Layers of packages that were not used for so long are removed when others are made."""
+"""Age in days since the last use, after which layers of packages are removed when others are built."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """An image on its way to a node."""
+    """Image, packed for the transfer to a node."""
 
     archive: Path
     """Layers above the packages, in the layout of OCI."""
@@ -41,10 +41,10 @@ class Packed:
 
 
 class ImageBuilder:
-    """Builds images in a store that holds the layers of packages, or will."""
+    """Builds images in a store that keeps the layers of packages."""
 
     def __init__(self, store: Path, folder: Path, base: str, archive: Path) -> None:
-        """`base` and its `archive`: what the images are built on. `folder` is for files that go with the builder."""
+        """Open the `store`. Images are built on `base`, which is in `archive`. `folder` is for temporary files."""
         self._folder, self._base = folder, base
         self._store = store
         self._tag = f"tests-{time.time_ns()}"
@@ -61,7 +61,7 @@ class ImageBuilder:
             run([*self._buildah, "pull", "--quiet", f"docker-archive:{archive}"], seconds=600)
 
     def build(self, name: str, *more: str) -> str:
-        """The image of target `name`; `more` is for the command that builds."""
+        """Build the image of target `name` with the options `more`; return its name."""
         self._make_packages(name)
         image = f"localhost/ml-assets/{name}:{self._tag}"
         self._build(name, image, *more)
@@ -69,7 +69,7 @@ class ImageBuilder:
         return image
 
     def build_more(self, name: str) -> str:
-        """A trainer's image with the packages of `name`.txt as well."""
+        """Build a trainer's image with the packages of `name`.txt as well; return its name."""
         self._make_packages("trainer")
         without = [RECIPES / "trainer.txt"]
         packages.link(RECIPES / f"{name}.txt", self._folder / "installed" / name, without=without)
@@ -79,7 +79,7 @@ class ImageBuilder:
         return image
 
     def _make_packages(self, name: str) -> None:
-        """Those of target `name`, and of what is below it, where the store has them not."""
+        """Build the package layers of target `name` and of the targets below it, unless the store has them."""
         for number, below in enumerate(NAMES[: NAMES.index(name) + 1]):
             if not self._has(_kept(below)):
                 locks = [RECIPES / f"{one}.txt" for one in NAMES[:number]]
@@ -112,7 +112,7 @@ class ImageBuilder:
         return run([*self._buildah, "run", "--isolation", "chroot", name, "--", *command], seconds=300)
 
     def close(self) -> None:
-        """Keep the packages, and nothing else."""
+        """Remove everything but the package layers."""
         run([*self._buildah, "rm", "--all"], seconds=600)
         if made := sorted(self._made):
             run([*self._buildah, "rmi", *made], seconds=600)
@@ -132,7 +132,7 @@ class ImageBuilder:
         return succeeds([*self._buildah, "inspect", "--type", "image", image])
 
     def _layers(self, image: str) -> list[Layer]:
-        """From the bottom, as the store has them."""
+        """Return the layers of an image in the store, from the bottom."""
         (own,) = [one for one in self._read("images") if image in one.get("names", ())]
         known = {layer["id"]: layer for layer in self._read("layers")}
         found: list[Layer] = []
@@ -152,7 +152,7 @@ def _kept(name: str) -> str:
 
 @contextmanager
 def image_builder(base: str, archive: Path) -> Iterator[ImageBuilder]:
-    """One with what earlier ones left in the cache of built things; nobody else has that store meanwhile."""
+    """Yield a builder over the cached package layers. The block holds a lock on that store."""
     store, folder = _store(archive), REPOSITORY / "build" / "images-of-tests"
     shutil.rmtree(folder, ignore_errors=True)
     with locked(cache_folder() / "packages.lock"):
@@ -165,7 +165,7 @@ def image_builder(base: str, archive: Path) -> Iterator[ImageBuilder]:
 
 
 def _store(archive: Path) -> Path:
-    """The folder for layers of packages on that base; its name says what they are made of and how."""
+    """Return the folder for package layers on this base. Its name is a digest of the recipe and the locked packages."""
     made_of = [RECIPES / name for name in ("Dockerfile", "install.sh", *(f"{name}.txt" for name in NAMES))]
     recipe = "\0".join(
         (sys.version, str(archive), *(file.read_text() for file in (*made_of, Path(packages.__file__))))

@@ -115,12 +115,12 @@ class LaunchedJob:
 
 
 def logged_steps(events: list[TrainingEvent]) -> list[int]:
-    """The steps of the metrics, as told."""
+    """Return the step of each reported metric, in order."""
     return [event.step for event in events if event.kind == "metrics"]
 
 
 def settings_of(variables: dict[str, str]) -> Settings:
-    """As a process with these variables reads them."""
+    """Return the settings that a process with these variables reads."""
     before = dict(os.environ)
     os.environ.update(variables)
     try:
@@ -133,7 +133,7 @@ def settings_of(variables: dict[str, str]) -> Settings:
 def job_of(
     name: str, *, workers: int = 2, max_attempts: int = 3, snapshot: Path, **settings: Any
 ) -> TrainingJob:
-    """A job nobody else has."""
+    """Return a job that no other test has."""
     return TrainingJob(
         model="small",
         partition="2024-01-01",
@@ -149,7 +149,7 @@ def job_of(
 
 
 def worker_variables(cluster: ClusterEnvironment) -> dict[str, str]:
-    """Pods run the tests' worker."""
+    """Return the variables with which pods run the tests' worker."""
     command = json.dumps([PYTHON, "-m", "ml_assets_tests.cluster.scripted_pod"])
     return {**cluster.settings(), "ML_ASSETS_KUBERNETES_COMMAND": command}
 
@@ -160,7 +160,7 @@ def manifest(name: str, folder: str = "base") -> list[dict[str, Any]]:
 
 
 def rightful_kubeconfig(cluster: ClusterEnvironment, account: str, folder: Path) -> Path:
-    """For a service account that may do what our manifests let the account of that name do."""
+    """Return a kubeconfig for a new service account with the rights of the account of that name in our manifests."""
     accounts = manifest("accounts.yaml")
     bindings = [
         one for one in accounts if account in [subject["name"] for subject in one.get("subjects", ())]
@@ -172,7 +172,7 @@ def rightful_kubeconfig(cluster: ClusterEnvironment, account: str, folder: Path)
 
 
 def kubeconfig_of(cluster: ClusterEnvironment, account: str, folder: Path) -> Path:
-    """For a service account, which is made; what it may do is another matter."""
+    """Return a kubeconfig for a new service account, which has no rights yet."""
     cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}})
     token = cluster.kubectl("create", "token", account).strip()
     config = json.loads(cluster.kubectl("config", "view", "--raw", "--output=json"))

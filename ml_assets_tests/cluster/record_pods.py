@@ -56,7 +56,7 @@ class Stage:
         )
 
     def objects(self, kind: str) -> list[Document]:
-        """All of a kind in this namespace."""
+        """Return all objects of a kind in this namespace."""
         return json.loads(self.kubectl("get", kind, "--output=json"))["items"]
 
     def statuses(self) -> dict[str, Document]:
@@ -79,7 +79,7 @@ Until = Callable[[Stage], bool]
 
 
 def _state(name: str, kind: str, *reasons: str) -> Until:
-    """The container is in this kind of state, for one of these reasons."""
+    """Return a condition: the container is in this kind of state, for one of these reasons."""
 
     def reached(stage: Stage) -> bool:
         state = stage.statuses().get(name, {}).get("state", {})
@@ -97,7 +97,7 @@ def _phase(*phases: str) -> Until:
 
 
 def _true(kind: str, condition: str) -> Until:
-    """The first object of this kind has this condition."""
+    """Return a condition: the first object of this kind has the status condition `condition`."""
 
     def reached(stage: Stage) -> bool:
         told = [c for one in stage.objects(kind)[:1] for c in one["status"].get("conditions", [])]
@@ -107,7 +107,7 @@ def _true(kind: str, condition: str) -> Until:
 
 
 def _event(reason: str, times: int = 1) -> Until:
-    """An event of this reason was told so many times."""
+    """Return a condition: an event with this reason occurred at least `times` times."""
     return lambda stage: (
         times <= sum(one.get("count") or 1 for one in stage.objects("events") if one["reason"] == reason)
     )
@@ -168,7 +168,7 @@ def _restart_node(stage: Stage) -> None:
 
 
 def _prefer_another(stage: Stage) -> None:
-    """A pod with a higher priority needs the place."""
+    """Create a pod with a higher priority that needs the space of this pod."""
     container = {"name": "main", "image": stage.cluster.image, "command": ["sh", "-c", IDLE]}
     container["resources"] = {"requests": {"cpu": "1200m"}}
     spec = {"priorityClassName": "system-cluster-critical", "nodeName": "", "containers": [container]}
@@ -278,7 +278,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 @contextmanager
 def staged(cluster: Cluster, name: str) -> Iterator[Stage]:
-    """The namespace of a scenario, for the block, with what its pods need."""
+    """Create the namespace of a scenario, with the objects that its pods need, while the block runs."""
     namespace = f"scenario-{name}"
     stage = Stage(cluster, namespace)
     labels = {"pod-security.kubernetes.io/enforce": "restricted"} if name == "refused-by-policy" else {}
@@ -295,7 +295,7 @@ def staged(cluster: Cluster, name: str) -> Iterator[Stage]:
 
 
 def record(cluster: Cluster, name: str, registry: str) -> None:
-    """Play a scenario and write what the API says then."""
+    """Run a scenario and write the API's answers to a file."""
     scenario = SCENARIOS[name]
     with staged(cluster, name) as stage:
         try:
@@ -323,7 +323,7 @@ def scenario_profile(name: str) -> ResourceProfile:
 
 
 def scenario_job(name: str, image: str, registry: str = _REGISTRY) -> Document:
-    """As the launcher makes it, and as webhooks may change it."""
+    """Return the Job that the launcher creates, with the changes that webhooks may make."""
     scenario, profile = SCENARIOS[name], scenario_profile(name)
     settings = KubernetesSettings(
         **{"image": image, "command": ("sh", "-c", scenario.script), **scenario.settings}
@@ -347,7 +347,7 @@ def scenario_job(name: str, image: str, registry: str = _REGISTRY) -> Document:
 
 
 def _trimmed(document: Document) -> Document:
-    """Without what no launcher reads: who wrote which field, environment, mounts."""
+    """Return the object without the fields that no launcher reads: managed fields, environment, mounts."""
     document["metadata"].pop("managedFields", None)
     spec = document.get("spec", {})
     if document["kind"] == "Job":

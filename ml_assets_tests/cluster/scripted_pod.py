@@ -94,7 +94,7 @@ def steps(attempt: int) -> int:
 
 
 def wait() -> None:
-    """Until pod 0 is done; SIGTERM ends it with 75."""
+    """Wait until pod 0 is done. SIGTERM ends the wait with exit code 75."""
     home, name = stored()
     while not home.exists(name, "over"):
         time.sleep(0.5)

@@ -18,7 +18,7 @@ ONE_OR_TWO = {"min": 1, "max": 2}
 
 @pytest.fixture
 def cpu(tidy: ClusterEnvironment) -> str:
-    """So many cores that a node has them once and not twice."""
+    """Return a CPU request that fits a node once and not twice."""
     nodes = tidy.cluster.objects("nodes")
     return f"{0.6 * min(int(node['status']['allocatable']['cpu']) for node in nodes):g}"
 

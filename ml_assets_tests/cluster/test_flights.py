@@ -32,7 +32,7 @@ def demo(installation: ClusterInstallation) -> dict[str, Any]:
 def test_flights_trained_by_pods_have_the_bits_of_a_local_training(
     installation: ClusterInstallation, demo: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The figures are the same too."""
+    """Compare the weights bit by bit, and the metrics with those of the demo."""
     artifacts = installation.settings.artifacts_folder
     (folder,) = (artifacts / "training" / "flight_delay").iterdir()
     job = TrainingJob.from_json((folder / "job.json").read_text())
@@ -54,7 +54,7 @@ def test_flights_trained_by_pods_have_the_bits_of_a_local_training(
 def test_a_run_terminated_on_its_page_leaves_nothing_on_the_cluster(
     installation: ClusterInstallation, demo: dict[str, Any], pages: Pages, dagster: Dagster
 ) -> None:
-    """Nothing is left after ten seconds."""
+    """Ten seconds after the click, no pod and no Job of the training is left."""
     run_id = click(pages, dagster, "flight_delay", DAY, "cluster-terminate")
     pages.open_run(run_id)
     pages.shows("loss")

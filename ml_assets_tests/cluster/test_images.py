@@ -93,7 +93,7 @@ print(os.getuid(), len(check_model(trees, rows).weights["onnx"]))
 
 
 def test_the_image_is_for_nobody_in_particular(trainer: str, tidy: ClusterEnvironment) -> None:
-    """Its own user, path and packages, with nothing of the node mounted and nothing writable."""
+    """The image has its own user, path and packages. Nothing of the node is mounted, and nothing is writable."""
     code = (
         "import json, os, sys, torch, ml_assets, resources; "
         "print(json.dumps([os.getuid(), sys.prefix, torch.__version__, ml_assets.__file__, "

@@ -1,6 +1,6 @@
-"""A cluster comes and goes without a trace, and never touches what it did not make.
+"""Start and end of a cluster: nothing of it stays on the machine, and nothing that others own changes.
 
-These start clusters of their own, with another name and network than the one the other tests use.
+Each test starts its own cluster. Name and network differ from those of the cluster that the other tests share.
 """
 
 import json
@@ -54,7 +54,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Things of the machine itself that a cluster could leave behind."""
+    """State of the machine that a cluster could leave changed."""
 
     folders: dict[str, list[str] | None]
     tables: str
@@ -71,7 +71,7 @@ class Surroundings:
 
 
 def traces(layout: Layout, namespaces: set[str]) -> list[str]:
-    """Everything on this machine that names the cluster or belongs to it."""
+    """Return everything on this machine that names the cluster or belongs to it."""
     found: list[str] = []
     mark = str(layout.state)
     for entry in Path("/proc").iterdir():

@@ -39,7 +39,7 @@ class Source:
     """Days in the order they were read."""
 
     def mend(self) -> None:
-        """As new."""
+        """Reset the source to its first state."""
         self.__init__()
 
 

@@ -1,4 +1,4 @@
-"""Nothing is learned from a label that was not known when the next split began, and evaluation scores the same rows."""
+"""Rows whose label was not known when the next split began are not trained on, and evaluation scores the same rows."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path

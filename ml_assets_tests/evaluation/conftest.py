@@ -1,4 +1,4 @@
-"""The holdout most tests here look at."""
+"""Fixtures: a holdout with the predictions of its models."""
 
 import pytest
 

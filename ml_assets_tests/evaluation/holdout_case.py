@@ -20,7 +20,7 @@ class HoldoutCase:
     reference: Vector
 
     def predictions(self, *, champion: bool = True) -> dict[str, Vector]:
-        """As `evaluate` takes them."""
+        """Return the predictions by role, as `evaluate` takes them."""
         some = {"challenger": self.challenger, "baseline": self.baseline, "reference": self.reference}
         return some | ({"champion": self.champion} if champion else {})
 

@@ -60,14 +60,14 @@ class DemandProject(Project):
 
     @classmethod
     def at(cls, home: Path) -> "DemandProject":
-        """As `Project.here`, without asking the environment."""
+        """Return the project in `home`. Unlike `Project.here`, read no environment variable."""
         settings = Settings(home=home, author="ada")
         prepare_home(settings)
         return cls(settings)
 
     @cached_property
     def defs(self) -> dg.Definitions:
-        """As `ml_assets.definitions` puts them together."""
+        """Assemble the definitions like `ml_assets.definitions` does."""
         # No component asks its load context.
         parts = dg.Definitions.merge(*(one.build_defs(None) for one in _declared()))
         resources = {"platform": self.platform, "tables": declared_tables(parts)}

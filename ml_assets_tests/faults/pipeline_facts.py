@@ -50,7 +50,7 @@ class PipelineFacts:
     verdicts: Mapping[tuple[str, str], Sequence[tuple[str, str, int]]]
     """Table and partition → content digest, status and rows of each attempt."""
     branches: frozenset[str]
-    """Without those of audits, of which a killed run may leave one."""
+    """Branches of the lake, except those of audits: a killed run may leave one."""
     fingerprint: str
     weights: str
     """SHA-256."""

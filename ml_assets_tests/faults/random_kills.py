@@ -40,10 +40,10 @@ class Kill:
 def train_through_kills(
     job: TrainingJob, folder: Path, seed: int, kills: int
 ) -> tuple[TrainingResult, list[Kill]]:
-    """Train `job` in `folder` while `kills` processes are killed (SIGKILL), victims and moments drawn from `seed`; a
-    launcher that was killed comes back with another number of workers.
+    """Train `job` in `folder` and kill `kills` of its processes by SIGKILL. `seed` draws the processes and the times. A
+    killed launcher starts again with another number of workers.
 
-    The job needs a budget of more attempts than that. Returns what it came to, and who was killed when.
+    The job needs a budget of more attempts than `kills`. Return the result, and each kill.
     """
     draw = random.Random(seed)
     victims = [

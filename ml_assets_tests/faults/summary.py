@@ -22,7 +22,7 @@ class Round:
     """One chaos test, run once."""
 
     test: str
-    """Its id without the seed."""
+    """Test id without the seed."""
     seconds: float
     killed: int
     why: str

@@ -1,4 +1,4 @@
-"""As-of joins give what a loop over all pairs gives, and refuse what cannot be decided."""
+"""Point-in-time joins return the same rows as a loop over all pairs, and refuse ambiguous input."""
 
 import random
 from datetime import timedelta

@@ -22,7 +22,7 @@ BLIND = pl.col("machine").eq("press") & pl.col("at").dt.hour().eq(6) & pl.col("a
 
 
 def picture(load: float) -> bytes:
-    """So much of it is bright."""
+    """Return a picture of which this share is bright."""
     bright = np.arange(SIDE * SIDE) < round(load * SIDE * SIDE)
     return zlib.compress(np.where(bright, np.uint8(250), np.uint8(10)).astype(np.uint8).tobytes())
 

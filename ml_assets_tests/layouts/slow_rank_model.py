@@ -21,7 +21,7 @@ class SlowRankModel(DrillModel):
         self._seconds = seconds if os.environ.get("RANK") == str(SLOW_RANK) else 0.0
 
     def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
-        """As that of the drills."""
+        """Compute what the model of the drills computes."""
         if self.training and torch.is_grad_enabled():
             time.sleep(self._seconds)
         return super().forward(numeric, category)

@@ -27,7 +27,7 @@ DAY, NEXT_DAY = days(2, start=WINDOW)
 
 
 def declared(installation: Installation, **changes: Any) -> Installation:
-    """With these changes of the pipeline's top-level attributes."""
+    """Return the pipeline with some of its top-level attributes changed."""
     return installation.declared_as(
         readings_components(DATASET_CHANGES, FEATURE_CHANGES, PIPELINE_CHANGES | changes)
     )

@@ -17,7 +17,7 @@ DAY, NEXT_DAY = days(2, start=WINDOW)
 
 
 def losses(facts: dict[str, dict[str, Any]]) -> list[float]:
-    """On the validation rows, after each epoch."""
+    """Return the loss on the validation rows after each epoch."""
     events = read_events(Path(facts[CHECKPOINT]["folder"]))
     return [event.values["validation_loss"] for event in events if event.kind == "epoch"]
 

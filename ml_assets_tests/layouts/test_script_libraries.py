@@ -237,7 +237,7 @@ def test_a_model_of_a_library_answers_by_every_door_as_there(
 @settings(max_examples=20, deadline=None)
 @given(st.floats(-1e6, 1e6, width=32))
 def test_thresholds_of_lightgbm_between_neighbouring_floats_hold(value: float) -> None:
-    """Its threshold between two of them is a float64 whose nearest float32 is the upper one."""
+    """LightGBM stores a threshold between two floats as a float64. The nearest float32 is the upper of the two."""
     low = np.float32(value)
     x = np.zeros((100, 4), np.float32)
     x[:, 0] = np.repeat([low, np.nextafter(low, np.float32(np.inf))], 50)

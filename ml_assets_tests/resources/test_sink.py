@@ -148,7 +148,7 @@ def test_readings_of_their_own_all_arrive_whatever_the_step(spool: Spool) -> Non
 
 @contextmanager
 def no_file_grows_beyond(size: int) -> Generator[None]:
-    """As on a disk that is full: the system refuses to write behind `size` bytes of any file of this process."""
+    """Simulate a full disk: the system refuses writes beyond `size` bytes of any file of this process."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

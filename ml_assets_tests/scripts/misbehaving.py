@@ -105,7 +105,7 @@ def fail_alone() -> None:
 
 
 def stand_still_once() -> None:
-    """After a first checkpoint, wait for what never comes; the attempt after goes on."""
+    """Wait forever after a first checkpoint; the next attempt continues."""
     if not training.resumed_from:
         training.log(1, loss=2.0)
         with training.checkpoint(1) as folder:

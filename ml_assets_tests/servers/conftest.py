@@ -26,7 +26,7 @@ _FIRST = (*_TOGETHER, "training", "test_bad_input.py")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Grouped:
-    """For several test processes: what shares fixtures stays in one of them."""
+    """Schedule tests on several processes: tests that share fixtures stay in one process."""
     return Grouped(config, log, lambda nodeid: _place(nodeid, _TOGETHER) or nodeid.rpartition("::")[0])
 
 
@@ -79,7 +79,7 @@ def servers(
 
 @pytest.fixture(autouse=True)
 def _all_are_up(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a test that uses the servers: all run, and S3 clients of this process find ours."""
+    """Start all servers before a test that uses them, and point the S3 clients of this process to them."""
     if "servers" in request.fixturenames:
         servers: RunningServers = request.getfixturevalue("servers")
         servers.up()

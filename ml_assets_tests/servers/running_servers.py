@@ -33,7 +33,7 @@ class RunningServers:
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """As each server itself reports."""
+        """Return the version that each server reports."""
         return self.record.versions
 
     @property
@@ -48,7 +48,7 @@ class RunningServers:
 
     @property
     def secrets(self) -> Mapping[str, str]:
-        """Every credential there is, by name: what nobody may ever write down."""
+        """Return every credential by name. No file, log or database may contain one."""
         record = self.record
         return {
             "s3_secret": record.s3_secret,
@@ -119,7 +119,7 @@ class RunningServers:
         self._servers.restart(name)
 
     def freeze(self, name: str) -> None:
-        """It accepts connections and answers nothing, until `thaw`."""
+        """Freeze a server until `thaw`: it accepts connections and answers nothing."""
         self._servers.freeze(name)
 
     def thaw(self, name: str) -> None:

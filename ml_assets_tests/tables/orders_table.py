@@ -36,7 +36,7 @@ CONTRACT = Contract.model_validate(RULES)
 
 
 def spec(**changes: Any) -> TableSpec:
-    """The table of orders, with some of its settings changed."""
+    """Return the table of orders with some of its settings changed."""
     settings: dict[str, Any] = {
         "kind": "datasets",
         "name": "orders",
@@ -49,7 +49,7 @@ def spec(**changes: Any) -> TableSpec:
 
 
 def day(key: str, rows: int = 40, factor: float = 1.0) -> pl.DataFrame:
-    """One day's orders that keep the contract; `factor` gives the same rows another content."""
+    """Return one day's orders, which keep the contract. `factor` scales the amounts, to change their content."""
     start = datetime.fromisoformat(key).replace(tzinfo=UTC)
     return pl.DataFrame(
         {
@@ -64,12 +64,12 @@ def day(key: str, rows: int = 40, factor: float = 1.0) -> pl.DataFrame:
 
 
 def keys(count: int, start: int = 0) -> list[str]:
-    """Consecutive daily keys from `FIRST` + `start` days on."""
+    """Return `count` consecutive daily keys, from `FIRST` + `start` days on."""
     return [(FIRST + timedelta(start + n)).isoformat() for n in range(count)]
 
 
 def days(count: int, start: int = 0) -> dict[str, pl.DataFrame]:
-    """So many clean days."""
+    """Return `count` consecutive clean days, from `FIRST` + `start` days on."""
     return {key: day(key) for key in keys(count, start)}
 
 
@@ -99,6 +99,6 @@ class OrdersTable:
 
 
 def reject(orders: OrdersTable, key: str) -> None:
-    """The source gives other rows for a day, which break the contract."""
+    """Publish rows that break the contract for a day, which the audit rejects."""
     broken = day(key).with_columns(pl.lit(-1.0).alias("amount"))
     assert orders.publish({key: broken}, run="run00002").rejected

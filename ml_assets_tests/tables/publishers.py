@@ -1,4 +1,4 @@
-"""Processes that publish, for tests of crashes and of concurrency: importable, so that children find it."""
+"""Functions that child processes run to publish, for tests of crashes and of concurrency."""
 
 import itertools
 import os
@@ -20,7 +20,7 @@ RESOURCES = f"{os.sep}resources{os.sep}"
 
 
 def context() -> ForkServerContext:
-    """Children of a server that has imported everything and run nothing: quick, and free of threads."""
+    """Return a fork server that imported everything and ran nothing: its children start fast and inherit no threads."""
     return forkserver("pandera.polars", "ml_assets.validation.check", __name__)
 
 
@@ -34,9 +34,9 @@ def publish_days(folder: Path, start: int, count: int, run: str, factor: float) 
 
 
 def publish_until(folder: Path, frames: Mapping[str, pl.DataFrame], run: str, moment: int | None) -> None:
-    """Publish `frames` and die by SIGKILL at a `moment`: the so many-th call made in the lake or the ledger.
+    """Publish `frames`, and kill this process (SIGKILL) at call number `moment` into the lake or the ledger.
 
-    With None it lives, and writes the number of calls to the file `calls`.
+    With None, publish to the end and write the number of calls to the file `calls`.
     """
     orders = OrdersTable(folder)
     calls = itertools.count(1)

@@ -195,7 +195,7 @@ def test_features_of_rows_rejected_later_are_unusable(
 def test_features_of_features_of_rejected_rows_are_unusable(
     orders: OrdersTable,
 ) -> None:
-    """No partition on main was made from the rejected rows but the last, and what it read was never rejected."""
+    """Only the last partition on main was made from the rejected rows, and its direct input was never rejected."""
     orders.publish(days(3))
     _derive(orders, HABITS, keys(3))
     summary = _spec("summary", FEATURES, lookback=0)

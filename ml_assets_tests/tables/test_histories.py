@@ -185,7 +185,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(key=KEYS, content=CONTENTS)
     def publish_a_day(self, key: str, content: int) -> None:
-        """Also mends a day, and rejects one that was good."""
+        """Publish a day. New content can repair a rejected day or reject a good one."""
         if key in self.declared[ORDERS].window():
             self._publish(ORDERS, key, content)
 
@@ -264,7 +264,7 @@ class Histories(RuleBasedStateMachine):
         assert validation.ok == (usable == window)
 
     def _usable(self, table: str, key: str) -> bool:
-        """On main, and nothing it rests on is spoiled."""
+        """Return True if the partition is on main and none of its inputs is rejected."""
         return self._on_main(table, key) is not None and not self._is_spoiled(table, key)
 
     def _on_main(self, table: str, key: str) -> Record | None:

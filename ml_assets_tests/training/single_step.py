@@ -22,7 +22,7 @@ class Step:
     loss: float
     """Summed over the rows of this rank."""
     gradients: dict[str, torch.Tensor]
-    """By name of the parameter."""
+    """Gradients by parameter name."""
     passes: int
     run: Run
 

@@ -125,7 +125,7 @@ def assert_each_row_once_per_epoch(folder: Path, snapshot: Snapshot, job: Traini
 
 
 def alive(pids: Sequence[int]) -> list[int]:
-    """Those of `pids` that still run; a zombie does not."""
+    """Return those of `pids` that still run; a zombie does not count."""
     return [pid for pid in pids if _runs(pid)]
 
 

@@ -1,4 +1,4 @@
-"""Time for which each attempt held its workers, whatever its end and whoever reported it when."""
+"""Worker time of each attempt, for every way to end and every process that may report the end."""
 
 import json
 import time

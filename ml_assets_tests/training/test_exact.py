@@ -1,4 +1,4 @@
-"""Rounded to their quantum, numbers add up to the same bits in any grouping, close to the sum of the unrounded ones."""
+"""Exact sums: rounded to a quantum, numbers give the same bits in any grouping, close to the sum without rounding."""
 
 import itertools
 
@@ -16,11 +16,11 @@ ADDENDS = st.integers(3, 24).flatmap(
         lambda rows: torch.tensor(rows, dtype=torch.float32).T.contiguous()
     )
 )
-"""`[addends, values]`; three at least, since two commute."""
+"""Draw an array `[addends, values]` with three addends or more, since two commute."""
 
 
 def rounded(addends: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The addends as multiples, and of what."""
+    """Return the addends rounded to multiples of their quantum, and the quantum."""
     [quantum] = quanta(largest([addends]), len(addends))
     result = addends.clone()
     round_to(result, quantum)
@@ -28,7 +28,7 @@ def rounded(addends: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def added(addends: torch.Tensor, cuts: list[int]) -> torch.Tensor:
-    """First within each part, then the parts: as ranks do it."""
+    """Add within each part, then add the parts, as ranks do."""
     parts = [addends[first:last] for first, last in itertools.pairwise([0, *sorted(cuts), len(addends)])]
     sums = [part.sum(dim=0) for part in parts]
     return torch.stack(sums).sum(dim=0)
@@ -81,7 +81,7 @@ def test_a_small_gradient_beside_a_large_one_is_kept(seed: int, addends: int, de
 
 
 def parts(addends: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """High and low parts, `[addends, values]` each."""
+    """Return the high and the low parts, `[addends, values]` each."""
     quantum = quanta(largest([addends]), len(addends))
     high = addends.clone()
     low = split_off(high, quantum[0], low_quanta(quantum, len(addends))[0])

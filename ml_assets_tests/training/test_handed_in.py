@@ -80,7 +80,7 @@ class OneInput(Net):
 
 
 class Logarithm(Net):
-    """Not a number for half of the rows."""
+    """Model whose prediction is NaN for half of the rows."""
 
     def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
         return torch.log(numeric[:, 0])

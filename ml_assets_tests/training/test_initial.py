@@ -20,7 +20,7 @@ from resources.job.job import TrainingJob
 
 @pytest.fixture
 def weights(snapshot: Snapshot, tmp_path: Path) -> dict[str, torch.Tensor]:
-    """Those of another training of the same model function, which saw other values."""
+    """Return the weights of another training of the same model function on other values."""
     other = build_model(dataclasses.replace(small_job(snapshot), seed=99), snapshot.inputs).state_dict()
     return {name: value.clone() for name, value in other.items()} | {"preprocess.fill": torch.full((3,), 7.0)}
 

@@ -46,7 +46,7 @@ def resumed(snapshot: Snapshot, folder: Path, group: Group) -> Run:
 def test_validation_computes_with_no_more_rows_at_once_than_training(
     tmp_path: Path, snapshot: Snapshot, group: Group, stop: StopRequest, determinism: str
 ) -> None:
-    """So that a batch and `gradient_accumulation_steps` that fit a device go on fitting at the end of the epoch."""
+    """Otherwise a batch that fits the device in training may not fit it at the end of the epoch."""
     settings = {"workers": 1, "epochs": 1, "lanes": LANES, "global_batch": 24, "determinism": determinism}
     passes = 1 + (determinism == "tolerance")
     run = prepare(

@@ -37,7 +37,7 @@ PLAN = ("enter", "blocks.*", "leave")
 def test_stages_hold_each_parameter_once_and_compute_the_model(
     stages: int,
 ) -> None:
-    """Each parameter keeps its name."""
+    """Stages together keep the name of each parameter."""
     torch.manual_seed(1)
     whole = Model(PLAN).eval()
     values = torch.randn(7, 3)

@@ -11,7 +11,7 @@ from resources.job.errors import BadConfiguration
 
 
 class Attention(nn.Module):
-    """Nothing but what the refusals look at."""
+    """Attention with only the attributes that the refusals read."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()

@@ -48,7 +48,7 @@ IS_SEEN = pl.col("shop").cast(pl.Int64) < SHOPS
 def test_a_category_is_dropped_by_its_place_alone(
     rows: int, columns: int, share: float, seed: int, epoch: int, order: object
 ) -> None:
-    """So that neither the batch nor the rank it is in changes it."""
+    """Neither the batch nor the rank of a row changes the choice."""
     row, category = np.arange(rows) * 7, np.ones((rows, columns), dtype=np.int64)
     drop_categories(category, row, share, seed, epoch)
     mixed = np.random.default_rng(seed).permutation(rows)
@@ -143,7 +143,7 @@ class ShopModel:
     new: float
     """…and of others."""
     embeddings: list[torch.Tensor]
-    """Before the training, and after it."""
+    """Embeddings before and after the training."""
 
 
 def trained(

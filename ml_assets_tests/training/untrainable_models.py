@@ -415,7 +415,7 @@ class LateState(Numbers):
 
 
 class FromNumpy(Numbers):
-    """First weights from numpy and random, which the platform seeds: nothing is wrong with it."""
+    """Model with initial weights from numpy and random. The platform seeds both, so it trains."""
 
     def __init__(self, inputs: InputSpec) -> None:
         super().__init__(inputs)

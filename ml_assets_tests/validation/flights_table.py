@@ -55,7 +55,7 @@ def day(first: date, rows: int = 24) -> pl.DataFrame:
 
 
 def days(count: int) -> dict[str, pl.DataFrame]:
-    """So many clean days from 2013-01-01 on."""
+    """Return `count` clean days, from 2013-01-01 on."""
     return {str(one): day(one) for one in (date(2013, 1, 1) + timedelta(days=n) for n in range(count))}
 
 

@@ -59,7 +59,7 @@ _ARRIVED = (
     _Group(name="number", by=("carrier", "flight", "origin"), windows=("7d", "28d")),
     _Group(name="tail", by=("tailnum",), windows=("7d", "28d")),
 )
-"""By the moment of landing."""
+"""Groups whose past flights count from the time of landing."""
 _ARRIVAL_RATES = (
     _Rate(column="late", sums="late", usual=0.2, flights=5),
     _Rate(column="delay", sums="delay", usual=5.0, flights=5),
@@ -70,7 +70,7 @@ _DEPARTED = (
     _Group(name="own", by=("carrier", "origin"), windows=("6h",)),
     _Group(name="dest", by=("dest",), windows=("6h",)),
 )
-"""By the moment of departure. `own`: the same carrier at the same airport."""
+"""Groups whose past flights count from the time of departure. `own`: the same carrier at the same airport."""
 _DEPARTURE_RATES = (
     _Rate(column="left_late", sums="left_late", usual=0.2, flights=2),
     _Rate(column="departure_delay", sums="departure_delay", usual=10.0, flights=2),

@@ -3,7 +3,7 @@
 A stopped or stuck rank closes no connection, so the others would wait for it until a collective times out. A heartbeat
 has two parts. A thread of the rank writes it twice a second; a process that is stopped, or that hangs in a call that
 holds the GIL, does not. It also holds a counter of the loop's progress; a loop that waits forever does not raise it. If
-one rank stands still, the others soon wait for it: a flag tells the ranks that wait from the rank to name.
+one rank stalls, the others soon wait for it: a flag separates the ranks that wait from the rank that stalls.
 Heartbeats are files in the job's temporary folder on this machine. Not here: starting ranks (node.agent), the decision
 after an end (the launcher).
 """
@@ -140,11 +140,11 @@ class HangTimeouts:
     """Seconds for which a rank may be silent."""
 
     heartbeat_timeout_seconds: float
-    """For the process: limit without a heartbeat."""
+    """Limit for a process without a heartbeat."""
     stall_timeout_seconds: float
-    """For the loop: limit without progress, at least."""
+    """Limit for a loop without progress, at least."""
     first_step_seconds: float = math.inf
-    """For a loop before its first step. Infinite for scripts, since a script may never report a step."""
+    """Limit for a loop before its first step. Infinite for scripts, since a script may never report a step."""
 
     @classmethod
     def of(cls, job: TrainingJob) -> "HangTimeouts":

@@ -25,7 +25,7 @@ class StopRequest:
 
 
 def end_with_parent(by: signal.Signals = signal.SIGKILL, parent: int | None = None) -> None:
-    """On Linux, let the kernel end this process with the signal `by` when its parent ends: no rank outlives its agent.
+    """Let the kernel end this process with the signal `by` when its parent ends (Linux): no rank outlives its agent.
 
     `parent` is the parent's process id at the start of this process; that process may be gone already. A
     multiprocessing child knows its parent and ends if it is gone. Between fork and exec, `by` must be SIGKILL:

@@ -48,7 +48,7 @@ class CheckedModel:
     """Model that a script handed in, after it answered rows of the snapshot correctly."""
 
     weights: "dict[str, torch.Tensor]"
-    """By name; for models other than torch, the ONNX graph as the only array."""
+    """Arrays by name; for models other than torch, the ONNX graph as the only array."""
     program: "torch.export.ExportedProgram | None"
     """The computation of a torch module; None for an ONNX graph."""
 

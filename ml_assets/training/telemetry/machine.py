@@ -31,7 +31,7 @@ them. That line is the part of the use that is file cache, which the container c
 
 @contextmanager
 def watching_machine(folder: Path, step: Callable[[], int], seconds: float = SECONDS) -> Generator[None]:
-    """While the block runs, emit machine metrics every `seconds`, and once more when the block ends.
+    """Emit machine metrics every `seconds` while the block runs, and once more when the block ends.
 
     One rank per machine does this. `step` returns the number of trained steps. `folder` holds the job's files. Names
     begin with `system/`, which MLflow shows on a separate page; with several machines, `system/<number>/`.

@@ -132,7 +132,7 @@ def test_a_training_that_waits_is_cancelled_at_once(launching: Launch, queue: Ma
     cancelled: list[float] = []
 
     def cancel(event: TrainingEvent) -> None:
-        """Both from here: the second as soon as it says that it waits, then the first."""
+        """Cancel both launches: the second as soon as it waits, then the first."""
 
         def heard(line: str) -> None:
             if "waits in queue" in line:
@@ -157,4 +157,4 @@ def test_a_training_that_waits_is_cancelled_at_once(launching: Launch, queue: Ma
 
 
 class _Cancelled(BaseException):
-    """As a run's end would interrupt it."""
+    """Interruption of a launcher, like that at the end of a run."""

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @pytest.fixture
 def simulated(managed: ClusterEnvironment) -> Iterator[ClusterEnvironment]:
-    """As many GPUs as there are workers."""
+    """Add simulated nodes with one GPU for each worker while the test runs."""
     managed.cluster.add_simulated_nodes(WORKERS // GPUS)
     yield managed
     managed.cluster.remove_simulated_nodes()

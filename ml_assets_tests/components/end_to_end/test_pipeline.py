@@ -390,7 +390,7 @@ def test_noise_for_the_champions_weights_changes_the_verdict(
 def test_what_was_in_production_keeps_its_evaluation_and_can_come_back(
     installation: Installation, again: ModelRun, beside_noise: ModelRun
 ) -> None:
-    """Its partition again, beside a champion that has seen its holdout: another evaluation, in another folder."""
+    """A second run of its partition meets a champion that trained on the holdout. Its evaluation gets a new folder."""
     releases = releases_of(installation.platform)
     report = Path(again.facts[EVALUATION]["report_file"].removeprefix("file://"))
     before = {path.name: path.read_bytes() for path in report.parent.iterdir()}

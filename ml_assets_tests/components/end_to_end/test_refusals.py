@@ -245,7 +245,7 @@ def test_a_range_of_models_in_one_run_is_refused_with_the_remedy(installation: I
 def test_a_ledger_takes_no_verdicts_on_the_lake_of_another_environment(
     installation: Installation, source: Source
 ) -> None:
-    """Its newest attempt would count for the day that was rejected here."""
+    """Otherwise the newest attempt of one environment would count for a day that the other rejected."""
     (day,) = days(1)
     source.spoiled[day] = lambda rows: rows.with_columns(pl.lit(-1.0).alias("load"))
     assert not installation.run(READINGS, partition=day).success
@@ -380,7 +380,7 @@ def runs(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 def test_a_retried_run_trains_on_nothing_rejected_or_redeclared_since(
     source: Source, runs: _RunsMadeAnew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its window was validated by the run before, which failed when the training was to begin."""
+    """The first run validated the window and failed at the start of the training. The retry validates it again."""
     with monkeypatch.context() as away:
         away.setenv(_NO_LAUNCHER, "yes")
         failed = runs.first()

@@ -74,7 +74,7 @@ def test_the_order_of_input_rows_changes_nothing(year: Inputs) -> None:
 
 
 def examine(year: Inputs, build: Callable[[Inputs, date, date], pl.DataFrame]) -> LeakReport:
-    """Over a week with storms and cancellations, with the declarations of `defs.yaml`."""
+    """Run the leakage check over a week with storms and cancellations, with the declarations of `defs.yaml`."""
     spec = flights_specs.flight_departures()
     first, last = date(2013, 6, 24), date(2013, 6, 30)
     return leak_test(

@@ -23,14 +23,14 @@ def digest(number: int) -> str:
 
 
 def find(cache: ContentCache, *numbers: int) -> list[int]:
-    """Those that are here, whole."""
+    """Return the numbers of the cached contents, after a check of each digest."""
     found = cache.find((digest(number), KILOBYTE) for number in numbers)
     assert all(sha256(file.read_bytes()).hexdigest() == name for name, file in found.items())
     return [number for number in numbers if digest(number) in found]
 
 
 def let_age(cache: ContentCache, hours: float, *numbers: int) -> None:
-    """As if nobody had asked for them for so long."""
+    """Set the last use of these contents to `hours` ago."""
     for file in cache.find((digest(number), KILOBYTE) for number in numbers).values():
         then = time.time() - hours * 3600
         os.utime(file, (then, then))

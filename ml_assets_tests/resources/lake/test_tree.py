@@ -108,7 +108,7 @@ def test_one_more_partition_costs_the_same_in_a_large_lake(partitions: int) -> N
 
 
 def test_a_small_change_of_a_large_tree_writes_little() -> None:
-    """For 100 tables of 1,000 partitions each commit took 161 kB, the whole list of ranges; now 19 kB."""
+    """A commit over 100 tables of 1,000 partitions wrote the whole list of ranges, 161 kB. Now it writes 19 kB."""
     trees = MemoryTrees()
     paths = [
         path

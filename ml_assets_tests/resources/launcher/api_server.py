@@ -46,7 +46,7 @@ class ApiServer:
     on_done: Callable[[str], None] = lambda _: None
     """Called with each request that was done, as in `requests`, before it is answered."""
     objects: dict[tuple[str, str], Document] = field(default_factory=dict[tuple[str, str], Document])
-    """By kind as in a path (`jobs`) and name."""
+    """Objects by kind, as in a path (`jobs`), and by name."""
     troubles: list[Trouble] = field(default_factory=list[Trouble])
     requests: list[str] = field(default_factory=list[str])
     """Method, kind and name of every request that was done."""

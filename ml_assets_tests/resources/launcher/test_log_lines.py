@@ -1,4 +1,4 @@
-"""Each line of a log once, whatever a new connection tells again; and whose logs are read, where there are many."""
+"""Each line of a log appears once, even if a new connection repeats it; of many pods, only some logs are read."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -46,7 +46,7 @@ def led(
 
 
 def running(kind: str) -> dict[str, Any]:
-    """As the API server of a 1.34 cluster describes what runs."""
+    """Return spec and status of a running object, as the API server of a 1.34 cluster describes them."""
     if kind != "pods":
         return {"spec": {}}
     state = {"running": {"startedAt": "2026-11-22T12:00:03Z"}}

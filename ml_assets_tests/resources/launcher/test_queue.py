@@ -9,7 +9,7 @@ from resources.launcher.kubernetes.queue import QueuePosition, why_not_admitted
 
 
 def workload(*conditions: dict[str, Any]) -> dict[str, Any]:
-    """As a real Kueue 0.15 keeps it."""
+    """Return a Workload as Kueue 0.15 stores it."""
     return {"metadata": {"name": "job-train-abc-1-x"}, "status": {"conditions": list(conditions)}}
 
 

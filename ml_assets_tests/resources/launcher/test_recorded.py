@@ -234,7 +234,7 @@ def test_a_sidecar_that_failed_before_the_trainer_is_named_beside_it() -> None:
 
 
 def test_a_sidecar_that_fails_one_pod_of_two_is_the_cause_and_uses_budget() -> None:
-    """Its pod fails, then the Job, which asks the other pod to end: that one saved, and is not the cause."""
+    """The pod fails, then the Job, which ends the other pod. The other pod saved a checkpoint and is not the cause."""
     found = json.loads((FOLDER / "done-but-sidecar-failed.json").read_text())
     other = json.loads((FOLDER / "over-its-scratch.json").read_text())["pods"][0]
     other["status"] |= {"reason": "", "message": ""}

@@ -18,7 +18,7 @@ from resources.settings import Settings
 
 @pytest.fixture
 def instance(elsewhere: Settings) -> dg.DagsterInstance:
-    """As another machine opens it."""
+    """Return Dagster's instance, opened as another machine would open it."""
     prepare_home(elsewhere)
     return Project(elsewhere).instance
 

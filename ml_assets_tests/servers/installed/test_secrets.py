@@ -1,4 +1,4 @@
-"""No credential is in anything a run wrote: files at home, Dagster's and MLflow's databases, lake, objects, logs."""
+"""Search for credentials in everything a run wrote: home, databases of Dagster and MLflow, lake, objects, logs."""
 
 import os
 import subprocess

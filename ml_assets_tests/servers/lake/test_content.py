@@ -19,7 +19,7 @@ WAYS = pytest.mark.parametrize("presign_from", [0, None], ids=["presigned", "thr
 
 
 def write_by_hand(repository: Repository, branch: str, path: str, content: bytes, **metadata: str) -> None:
-    """As another program would: without a digest, or with one that is wrong."""
+    """Write like another program would: without a digest, or with a wrong digest."""
     api = repository.api()
     answer = urllib3.request(
         "POST",

@@ -52,7 +52,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> LakeRun:
 
 @pytest.fixture(scope="module")
 def served(servers: RunningServers, tmp_path_factory: pytest.TempPathFactory) -> LakeRun:
-    """Only the lake is another."""
+    """Return the same installation with its lake on the lakeFS server."""
     home = tmp_path_factory.mktemp("served") / "home"
     others = dict.fromkeys(("artifacts_url", "tracking_uri", "ledger_url", "dagster_url"))
     return train(Installation(home, settings=servers.settings(home, ui_url="http://ui.test", **others)))

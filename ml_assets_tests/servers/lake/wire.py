@@ -24,7 +24,7 @@ class Wire:
     before: tuple[str, Callable[[], None]] | None = None
     """Called once when a request whose first line holds the text is about to reach the server."""
     lost: list[str] = field(default_factory=list[str])
-    """First lines of the requests whose answers were cut off."""
+    """Request lines of the requests whose answers were cut off."""
 
     @property
     def url(self) -> str:
@@ -32,7 +32,7 @@ class Wire:
         return f"http://{host}:{port}"
 
     def serve(self) -> None:
-        """Until the listener closes."""
+        """Serve connections until the listener closes."""
         while True:
             try:
                 client, _ = self.listener.accept()

@@ -10,7 +10,7 @@ from ml_assets_tests.servers.training.s3_server import OwnS3Server, running
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnS3Server]:
-    """Over a folder on the machine's disk."""
+    """Return storage in a folder on the machine's disk."""
     home = tmp_path_factory.mktemp("s3")
     with running(home / "objects", home / "s3.log") as storage:
         yield storage

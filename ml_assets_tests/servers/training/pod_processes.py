@@ -127,7 +127,7 @@ class PodProcesses:
         return TrainingResult.read(self.pull() / "result.json")
 
     def end(self) -> None:
-        """Nothing of it runs afterwards."""
+        """End all processes of the pod."""
         for process in self.processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -47,7 +47,7 @@ def open_checkpoints(url: str, place: Path, patience: float = 2.0) -> StoredChec
 
 
 def begin(checkpoints: StoredCheckpoints, number: int = 1) -> StoredCheckpoints:
-    """As a pod does before its first step; `number` counts those that were begun before on other machines."""
+    """Begin an attempt as a pod does before its first step. `number` counts earlier attempts on other machines."""
     folder = checkpoints.mirror.folder
     for _ in range(number):
         attempt = record_attempt(folder, 0, 2)
