@@ -50,7 +50,7 @@ test-layouts: setup ## trainings over several processes: layouts, precisions, sc
 test-drills: setup ## every drill and kills at random, of trainings and of the whole pipeline, on an idle machine
 	$(BIN)/pytest ml_assets_tests/drills $(ARGS)
 
-# How many random deaths each chaos test has to survive, and where the summary is kept.
+# Number of random kills that each chaos test has to survive, and the file of the summary.
 ROUNDS ?= 30
 CHAOS_REPORT ?= build/chaos.txt
 
