@@ -29,7 +29,7 @@ def send(number: signal.Signals, pids: Iterable[int]) -> int:
 
 
 class FaultInjector:
-    """Both callbacks of a launcher.
+    """Callbacks of a launcher, for events and for log lines.
 
     Calls `damage` once, in the launcher's thread, at the metrics of `at_step`. In a later attempt, calls `repair` once
     at the metrics of `repair_at_step`.

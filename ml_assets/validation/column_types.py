@@ -1,4 +1,4 @@
-"""This project's names of column types, and the polars type of each.
+"""Names of column types in this project, and the polars type of each.
 
 The names are our own, because `str(polars_dtype)` changes between polars versions and a stored schema hash must not.
 """

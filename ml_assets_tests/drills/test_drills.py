@@ -1,4 +1,4 @@
-"""Every drill passes, and tells so to people and to programs; limits of seconds hold on a machine that is not busy."""
+"""Every drill passes and reports it, as text and as JSON. Limits in seconds hold on an idle machine."""
 
 import json
 import tempfile

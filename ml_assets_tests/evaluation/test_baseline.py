@@ -112,7 +112,7 @@ def test_a_given_prior_is_taken_and_said() -> None:
     prior=st.floats(0.1, 1000),
 )
 def test_shares_of_classes_add_up_to_one(labels: list[tuple[int, str]], prior: float) -> None:
-    """Also in a group that training has not seen. A class without rows in a group keeps some share."""
+    """The sum is one also in a group that training has not seen. A class without rows in a group keeps some share."""
     train = pl.DataFrame(labels, schema={"label": pl.Int64, "group": pl.String}, orient="row")
     spec = BaselineSpec(groups=("group",), prior_rows=prior)
     found = naive_baseline(train, train, spec, "multiclass", label="label", classes=3)

@@ -31,7 +31,7 @@ def resamples(draw: st.DrawFn, binary: bool) -> tuple[Any, Any, Any, Any]:
 
 @st.composite
 def resamples_of_classes(draw: st.DrawFn) -> tuple[Any, Any, Any, Any]:
-    """As `resamples`; labels are numbers of classes, and each row of predictions adds up to 1."""
+    """Draw like `resamples`, with class numbers as labels. Each row of predictions adds up to 1."""
     y, _, ids, counts = draw(resamples(binary=False))
     classes = draw(st.integers(2, 4))
     weights = st.lists(st.integers(1, 4), min_size=classes, max_size=classes)

@@ -81,7 +81,7 @@ def test_a_version_that_has_learned_from_the_holdout_or_later_is_refused(resolve
 def test_a_version_that_its_newest_evaluation_rejected_is_refused(
     resolve: Resolve, releases: Releases, evaluate: Evaluate, bundle: Bundle
 ) -> None:
-    """Not one that was in production: going back to it is possible, too."""
+    """A version that was once in production is not refused: a rollback to it is possible, too."""
     newest = evaluate(bundle, "rejected")
     with pytest.raises(
         InitialModelRefused, match=f"small/1 is rejected by its newest evaluation {newest.name}"

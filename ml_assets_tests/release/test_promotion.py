@@ -259,7 +259,7 @@ def test_of_two_versions_promoted_at_once_one_is_refused(
     orders: OrdersTable, registry: Registry, store: BundleStore, releases: Releases, evaluate: Evaluate, run_id: str,
     two_versions: tuple[Bundle, Bundle], variant: Callable[..., Bundle],
 ) -> None:  # fmt: skip
-    """Both were compared with version 1: whoever comes second was not compared with the first."""
+    """Both were compared with version 1. The second to arrive was never compared with the first."""
     releases.promote("small", 1, author="ada", reason="first")
     third = variant(fingerprint="3" * 64)
     for one in (two_versions[1], third):

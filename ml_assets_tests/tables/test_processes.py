@@ -73,7 +73,7 @@ def test_a_publisher_killed_at_any_moment_is_finished_by_a_rerun(
 
 
 def _assert_whole(orders: OrdersTable, before: dict[str, str]) -> None:
-    """Every partition on main is wholly its old or wholly its new version, with the manifest of that one."""
+    """Assert that every partition on main is entirely its old or its new version, with the manifest of that version."""
     reader = TableReader.at(orders.store)
     for key, digest in reader.digests(ORDERS).items():
         manifest = reader.manifest(ORDERS, key)
@@ -97,7 +97,7 @@ def test_two_processes_publishing_other_days_of_one_table_lose_none(orders: Orde
 def test_two_processes_publishing_the_same_days_differently_both_land(
     orders: OrdersTable, runs: tuple[str, str]
 ) -> None:
-    """Also where they have one run id: a run that was resumed while its first worker lived."""
+    """The law holds for one run id as well: a run was resumed while its first worker lived."""
     _together(orders, [(0, 10, runs[0], 1.0), (0, 10, runs[1], 2.0)])
     merged = [
         c.metadata["run_id"] for c in orders.store.log("main", 200) if c.metadata.get("table") == ORDERS

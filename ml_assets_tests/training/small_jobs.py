@@ -110,7 +110,7 @@ def rows_learned(folder: Path) -> Iterator[tuple[int, list[np.ndarray[Any, Any]]
 
 
 def assert_each_row_once_per_epoch(folder: Path, snapshot: Snapshot, job: TrainingJob) -> None:
-    """Every epoch learned from each training row exactly once, ranks from disjoint rows, none from another."""
+    """Assert that each epoch trained on each training row exactly once, and on no other row; ranks on disjoint rows."""
     expected = np.sort(snapshot.read("train").row)
     steps_per_epoch = -(-len(expected) // job.settings.global_batch)
     steps = list(rows_learned(folder))

@@ -35,7 +35,7 @@ SECONDS_TO_SAVE = float(inspect.signature(PContext.close).parameters["timeout"].
 
 
 class Watcher:
-    """Both callbacks of a launcher: keeps what it is told, and reacts to events where asked to."""
+    """Callbacks of a launcher. Keeps events and log lines, and may react to events."""
 
     def __init__(self, react: Callable[["Watcher", TrainingEvent], None] | None = None) -> None:
         self.events: list[TrainingEvent] = []

@@ -36,7 +36,7 @@ subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], preexec
 
 
 def test_a_process_whose_parent_is_killed_before_exec_ends() -> None:
-    """Before exec, the child's inherited handlers would take a SIGTERM, and exec would lose it."""
+    """Inherited handlers of the child would take a SIGTERM before exec, and exec would lose it."""
     with subprocess.Popen([sys.executable, "-c", STARTER], stdout=subprocess.PIPE) as starter:
         assert starter.stdout is not None
         child = int(starter.stdout.readline())

@@ -60,5 +60,5 @@ def days(count: int) -> dict[str, pl.DataFrame]:
 
 
 def bounds(keys: Any) -> dict[str, tuple[date, date]]:
-    """Each day's bounds."""
+    """Return the bounds of each day."""
     return {key: (date.fromisoformat(key), date.fromisoformat(key)) for key in keys}

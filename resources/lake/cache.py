@@ -78,7 +78,7 @@ class ContentCache:
             writing.write_text(sha256)
 
     def trim(self) -> None:
-        """If the bound is exceeded, delete the least recently used copies until a tenth of it is free."""
+        """Delete the least recently used copies, if the bound is exceeded, until a tenth of it is free."""
         copies = sorted(_copies(self.root / "objects"))
         surplus = sum(size for _, size, _ in copies) - self._limit
         if surplus > 0:

@@ -30,7 +30,7 @@ def main(job_file: str, folder: str) -> int:
 
 
 def _end_with_stdin() -> None:
-    """If stdin is a pipe, treat its end like SIGTERM: the launcher at the other end is gone."""
+    """Treat the end of stdin like SIGTERM if stdin is a pipe: the launcher at the other end is gone."""
 
     def watch() -> None:
         while os.read(sys.stdin.fileno(), 1024):

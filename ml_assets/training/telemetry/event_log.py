@@ -23,13 +23,13 @@ _listener: Callable[[TrainingEvent], None] | None = None
 
 
 def keep_events(folder: Path) -> None:
-    """Also append the events of this process to the file in `folder`, from now on."""
+    """Append the events of this process to the file in `folder` as well, from now on."""
     global _file
     _file = os.open(folder / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
 
 def tell_also(listener: Callable[[TrainingEvent], None]) -> None:
-    """Also call `listener` with each event of this process, from now on."""
+    """Call `listener` with each event of this process as well, from now on."""
     global _listener
     _listener = listener
 

@@ -30,7 +30,7 @@ def test_a_failure_uses_budget_and_is_told_by_its_own_agents() -> None:
 
 
 def test_an_attempt_too_large_gives_way_to_one_that_fits() -> None:
-    """Such an attempt interrupted no training, so the plan keeps the cause of the attempt before."""
+    """An attempt that is too large interrupts no training, so the plan keeps the cause of the attempt before it."""
     plan = after(LOST, FEWER)
     assert (plan.number, plan.nodes, plan.failures, plan.cause) == (3, 3, 0, LOST.said)
     assert after(LOST, FEWER, LOST).nodes == 3
