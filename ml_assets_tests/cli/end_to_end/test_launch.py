@@ -108,7 +108,7 @@ def test_demoting_leaves_nothing_in_production_and_stands_in_the_log(
         (("store_demand", "7", "--reason", "why not"), "has no version 7; it has 1 (1.0.0)"),
         (
             ("store_deman", "--reason", "why not"),
-            "there are: flight_delay, flight_delay_nightly, store_demand",
+            "there are: flight_arrival, flight_delay, flight_delay_nightly, store_demand",
         ),
     ],
 )
