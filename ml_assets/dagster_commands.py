@@ -11,6 +11,8 @@ from pathlib import Path
 import click
 import dagster as dg
 
+from ml_assets.components.hyperparameters import study_key, whole_model
+
 _RUNS_ASSETS = ("dev", "launch", "asset", "job")
 """Subcommands of `dg` and `dagster` that keep history. The others, such as `dg list`, need no home."""
 _SELECTIONS = {"launch": "assets", "materialize": "select"}
@@ -64,7 +66,10 @@ def require_whole_models(defs: dg.Definitions, arguments: Sequence[str]) -> None
     if not incomplete:
         return
     asked = ", ".join(sorted(key.to_user_string() for key in chosen & incomplete))
-    models = sorted({f'key:"{key.path[0]}/*"' for key in incomplete})
+    known = graph.get_all_asset_keys()
+    models = sorted(
+        {whole_model(key.path[0], has_study=study_key(key.path[0]) in known) for key in incomplete}
+    )
     whole = ",".join([*([selection] if chosen - incomplete else []), *models])
     program, *others = arguments
     corrected = [one.replace(selection, whole) if one.endswith(selection) else one for one in others]

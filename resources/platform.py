@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from resources.settings import Settings
 
 if TYPE_CHECKING:
+    from optuna.storages import RDBStorage
+
     from resources.artifacts import Artifacts
     from resources.lake import VersionedStore
     from resources.lake.lakefs_api import LakeFSApi
@@ -121,6 +123,13 @@ class Platform:
             environment=of.environment,
             **self._patience("patience_seconds"),
         )
+
+    @cached_property
+    def studies(self) -> "RDBStorage":
+        """Optuna's storage of studies. The first use creates its tables: call it in a turn of the ledger."""
+        from resources.studies import open_storage
+
+        return open_storage(self.settings.studies_url)
 
     @cached_property
     def tracker(self) -> "Tracker":

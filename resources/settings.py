@@ -136,6 +136,13 @@ class Settings(BaseSettings):
         return self.tracking_uri or Address(f"sqlite:///{self.home}/mlflow.db")
 
     @property
+    def studies_url(self) -> Address:
+        """Database of studies: the ledger's, if that is PostgreSQL, or SQLite under `home`."""
+        ledger = self.ledger_url
+        is_server = ledger is not None and ledger.reveal().startswith("postgres")
+        return ledger if ledger is not None and is_server else Address(f"sqlite:///{self.home}/studies.db")
+
+    @property
     def resolved_ledger_url(self) -> Address:
         """`ledger_url`, or SQLite under `home`."""
         return self.ledger_url or Address(f"sqlite:///{self.home}/ledger.db")

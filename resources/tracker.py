@@ -82,6 +82,8 @@ class RunFacts:
     tags of each start."""
     note: str = ""
     """Free text, shown at the top of the run."""
+    parent: str = ""
+    """Id of the run that shows this run as its child; empty for a run of its own. The first start decides."""
     dataset_name: str = ""
     dataset_digest: str = ""
     """Digest of the training data, shown in MLflow's dataset column."""
@@ -290,6 +292,8 @@ class Tracker:
         tags = dict(facts.tags)
         if facts.note:
             tags["mlflow.note.content"] = facts.note
+        if facts.parent:
+            tags["mlflow.parentRunId"] = facts.parent
         if facts.dataset_digest:
             tags["dataset_digest"] = facts.dataset_digest
             dataset = Dataset(

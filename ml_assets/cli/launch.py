@@ -12,7 +12,7 @@ from resources.words import did_you_mean
 if TYPE_CHECKING:
     from ml_assets.components.specs import TrainingPipelineSpec
 
-SHOWN = ("verdict", "decision", "auc", "logloss", "rmse", "version", "gate", "next")
+SHOWN = ("verdict", "chosen because", "decision", "auc", "logloss", "rmse", "version", "gate", "next")
 """Metadata of a materialization that a terminal shows."""
 
 
@@ -28,7 +28,8 @@ SHOWN = ("verdict", "decision", "auc", "logloss", "rmse", "version", "gate", "ne
 def command(target: str, partitions: str | None, resources: str | None) -> None:
     """Materialize TARGET for PARTITIONS.
 
-    TARGET is a model (`flight_delay`: validated, trained, evaluated, registered) or a table (`datasets/flights`).
+    TARGET is a model (`flight_delay`: validated, trained, evaluated, registered), its study
+    (`flight_delay/hyperparameters`, if it declares `tuning`) or a table (`datasets/flights`).
     PARTITIONS is one key (`2013-12-31`) or, for a table, a range (`2013-01-01..2013-12-31`). Leave it out for a table
     without partitions.
     """
@@ -37,6 +38,7 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
 
     from ml_assets.cli.partitions import typed_range
     from ml_assets.cli.runs import materialize
+    from ml_assets.components.hyperparameters import HYPERPARAMETERS
     from ml_assets.components.tags import RESOURCES
     from ml_assets.components.training_pipeline import STAGES, stage_key
     from resources.launcher.resource_profile import changes_of
@@ -44,16 +46,18 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
 
     project = Project.here()
     spec = _model_named(project, target, partitions)
-    if spec is None:
-        if resources is not None:
+    is_study = spec is not None and target == f"{spec.name}/{HYPERPARAMETERS}"
+    if spec is None or is_study:
+        if resources is not None and spec is None:
             raise Problem(
                 f"--resources is for a model's workers, and {target} is a table: leave the option out"
             )
         keys = [dg.AssetKey(target.split("/"))]
     else:
         keys = [stage_key(spec, stage) for stage in STAGES]
+    if spec is not None:
         # Refuse wrong resources now, not after the snapshot.
-        spec.resources.of(partitions or "", changes_of(resources or ""))
+        spec.resources.of("" if is_study else partitions or "", changes_of(resources or ""))
     first, last = typed_range(
         target, project.defs.resolve_asset_graph().get(keys[0]).partitions_def, partitions
     )
@@ -95,10 +99,13 @@ def _beside(facts: Mapping[str, Any], name: str) -> str:
 
 
 def _model_named(project: Project, target: str, partitions: str | None) -> "TrainingPipelineSpec | None":
-    """Return the spec of the model that `target` names; None if it names a table. Raises `Problem` for anything else.
+    """Return the spec of the model that `target` names, itself or its study; None if it names a table.
+
+    Raises `Problem` for anything else.
 
     A name without a slash is first looked up as a model, although tables of the same folder often share it.
     """
+    from ml_assets.components.hyperparameters import HYPERPARAMETERS
     from ml_assets.components.training_pipeline import STAGES, TrainingPipeline
 
     models = {one.spec.name: one.spec for one in project.components(TrainingPipeline)}
@@ -109,6 +116,12 @@ def _model_named(project: Project, target: str, partitions: str | None) -> "Trai
     if target in tables:
         return None
     first, _, rest = target.partition("/")
+    if first in models and rest == HYPERPARAMETERS:
+        if models[first].tuning is None:
+            raise Problem(
+                f"{first} declares no study: add `tuning` to its defs.yaml, with `space` and `trials`"
+            )
+        return models[first]
     if first in models and rest in STAGES:
         raise Problem(
             f"{target} materializes only together with the model's other assets: ml-assets launch {first} "
@@ -119,5 +132,6 @@ def _model_named(project: Project, target: str, partitions: str | None) -> "Trai
             f"'{target}' is a table: give its folder, too: "
             f"{' or '.join(f'ml-assets launch {one} PARTITIONS' for one in same)}"
         )
-    names = [*sorted(models), *tables]
+    studies = [f"{name}/{HYPERPARAMETERS}" for name, one in models.items() if one.tuning is not None]
+    names = [*sorted([*models, *studies]), *tables]
     raise Problem(f"no model or table is named '{target}'{did_you_mean(target, names)}")

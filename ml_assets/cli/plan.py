@@ -1,8 +1,8 @@
 """`ml-assets plan`: show the steps that materializing a model would run, and the reasons."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
     from ml_assets.components.specs import TrainingPipelineSpec
+    from ml_assets.pipeline.chosen import Chosen
     from ml_assets.tables.guard import WindowValidation
 
 SHOWN = 10
@@ -35,6 +36,11 @@ class PlannedPartition:
     """True if the newest checkpoint has the same settings, seed, code and columns."""
     first_possible: str | None
     """First partition of the model with a complete window; None if there is none."""
+    chosen: "Chosen | None"
+    """Values that a study chose for the next training; None for a model without a study."""
+    trained_with: str
+    """Digest of the study's result behind the newest checkpoint; empty for declared values, and without a checkpoint.
+    """
 
 
 @click.command("plan", short_help="Show what a launch of a model would run, and why.")
@@ -84,6 +90,8 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
         by_hand += [f"ml-assets launch {name} {_typed(span)}" for span in spans] or [
             f"ml-assets launch {name}"
         ]
+    if planned.chosen is not None:
+        say(f"  values    {planned.chosen.says}")
     say()
     for line in _conclusion(spec, partition, planned, by_hand):
         say(line)
@@ -97,6 +105,7 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
     """Validate the window as the first step of a run would. Raises `Problem` if the window is empty."""
     from ml_assets.components.declared_metadata import declared_tables
     from ml_assets.components.training_pipeline import stage_key
+    from ml_assets.pipeline.chosen import chosen_for
     from ml_assets.tables.cadence import UNPARTITIONED
     from ml_assets.tables.guard import validate_window
     from ml_assets.tables.reader import TableReader
@@ -113,28 +122,40 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
     tables = declared_tables(project.defs)
     validation = validate_window(reader, project.platform.ledger, tables, table, window)
     done = project.instance.get_materialized_partitions(stage_key(spec, "evaluation"))
+    chosen = chosen_for(spec, project.platform)
+    newest = _newest_checkpoint(project, spec, partition) if partition in done else {}
     return PlannedPartition(
         validation=validation,
         commit=reader.commit_id,
         done=partition in done,
-        is_as_trained=partition in done and _is_as_trained(project, spec, partition),
+        is_as_trained=partition in done and _is_as_trained(spec, newest, chosen),
         first_possible=_first_possible(graph, spec),
+        chosen=chosen,
+        trained_with=newest.get("study", ""),
     )
 
 
-def _is_as_trained(project: Project, spec: "TrainingPipelineSpec", partition: str) -> bool:
+def _newest_checkpoint(project: Project, spec: "TrainingPipelineSpec", partition: str) -> dict[str, Any]:
+    """Return the metadata of the partition's newest checkpoint, as plain values."""
     import dagster as dg
 
-    from ml_assets.components.steps.train import SETTINGS_DIGEST
     from ml_assets.components.training_pipeline import stage_key
-    from ml_assets.pipeline.identity import settings_digest
 
     newest = project.instance.fetch_materializations(
         dg.AssetRecordsFilter(stage_key(spec, "checkpoint"), asset_partitions=[partition]), limit=1
     ).records
     event = newest[0].asset_materialization if newest else None
-    found = event.metadata.get(SETTINGS_DIGEST) if event else None
-    return found is not None and found.value == settings_digest(spec)
+    return {name: one.value for name, one in event.metadata.items()} if event else {}
+
+
+def _is_as_trained(
+    spec: "TrainingPipelineSpec", checkpoint: Mapping[str, Any], chosen: "Chosen | None"
+) -> bool:
+    from ml_assets.components.steps.train import SETTINGS_DIGEST
+    from ml_assets.pipeline.identity import settings_digest
+
+    choice = chosen.choice if chosen is not None else None
+    return checkpoint.get(SETTINGS_DIGEST) == settings_digest(spec, choice=choice)
 
 
 def _first_possible(graph: "BaseAssetGraph", spec: "TrainingPipelineSpec") -> str | None:
@@ -190,12 +211,23 @@ def _conclusion(
             f"and repeats only snapshot and evaluation. Run it: {launch}",
         ]
     how = f"{spec.training.workers} processes, up to {spec.training.epochs} epochs"
-    again = ["Its settings, code or columns changed since it was trained, so it would train again."]
     return [
-        *(again if planned.done else ()),
+        *([_why_again(planned)] if planned.done else ()),
         f"It would run validate_inputs → snapshot → train ({how}) → evaluate → register.",
         f"Run it: {launch}",
     ]
+
+
+def _why_again(planned: PlannedPartition) -> str:
+    """Return the reason for which a trained partition would be trained again."""
+    choice = planned.chosen.choice if planned.chosen is not None else None
+    now, before = choice.source if choice is not None else "", planned.trained_with
+    if now == before:
+        return "Its settings, code or columns changed since it was trained, so it would train again."
+    names = [f"study {one[:12]}" if one else "the declaration" for one in (before, now)]
+    return (
+        f"Its hyperparameters are from {names[0]}, and those of now from {names[1]}, so it would train again."
+    )
 
 
 def _key(table: str) -> "dg.AssetKey":

@@ -101,6 +101,10 @@ def _words(error: Any) -> str:
         case "literal_error":
             given, expected = str(error["input"]), str(error["ctx"]["expected"])
             return f"'{given}' should be {expected}"
+        case "union_tag_not_found":
+            return f"the key {error['ctx']['discriminator']} is required"
+        case "union_tag_invalid":
+            return f"{error['ctx']['discriminator']} '{error['ctx']['tag']}' should be {error['ctx']['expected_tags']}"
         case "string_pattern_mismatch" if error["ctx"]["pattern"] == r"^[A-Za-z0-9_]+$":
             return f"'{error['input']}' may only contain A to Z, a to z, 0 to 9 and _"
         case _:

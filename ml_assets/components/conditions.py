@@ -8,6 +8,14 @@ ON_VALID_INPUTS = (
 """Upstream changed and its blocking checks passed. `eager()` alone would ignore the checks."""
 
 
-def condition_named(name: str) -> dg.AutomationCondition | None:
-    """Return the condition that a `defs.yaml` names; None for `none`."""
-    return {"none": None, "on_valid_inputs": ON_VALID_INPUTS}[name]
+def condition_named(name: str, optional: dg.AssetKey | None = None) -> dg.AutomationCondition | None:
+    """Return the condition that a `defs.yaml` names; None for `none`.
+
+    `optional` is an input that need not exist: a study that nobody has run yet must not keep a model from training.
+    """
+    condition = {"none": None, "on_valid_inputs": ON_VALID_INPUTS}[name]
+    if condition is None or optional is None:
+        return condition
+    missing = dg.AutomationCondition.any_deps_missing()
+    needed = missing.ignore(dg.AssetSelection.assets(optional))
+    return condition.replace(missing, needed).with_label(name)

@@ -64,7 +64,8 @@ def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
 
 
 def _declared_twice(assets: Sequence[dg.AssetsDefinition], defs_folder: Path) -> Iterator[str]:
-    for name, times in Counter(_who(asset) for asset in assets).items():
+    # A model with a study has two definitions, with different keys.
+    for (name, _), times in Counter((_who(asset), min(asset.keys)) for asset in assets).items():
         if times > 1:
             at = _places(rf"\s+name:\s*{name.rpartition('/')[2]}\s*(#.*)?$", defs_folder)
             files = dict.fromkeys(place.rpartition(":")[0] for place in at)

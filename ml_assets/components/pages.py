@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.pipeline.values import RuleOutcome
+from ml_assets.tuning.choice import Choice
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.profile import completeness
 from resources.lake import VersionedStore
@@ -89,6 +90,11 @@ def commit_facts(lake: VersionedStore, commit_id: str) -> dict[str, Any]:
     """Return a commit of the lake as metadata, with a link to its page if the lake has pages."""
     page = lake.commit_url(commit_id)
     return {"lake/commit": commit_id} | ({"lake/page": dg.MetadataValue.url(page)} if page else {})
+
+
+def study_facts(choice: Choice) -> dict[str, Any]:
+    """Return the result of a study as metadata, with the values that it chose."""
+    return {"study": choice.source, "hyperparameters": dg.MetadataValue.json(dict(choice.parameters))}
 
 
 def tracked_facts(tracking_uri: str, run_id: str, place: str | None = None) -> dict[str, Any]:

@@ -12,13 +12,14 @@ import yaml
 from ml_assets.components.base import SpecComponent, freshness_policy
 from ml_assets.components.columns import DAYS_BEGIN_IN, EVALUATED_SLICES, LABEL_IS_CLASS, NAMED_COLUMNS
 from ml_assets.components.conditions import condition_named
+from ml_assets.components.hyperparameters import study_asset, study_key, whole_model
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.scaffolders import TrainingPipelineScaffolder
 from ml_assets.components.schedules import nightly_training
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.evaluate import evaluate_op
 from ml_assets.components.steps.register import register_op
-from ml_assets.components.steps.snapshot import snapshot_op
+from ml_assets.components.steps.snapshot import STUDY, snapshot_op
 from ml_assets.components.steps.train import train_op
 from ml_assets.components.steps.validate_inputs import validate_inputs_op
 from ml_assets.objective_facts import facts_of
@@ -57,18 +58,21 @@ class TrainingPipeline(SpecComponent):
         """Return the execution set, its job and, if declared, its schedule."""
         spec = self.spec
         pipeline = training_assets(spec)
+        studies = [] if spec.tuning is None else [study_asset(spec, spec.tuning)]
         selection = dg.AssetSelection.assets(*pipeline.keys)
+        # No job runs a study: that costs many trainings.
+        with_upstream = selection.upstream() - dg.AssetSelection.assets(study_key(spec.name))
         job = dg.define_asset_job(
             f"train_{spec.name}",
             # A scheduled run also materializes everything upstream. Dagster runs all assets of a job for the same
             # partition, so all dated tables of a scheduled model have the model's partitions.
-            selection=selection.upstream() if spec.schedule else selection,
+            selection=(with_upstream if studies else selection.upstream()) if spec.schedule else selection,
             description="From the sources to the registry."
             if spec.schedule
             else "From features to the registry.",
         )
         schedules = [nightly_training(spec, job.name, stage_key(spec, EVALUATION))] if spec.schedule else []
-        return dg.Definitions(assets=[pipeline], jobs=[job], schedules=schedules)
+        return dg.Definitions(assets=[pipeline, *studies], jobs=[job], schedules=schedules)
 
 
 def stage_key(spec: TrainingPipelineSpec, stage: str) -> dg.AssetKey:
@@ -76,9 +80,12 @@ def stage_key(spec: TrainingPipelineSpec, stage: str) -> dg.AssetKey:
     return dg.AssetKey([spec.name, stage])
 
 
-def together(model: str) -> str:
+def together(model: str, *, has_study: bool = False) -> str:
     """Return the sentence with the command that selects the four assets, none of which runs without the others."""
-    return f"Materialized together with the model's other three assets: `dg launch --assets 'key:\"{model}/*\"'`."
+    return (
+        f"Materialized together with the model's other three assets: "
+        f"`dg launch --assets '{whole_model(model, has_study=has_study)}'`."
+    )
 
 
 def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
@@ -99,23 +106,33 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
     checks = {spec.get_python_identifier(): spec for spec in (inputs_current, gate)}
     kinds = _KINDS if spec.model.function else {**_KINDS, CHECKPOINT: ("python",)}
 
-    @dg.graph(name=spec.name, out={name: dg.GraphOut() for name in (*STAGES, *checks)})
-    def pipeline(features):
+    def steps(features, *study):
         validated = validate_inputs.alias("validate_inputs")(features)
-        frozen = snapshot.alias("snapshot")(validated)
+        frozen = snapshot.alias("snapshot")(validated, **dict(zip((STUDY,), study, strict=False)))
         trained = train.alias("train")(frozen[0])
         evaluated = evaluate.alias("evaluate")(frozen[0], trained)
         registered = register.alias("register")(frozen[0], trained, evaluated[0])
         outputs = (frozen[0], trained, evaluated[0], registered, frozen[1], evaluated[1])
         return dict(zip((*STAGES, *checks), outputs, strict=True))
 
+    # Dagster reads the names of a graph's inputs from its signature.
+    def without_study(features):
+        return steps(features)
+
+    def with_study(features, study):
+        return steps(features, study)
+
+    study = () if spec.tuning is None else (study_key(spec.name),)
+    made = dg.graph(name=spec.name, out={name: dg.GraphOut() for name in (*STAGES, *checks)})
+    pipeline = made(with_study if study else without_study)
+
     return dg.AssetsDefinition.from_graph(
         pipeline,
-        keys_by_input_name={"features": features_key},
+        keys_by_input_name={"features": features_key, **dict(zip((STUDY,), study, strict=False))},
         keys_by_output_name=keys,
         internal_asset_deps={
             TRAINING_SET: {features_key},
-            CHECKPOINT: {keys[TRAINING_SET]},
+            CHECKPOINT: {keys[TRAINING_SET], *study},
             EVALUATION: {keys[TRAINING_SET], keys[CHECKPOINT]},
             REGISTERED_MODEL: {keys[CHECKPOINT], keys[EVALUATION]},
         },
@@ -124,14 +141,15 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
         check_specs=list(checks.values()),
         group_name=spec.group_name,
         descriptions_by_output_name={
-            stage: f"{text} {together(spec.name)}" for stage, text in _DESCRIPTIONS.items()
+            stage: f"{text} {together(spec.name, has_study=spec.tuning is not None)}"
+            for stage, text in _DESCRIPTIONS.items()
         },
         tags_by_output_name={
             stage: {f"dagster/kind/{kind}": "" for kind in kinds[stage]} for stage in STAGES
         },
         owners_by_output_name={stage: list(spec.owners) for stage in STAGES},
         automation_conditions_by_output_name={
-            stage: condition_named(spec.automation_condition) for stage in STAGES
+            stage: condition_named(spec.automation_condition, *study) for stage in STAGES
         },
         can_subset=False,
         metadata_by_output_name={

@@ -17,6 +17,7 @@ from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import TrainingSet
 from ml_assets.tables.refusal import BuildRefused
 from ml_assets.training.attempt.platform_code import loop_version, platform_text, worker_modules
+from ml_assets.tuning.choice import Choice
 from resources.job.job import TrainingJob
 
 _CONVERTERS = "ml_assets.training.script.libraries"
@@ -88,14 +89,16 @@ def training_job(
     )
 
 
-def settings_digest(spec: PipelineSpec, job: TrainingJob | None = None) -> str:
+def settings_digest(spec: PipelineSpec, job: TrainingJob | None = None, choice: Choice | None = None) -> str:
     """Return the SHA-256 of all that determines a training, except the data: settings, seed, code, columns, window.
 
-    `job` is any job of `spec` with the code as it is now; without it, one is built.
+    `job` is any job of `spec` with the code as it is now; without it, one is built. With a `choice`, the result of its
+    study counts, too: another result with the same values gives the same weights, and is another origin of them.
     """
-    job = job or training_job(spec, "", Path(), "")
+    job = job or training_job(spec.with_choice(choice), "", Path(), "")
     without_data = dataclasses.replace(job, snapshot_digest="", initial_weights="", schema_hash="")
     chosen = (spec.features.model_dump_json(), spec.window.model_dump_json(), spec.model.init_from or "")
+    chosen += () if choice is None else (choice.source,)
     return hashlib.sha256("\n".join((without_data.fingerprint, *chosen)).encode()).hexdigest()
 
 
@@ -118,11 +121,17 @@ def require_as_frozen(spec: PipelineSpec, training_set: TrainingSet, *, is_train
     name code that the weights do not come from. A model function may also be edited during a training. Gates do not
     count. Raises `DeclarationChanged`, which names the changed parts.
     """
-    job = training_set.job
+    job, choice = training_set.job, training_set.choice
+    # A newer result of a study does not count: the training set holds the values of the result that it was frozen for.
     now = training_job(
-        spec, job.partition, Path(job.snapshot), job.snapshot_digest, job.initial_weights, job.schema_hash
+        spec.with_choice(choice),
+        job.partition,
+        Path(job.snapshot),
+        job.snapshot_digest,
+        job.initial_weights,
+        job.schema_hash,
     )
-    if training_set.settings == settings_digest(spec, now):
+    if training_set.settings == settings_digest(spec, now, choice):
         return
     changed = [
         what for what, of in _PARTS_OF_A_JOB.items() if any(getattr(job, f) != getattr(now, f) for f in of)

@@ -11,6 +11,7 @@ from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import InitialVersion, TrainingSet, ValidatedWindow
 from ml_assets.tables.reader import TableReader
+from ml_assets.tuning.choice import Choice
 from ml_assets.validation.midnight import midnight
 from resources.platform import Platform
 
@@ -21,9 +22,17 @@ if TYPE_CHECKING:
 
 
 def take_snapshot(
-    spec: PipelineSpec, platform: Platform, partition: str, validated: ValidatedWindow, run_id: str
+    spec: PipelineSpec,
+    platform: Platform,
+    partition: str,
+    validated: ValidatedWindow,
+    run_id: str,
+    choice: Choice | None = None,
 ) -> "tuple[TrainingSet, Snapshot]":
-    """Freeze the rows of the validated window: split, encoded, sharded, kept on a branch of the lake."""
+    """Freeze the rows of the validated window: split, encoded, sharded, kept on a branch of the lake.
+
+    The job has the values of `choice`; without it, the declared values.
+    """
     from ml_assets.evaluation.slices import require_slices
     from ml_assets.features.encoding import fit
     from ml_assets.snapshots.builder import build_snapshot
@@ -56,7 +65,9 @@ def take_snapshot(
     if columns.blob is not None:
         require_readable(columns, chosen, table)
     weights = "" if initial is None else initial.weights_sha256
-    job = training_job(spec, partition, snapshot.folder, snapshot.digest, weights, snapshot.schema_hash)
+    job = training_job(
+        spec.with_choice(choice), partition, snapshot.folder, snapshot.digest, weights, snapshot.schema_hash
+    )
     branch = keep_branch(job.fingerprint)
     page = run_url(platform.settings.ui_url, run_id)
     link = {"dagster_run": run_id, "::lakefs::Dagster::url[url:ui]": page}
@@ -68,8 +79,9 @@ def take_snapshot(
         table=validated.table,
         keys=validated.keys,
         run_id=run_id,
-        settings=settings_digest(spec, job),
+        settings=settings_digest(spec, job, choice),
         initial=None if initial is None else _as_value(initial),
+        choice=choice,
     )
     return frozen, snapshot
 

@@ -4,8 +4,9 @@ Values only: the sections of a training pipeline's `defs.yaml` that the steps of
 sections that only Dagster reads, such as groups, schedules and automation (`components.specs`).
 """
 
+import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import (
@@ -13,6 +14,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     JsonValue,
     TypeAdapter,
+    ValidationError,
     field_validator,
     model_validator,
 )
@@ -25,9 +27,12 @@ from ml_assets.pipeline.one_process import one_process_library
 from ml_assets.sections import Name, Partitions, Section, Seed, TimeZone, refuse_at, refuse_unknown_keys
 from ml_assets.tables.cadence import KeyRefused, PartitionsSection
 from ml_assets.tables.imports import ColumnNames, ModulePath, StandalonePath
+from ml_assets.tuning.choice import Choice
+from ml_assets.tuning.spec import SEARCHED_SETTINGS, TuningSection, probes
 from resources.job.setting_parts import Parallel
 from resources.job.training_settings import OF_SCRIPTS, TrainingSettings
 from resources.launcher.resource_profile import ProfileRefused, ResourceProfile, ranks_of_a_node
+from resources.words import did_you_mean
 
 
 class WindowSection(Section):
@@ -189,6 +194,14 @@ class _DescribedByParts:
         return reference
 
 
+_SETTINGS: TypeAdapter[TrainingSettings] = TypeAdapter(TrainingSettings)
+
+
+def settings_with(settings: TrainingSettings, changes: Mapping[str, Any]) -> TrainingSettings:
+    """Return `settings` with other values, checked as those of a file. Raises `ValidationError`."""
+    return _SETTINGS.validate_python({**dataclasses.asdict(settings), **changes})
+
+
 class PipelineSpec(Section):
     """Declaration of a model, from features to the registry."""
 
@@ -212,6 +225,8 @@ class PipelineSpec(Section):
     """Seed of weights, row order and dropout. Another seed is another training."""
     evaluation: EvaluationSpec
     """Metrics, slices and gates."""
+    tuning: TuningSection | None = None
+    """Study that chooses values of `model.hyperparameters` and `training`. Not given: the declared values are used."""
     on_stale_inputs: Literal["warn", "refuse"] = "warn"
     """Treatment of stale inputs, whose own inputs changed since: `warn` trains on main's content, `refuse` does not."""
 
@@ -284,6 +299,47 @@ class PipelineSpec(Section):
             )
             refuse_at(type(self).__name__, {("evaluation", "objective"): said})
         return self
+
+    @model_validator(mode="after")
+    def _a_study_varies_what_the_training_takes(self) -> Self:
+        if self.tuning is not None:
+            begin = ("tuning", "space")
+            refuse_at(
+                type(self).__name__, {(*begin, *path): said for path, said in self._untrainable(self.tuning)}
+            )
+        return self
+
+    def _untrainable(self, tuning: TuningSection) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield the parameters of the space, and their values, with which no training could start."""
+        searched = tuning.space.hyperparameters
+        if self.model.function is not None:
+            unknown = wrong_arguments(self.model.function, {**self.model.hyperparameters, **searched})
+            for path, said in unknown.items():
+                yield ("hyperparameters", *path), f"{self.model.function} {said}"
+        legal = [one for one in SEARCHED_SETTINGS if not self.model.script or one in OF_SCRIPTS]
+        for name, values in tuning.space.training.items():
+            if name not in legal:
+                yield (
+                    ("training", name),
+                    f"a study cannot vary training.{name}{did_you_mean(name, legal)}",
+                )
+                continue
+            for value in probes(values):
+                try:
+                    settings_with(self.training, {name: value})
+                except ValidationError as error:
+                    why = error.errors()[0]["msg"].removeprefix("Value error, ")
+                    yield ("training", name), f"a trial with {name} {value} could not start: {why}"
+                    break
+
+    def with_choice(self, choice: Choice | None) -> Self:
+        """Return the declaration with the values of `choice` in place of its own; unchanged for None."""
+        if choice is None:
+            return self
+        hyperparameters = {**self.model.hyperparameters, **choice.of("hyperparameters")}
+        model = self.model.model_copy(update={"hyperparameters": hyperparameters})
+        training = settings_with(self.training, choice.of("training"))
+        return self.model_copy(update={"model": model, "training": training})
 
     @model_validator(mode="after")
     def _workers_of_a_script_share_its_work(self) -> Self:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from ml_assets.checkout import ROOT
@@ -21,6 +22,16 @@ from resources.platform import Platform
 from resources.tracker import RunFacts
 
 
+@dataclass(frozen=True, kw_only=True)
+class PartOfStudy:
+    """Place of a training among the trials of a study, for the tracker."""
+
+    run: str
+    """Id of the study's run in MLflow; empty if MLflow was away when the study began."""
+    name: str
+    """Name of the trial's run for people."""
+
+
 def train_model(
     spec: PipelineSpec,
     platform: Platform,
@@ -29,11 +40,13 @@ def train_model(
     *,
     run_id: str,
     resources: Mapping[str, Any],
+    study: PartOfStudy | None = None,
 ) -> TrainedModel:
     """Run the job's workers until they are done; reuse the result of a job that is already finished.
 
-    `resources` changes the pipeline's resources for this launch. `run_id` names the run that waits. Raises
-    `InputsRefused` if a partition of the window was rejected since, `DeclarationChanged`, and the launcher's errors.
+    `resources` changes the pipeline's resources for this launch. `run_id` names the run that waits. A trial names its
+    `study`. Raises `InputsRefused` if a partition of the window was rejected since, `DeclarationChanged`, and the
+    launcher's errors.
     """
     job = training_set.job
     require_as_frozen(spec, training_set)
@@ -45,7 +58,7 @@ def train_model(
     if training_set.initial is not None:
         _hand_over(training_set.initial, platform, name)
     profile = spec.resources.of(job.partition, resources)
-    with platform.tracker.start(tracking_facts(spec, platform, training_set, profile)) as tracked:
+    with platform.tracker.start(tracking_facts(spec, platform, training_set, profile, study)) as tracked:
         report = LiveReport(page, tracked)
         report.catch_up(read_events(folder))
         price = platform.settings.gpu_hour_price
@@ -83,10 +96,14 @@ def _hand_over(initial: InitialVersion, platform: Platform, name: str) -> None:
 
 
 def tracking_facts(
-    spec: PipelineSpec, platform: Platform, training_set: TrainingSet, profile: ResourceProfile
+    spec: PipelineSpec,
+    platform: Platform,
+    training_set: TrainingSet,
+    profile: ResourceProfile,
+    study: PartOfStudy | None = None,
 ) -> RunFacts:
     """Return the facts that the tracker records before training starts."""
-    job, initial = training_set.job, training_set.initial
+    job, initial, choice = training_set.job, training_set.initial, training_set.choice
     settings = job.settings
     counting = OF_SCRIPTS if job.script else settings.__dataclass_fields__
     params = {f"training.{name}": getattr(settings, name) for name in counting}
@@ -98,7 +115,8 @@ def tracking_facts(
     return RunFacts(
         experiment=job.model,
         fingerprint=job.fingerprint,
-        name=job.partition,
+        name=job.partition if study is None else study.name,
+        parent="" if study is None else study.run,
         author=platform.settings.author,
         params=params,
         note=spec.description,
@@ -114,6 +132,7 @@ def tracking_facts(
             "world_size": str(settings.workers),
             "artifacts": platform.artifacts.address(training_folder_name(job)),
             **({} if initial is None else {"init_from": initial.version}),
+            **({} if choice is None else {"study": choice.source}),
             **platform.launcher.facts(profile),
             **environment_facts(ROOT, platform.settings.commit),
         },

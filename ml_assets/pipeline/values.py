@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Self
 
+from ml_assets.tuning.choice import Choice
 from resources.job.job import TrainingJob, TrainingResult
 from resources.ledger import GateStatus, TrainedOn
 
@@ -88,6 +89,8 @@ class TrainingSet(StepValue):
     """`settings_digest` of the declaration and code for which it was frozen."""
     initial: InitialVersion | None = None
     """Version whose weights the training begins with; None: random weights."""
+    choice: Choice | None = None
+    """Values that a study chose for `job`, or those of a trial; None: the declared values."""
 
     @property
     def trained_on(self) -> TrainedOn:
@@ -104,10 +107,12 @@ class TrainingSet(StepValue):
     @classmethod
     def _read(cls, facts: dict[str, Any]) -> dict[str, Any]:
         initial: dict[str, str] | None = facts["initial"]
+        choice: dict[str, Any] | None = facts["choice"]
         return facts | {
             "job": TrainingJob.from_document(facts["job"]),
             "keys": tuple(facts["keys"]),
             "initial": None if initial is None else InitialVersion(**initial),
+            "choice": None if choice is None else Choice(**choice),
         }
 
 

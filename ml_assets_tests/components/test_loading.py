@@ -14,7 +14,17 @@ from syrupy.assertion import SnapshotAssertion
 
 from ml_assets.definitions import build_defs
 
-HEAVY = ("torch", "mlflow", "pandas", "pandera", "kubernetes", "matplotlib", "onnxruntime", "sklearn")
+HEAVY = (
+    "torch",
+    "mlflow",
+    "pandas",
+    "pandera",
+    "kubernetes",
+    "matplotlib",
+    "onnxruntime",
+    "optuna",
+    "sklearn",
+)
 INTEGRATIONS = ("dagster_aws", "dagster_k8s", "boto3")
 """Packages whose components Dagster imports for its page of components, by default."""
 _LOAD = """

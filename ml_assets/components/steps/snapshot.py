@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import commit_facts, table_of
+from ml_assets.components.pages import commit_facts, study_facts, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.pipeline.chosen import chosen_for, require_chosen_on_valid_rows
 from ml_assets.pipeline.snapshot import take_snapshot
 from ml_assets.pipeline.values import TrainingSet, ValidatedWindow
 from ml_assets.pipeline.window import require_as_validated
@@ -17,12 +18,19 @@ from resources.platform import Platform
 if TYPE_CHECKING:
     from ml_assets.snapshots.split_reader import Snapshot
 
+STUDY = "study"
+"""Input that carries no value: it only orders the step after a study."""
+
 
 def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetKey) -> dg.OpDefinition:
-    """Return the op that takes the window's rows at one commit and splits, encodes and shards them."""
+    """Return the op that takes the window's rows at one commit and splits, encodes and shards them.
+
+    If the pipeline declares a study, the op waits for a study in the same run and takes the newest result.
+    """
 
     @dg.op(
         name=f"{spec.name}__snapshot",
+        ins={} if spec.tuning is None else {STUDY: dg.In(dg.Nothing)},
         out={"snapshot": dg.Out(TrainingSet), "inputs_current": dg.Out(is_required=False)},
         description="Freeze the window at one commit: splits, fitted encodings, shards; keep it in the lake.",
         retry_policy=RETRY_TRANSIENT,
@@ -36,7 +44,18 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
         with final_unless_transient():
             require_as_validated(spec, tables, context.partition_key, validated)
             yield _inputs_current(current_check, asset, validated)
-            frozen, content = take_snapshot(spec, platform, context.partition_key, validated, context.run_id)
+            chosen = chosen_for(spec, platform)
+            if chosen is not None:
+                require_chosen_on_valid_rows(spec, platform, chosen)
+                context.log.info(f"hyperparameters: {chosen.says}")
+            frozen, content = take_snapshot(
+                spec,
+                platform,
+                context.partition_key,
+                validated,
+                context.run_id,
+                chosen.choice if chosen else None,
+            )
             yield dg.Output(
                 frozen,
                 output_name="snapshot",
@@ -72,6 +91,7 @@ def _page(
         "schema_hash": content.schema_hash,
         "shards": len(content.shards),
         **({} if frozen.initial is None else {"initial version": frozen.initial.version}),
+        **({} if frozen.choice is None else study_facts(frozen.choice)),
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import readable, tracked_facts
+from ml_assets.components.pages import readable, study_facts, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.tags import RESOURCES
 from ml_assets.pipeline.train import train_model
@@ -52,6 +52,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
                     **_survived(read_events(folder)),
                     "reused": trained.is_reused,
                     SETTINGS_DIGEST: training_set.settings,
+                    **({} if training_set.choice is None else study_facts(training_set.choice)),
                     **tracked_facts(platform.tracker.uri, trained.mlflow_run),
                     "folder": dg.MetadataValue.path(folder),
                 },

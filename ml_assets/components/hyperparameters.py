@@ -1,0 +1,131 @@
+"""Asset `<model>/hyperparameters`: the study of a model for Dagster, and its page.
+
+It has no partitions: each materialization searches on the newest window. Nothing materializes it by itself, because a
+study costs many trainings. Not here: the study (`pipeline.tune`), the steps that use its result (`steps.snapshot`).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
+from ml_assets.components.pages import readable, table_of
+from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.tags import RESOURCES
+from ml_assets.pipeline.live import TrainingPage
+from ml_assets.pipeline.tune import run_study
+from ml_assets.tables.declared import DeclaredTables
+from ml_assets.tuning.spec import TuningSection
+from ml_assets.tuning.study_result import StudyResult
+from resources.launcher.resource_profile import changes_of
+from resources.platform import Platform
+
+HYPERPARAMETERS = "hyperparameters"
+"""Last part of the asset's key."""
+
+
+def study_key(model: str) -> dg.AssetKey:
+    """Return the asset key `<model>/hyperparameters`."""
+    return dg.AssetKey([model, HYPERPARAMETERS])
+
+
+def whole_model(model: str, *, has_study: bool) -> str:
+    """Return the selection of a model's four assets, without its study, which costs many trainings."""
+    return f'key:"{model}/*"' + (f' and not key:"{model}/{HYPERPARAMETERS}"' if has_study else "")
+
+
+def study_asset(spec: TrainingPipelineSpec, tuning: TuningSection) -> dg.AssetsDefinition:
+    """Return the asset whose materialization runs the study of `spec`."""
+    key = study_key(spec.name)
+
+    @dg.asset(
+        key=key,
+        deps=[dg.AssetKey(spec.features.table.split("/"))],
+        group_name=spec.group_name,
+        description="Values of the hyperparameters with the lowest validation loss among the trials of a study on the "
+        "newest window. The next training uses them. "
+        f"Run it: `ml-assets launch {spec.name}/{HYPERPARAMETERS}`.",
+        owners=list(spec.owners) or None,
+        kinds={"optuna"},
+        retry_policy=RETRY_TRANSIENT,
+    )
+    def hyperparameters(
+        context: dg.AssetExecutionContext,
+        platform: dg.ResourceParam[Platform],
+        tables: dg.ResourceParam[DeclaredTables],
+    ) -> dg.Output[None]:
+        with final_unless_transient():
+            result, document = run_study(
+                spec,
+                tuning,
+                platform,
+                tables,
+                _Page(context, key),
+                run_id=context.run.run_id,
+                resources=changes_of(context.run.tags.get(RESOURCES, "")),
+            )
+            return dg.Output(
+                None, metadata=_shown(result, document), data_version=dg.DataVersion(result.digest)
+            )
+
+    return hyperparameters
+
+
+class _Page:
+    """Reporter of a study to the page of the run."""
+
+    def __init__(self, context: dg.AssetExecutionContext, asset: dg.AssetKey) -> None:
+        self._context, self._asset = context, asset
+
+    def info(self, text: str) -> None:
+        self._context.log.info(text)
+
+    def of_trial(self, number: int) -> TrainingPage:
+        return _TrialPage(self._context, self._asset, number)
+
+
+class _TrialPage:
+    """Reporter of one trial to the page of the run and, by observations, to the page of the study."""
+
+    def __init__(self, context: dg.AssetExecutionContext, asset: dg.AssetKey, number: int) -> None:
+        self._context, self._asset, self._number = context, asset, number
+
+    def info(self, text: str) -> None:
+        self._context.log.info(f"trial {self._number}: {text}")
+
+    def warning(self, text: str) -> None:
+        self._context.log.warning(f"trial {self._number}: {text}")
+
+    def observe(self, step: int, numbers: Mapping[str, float]) -> None:
+        facts = {"trial": self._number, "step": step, **numbers}
+        self._context.log_event(dg.AssetObservation(self._asset, metadata=facts))
+
+
+def _shown(result: StudyResult, document: str) -> dict[str, Any]:
+    best = result.chosen
+    assert best.validation_loss is not None  # of a finished trial
+    rows = [
+        {
+            "trial": one.number,
+            **one.parameters,
+            "validation loss": "" if one.validation_loss is None else readable(one.validation_loss),
+            "epochs": one.epochs,
+            "seconds": readable(one.seconds),
+            "result": "chosen" if one.number == best.number else one.why.partition("\n")[0] or one.state,
+        }
+        for one in result.trials
+    ]
+    return {
+        "chosen": dg.MetadataValue.json(dict(best.parameters)),
+        "chosen because": result.because,
+        "best validation loss": readable(best.validation_loss),
+        "trials": table_of(rows),
+        "partition": result.partition,
+        "worker hours": readable(sum(one.worker_seconds for one in result.trials) / 3600),
+        "study": result.study,
+        "study_result": result.digest,
+        "name in Optuna": result.name,
+        "document": dg.MetadataValue.text(document),
+        "snapshot": result.snapshot,
+    }

@@ -1,0 +1,95 @@
+"""Newest result of a model's study, and the values that its next training takes from it.
+
+Here: where results are stored, and when a result counts. Not here: running a study (`tune`).
+"""
+
+from dataclasses import dataclass
+
+from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.tables.guard import rejections_of
+from ml_assets.tables.refusal import InputsRefused
+from ml_assets.tuning.choice import Choice, in_words
+from ml_assets.tuning.study_result import StudyResult
+from resources.artifacts import Artifacts
+from resources.files import write_whole
+from resources.platform import Platform
+
+RESULT = "study.json"
+"""File of a result in its folder among the artifacts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Values of a model's next training."""
+
+    result: StudyResult | None
+    """Result that counts; None if the declared values are used."""
+    says: str
+    """The values and their origin, or the reason why no result counts, in one sentence."""
+
+    @property
+    def choice(self) -> Choice | None:
+        """Values in place of the declared ones; None: the declared ones."""
+        return None if self.result is None else self.result.choice
+
+
+def store_result(platform: Platform, result: StudyResult) -> str:
+    """Store a result under its digest, and as the newest of its model. Return the address of its document."""
+    for name in (_folder(platform, result.model, result.digest[:12]), _newest(platform, result.model)):
+        # The document under its digest comes first: what the newest names must exist.
+        write_whole(platform.artifacts.folder(name) / RESULT, lambda path: path.write_text(result.to_json()))
+        platform.artifacts.push(name, last=RESULT)
+    return f"{platform.artifacts.address(_folder(platform, result.model, result.digest[:12]))}/{RESULT}"
+
+
+def chosen_for(spec: PipelineSpec, platform: Platform) -> Chosen | None:
+    """Return the values of the next training of `spec`; None if it declares no study.
+
+    A result counts as long as its values are a point of the declared space: after a change of the space the declared
+    values count again, until the next study.
+    """
+    if spec.tuning is None:
+        return None
+    search = f"ml-assets launch {spec.name}/hyperparameters"
+    result = _newest_result(platform.artifacts, _newest(platform, spec.name))
+    if result is None:
+        return Chosen(result=None, says=f"no study yet, so the declared values are used. To search: {search}")
+    name = f"study {result.digest[:12]} of {result.partition}"
+    if not spec.tuning.space.holds(result.chosen.parameters):
+        return Chosen(
+            result=None,
+            says=f"{name} chose {in_words(result.chosen.parameters)}, which is not in the declared space any more, so "
+            f"the declared values are used. To search again: {search}",
+        )
+    return Chosen(result=result, says=f"{name}: {result.because}")
+
+
+def require_chosen_on_valid_rows(spec: PipelineSpec, platform: Platform, chosen: Chosen) -> None:
+    """Raise `InputsRefused` if the window of the study now holds a rejected partition, at any depth."""
+    from ml_assets.release.rows_behind import contents_of
+
+    result = chosen.result
+    if result is None:
+        return
+    behind = contents_of(platform.lake, platform.ledger.models, result.window)
+    if refused := rejections_of(platform.ledger, behind):
+        raise InputsRefused(
+            f"{spec.name} with the hyperparameters of study {result.digest[:12]}",
+            refused,
+            more=f" Or search again, on a window without it: ml-assets launch {spec.name}/hyperparameters",
+        )
+
+
+def _newest_result(artifacts: Artifacts, name: str) -> StudyResult | None:
+    if not artifacts.exists(name, RESULT):
+        return None
+    return StudyResult.from_json((artifacts.pull(name, [RESULT]) / RESULT).read_text())
+
+
+def _newest(platform: Platform, model: str) -> str:
+    return _folder(platform, model, "newest")
+
+
+def _folder(platform: Platform, model: str, name: str) -> str:
+    # By environment: a study of staging must not choose for production, even if both share a bucket.
+    return f"studies/{platform.settings.environment}/{model}/{name}"

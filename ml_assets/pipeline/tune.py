@@ -1,0 +1,249 @@
+"""Study of a model: its window, its trials one after the other, and its result.
+
+Each trial is a training like any other, by the same launcher. Here: the window to search on, the job of each trial, and
+what a failed trial means. Not here: the choice of values (`tuning.study`), the use of the result (`chosen`).
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+from ml_assets.pipeline.chosen import store_result
+from ml_assets.pipeline.identity import settings_digest
+from ml_assets.pipeline.links import run_url
+from ml_assets.pipeline.live import TrainingPage
+from ml_assets.pipeline.snapshot import take_snapshot
+from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.pipeline.train import PartOfStudy, train_model
+from ml_assets.pipeline.values import TrainingSet
+from ml_assets.pipeline.window import require_nothing_rejected_since, validate_inputs
+from ml_assets.tables.cadence import KeyRefused
+from ml_assets.tables.declared import DeclaredTables
+from ml_assets.tables.reader import TableReader
+from ml_assets.tables.refusal import BuildRefused
+from ml_assets.tuning.choice import Choice, in_words
+from ml_assets.tuning.spec import TuningSection
+from ml_assets.tuning.study import BegunTrial, Study
+from ml_assets.tuning.study_result import StudyResult, TrialOutcome
+from resources.job.errors import (
+    AttemptsExhausted,
+    BadConfiguration,
+    DeadlineExceeded,
+    Diverged,
+    OutOfDisk,
+    OutOfMemory,
+)
+from resources.mlflow_client import TrackerUnavailable
+from resources.platform import Platform
+from resources.tracker import RunFacts
+from resources.words import counted
+
+OF_THE_VALUES = (AttemptsExhausted, BadConfiguration, DeadlineExceeded, Diverged, OutOfDisk, OutOfMemory)
+"""Failures that other values may avoid. They end the trial, and the study goes on; any other failure stops the study,
+and the trial continues with the next run."""
+
+
+class NothingToSearchOn(BuildRefused):
+    """No partition of the model has rows on main."""
+
+
+class NoTrialFinished(BuildRefused):
+    """Every trial of a study failed."""
+
+
+class StudyPage(Protocol):
+    """Page on which people follow a study while it runs."""
+
+    def info(self, text: str) -> None:
+        """Show a message."""
+        ...
+
+    def of_trial(self, number: int) -> TrainingPage:
+        """Return the page of one trial."""
+        ...
+
+
+def run_study(
+    spec: PipelineSpec,
+    tuning: TuningSection,
+    platform: Platform,
+    tables: DeclaredTables,
+    page: StudyPage,
+    *,
+    run_id: str,
+    resources: Mapping[str, Any],
+) -> tuple[StudyResult, str]:
+    """Run the trials that the study on the newest window lacks; return its result, and the address of its document.
+
+    Trials train on the training rows of the snapshot and are compared by its validation rows; no trial reads the
+    holdout. A study that was stopped continues: same snapshot, space, sampler, declared values and code are the same
+    study. Raises `InputsRefused` for a window that no training may read, `NothingToSearchOn`, `NoTrialFinished`, and
+    the launcher's errors that are not of the trial's values.
+    """
+    partition, keys = _newest_window(spec, platform, tables)
+    validated = validate_inputs(spec, platform, tables, partition, keys)
+    frozen, _ = take_snapshot(spec, platform, partition, validated, run_id)
+    digest = study_digest(frozen, tuning)
+    name = f"{spec.name}-{digest[:12]}"
+    facts = {"model": spec.name, "partition": partition, "snapshot": frozen.job.snapshot_digest}
+    with platform.ledger.turn("studies"):  # processes that create the tables or the study together would fail
+        study = Study(platform.studies, name, tuning, spec.seed, facts)
+    page.info(f"study {name} on {len(keys)} partitions up to {partition}: {tuning.trials} trials at most")
+    with platform.tracker.start(_tracking_facts(spec, platform, frozen, digest, tuning)) as tracked:
+        parent = ""
+        with suppress(TrackerUnavailable):
+            parent = tracked.run_id
+        while True:
+            with platform.ledger.turn(f"studies/{name}"):
+                trial = study.next()
+            if trial is None:
+                break
+            outcome = _train(spec, platform, frozen, digest, trial, page, parent, run_id, resources)
+            study.end(trial, outcome)
+            page.info(_said(outcome))
+        require_nothing_rejected_since(platform, frozen)
+        result = StudyResult(
+            study=digest,
+            name=name,
+            model=spec.name,
+            partition=partition,
+            snapshot=frozen.job.snapshot_digest,
+            window=frozen.trained_on,
+            sampler=tuning.sampler,
+            trials=tuple(study.outcomes()),
+        )
+        if not result.finished:
+            first = result.trials[0]
+            raise NoTrialFinished(
+                f"none of {counted(len(result.trials), 'trial')} of {spec.name} finished. Trial {first.number} "
+                f"({in_words(first.parameters)}): {first.why}"
+            )
+        best = result.chosen
+        tracked.log({"best_validation_loss": best.validation_loss or 0.0, "best_trial": best.number}, 0)
+    return result, store_result(platform, result)
+
+
+def study_digest(frozen: TrainingSet, tuning: TuningSection) -> str:
+    """Return the SHA-256 of all that decides the trials of a study, except their number."""
+    facts = {
+        "job": frozen.job.fingerprint,
+        "space": tuning.space.model_dump(mode="json"),
+        "sampler": tuning.sampler,
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _newest_window(spec: PipelineSpec, platform: Platform, tables: DeclaredTables) -> tuple[str, list[str]]:
+    """Return the newest partition of the model whose rows are on main, and the partitions of its window."""
+    table = spec.features.table
+    declared = tables.find(table)
+    own = spec.partitions.as_cadence
+    possible = [
+        key for key in TableReader.at(platform.lake, "main").keys(table) if declared and _is_of(own, key)
+    ]
+    if declared is None or not possible:
+        raise NothingToSearchOn(
+            f"{spec.name}/hyperparameters searches on the newest window, and main holds no partition of {table} from "
+            f"{spec.partitions.start} on: materialize {table} first"
+        )
+    return possible[-1], declared.cadence.window(possible[-1], spec.window.total)
+
+
+def _is_of(cadence: Any, key: str) -> bool:
+    try:
+        cadence.require(key)
+    except KeyRefused:
+        return False
+    return True
+
+
+def _train(
+    spec: PipelineSpec,
+    platform: Platform,
+    frozen: TrainingSet,
+    digest: str,
+    trial: BegunTrial,
+    page: StudyPage,
+    parent: str,
+    run_id: str,
+    resources: Mapping[str, Any],
+) -> TrialOutcome:
+    training_set = trial_set(spec, frozen, digest, trial)
+    common: dict[str, Any] = {
+        "number": trial.number,
+        "parameters": dict(trial.parameters),
+        "fingerprint": training_set.job.fingerprint,
+    }
+    page.info(f"trial {trial.number}: {in_words(trial.parameters)}")
+    try:
+        trained = train_model(
+            spec,
+            platform,
+            training_set,
+            page.of_trial(trial.number),
+            run_id=run_id,
+            resources=resources,
+            study=PartOfStudy(run=parent, name=f"{frozen.job.partition} trial {trial.number}"),
+        )
+    except OF_THE_VALUES as error:
+        return TrialOutcome(**common, state="failed", why=f"{type(error).__name__}: {error}")
+    result = trained.result
+    if not math.isfinite(result.best_validation_loss):
+        return TrialOutcome(
+            **common, state="failed", why=f"its validation loss was {result.best_validation_loss:g}"
+        )
+    return TrialOutcome(
+        **common,
+        state="finished",
+        validation_loss=result.best_validation_loss,
+        epochs=result.epochs,
+        steps=result.steps,
+        seconds=result.seconds,
+        worker_seconds=result.worker_seconds,
+        mlflow_run=trained.mlflow_run,
+    )
+
+
+def trial_set(spec: PipelineSpec, frozen: TrainingSet, digest: str, trial: BegunTrial) -> TrainingSet:
+    """Return the training set of a trial: the study's snapshot, with the trial's values in the job."""
+    choice = Choice(source=digest, parameters=trial.parameters)
+    varied = spec.with_choice(choice)
+    job = dataclasses.replace(
+        frozen.job, hyperparameters=varied.model.hyperparameters, settings=varied.training
+    )
+    return dataclasses.replace(frozen, job=job, choice=choice, settings=settings_digest(varied, job, choice))
+
+
+def _tracking_facts(
+    spec: PipelineSpec, platform: Platform, frozen: TrainingSet, digest: str, tuning: TuningSection
+) -> RunFacts:
+    params = {"sampler": tuning.sampler, "trials": tuning.trials}
+    params |= {f"space.{name}": one.model_dump_json() for name, one in tuning.space.dimensions.items()}
+    return RunFacts(
+        experiment=spec.name,
+        fingerprint=digest,
+        name=f"{frozen.job.partition} study",
+        author=platform.settings.author,
+        params=params,
+        tags={
+            "partition": frozen.job.partition,
+            "snapshot_digest": frozen.job.snapshot_digest,
+            "dagster_run": frozen.run_id,
+            "dagster_url": run_url(platform.settings.ui_url, frozen.run_id),
+        },
+        dataset_name=frozen.table,
+        dataset_digest=frozen.job.snapshot_digest,
+    )
+
+
+def _said(outcome: TrialOutcome) -> str:
+    ended = (
+        f"validation loss {outcome.validation_loss:.6g}"
+        if outcome.validation_loss is not None
+        else f"failed: {outcome.why}"
+    )
+    return f"trial {outcome.number}: {ended}"

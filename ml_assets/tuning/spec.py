@@ -1,0 +1,211 @@
+"""The `tuning` section of a pipeline: the space of a study, its sampler, its number of trials. Runs nothing."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ml_assets.sections import Section, refuse_at
+
+Scalar = bool | int | float | str | None
+"""Value of a searched parameter: a JSON value without parts."""
+
+SEARCHED_SETTINGS = (
+    "epochs",
+    "patience",
+    "learning_rate",
+    "weight_decay",
+    "warmup_fraction",
+    "clip_norm",
+    "category_dropout",
+    "global_batch",
+)
+"""Keys of `training` that a space may hold. The others decide the machines, or the arithmetic of a step."""
+_MOST_VALUES = 10_000
+"""Largest number of values of an integer range that a check tries one by one."""
+
+
+class FloatRange(Section):
+    """Real numbers from `low` to `high`."""
+
+    kind: Literal["float"]
+    """A range of real numbers."""
+    low: float
+    """Smallest value."""
+    high: float
+    """Largest value."""
+    log: bool = False
+    """Draw the logarithm uniformly, as for a learning rate."""
+    step: float | None = Field(default=None, gt=0)
+    """Distance of two neighbouring values. Not given: every value of the range."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        _require_range(type(self).__name__, self.low, self.high, log=self.log, stepped=self.step is not None)
+        return self
+
+    def values(self) -> tuple[float, ...] | None:
+        """Return all values; None for a continuous range."""
+        if self.step is None:
+            return (self.low,) if self.low == self.high else None
+        count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
+        return tuple(self.low + i * self.step for i in range(count))
+
+    def ends(self) -> tuple[float, float]:
+        """Return the smallest and the largest value."""
+        return self.low, self.high
+
+    def holds(self, value: Scalar) -> bool:
+        """True if `value` lies in the range."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return self.low <= value <= self.high
+
+
+class IntRange(Section):
+    """Whole numbers from `low` to `high`."""
+
+    kind: Literal["int"]
+    """A range of whole numbers."""
+    low: int
+    """Smallest value."""
+    high: int
+    """Largest value."""
+    log: bool = False
+    """Draw the logarithm uniformly, as for the width of a layer."""
+    step: int = Field(default=1, ge=1)
+    """Distance of two neighbouring values."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        _require_range(type(self).__name__, self.low, self.high, log=self.log, stepped=self.step != 1)
+        return self
+
+    def values(self) -> range:
+        """Return all values."""
+        return range(self.low, self.high + 1, self.step)
+
+    def ends(self) -> tuple[int, int]:
+        """Return the smallest and the largest value."""
+        return self.low, self.values()[-1]
+
+    def holds(self, value: Scalar) -> bool:
+        """True if `value` is one of the values."""
+        return isinstance(value, int) and not isinstance(value, bool) and value in self.values()
+
+
+class Choices(Section):
+    """Values without an order."""
+
+    kind: Literal["categorical"]
+    """A list of values."""
+    choices: tuple[Scalar, ...] = Field(min_length=1)
+    """Values to choose from: numbers, texts, true, false or null."""
+
+    @model_validator(mode="after")
+    def _are_listed_once(self) -> Self:
+        for i, value in enumerate(self.choices):
+            if value in self.choices[:i]:
+                # Also 1, 1.0 and true: Optuna takes the first of equal values.
+                raise ValueError(f"{value!r} is listed twice, or equals another choice: list each value once")
+        return self
+
+    def values(self) -> tuple[Scalar, ...]:
+        """Return all values."""
+        return self.choices
+
+    def ends(self) -> tuple[Scalar, ...]:
+        """Return all values, since none is smallest or largest."""
+        return self.choices
+
+    def holds(self, value: Scalar) -> bool:
+        """True if `value` is one of the choices."""
+        return value in self.choices
+
+
+Dimension = Annotated[FloatRange | IntRange | Choices, Field(discriminator="kind")]
+"""Values of one searched parameter."""
+
+
+class SpaceSection(Section):
+    """Parameters that a study varies, and their values."""
+
+    hyperparameters: dict[str, Dimension] = Field(default_factory=dict)
+    """Key of `model.hyperparameters` → its values."""
+    training: dict[str, Dimension] = Field(default_factory=dict)
+    """Key of `training` → its values."""
+
+    @property
+    def dimensions(self) -> Mapping[str, FloatRange | IntRange | Choices]:
+        """Name of a parameter, `hyperparameters.<key>` or `training.<key>` → its values."""
+        return {
+            **{f"hyperparameters.{key}": values for key, values in self.hyperparameters.items()},
+            **{f"training.{key}": values for key, values in self.training.items()},
+        }
+
+    def holds(self, parameters: Mapping[str, Scalar]) -> bool:
+        """True if `parameters` name exactly the parameters of this space, each with one of its values."""
+        return parameters.keys() == self.dimensions.keys() and all(
+            values.holds(parameters[name]) for name, values in self.dimensions.items()
+        )
+
+
+Sampler = Literal["grid", "random", "tpe", "GPSampler", "QMCSampler"]
+
+
+class TuningSection(Section):
+    """Study of a model: trainings with different values, of which the one with the lowest validation loss is chosen."""
+
+    space: SpaceSection
+    """Parameters to vary, and their values."""
+    sampler: Sampler = "tpe"
+    """Chooses the values of the next trial. `grid`: every combination. `random`: independent draws. `tpe`: more draws
+    near good trials, after ten random ones. `GPSampler` and `QMCSampler` are Optuna's samplers of these names."""
+    trials: int = Field(ge=1, le=10_000)
+    """Largest number of trials, each a training."""
+
+    @model_validator(mode="after")
+    def _can_be_searched(self) -> Self:
+        if not self.space.dimensions:
+            said = "the space is empty: name a key of hyperparameters or training with its values, or remove tuning"
+            refuse_at(type(self).__name__, {("space",): said})
+        if self.sampler == "grid":
+            refuse_at(type(self).__name__, dict(self._not_a_grid()))
+        return self
+
+    def _not_a_grid(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        combinations = 1
+        for name, one in self.space.dimensions.items():
+            if (values := one.values()) is None:
+                path = tuple(name.split(".", 1))
+                yield (
+                    ("space", *path),
+                    "sampler grid tries every value, and a range of real numbers has no end: give step, or list "
+                    "choices, or use sampler random or tpe",
+                )
+                return
+            combinations *= len(values)
+        if combinations > self.trials:
+            yield (
+                ("trials",),
+                f"the grid has {combinations:,} combinations, more than trials {self.trials:,}: raise trials, make "
+                "the space smaller, or use sampler random or tpe",
+            )
+
+
+def probes(values: FloatRange | IntRange | Choices) -> Iterator[Scalar]:
+    """Yield values with which a check tries a setting: all values if they are few, else the ends of their range."""
+    every = values.values()
+    yield from values.ends() if every is None or len(every) > _MOST_VALUES else every
+
+
+def _require_range(section: str, low: float, high: float, *, log: bool, stepped: bool) -> None:
+    why: dict[tuple[str | int, ...], str] = {}
+    if low > high:
+        why["low",] = f"low {low:g} is above high {high:g}: swap them"
+    elif log and low <= 0:
+        why["low",] = f"log needs a low above 0, not {low:g}: the logarithm of {low:g} does not exist"
+    if log and stepped:
+        why["step",] = "log and step exclude each other: remove one"
+    refuse_at(section, why)

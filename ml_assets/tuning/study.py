@@ -1,0 +1,143 @@
+"""Study in Optuna's storage: the trial that runs next, and the ends of trials.
+
+A trial is recorded before its training starts. So a study whose process was killed continues: a trial that had begun
+keeps its number and its values, and a finished trial is not repeated. Not here: the training of a trial
+(`pipeline.tune`), the choice among trials (`study_result`).
+"""
+
+import hashlib
+import itertools
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from ml_assets.tuning.spec import Choices, FloatRange, IntRange, Scalar, TuningSection
+from ml_assets.tuning.study_result import METRIC, TrialOutcome
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial, Trial
+
+_NUMBER, _OUTCOME = "number", "outcome"
+"""User attributes of a trial in the storage: its number in the study, and how it ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BegunTrial:
+    """Trial whose training may start or continue."""
+
+    number: int
+    """Number in the study, from 0."""
+    parameters: Mapping[str, Scalar]
+    """`hyperparameters.<key>` or `training.<key>` → value."""
+    in_storage: int
+    """Number in Optuna's storage, which also counts trials without values."""
+
+
+class Study:
+    """Study with a name. Several processes may continue it at once if they call `next` one after the other."""
+
+    def __init__(
+        self, storage: "BaseStorage", name: str, section: TuningSection, seed: int, facts: Mapping[str, str]
+    ) -> None:
+        """Open the study `name`, or create it with `facts` as its attributes. `seed` decides all draws."""
+        import optuna
+
+        self._section, self._seed, self._storage = section, seed, storage
+        self._study = optuna.create_study(
+            storage=storage, study_name=name, direction="minimize", load_if_exists=True
+        )
+        self._id = storage.get_study_id_from_name(name)
+        for key, value in {**facts, "metric": METRIC}.items():
+            self._study.set_user_attr(key, value)
+
+    def next(self) -> BegunTrial | None:
+        """Return a trial that did not end; else begin another. None if all trials ended."""
+        from optuna.trial import TrialState
+
+        begun = 0
+        for one in self._trials():
+            begun += _NUMBER in one.user_attrs
+            if one.state == TrialState.RUNNING and _NUMBER in one.user_attrs:
+                return _begun(one)
+            if one.state == TrialState.RUNNING:  # a kill before it had all its values: it never trained
+                self._study.tell(one.number, state=TrialState.FAIL)
+        combinations = self._combinations() if self._section.sampler == "grid" else None
+        if begun >= (self._section.trials if combinations is None else len(combinations)):
+            return None
+        # A sampler for each number: a process that continues the study draws what the killed process would have drawn.
+        self._study.sampler = self._sampler(begun, combinations)
+        asked = self._study.ask()
+        for name, values in self._section.space.dimensions.items():
+            _suggest(asked, name, values)
+        asked.set_user_attr(_NUMBER, begun)
+        return _begun(self._study.trials[asked.number])
+
+    def end(self, trial: BegunTrial, outcome: TrialOutcome) -> None:
+        """Record the end of `trial`. The first record of a trial counts."""
+        from optuna.trial import TrialState
+
+        known = self._study.trials[trial.in_storage]
+        if known.state != TrialState.RUNNING:
+            return
+        at = self._storage.get_trial_id_from_study_id_trial_number(self._id, trial.in_storage)
+        self._storage.set_trial_user_attr(at, _OUTCOME, json.dumps(asdict(outcome)))
+        if outcome.state == "finished":
+            self._study.tell(trial.in_storage, outcome.validation_loss, skip_if_finished=True)
+        else:
+            self._study.tell(trial.in_storage, state=TrialState.FAIL, skip_if_finished=True)
+
+    def outcomes(self) -> list[TrialOutcome]:
+        """Return the ends of all trials, by number."""
+        ended = [one for one in self._trials() if one.state.is_finished() and _OUTCOME in one.user_attrs]
+        found = [TrialOutcome(**json.loads(one.user_attrs[_OUTCOME])) for one in ended]
+        return sorted(found, key=lambda one: one.number)
+
+    def _trials(self) -> "list[FrozenTrial]":
+        return self._study.get_trials(deepcopy=False)
+
+    def _sampler(self, number: int, combinations: Sequence[dict[str, Scalar]] | None) -> "BaseSampler":
+        from optuna import samplers
+        from optuna.exceptions import ExperimentalWarning
+
+        digest = hashlib.sha256(f"{self._seed}/{number}".encode()).digest()
+        seed = int.from_bytes(digest[:4])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            if combinations is not None:
+                return samplers.PartialFixedSampler(combinations[number], samplers.RandomSampler(seed=seed))
+            match self._section.sampler:
+                case "grid" | "random":
+                    return samplers.RandomSampler(seed=seed)
+                case "tpe":
+                    return samplers.TPESampler(seed=seed)
+                case "GPSampler":
+                    return samplers.GPSampler(seed=seed)
+                case "QMCSampler":  # one sequence for the whole study, at a place that the storage counts
+                    return samplers.QMCSampler(seed=self._seed % 2**32, scramble=True)
+
+    def _combinations(self) -> list[dict[str, Scalar]]:
+        """Return all combinations of the space, in its order, the last parameter changing first."""
+        dimensions = self._section.space.dimensions
+        every = [one.values() or () for one in dimensions.values()]
+        return [dict(zip(dimensions, values, strict=True)) for values in itertools.product(*every)]
+
+
+def _begun(trial: "FrozenTrial") -> BegunTrial:
+    return BegunTrial(
+        number=trial.user_attrs[_NUMBER], parameters=dict(trial.params), in_storage=trial.number
+    )
+
+
+def _suggest(trial: "Trial", name: str, values: FloatRange | IntRange | Choices) -> None:
+    match values:
+        case FloatRange():
+            high = values.high if values.step is None else (values.values() or (values.high,))[-1]
+            trial.suggest_float(name, values.low, high, log=values.log, step=values.step)
+        case IntRange():
+            trial.suggest_int(name, values.low, values.ends()[1], log=values.log, step=values.step)
+        case Choices():
+            trial.suggest_categorical(name, values.choices)

@@ -1,0 +1,119 @@
+"""Result of a study: a document with every trial, the chosen one, and the reason.
+
+Not here: the storage in which a study runs (`study`), the files of the document (`pipeline.tune`).
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self
+
+from ml_assets.tuning.choice import Choice, in_words
+from ml_assets.tuning.spec import Scalar
+from resources.ledger import TrainedOn
+from resources.words import counted
+
+METRIC = "validation_loss"
+"""Metric of every study: the loss by which a training chooses its best step. Less is better."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialOutcome:
+    """End of one trial."""
+
+    number: int
+    """Number of the trial in its study, from 0."""
+    parameters: Mapping[str, Scalar]
+    """`hyperparameters.<key>` or `training.<key>` → value."""
+    state: Literal["finished", "failed"]
+    fingerprint: str = ""
+    """Fingerprint of the trial's training."""
+    validation_loss: float | None = None
+    """Lowest validation loss; None if the trial failed."""
+    epochs: int = 0
+    """Epochs trained."""
+    steps: int = 0
+    seconds: float = 0.0
+    """Wall time of the training loop, over all attempts."""
+    worker_seconds: float = 0.0
+    """Seconds of all workers, over all attempts."""
+    mlflow_run: str = ""
+    """Id of the trial's run in MLflow."""
+    why: str = ""
+    """Reason of a failure; empty for a finished trial."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyResult:
+    """Finished study."""
+
+    study: str
+    """Digest of the study: its snapshot, space, sampler, declared values and code."""
+    name: str
+    """Name of the study in Optuna's storage."""
+    model: str
+    partition: str
+    """Partition of the model whose window was searched on."""
+    snapshot: str
+    """Digest of the snapshot. Trials read its training and validation rows."""
+    window: TrainedOn
+    """Partitions of the snapshot."""
+    sampler: str
+    trials: Sequence[TrialOutcome] = field(hash=False)
+    """All trials that ended, by number."""
+    metric: str = METRIC
+    direction: str = "minimize"
+
+    @property
+    def finished(self) -> list[TrialOutcome]:
+        """Trials that finished, best first; of equal ones the earlier first."""
+        done = [one for one in self.trials if one.state == "finished"]
+        return sorted(done, key=lambda one: (_loss(one), one.number))
+
+    @property
+    def chosen(self) -> TrialOutcome:
+        """Trial with the lowest validation loss. Raises `IndexError` if no trial finished."""
+        return self.finished[0]
+
+    @property
+    def choice(self) -> Choice:
+        """Values of the chosen trial."""
+        return Choice(source=self.digest, parameters=self.chosen.parameters)
+
+    @property
+    def because(self) -> str:
+        """Return the reason of the choice in one sentence."""
+        best, *others = self.finished
+        among = f"of {counted(len(others) + 1, 'finished trial')}"
+        next_best = f"; next is trial {others[0].number} with {_loss(others[0]):.6g}" if others else ""
+        failed = len(self.trials) - len(others) - 1
+        lost = f"; {counted(failed, 'trial')} failed" if failed else ""
+        return (
+            f"trial {best.number} has the lowest validation loss, {_loss(best):.6g}, {among}{next_best}{lost}: "
+            f"{in_words(best.parameters)}"
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the document, 64 hex digits."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """Return the document. `chosen` and `because` in it are for people: they follow from the trials."""
+        facts = asdict(self) | {"chosen": self.chosen.number, "because": self.because}
+        return json.dumps(facts, sort_keys=True, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Inverse of `to_json`."""
+        facts: dict[str, Any] = json.loads(text)
+        del facts["chosen"], facts["because"]
+        facts["window"] = TrainedOn(**facts["window"])
+        facts["trials"] = tuple(TrialOutcome(**one) for one in facts["trials"])
+        return cls(**facts)
+
+
+def _loss(trial: TrialOutcome) -> float:
+    assert trial.validation_loss is not None  # of a finished trial
+    return trial.validation_loss

@@ -1,0 +1,230 @@
+"""A model is chosen: a study whose process is killed continues, its values are trained, a rejected day blocks both."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from torch import nn
+
+from ml_assets.components.tags import DATA_VERSION
+from ml_assets.pipeline.chosen import chosen_for
+from ml_assets.tables.accept import accept_partition
+from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.installation import (
+    STAGES,
+    Installation,
+    facts_of,
+    failure_of,
+    materialized,
+    readings_components,
+)
+from ml_assets_tests.components.model_run import mlflow_run
+from ml_assets_tests.components.readings_pipeline import MODEL, READINGS, WINDOW, Source, days
+from resources.job.events import JOB, RESULT, read_events
+from resources.job.job import TrainingJob, TrainingResult
+
+pytestmark = pytest.mark.timeout(900)  # seven trainings and a kill in one test; a loaded machine needs 300 s
+STUDY = f"{MODEL}/hyperparameters"
+STARTS = [0.0, 18.0, 40.0]
+HELD = 18.0
+"""Value whose training waits as long as the file of `HOLD` exists: the test ends its study meanwhile."""
+HOLD = "TUNING_HOLD"
+HELD_AT = 40
+"""Steps after which it waits."""
+PATIENCE = 180.0
+"""Seconds."""
+TUNING: dict[str, Any] = {
+    "space": {"hyperparameters": {"start": {"kind": "categorical", "choices": STARTS}}},
+    "sampler": "grid",
+    "trials": 3,
+}
+
+
+def build(inputs: Any, *, start: float = 18.0) -> nn.Module:
+    """Return the readings' model, one training of which a file holds up."""
+    model = readings_pipeline.build(inputs, start=start)
+    steps = 0
+
+    def wait(*_: object) -> None:
+        nonlocal steps
+        steps += model.training
+        while start == HELD and steps >= HELD_AT and Path(os.environ[HOLD]).exists():
+            time.sleep(0.05)
+
+    model.register_forward_pre_hook(wait)
+    return model
+
+
+def _components(**tuning: Any) -> Any:
+    changes = {
+        "model": {"function": f"{__name__}.build"},
+        "training": readings_pipeline.PIPELINE["training"] | {"checkpoint_every_steps": 10, "workers": 1},
+        "tuning": TUNING | tuning,
+    }
+    return readings_components(pipeline=changes)
+
+
+def search(home: str) -> None:
+    """Run the study in a process of its own, which the test kills."""
+    result = Installation(Path(home), _components()).run(STUDY)
+    assert result.success, failure_of(result)
+
+
+@pytest.fixture
+def ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _empty_tracker: Path) -> Installation:
+    """Readings and features for two windows, and a training that is held up."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    monkeypatch.setenv(HOLD, str(hold))
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "mlflow.db").write_bytes(_empty_tracker.read_bytes())
+    return Installation(home, _components()).with_tables(1)
+
+
+def _kill_a_study_in_its_second_trial(installation: Installation) -> None:
+    said = installation.settings.home / "said"
+    command = f"from {__name__} import search; search({str(installation.settings.home)!r})"
+    with said.open("wb") as output:
+        study = subprocess.Popen(
+            [sys.executable, "-c", command],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    deadline = time.monotonic() + PATIENCE
+    while not any(
+        event.kind == "checkpoint" and job.hyperparameters["start"] == HELD
+        for folder, job in _trainings(installation).items()
+        for event in read_events(folder)
+    ):
+        assert study.poll() is None, said.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    study.send_signal(signal.SIGKILL)
+    study.wait()
+
+
+def _trainings(installation: Installation) -> dict[Path, TrainingJob]:
+    files = (installation.settings.artifacts_folder / "training" / MODEL).glob(f"*/{JOB}")
+    return {file.parent: TrainingJob.from_json(file.read_text()) for file in files}
+
+
+class _WithoutHoldout:
+    """The real launcher, after the shards and the index of the holdout were deleted."""
+
+    def __init__(self, launcher: Any) -> None:
+        self._launcher = launcher
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._launcher, name)
+
+    def run(self, job: TrainingJob, *arguments: Any, **named: Any) -> TrainingResult:
+        for file in Path(job.snapshot).glob("holdout*"):
+            file.unlink()
+        return self._launcher.run(job, *arguments, **named)
+
+
+def _spoil(source: Source, day: str, value: float) -> Callable[[], None]:
+    def wrong(rows: pl.DataFrame) -> pl.DataFrame:
+        return rows.with_columns(pl.lit(value).alias("load"))
+
+    source.spoiled[day] = wrong
+    return lambda: source.spoiled.clear()
+
+
+def test_a_killed_study_continues_and_its_values_are_trained(ready: Installation, source: Source) -> None:
+    """Neither lost nor repeated: the first trial is not trained again, the second resumes from its checkpoint."""
+    _kill_a_study_in_its_second_trial(ready)
+    Path(os.environ[HOLD]).unlink()
+    before = {
+        folder: (folder / RESULT).stat().st_mtime_ns
+        for folder in _trainings(ready)
+        if (folder / RESULT).exists()
+    }
+    assert len(before) == 1
+    launcher = ready.platform.launcher
+    ready.platform.__dict__["launcher"] = _WithoutHoldout(launcher)
+    result = ready.run(STUDY)
+    assert result.success, failure_of(result)
+    ready.platform.__dict__["launcher"] = launcher
+    found = materialized(result, STUDY)[None]
+    assert found.tags is not None
+    facts = {name: value.value for name, value in found.metadata.items()}
+    rows = [record.data for record in found.metadata["trials"].records]
+    assert [(row["trial"], row["hyperparameters.start"]) for row in rows] == list(enumerate(STARTS))
+    best = min(rows, key=lambda row: row["validation loss"])
+    assert [row["result"] for row in rows] == ["chosen" if row is best else "finished" for row in rows]
+    assert facts["chosen"] == {"hyperparameters.start": best["hyperparameters.start"]}
+    assert facts["chosen because"].startswith(f"trial {best['trial']} has the lowest validation loss, ")
+    trained = {job.hyperparameters["start"]: folder for folder, job in _trainings(ready).items()}
+    assert sorted(trained) == STARTS
+    results = {start: TrainingResult.read(folder / RESULT) for start, folder in trained.items()}
+    assert results[HELD].attempts >= 2
+    assert min(results[HELD].resumed_from_steps) > 0
+    assert {folder: (folder / RESULT).stat().st_mtime_ns for folder in before} == before
+
+    # The same study again has nothing to train, and the same result.
+    again = materialized(ready.run(STUDY), STUDY)[None]
+    assert again.tags is not None
+    assert again.tags[DATA_VERSION] == found.tags[DATA_VERSION]
+    assert _trainings(ready).keys() == set(trained.values())
+
+    # The trial of the newest window is the training of the model with its values.
+    day = facts["partition"]
+    assert day == days(WINDOW + 1)[-1]
+    chosen = best["hyperparameters.start"]
+    trained_day = ready.train(day)
+    model = facts_of(trained_day, day)
+    assert model[STAGES[1]]["reused"] is True
+    assert model[STAGES[1]]["study"] == facts["study_result"]
+    assert model[STAGES[1]]["weights"] == results[chosen].weights_sha256
+    run = mlflow_run(ready, model[STAGES[1]]["mlflow/run"])
+    parent = mlflow_run(ready, run.data.tags["mlflow.parentRunId"])
+    assert parent.info.run_name == f"{day} study"
+    assert parent.info.status == "FINISHED"
+    made = materialized(trained_day, STAGES[1])[day].tags or {}
+    assert made[f"dagster/input_data_version/{STUDY}"] == found.tags[DATA_VERSION]
+
+    # A rejected day blocks the study as it blocks training, also after the values were chosen.
+    rejected = days(WINDOW + 1)[5]
+    mend = _spoil(source, rejected, -1.0)
+    assert not ready.run(READINGS, partition=rejected).success
+    refused = f"{READINGS} {rejected} (is rejected: out_of_range in load"
+    assert refused in failure_of(ready.run(STUDY))
+    assert refused in failure_of(ready.train(day))
+    mend()
+    platform = ready.platform
+    accept_partition(platform.lake, platform.ledger, READINGS, rejected, "ada", "the sensor was turned")
+
+    # Another space: the values that were chosen from the old one do not count.
+    elsewhere = {"hyperparameters": {"start": {"kind": "float", "low": 60, "high": 80}}}
+    *_, narrower = _components(space=elsewhere, sampler="tpe")
+    declared = chosen_for(narrower.spec, platform)
+    assert declared is not None
+    assert declared.choice is None
+    assert "is not in the declared space any more, so the declared values are used" in declared.says
+
+
+def test_a_study_whose_trials_all_fail_names_the_first(ready: Installation) -> None:
+    """And so do rows that are not there: both before anything is chosen."""
+    Path(os.environ[HOLD]).unlink()
+    wild = ready.declared_as(
+        _components(
+            space={"hyperparameters": {"start": {"kind": "categorical", "choices": [1e30, "high"]}}}, trials=2
+        )
+    )
+    said = failure_of(wild.run(STUDY))
+    assert said.startswith(
+        f"none of 2 trials of {MODEL} finished. Trial 0 (hyperparameters.start=1e+30): Diverged: "
+    )
+    empty = Installation(ready.settings.home / "empty", _components())
+    assert "main holds no partition of features/shifts" in failure_of(empty.run(STUDY))

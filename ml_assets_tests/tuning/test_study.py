@@ -1,0 +1,142 @@
+"""Studies in Optuna's storage: killed at any moment, they neither lose nor repeat a trial, and draw the same values."""
+
+from typing import Any
+
+import optuna
+import pytest
+from optuna.storages import RDBStorage
+
+from ml_assets.tuning.spec import TuningSection
+from ml_assets.tuning.study import BegunTrial, Study
+from ml_assets.tuning.study_result import StudyResult, TrialOutcome
+from resources.addresses import Address
+from resources.ledger import TrainedOn
+from resources.studies import open_storage
+
+SPACE: dict[str, Any] = {
+    "hyperparameters": {
+        "hidden": {"kind": "int", "low": 8, "high": 128, "log": True},
+        "activation": {"kind": "categorical", "choices": ["relu", "gelu", None]},
+    },
+    "training": {
+        "learning_rate": {"kind": "float", "low": 1e-4, "high": 0.1, "log": True},
+        "category_dropout": {"kind": "float", "low": 0.0, "high": 0.5, "step": 0.1},
+    },
+}
+GRID: dict[str, Any] = {
+    "hyperparameters": {"hidden": {"kind": "int", "low": 8, "high": 24, "step": 8}},
+    "training": {"category_dropout": {"kind": "float", "low": 0.0, "high": 0.1, "step": 0.1}},
+}
+SAMPLERS = ["random", "tpe", "GPSampler", "QMCSampler", "grid"]
+
+
+def _section(sampler: str, trials: int = 6) -> TuningSection:
+    space = GRID if sampler == "grid" else SPACE
+    return TuningSection.model_validate({"space": space, "sampler": sampler, "trials": trials})
+
+
+def _study(storage: RDBStorage, section: TuningSection, name: str) -> Study:
+    """Open the study as a new process does."""
+    return Study(storage, name, section, 7, {"model": "shop"})
+
+
+def _ended(trial: BegunTrial) -> TrialOutcome:
+    """Return an outcome that depends on the values alone; every fifth trial fails."""
+    common: dict[str, Any] = {"number": trial.number, "parameters": trial.parameters}
+    if trial.number % 5 == 4:
+        return TrialOutcome(**common, state="failed", why="Diverged: the loss was nan")
+    loss = sum(float(value) for value in trial.parameters.values() if isinstance(value, int | float))
+    return TrialOutcome(**common, state="finished", validation_loss=loss)
+
+
+def _outcomes(
+    storage: RDBStorage, section: TuningSection, name: str, killed_at: frozenset[int] = frozenset()
+) -> list[TrialOutcome]:
+    """Run a study to its end. At the trials of `killed_at` its process dies: while the trial trains and, if the next
+    one is also named, before another trial has its values."""
+    study = _study(storage, section, name)
+    left = set(killed_at)
+    while (trial := study.next()) is not None:
+        if trial.number in left:
+            left.remove(trial.number)
+            if trial.number + 1 in left:
+                optuna.load_study(study_name=name, storage=storage).ask()
+            study = _study(storage, section, name)
+            assert study.next() == trial
+        study.end(trial, _ended(trial))
+        study.end(trial, _ended(trial))  # a second process that followed the same trial
+    return study.outcomes()
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> RDBStorage:
+    """SQLite, as a run opens it."""
+    return open_storage(Address(f"sqlite:///{tmp_path_factory.mktemp('studies')}/studies.db"))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_killed_study_ends_like_an_unbroken_one(sampler: str, storage: RDBStorage) -> None:
+    section = _section(sampler)
+    unbroken = _outcomes(storage, section, f"unbroken-{sampler}")
+    assert _outcomes(storage, section, f"killed-{sampler}", frozenset({0, 3, 4})) == unbroken
+    assert [one.number for one in unbroken] == list(range(6))
+    for one in unbroken:
+        assert section.space.holds(one.parameters)
+    different = {tuple(one.parameters.items()) for one in unbroken}
+    assert len(different) == len(unbroken)
+
+
+def test_tpe_draws_near_good_trials_also_after_a_kill(storage: RDBStorage) -> None:
+    """From the eleventh trial on, its draws depend on the trials before."""
+    section = _section("tpe", 14)
+    assert _outcomes(storage, section, "tpe-killed", frozenset({11, 12})) == _outcomes(
+        storage, section, "tpe-whole"
+    )
+
+
+def test_more_trials_continue_the_same_study(storage: RDBStorage) -> None:
+    few = _outcomes(storage, _section("tpe", 3), "more")
+    more = _outcomes(storage, _section("tpe", 5), "more")
+    assert more[:3] == few
+    assert len(more) == 5
+    assert _outcomes(storage, _section("tpe", 3), "more") == more
+
+
+def test_another_seed_draws_other_values(storage: RDBStorage) -> None:
+    drawn = [Study(storage, f"seed-{seed}", _section("random"), seed, {}).next() for seed in (1, 2)]
+    first, second = (one.parameters for one in drawn if one is not None)
+    assert first != second
+
+
+def _result(*trials: TrialOutcome) -> StudyResult:
+    return StudyResult(
+        study="1" * 64,
+        name="shop-1",
+        model="shop",
+        partition="2024-01-20",
+        snapshot="2" * 64,
+        window=TrainedOn(commit="c", table="features/shop", first="a", last="b", partitions=2),
+        sampler="tpe",
+        trials=trials,
+    )
+
+
+def _finished(number: int, loss: float) -> TrialOutcome:
+    parameters = {"training.learning_rate": 0.1 * (number + 1)}
+    return TrialOutcome(number=number, parameters=parameters, state="finished", validation_loss=loss)
+
+
+def test_the_lowest_loss_is_chosen_and_of_equal_ones_the_first() -> None:
+    failed = TrialOutcome(number=3, parameters={}, state="failed", why="Diverged")
+    result = _result(_finished(0, 0.5), _finished(1, 0.25), _finished(2, 0.25), failed)
+    assert result.chosen.number == 1
+    assert result.because == (
+        "trial 1 has the lowest validation loss, 0.25, of 3 finished trials; next is trial 2 with 0.25; 1 trial "
+        "failed: training.learning_rate=0.2"
+    )
+    assert result.choice.source == result.digest
+    assert result.choice.of("training") == {"learning_rate": 0.2}
+    again = StudyResult.from_json(result.to_json())
+    assert again == result
+    assert again.digest == result.digest
+    assert _result(_finished(0, 0.5)).digest != result.digest
