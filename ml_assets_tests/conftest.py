@@ -19,6 +19,7 @@ NAMED_ONLY = tuple(
         "browser",
         "cli/end_to_end",
         "cluster",
+        "cluster/flights",
         "cluster/queues",
         "components/end_to_end",
         "drills",

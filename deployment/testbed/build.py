@@ -4,6 +4,7 @@ Here: the build and its cache. The key of the cache is the pinned version and a 
 result. go.sum makes the toolchain check every download. Not here: running the programs.
 """
 
+import ast
 import hashlib
 import os
 import re
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deployment.testbed.files import locked
+from ml_assets.code.syntax import is_docstring
 
 MODULES = Path(__file__).parent / "modules"
 CACHE_VARIABLE = "ML_ASSETS_BUILD_CACHE"
@@ -109,6 +111,19 @@ def kept(name: str, key: str, make: Callable[[Path, Path], None]) -> Path:
                 make(Path(scratch), aside)
                 aside.rename(folder)
     return folder
+
+
+def recipe_of(file: Path) -> str:
+    """Return the part of a Python file, shell script or Dockerfile that can change its result, for a key of the cache:
+    no docstrings, layout or lines of comment. Clearer docstrings rebuilt 5 GB of layers three times in a day.
+    """
+    if file.suffix != ".py":
+        return "\n".join(line for line in file.read_text().splitlines() if not line.lstrip().startswith("#"))
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [one for one in node.body if not is_docstring(one)]
+    return ast.dump(tree)
 
 
 def cache_folder() -> Path:

@@ -49,7 +49,7 @@ def pytest_report_header() -> str:
     return f"cluster: Kubernetes {running.server_version()}; {'; '.join(about)}"
 
 
-_TOGETHER = ("test_flights", "test_one_click", "test_images", "test_manifests", "test_leaves_nothing")
+_TOGETHER = ("test_images", "test_one_click", "test_manifests", "test_leaves_nothing")
 """Modules whose tests share what takes long to make."""
 
 

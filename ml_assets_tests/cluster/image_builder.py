@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deployment.testbed.build import cache_folder
+from deployment.testbed.build import cache_folder, recipe_of
 from deployment.testbed.cluster.commands import run, succeeds
 from deployment.testbed.cluster.layers import Layer
 from deployment.testbed.files import locked
@@ -167,9 +167,7 @@ def image_builder(base: str, archive: Path) -> Iterator[ImageBuilder]:
 def _store(archive: Path) -> Path:
     """Return the folder for package layers on this base. Its name is a digest of the recipe and the locked packages."""
     made_of = [RECIPES / name for name in ("Dockerfile", "install.sh", *(f"{name}.txt" for name in NAMES))]
-    recipe = "\0".join(
-        (sys.version, str(archive), *(file.read_text() for file in (*made_of, Path(packages.__file__))))
-    )
+    recipe = "\0".join((sys.version, str(archive), *map(recipe_of, (*made_of, Path(packages.__file__)))))
     store = cache_folder() / f"packages-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     if not store.exists():
         for old in cache_folder().glob("packages-*"):

@@ -189,6 +189,7 @@ def kubeconfig_of(cluster: ClusterEnvironment, account: str, folder: Path) -> Pa
         ],
         "users": [{"name": account, "user": {"token": token}}],
         "contexts": [{"name": account, "context": {"cluster": "c", "user": account}}],
+        "current-context": account,
     }
     path = folder / account
     path.write_text(json.dumps(facts))

@@ -1,5 +1,5 @@
 """The sentence the project exists for, on real servers, by one click: materializing the model validates its inputs in
-lakeFS, trains in pods on two nodes, and registers what they learned.
+lakeFS, trains in pods on two nodes, and registers what they learned. Another click ends a run.
 """
 
 import re
@@ -13,15 +13,22 @@ from ml_assets_tests.cluster.cluster_installation import ClusterInstallation, cl
 
 pytestmark = pytest.mark.timeout(900)
 
-WEEK = "2024-01-01"
+WEEK, NEXT_WEEK = "2024-01-01", "2024-01-08"
+GONE_SECONDS = 10.0
 FIVE_STEPS = ["validate_inputs", "snapshot", "train", "evaluate", "register"]
 
 
+@pytest.fixture(scope="module")
+def tables(installation: ClusterInstallation) -> None:
+    """Sales and their features, for a model of either week."""
+    installation.run("launch", "datasets/sales", f"2023-01-02..{NEXT_WEEK}")
+    installation.run("launch", "features/sales_features", f"2023-01-30..{NEXT_WEEK}")
+
+
+@pytest.mark.usefixtures("tables")
 def test_one_click_trains_in_two_pods_on_two_nodes_and_registers(
     installation: ClusterInstallation, pages: Pages, dagster: Dagster
 ) -> None:
-    installation.run("launch", "datasets/sales", f"2023-01-02..{WEEK}")
-    installation.run("launch", "features/sales_features", f"2023-01-30..{WEEK}")
     run_id = click(pages, dagster, "store_demand", WEEK, "cluster-click")
 
     nodes: set[str] = set()
@@ -47,3 +54,24 @@ def test_one_click_trains_in_two_pods_on_two_nodes_and_registers(
     pages.shows(WEEK)
     pages.picture("cluster-asset-registered-model")
     assert installation.left() == []
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_run_terminated_on_its_page_leaves_nothing_on_the_cluster(
+    installation: ClusterInstallation, pages: Pages, dagster: Dagster
+) -> None:
+    """Ten seconds after the click, no pod and no Job of the training is left."""
+    run_id = click(pages, dagster, "store_demand", NEXT_WEEK, "cluster-terminate")
+    pages.open_run(run_id)
+    waited_for(
+        lambda: len(installation.nodes()) == 2, "two pods", 600, lambda: dagster.messages(run_id)[-3000:]
+    )
+    pages.terminate("cluster-terminate-asked")
+    took = waited_for(
+        lambda: not installation.left(), "nothing to be left", GONE_SECONDS, lambda: str(installation.left())
+    )
+    assert took < GONE_SECONDS
+    run = dagster.wait_for_run(run_id)
+    assert run.status == "CANCELED", dagster.messages(run_id)[-3000:]
+    pages.shows(re.compile("^Canceled$"))
+    pages.picture("cluster-terminated")

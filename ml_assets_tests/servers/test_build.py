@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployment.testbed.build import CACHE_VARIABLE, MODULES, BuildFailed, build, read_module
+from deployment.testbed.build import CACHE_VARIABLE, MODULES, BuildFailed, build, read_module, recipe_of
 
 PROGRAM = 'package main\n\nvar Word = "unset"\n\nfunc main() { println(Word) }\n'
 GO_MOD = """module example.org/pinned
@@ -54,6 +54,29 @@ def test_whatever_decides_the_result_is_part_of_its_name(modules: Path, file: st
     path = modules / "hello" / file
     path.write_text(path.read_text() + " -s\n" if file == "ldflags" else path.read_text() + "// more\n")
     assert read_module("hello", modules).key != before
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "clearer", "other"),
+    [
+        (
+            "made.py",
+            '"""Old."""\nuser = 1\n',
+            '"""New words."""\n# Why.\nuser  = 1\n',
+            '"""Old."""\nuser = 2\n',
+        ),
+        ("Dockerfile", "# Old.\nUSER 1\n", "# New\n# words.\nUSER 1\n", "# Old.\nUSER 2\n"),
+    ],
+)
+def test_clearer_words_in_a_recipe_build_nothing_again(
+    tmp_path: Path, name: str, text: str, clearer: str, other: str
+) -> None:
+    def recipe(written: str) -> str:
+        (tmp_path / name).write_text(written)
+        return recipe_of(tmp_path / name)
+
+    assert recipe(text) == recipe(clearer)
+    assert recipe(text) != recipe(other)
 
 
 def test_a_build_that_fails_is_quoted_and_leaves_nothing(modules: Path, tmp_path: Path) -> None:

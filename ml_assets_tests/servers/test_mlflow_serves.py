@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -22,9 +21,6 @@ from ml_assets_tests.release.conftest import bundle, contents, rows, store
 
 __all__ = ["bundle", "contents", "rows", "store"]  # fixtures
 
-MANAGER = "virtualenv" if shutil.which("pyenv") else "uv"
-"""`virtualenv` finds its Python by pyenv alone."""
-
 
 @pytest.fixture
 def served(bundle: Bundle, tmp_path: Path) -> Iterator[str]:
@@ -36,7 +32,7 @@ def served(bundle: Bundle, tmp_path: Path) -> Iterator[str]:
     log = tmp_path / "log.txt"
     with log.open("w") as output:
         server = subprocess.Popen(
-            [*command, "--env-manager", MANAGER, "--port", str(port)],
+            [*command, "--env-manager", "uv", "--port", str(port)],
             env={
                 **os.environ,
                 "MLFLOW_ENV_ROOT": str(tmp_path / "envs"),

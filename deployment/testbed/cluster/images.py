@@ -12,7 +12,7 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployment.testbed.build import kept
+from deployment.testbed.build import kept, recipe_of
 from deployment.testbed.cluster.commands import CommandFailed, run
 
 PACKAGES = ("ca-certificates", "python3", "python3-venv")
@@ -54,7 +54,7 @@ def release() -> str:
 def make() -> Images:
     """Return both archives; make them first if the cache lacks them (about a minute). Raise `CommandFailed`."""
     base = f"localhost/ml-assets/base:{release()}"
-    recipe = "\0".join((base, *PACKAGES, str(USER), PAUSE_SOURCE.read_text(), Path(__file__).read_text()))
+    recipe = "\0".join((base, PAUSE_SOURCE.read_text(), recipe_of(Path(__file__))))
 
     def fill(scratch: Path, folder: Path) -> None:
         _make_pause(scratch / "pause", folder / "pause.tar")

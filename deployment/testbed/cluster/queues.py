@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from deployment.testbed.build import MODULES, build, kept, read_module
+from deployment.testbed.build import MODULES, build, kept, read_module, recipe_of
 from deployment.testbed.cluster import images, parts
 from deployment.testbed.cluster.commands import CommandFailed, run
 from deployment.testbed.cluster.record import Record
@@ -71,7 +71,7 @@ def _made(held: Record) -> tuple[str, Path, Path]:
     module = read_module("kueue")
     program = build("kueue") / "kueue"
     image = f"localhost/ml-assets/kueue:{module.version}"
-    recipe = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+    recipe = hashlib.sha256(recipe_of(Path(__file__)).encode()).hexdigest()[:12]
 
     def fill(scratch: Path, folder: Path) -> None:
         images.make_program(scratch / "root", image, program, folder / "image.tar")
