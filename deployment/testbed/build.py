@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deployment.testbed.files import locked
-from ml_assets.code.syntax import is_docstring
 
 MODULES = Path(__file__).parent / "modules"
 CACHE_VARIABLE = "ML_ASSETS_BUILD_CACHE"
@@ -122,8 +121,12 @@ def recipe_of(file: Path) -> str:
     tree = ast.parse(file.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [one for one in node.body if not is_docstring(one)]
+            node.body = [one for one in node.body if not _is_docstring(one)]
     return ast.dump(tree)
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def cache_folder() -> Path:
