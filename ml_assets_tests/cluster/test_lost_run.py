@@ -13,7 +13,7 @@ from deployment.testbed.servers import Servers
 from ml_assets_tests.cluster import run_location
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment, waited_for
 from ml_assets_tests.cluster.dagster_on_cluster import ACCOUNTS, DagsterOnCluster, dagster_on_cluster
-from ml_assets_tests.cluster.launched_job import metric_steps, settings_of
+from ml_assets_tests.cluster.launched_job import logged_steps, settings_of
 from ml_assets_tests.cluster.unhurried_model import MOUNT, NOW
 from ml_assets_tests.components.installation import Installation, key_of
 from ml_assets_tests.components.readings_pipeline import WINDOW, days
@@ -151,6 +151,6 @@ def assert_no_step_twice(installation: Installation, model: str, training: str) 
     folder = installation.platform.artifacts.pull(f"training/{model}/{training}", [EVENTS, RESULT])
     result = TrainingResult.read(folder / RESULT)
     assert (result.attempts, result.resumed_from_steps) == (1, ())
-    steps = metric_steps(read_events(folder))
+    steps = logged_steps(read_events(folder))
     assert steps == sorted(set(steps))
     assert len(steps) == result.steps
