@@ -102,6 +102,13 @@ class _TrialPage:
         self._context.log_event(dg.AssetObservation(self._asset, metadata=facts))
 
 
+def _saved(result: StudyResult) -> dict[str, Any]:
+    if result.pruner == "none":
+        return {}
+    saved, budget = result.epochs_saved
+    return {"epochs saved": f"{saved:,} of {budget:,} ({saved / budget:.0%}) by pruner {result.pruner}"}
+
+
 def _shown(result: StudyResult, document: str) -> dict[str, Any]:
     best = result.chosen
     assert best.validation_loss is not None  # of a finished trial
@@ -121,6 +128,7 @@ def _shown(result: StudyResult, document: str) -> dict[str, Any]:
         "chosen because": result.because,
         "best validation loss": readable(best.validation_loss),
         "trials": table_of(rows),
+        **_saved(result),
         "partition": result.partition,
         "worker hours": readable(sum(one.worker_seconds for one in result.trials) / 3600),
         "study": result.study,

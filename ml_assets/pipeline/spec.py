@@ -303,6 +303,12 @@ class PipelineSpec(Section):
     @model_validator(mode="after")
     def _a_study_varies_what_the_training_takes(self) -> Self:
         if self.tuning is not None:
+            if self.model.script and self.tuning.pruner != "none":
+                said = (
+                    f"a pruner stops the platform's training loop after an epoch, and {self.model.script} has its own: "
+                    "set pruner: none"
+                )
+                refuse_at(type(self).__name__, {("tuning", "pruner"): said})
             begin = ("tuning", "space")
             refuse_at(
                 type(self).__name__, {(*begin, *path): said for path, said in self._untrainable(self.tuning)}

@@ -1,6 +1,7 @@
 """Step 3: launch the job, show its metrics while it runs, and wait for its result."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from ml_assets.pipeline.spending import spent
 from ml_assets.pipeline.values import InitialVersion, TrainedModel, TrainingSet
 from ml_assets.pipeline.window import require_nothing_rejected_since
 from resources.environment import environment_facts
-from resources.job.events import EVENTS, read_events, training_folder_name
+from resources.job.events import EVENTS, TrainingEvent, read_events, training_folder_name
 from resources.job.training_settings import OF_SCRIPTS
 from resources.launcher.resource_profile import ResourceProfile
 from resources.mlflow_client import TrackerError
@@ -30,6 +31,15 @@ class PartOfStudy:
     """Id of the study's run in MLflow; empty if MLflow was away when the study began."""
     name: str
     """Name of the trial's run for people."""
+    after_epoch: Callable[[int, float], None]
+    """Called with the number of an epoch and the lowest validation loss so far. If it raises, the workers save a
+    checkpoint at the same step and end, and the exception is raised again."""
+
+    def hear(self, event: TrainingEvent) -> None:
+        """Take an event of the workers. Epochs of a script may lack a loss; these are not compared."""
+        epoch, loss = (event.values.get(name) for name in ("epoch", "best_validation_loss"))
+        if event.kind == "epoch" and epoch is not None and loss is not None and math.isfinite(loss):
+            self.after_epoch(int(epoch), float(loss))
 
 
 def train_model(
@@ -60,10 +70,20 @@ def train_model(
     profile = spec.resources.of(job.partition, resources)
     with platform.tracker.start(tracking_facts(spec, platform, training_set, profile, study)) as tracked:
         report = LiveReport(page, tracked)
-        report.catch_up(read_events(folder))
+        before = read_events(folder)
+        report.catch_up(before)
         price = platform.settings.gpu_hour_price
+
+        def hear(event: TrainingEvent) -> None:
+            report.event(event)
+            if study is not None:
+                study.hear(event)
+
         try:
-            result = platform.launcher.run(job, folder, report.event, page.info, profile, run_id)
+            if study is not None:  # its process may have died before it compared them
+                for event in before:
+                    study.hear(event)
+            result = platform.launcher.run(job, folder, hear, page.info, profile, run_id)
         except BaseException:  # also after a cancellation: its hours were paid
             report.tell_spent(price)
             with suppress(TrackerError):  # the next start of this training records it again

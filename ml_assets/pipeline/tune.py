@@ -37,6 +37,7 @@ from resources.job.errors import (
     OutOfDisk,
     OutOfMemory,
 )
+from resources.job.events import read_events, training_folder_name
 from resources.mlflow_client import TrackerUnavailable
 from resources.platform import Platform
 from resources.tracker import RunFacts
@@ -53,6 +54,17 @@ class NothingToSearchOn(BuildRefused):
 
 class NoTrialFinished(BuildRefused):
     """Every trial of a study failed."""
+
+
+class TrialPaused(BaseException):
+    """The pruner stopped a trial: its workers save a checkpoint and end. Only the study handles it.
+
+    Not an `Exception`, so that MLflow shows the run as KILLED, which may go on, not as FAILED.
+    """
+
+    def __init__(self, epoch: int, validation_loss: float) -> None:
+        super().__init__(f"paused after epoch {epoch} with validation loss {validation_loss:.6g}")
+        self.epoch, self.validation_loss = epoch, validation_loss
 
 
 class StudyPage(Protocol):
@@ -91,7 +103,7 @@ def run_study(
     name = f"{spec.name}-{digest[:12]}"
     facts = {"model": spec.name, "partition": partition, "snapshot": frozen.job.snapshot_digest}
     with platform.ledger.turn("studies"):  # processes that create the tables or the study together would fail
-        study = Study(platform.studies, name, tuning, spec.seed, facts)
+        study = Study(platform.studies, name, tuning, spec.seed, facts, _most_epochs(spec, tuning))
     page.info(f"study {name} on {len(keys)} partitions up to {partition}: {tuning.trials} trials at most")
     with platform.tracker.start(_tracking_facts(spec, platform, frozen, digest, tuning)) as tracked:
         parent = ""
@@ -102,7 +114,7 @@ def run_study(
                 trial = study.next()
             if trial is None:
                 break
-            outcome = _train(spec, platform, frozen, digest, trial, page, parent, run_id, resources)
+            outcome = _train(spec, platform, frozen, digest, study, trial, page, parent, run_id, resources)
             study.end(trial, outcome)
             page.info(_said(outcome))
         require_nothing_rejected_since(platform, frozen)
@@ -114,6 +126,7 @@ def run_study(
             snapshot=frozen.job.snapshot_digest,
             window=frozen.trained_on,
             sampler=tuning.sampler,
+            pruner=tuning.pruner,
             trials=tuple(study.outcomes()),
         )
         if not result.finished:
@@ -133,6 +146,7 @@ def study_digest(frozen: TrainingSet, tuning: TuningSection) -> str:
         "job": frozen.job.fingerprint,
         "space": tuning.space.model_dump(mode="json"),
         "sampler": tuning.sampler,
+        "pruner": tuning.pruner,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -166,6 +180,7 @@ def _train(
     platform: Platform,
     frozen: TrainingSet,
     digest: str,
+    study: Study,
     trial: BegunTrial,
     page: StudyPage,
     parent: str,
@@ -177,7 +192,15 @@ def _train(
         "number": trial.number,
         "parameters": dict(trial.parameters),
         "fingerprint": training_set.job.fingerprint,
+        "most_epochs": training_set.job.settings.epochs,
     }
+
+    def after_epoch(epoch: int, validation_loss: float) -> None:
+        # After the last epoch there is nothing left to save.
+        pauses = study.should_pause(trial, epoch, validation_loss)
+        if pauses and epoch < training_set.job.settings.epochs:
+            raise TrialPaused(epoch, validation_loss)
+
     page.info(f"trial {trial.number}: {in_words(trial.parameters)}")
     try:
         trained = train_model(
@@ -187,7 +210,20 @@ def _train(
             page.of_trial(trial.number),
             run_id=run_id,
             resources=resources,
-            study=PartOfStudy(run=parent, name=f"{frozen.job.partition} trial {trial.number}"),
+            study=PartOfStudy(
+                run=parent,
+                name=f"{frozen.job.partition} trial {trial.number}",
+                after_epoch=after_epoch,
+            ),
+        )
+    except TrialPaused as paused:
+        return TrialOutcome(
+            **common,
+            state="paused",
+            validation_loss=paused.validation_loss,
+            # The workers train on until the signal arrives.
+            epochs=max([paused.epoch, *_epochs(platform, training_set)]),
+            why=f"{paused}",
         )
     except OF_THE_VALUES as error:
         return TrialOutcome(**common, state="failed", why=f"{type(error).__name__}: {error}")
@@ -208,6 +244,12 @@ def _train(
     )
 
 
+def _epochs(platform: Platform, training_set: TrainingSet) -> list[int]:
+    """Return the numbers of the epochs that the workers of a training have reported."""
+    events = read_events(platform.artifacts.folder(training_folder_name(training_set.job)))
+    return [int(event.values["epoch"]) for event in events if event.kind == "epoch"]
+
+
 def trial_set(spec: PipelineSpec, frozen: TrainingSet, digest: str, trial: BegunTrial) -> TrainingSet:
     """Return the training set of a trial: the study's snapshot, with the trial's values in the job."""
     choice = Choice(source=digest, parameters=trial.parameters)
@@ -221,7 +263,7 @@ def trial_set(spec: PipelineSpec, frozen: TrainingSet, digest: str, trial: Begun
 def _tracking_facts(
     spec: PipelineSpec, platform: Platform, frozen: TrainingSet, digest: str, tuning: TuningSection
 ) -> RunFacts:
-    params = {"sampler": tuning.sampler, "trials": tuning.trials}
+    params = {"sampler": tuning.sampler, "pruner": tuning.pruner, "trials": tuning.trials}
     params |= {f"space.{name}": one.model_dump_json() for name, one in tuning.space.dimensions.items()}
     return RunFacts(
         experiment=spec.name,
@@ -240,10 +282,14 @@ def _tracking_facts(
     )
 
 
+def _most_epochs(spec: PipelineSpec, tuning: TuningSection) -> int:
+    """Return the largest number of epochs of a trial."""
+    values = tuning.space.training.get("epochs")
+    return max([spec.training.epochs] if values is None else [int(end or 0) for end in values.ends()])
+
+
 def _said(outcome: TrialOutcome) -> str:
-    ended = (
-        f"validation loss {outcome.validation_loss:.6g}"
-        if outcome.validation_loss is not None
-        else f"failed: {outcome.why}"
-    )
-    return f"trial {outcome.number}: {ended}"
+    if outcome.state == "finished":
+        return f"trial {outcome.number}: validation loss {outcome.validation_loss:.6g}"
+    failed = "failed: " * (outcome.state == "failed")
+    return f"trial {outcome.number}: {failed}{outcome.why}"

@@ -152,6 +152,7 @@ class SpaceSection(Section):
 
 
 Sampler = Literal["grid", "random", "tpe", "GPSampler", "QMCSampler"]
+Pruner = Literal["none", "median", "successive_halving", "hyperband"]
 
 
 class TuningSection(Section):
@@ -162,6 +163,10 @@ class TuningSection(Section):
     sampler: Sampler = "tpe"
     """Chooses the values of the next trial. `grid`: every combination. `random`: independent draws. `tpe`: more draws
     near good trials, after ten random ones. `GPSampler` and `QMCSampler` are Optuna's samplers of these names."""
+    pruner: Pruner = "none"
+    """Pauses a trial with a checkpoint if its validation loss after an epoch is bad. `median`: worse than the median of
+    the other trials. `successive_halving`: not in the better half after 1/9, 2/9, 4/9 and 8/9 of the epochs.
+    `hyperband`: groups of trials that are thinned to a third, each from another epoch on."""
     trials: int = Field(ge=1, le=10_000)
     """Largest number of trials, each a training."""
 

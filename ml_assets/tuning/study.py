@@ -17,6 +17,7 @@ from ml_assets.tuning.spec import Choices, FloatRange, IntRange, Scalar, TuningS
 from ml_assets.tuning.study_result import METRIC, TrialOutcome
 
 if TYPE_CHECKING:
+    from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial, Trial
@@ -41,14 +42,27 @@ class Study:
     """Study with a name. Several processes may continue it at once if they call `next` one after the other."""
 
     def __init__(
-        self, storage: "BaseStorage", name: str, section: TuningSection, seed: int, facts: Mapping[str, str]
+        self,
+        storage: "BaseStorage",
+        name: str,
+        section: TuningSection,
+        seed: int,
+        facts: Mapping[str, str],
+        most_epochs: int,
     ) -> None:
-        """Open the study `name`, or create it with `facts` as its attributes. `seed` decides all draws."""
+        """Open the study `name`, or create it with `facts` as its attributes.
+
+        `seed` decides all draws, `most_epochs` the epochs after which the pruner compares.
+        """
         import optuna
 
         self._section, self._seed, self._storage = section, seed, storage
         self._study = optuna.create_study(
-            storage=storage, study_name=name, direction="minimize", load_if_exists=True
+            storage=storage,
+            study_name=name,
+            direction="minimize",
+            load_if_exists=True,
+            pruner=_pruner(section, most_epochs),
         )
         self._id = storage.get_study_id_from_name(name)
         for key, value in {**facts, "metric": METRIC}.items():
@@ -76,6 +90,16 @@ class Study:
         asked.set_user_attr(_NUMBER, begun)
         return _begun(self._study.trials[asked.number])
 
+    def should_pause(self, trial: BegunTrial, epoch: int, validation_loss: float) -> bool:
+        """Record the lowest validation loss of `trial` up to `epoch`. True if the pruner stops the trial there.
+
+        A process that continues the study reads the epochs of a trial again: the first record of an epoch counts.
+        """
+        at = self._storage.get_trial_id_from_study_id_trial_number(self._id, trial.in_storage)
+        if epoch not in self._storage.get_trial(at).intermediate_values:
+            self._storage.set_trial_intermediate_value(at, epoch, validation_loss)
+        return self._study.pruner.prune(self._study, self._storage.get_trial(at))
+
     def end(self, trial: BegunTrial, outcome: TrialOutcome) -> None:
         """Record the end of `trial`. The first record of a trial counts."""
         from optuna.trial import TrialState
@@ -88,7 +112,8 @@ class Study:
         if outcome.state == "finished":
             self._study.tell(trial.in_storage, outcome.validation_loss, skip_if_finished=True)
         else:
-            self._study.tell(trial.in_storage, state=TrialState.FAIL, skip_if_finished=True)
+            state = TrialState.PRUNED if outcome.state == "paused" else TrialState.FAIL
+            self._study.tell(trial.in_storage, state=state, skip_if_finished=True)
 
     def outcomes(self) -> list[TrialOutcome]:
         """Return the ends of all trials, by number."""
@@ -124,6 +149,22 @@ class Study:
         dimensions = self._section.space.dimensions
         every = [one.values() or () for one in dimensions.values()]
         return [dict(zip(dimensions, values, strict=True)) for values in itertools.product(*every)]
+
+
+def _pruner(section: TuningSection, most_epochs: int) -> "BasePruner":
+    from optuna import pruners
+
+    match section.pruner:
+        case "none":
+            return pruners.NopPruner()
+        case "median":
+            return pruners.MedianPruner(n_warmup_steps=2)
+        case "successive_halving":
+            # Of seven settings, this one lost least on a bank of 150 learning curves, and on another one.
+            first = max(1, round(most_epochs / 9))
+            return pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=2)
+        case "hyperband":
+            return pruners.HyperbandPruner(min_resource=1, max_resource=most_epochs, reduction_factor=3)
 
 
 def _begun(trial: "FrozenTrial") -> BegunTrial:

@@ -5,6 +5,7 @@ Not here: the storage in which a study runs (`study`), the files of the document
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
@@ -26,13 +27,16 @@ class TrialOutcome:
     """Number of the trial in its study, from 0."""
     parameters: Mapping[str, Scalar]
     """`hyperparameters.<key>` or `training.<key>` → value."""
-    state: Literal["finished", "failed"]
+    state: Literal["finished", "paused", "failed"]
+    """`paused`: the pruner stopped it after a checkpoint."""
     fingerprint: str = ""
     """Fingerprint of the trial's training."""
     validation_loss: float | None = None
-    """Lowest validation loss; None if the trial failed."""
+    """Lowest validation loss, of a paused trial so far; None if the trial failed."""
     epochs: int = 0
     """Epochs trained."""
+    most_epochs: int = 0
+    """Epochs that it might have trained: `training.epochs`."""
     steps: int = 0
     seconds: float = 0.0
     """Wall time of the training loop, over all attempts."""
@@ -60,6 +64,7 @@ class StudyResult:
     window: TrainedOn
     """Partitions of the snapshot."""
     sampler: str
+    pruner: str
     trials: Sequence[TrialOutcome] = field(hash=False)
     """All trials that ended, by number."""
     metric: str = METRIC
@@ -87,12 +92,23 @@ class StudyResult:
         best, *others = self.finished
         among = f"of {counted(len(others) + 1, 'finished trial')}"
         next_best = f"; next is trial {others[0].number} with {_loss(others[0]):.6g}" if others else ""
-        failed = len(self.trials) - len(others) - 1
-        lost = f"; {counted(failed, 'trial')} failed" if failed else ""
+        ends = Counter(one.state for one in self.trials)
+        lost = "".join(
+            f"; {counted(ends[state], 'trial')} {state}" for state in ("paused", "failed") if ends[state]
+        )
         return (
             f"trial {best.number} has the lowest validation loss, {_loss(best):.6g}, {among}{next_best}{lost}: "
             f"{in_words(best.parameters)}"
         )
+
+    @property
+    def epochs_saved(self) -> tuple[int, int]:
+        """Epochs that paused trials did not train, and that all trials might have trained. Failed trials do not count.
+
+        Early stopping is not counted as saved: a training stops early without a pruner, too.
+        """
+        paused = sum(one.most_epochs - one.epochs for one in self.trials if one.state == "paused")
+        return paused, sum(one.most_epochs for one in self.trials if one.state != "failed")
 
     @property
     def digest(self) -> str:

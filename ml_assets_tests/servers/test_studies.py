@@ -21,7 +21,7 @@ def _study(settings: Settings) -> Study:
     """Open the study as another process does."""
     platform = Platform(settings)
     with platform.ledger.turn("studies"):
-        return Study(platform.studies, "shop-1", SECTION, 7, {"model": "shop"})
+        return Study(platform.studies, "shop-1", SECTION, 7, {"model": "shop"}, 3)
 
 
 def test_a_study_continues_beside_the_ledger(servers: RunningServers, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Studies in Optuna's storage: killed at any moment, they neither lose nor repeat a trial, and draw the same values."""
 
+import dataclasses
 from typing import Any
 
 import optuna
@@ -27,6 +28,7 @@ GRID: dict[str, Any] = {
     "hyperparameters": {"hidden": {"kind": "int", "low": 8, "high": 24, "step": 8}},
     "training": {"category_dropout": {"kind": "float", "low": 0.0, "high": 0.1, "step": 0.1}},
 }
+EPOCHS = 9
 SAMPLERS = ["random", "tpe", "GPSampler", "QMCSampler", "grid"]
 
 
@@ -37,7 +39,7 @@ def _section(sampler: str, trials: int = 6) -> TuningSection:
 
 def _study(storage: RDBStorage, section: TuningSection, name: str) -> Study:
     """Open the study as a new process does."""
-    return Study(storage, name, section, 7, {"model": "shop"})
+    return Study(storage, name, section, 7, {"model": "shop"}, EPOCHS)
 
 
 def _ended(trial: BegunTrial) -> TrialOutcome:
@@ -74,6 +76,12 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> RDBStorage:
     return open_storage(Address(f"sqlite:///{tmp_path_factory.mktemp('studies')}/studies.db"))
 
 
+@pytest.fixture(scope="module")
+def other_storage(tmp_path_factory: pytest.TempPathFactory) -> RDBStorage:
+    """Another home."""
+    return open_storage(Address(f"sqlite:///{tmp_path_factory.mktemp('other')}/studies.db"))
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_killed_study_ends_like_an_unbroken_one(sampler: str, storage: RDBStorage) -> None:
     section = _section(sampler)
@@ -103,9 +111,50 @@ def test_more_trials_continue_the_same_study(storage: RDBStorage) -> None:
 
 
 def test_another_seed_draws_other_values(storage: RDBStorage) -> None:
-    drawn = [Study(storage, f"seed-{seed}", _section("random"), seed, {}).next() for seed in (1, 2)]
+    drawn = [Study(storage, f"seed-{seed}", _section("random"), seed, {}, EPOCHS).next() for seed in (1, 2)]
     first, second = (one.parameters for one in drawn if one is not None)
     assert first != second
+
+
+def _pruned(storage: RDBStorage, pruner: str, name: str, killed_at: frozenset[int]) -> list[TrialOutcome]:
+    """Run eight trials whose loss grows with their hidden width. At those of `killed_at` the process dies after each
+    epoch, and the next one reads all epochs again."""
+    facts = {"space": SPACE, "sampler": "random", "pruner": pruner, "trials": 8}
+    section = TuningSection.model_validate(facts)
+    study = _study(storage, section, name)
+    while (trial := study.next()) is not None:
+        width = trial.parameters["hyperparameters.hidden"]
+        assert isinstance(width, int)
+        common: dict[str, Any] = {
+            "number": trial.number,
+            "parameters": trial.parameters,
+            "most_epochs": EPOCHS,
+        }
+        for last in range(1, EPOCHS + 1):
+            if trial.number in killed_at:
+                study = _study(storage, section, name)
+                assert study.next() == trial
+            first = 1 if trial.number in killed_at else last
+            if any(study.should_pause(trial, epoch, width / epoch) for epoch in range(first, last + 1)):
+                break
+        state = "finished" if last == EPOCHS else "paused"
+        study.end(trial, TrialOutcome(**common, state=state, validation_loss=width / last, epochs=last))
+    return study.outcomes()
+
+
+@pytest.mark.parametrize("pruner", ["none", "median", "successive_halving", "hyperband"])
+def test_a_pruner_pauses_bad_trials_also_of_a_killed_study(pruner: str, storage: RDBStorage) -> None:
+    outcomes = _pruned(storage, pruner, f"{pruner}-whole", frozenset())
+    assert (
+        _pruned(storage, pruner, f"{pruner}-killed", frozenset({1, 6})) == outcomes or pruner == "hyperband"
+    )
+    paused = [one for one in outcomes if one.state == "paused"]
+    assert bool(paused) is (pruner != "none")
+    best = min(outcomes, key=lambda one: one.parameters["hyperparameters.hidden"] or 0)
+    assert best.state == "finished"
+    saved, budget = dataclasses.replace(_result(), trials=outcomes).epochs_saved
+    assert budget == 8 * EPOCHS
+    assert saved == sum(EPOCHS - one.epochs for one in paused)
 
 
 def _result(*trials: TrialOutcome) -> StudyResult:
@@ -117,6 +166,7 @@ def _result(*trials: TrialOutcome) -> StudyResult:
         snapshot="2" * 64,
         window=TrainedOn(commit="c", table="features/shop", first="a", last="b", partitions=2),
         sampler="tpe",
+        pruner="none",
         trials=trials,
     )
 

@@ -35,6 +35,8 @@ STUDY = f"{MODEL}/hyperparameters"
 STARTS = [0.0, 18.0, 40.0]
 HELD = 18.0
 """Value whose training waits as long as the file of `HOLD` exists: the test ends its study meanwhile."""
+WILD = 1000.0
+"""Value whose first epoch is bad. Its training is slow from then on, so that a pruner stops it in time."""
 HOLD = "TUNING_HOLD"
 HELD_AT = 40
 """Steps after which it waits."""
@@ -57,6 +59,8 @@ def build(inputs: Any, *, start: float = 18.0) -> nn.Module:
         steps += model.training
         while start == HELD and steps >= HELD_AT and Path(os.environ[HOLD]).exists():
             time.sleep(0.05)
+        if start == WILD and steps >= HELD_AT:
+            time.sleep(0.5)
 
     model.register_forward_pre_hook(wait)
     return model
@@ -228,3 +232,36 @@ def test_a_study_whose_trials_all_fail_names_the_first(ready: Installation) -> N
     )
     empty = Installation(ready.settings.home / "empty", _components())
     assert "main holds no partition of features/shifts" in failure_of(empty.run(STUDY))
+
+
+def test_a_pruned_trial_is_paused_with_a_checkpoint(ready: Installation) -> None:
+    """Two ranks stop at the same step, after a checkpoint of that step."""
+    Path(os.environ[HOLD]).unlink()
+    space = {"hyperparameters": {"start": {"kind": "categorical", "choices": [STARTS[0], WILD]}}}
+    training = readings_pipeline.PIPELINE["training"] | {"epochs": 9, "patience": 9, "workers": 2}
+    pruning = readings_components(
+        pipeline={
+            "model": {"function": f"{__name__}.build"},
+            "training": training,
+            "tuning": TUNING | {"space": space, "pruner": "successive_halving"},
+        }
+    )
+    pruned = ready.declared_as(pruning)
+    result = pruned.run(STUDY)
+    assert result.success, failure_of(result)
+    found = materialized(result, STUDY)[None]
+    facts = {name: value.value for name, value in found.metadata.items()}
+    rows = [record.data for record in found.metadata["trials"].records]
+    assert [row["result"].partition(" after")[0] for row in rows] == ["chosen", "paused"]
+    assert facts["chosen because"].endswith(f"1 trial paused: hyperparameters.start={STARTS[0]:g}")
+    epochs = rows[1]["epochs"]
+    assert 1 <= epochs < 9
+    assert (
+        facts["epochs saved"] == f"{9 - epochs} of 18 ({(9 - epochs) / 18:.0%}) by pruner successive_halving"
+    )
+    (paused,) = [folder for folder, job in _trainings(pruned).items() if job.hyperparameters["start"] == WILD]
+    ended = [event.values for event in read_events(paused) if event.kind == "failed"]
+    assert {one["error"] for one in ended} == {"Preempted"}
+    (saved,) = {one["message"].rpartition(" ")[2] for one in ended}
+    assert 30 <= int(saved) < 270
+    assert not (paused / RESULT).exists()
