@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ml_assets.defs.flights import model
 
-INPUTS = SimpleNamespace(numeric=("a", "b", "c"), categorical=("u", "v"), cardinalities=(5, 100))
+INPUTS = SimpleNamespace(numeric=("a", "b", "c"), categorical=("u", "v"), cardinalities=(5, 100), outputs=1)
 
 
 def rows(count: int) -> tuple[torch.Tensor, torch.Tensor]:
