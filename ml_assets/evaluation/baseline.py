@@ -35,35 +35,6 @@ class GroupMeans:
     """True if `prior_rows` is the best of `PRIORS` on the validation rows."""
 
     @classmethod
-    def best(
-        cls,
-        train: pl.DataFrame,
-        validation: pl.DataFrame,
-        spec: BaselineSpec,
-        objective: ObjectiveName,
-        *,
-        label: str = "label",
-    ) -> Self:
-        """Fit on the training rows, with the prior of `PRIORS` that predicts the validation rows best.
-
-        Best is the smallest metric that the objective names (`chosen_by`); among equals, the smallest prior. If `spec`
-        sets a prior, that prior is used. Raises `EvaluationInputError` like `fit`.
-        """
-
-        def fitted(prior: float) -> Self:
-            return cls.fit(train, label=label, groups=spec.groups, prior_rows=prior)
-
-        if spec.prior_rows is not None:
-            return fitted(spec.prior_rows)
-        if not spec.groups:
-            return fitted(PRIORS[0])  # the overall mean has no parent to shrink towards
-        known = validation.drop_nulls(label)
-        y = known.get_column(label).cast(pl.Float64).to_numpy()
-        loss = METRICS[facts_of(objective).chosen_by].on_rows
-        best = min((fitted(prior) for prior in PRIORS), key=lambda means: loss(y, means.predict(known)))
-        return replace(best, chosen=True)
-
-    @classmethod
     def fit(
         cls, train: pl.DataFrame, *, label: str = "label", groups: Sequence[str] = (), prior_rows: float
     ) -> Self:
@@ -125,36 +96,16 @@ class ClassShares:
     """True if the prior is the best of `PRIORS` on the validation rows."""
 
     @classmethod
-    def best(
-        cls,
-        train: pl.DataFrame,
-        validation: pl.DataFrame,
-        spec: BaselineSpec,
-        objective: ObjectiveName,
-        *,
-        label: str,
-        classes: int,
+    def fit(
+        cls, train: pl.DataFrame, *, label: str, groups: Sequence[str], prior_rows: float, classes: int
     ) -> Self:
-        """Fit as `GroupMeans.best` does. Labels are numbers of classes, from 0."""
-
-        def fitted(prior: float) -> Self:
-            return cls(
-                tuple(
-                    GroupMeans.fit(
-                        _is_class(train, label, k), label=label, groups=spec.groups, prior_rows=prior
-                    )
-                    for k in range(classes)
-                )
+        """Fit as `GroupMeans.fit` does. Labels are numbers of classes, from 0."""
+        return cls(
+            tuple(
+                GroupMeans.fit(_is_class(train, label, k), label=label, groups=groups, prior_rows=prior_rows)
+                for k in range(classes)
             )
-
-        def loss(shares: Self) -> float:
-            return METRICS[facts_of(objective).chosen_by].on_rows(y, shares.predict(known))
-
-        if spec.prior_rows is not None or not spec.groups:
-            return fitted(spec.prior_rows or PRIORS[0])
-        known = validation.drop_nulls(label)
-        y = known.get_column(label).cast(pl.Float64).to_numpy()
-        return replace(min(map(fitted, PRIORS), key=loss), chosen=True)
+        )
 
     def predict(self, frame: pl.DataFrame) -> Vector:
         """Return the shares of the classes in each row's finest known group, float64 `[N, K]`."""
@@ -176,10 +127,28 @@ def naive_baseline(
     spec: BaselineSpec,
     objective: ObjectiveName,
     *,
-    label: str,
+    label: str = "label",
     classes: int = 0,
 ) -> GroupMeans | ClassShares:
-    """Return the baseline of an objective, fitted on the training rows. Raises `EvaluationInputError`."""
-    if facts_of(objective).has_classes:
-        return ClassShares.best(train, validation, spec, objective, label=label, classes=classes)
-    return GroupMeans.best(train, validation, spec, objective, label=label)
+    """Fit the baseline of an objective on the training rows, with the prior that predicts the validation rows best.
+
+    Best of `PRIORS` is the smallest metric that the objective names (`chosen_by`); among equals, the smallest prior. If
+    `spec` sets a prior, that prior is used. `classes` is the number of classes of the label, whose labels are numbers
+    from 0. Raises `EvaluationInputError` like `GroupMeans.fit`.
+    """
+    facts = facts_of(objective)
+
+    def fitted(prior: float) -> GroupMeans | ClassShares:
+        if facts.has_classes:
+            return ClassShares.fit(train, label=label, groups=spec.groups, prior_rows=prior, classes=classes)
+        return GroupMeans.fit(train, label=label, groups=spec.groups, prior_rows=prior)
+
+    if spec.prior_rows is not None:
+        return fitted(spec.prior_rows)
+    if not spec.groups:
+        return fitted(PRIORS[0])  # the overall mean has no parent to shrink towards
+    known = validation.drop_nulls(label)
+    y = known.get_column(label).cast(pl.Float64).to_numpy()
+    loss = METRICS[facts.chosen_by].on_rows
+    best = min((fitted(prior) for prior in PRIORS), key=lambda baseline: loss(y, baseline.predict(known)))
+    return replace(best, chosen=True)

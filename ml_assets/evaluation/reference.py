@@ -102,29 +102,6 @@ class LinearReference:
     """All training rows."""
 
     @classmethod
-    def fit(
-        cls,
-        train: pl.DataFrame,
-        validation: pl.DataFrame,
-        encode: Encode,
-        objective: ObjectiveName,
-        *,
-        label: str,
-    ) -> Self:
-        """Fit on the training rows, with the penalty of `PENALTIES` that predicts the validation rows best.
-
-        Best is the smallest metric that the objective names (`chosen_by`); among equals, the strongest penalty. No
-        label may be null.
-        """
-        tried = _spread(validation, encode)
-        known = tried.get_column(label).cast(pl.Float64).to_numpy()
-        facts = facts_of(objective)
-        loss = METRICS[facts.chosen_by].on_rows
-        rows = _Encoded.of(train, encode, label)
-        path = cls.path(rows, rows.y, facts.link, facts.reference)
-        return min(path, key=lambda fitted: loss(known, fitted.predict(tried)))
-
-    @classmethod
     def path(cls, rows: "_Encoded", y: Vector, link: Link, kind: str) -> list[Self]:
         """Fit labels `y` once for each penalty of `PENALTIES`."""
         from threadpoolctl import threadpool_limits
@@ -182,28 +159,13 @@ class OneAgainstRest:
     classes: tuple[LinearReference, ...]
 
     @classmethod
-    def fit(
-        cls,
-        train: pl.DataFrame,
-        validation: pl.DataFrame,
-        encode: Encode,
-        objective: ObjectiveName,
-        *,
-        label: str,
-        classes: int,
-    ) -> Self:
-        """Fit as `LinearReference.fit` does, with one penalty for all classes. Labels are numbers of classes."""
-        tried = _spread(validation, encode)
-        known = tried.get_column(label).cast(pl.Float64).to_numpy()
-        facts = facts_of(objective)
-        rows = _Encoded.of(train, encode, label)
+    def path(cls, rows: "_Encoded", classes: int, kind: str) -> list[Self]:
+        """Fit all classes once for each penalty of `PENALTIES`. Labels are numbers of classes, from 0."""
         paths = [
-            LinearReference.path(rows, (rows.y == k).astype(np.float64), "sigmoid", facts.reference)
+            LinearReference.path(rows, (rows.y == k).astype(np.float64), "sigmoid", kind)
             for k in range(classes)
         ]
-        by_penalty = [cls(classes=fitted) for fitted in zip(*paths, strict=True)]
-        loss = METRICS[facts.chosen_by].on_rows
-        return min(by_penalty, key=lambda fitted: loss(known, fitted.predict(tried)))
+        return [cls(classes=fitted) for fitted in zip(*paths, strict=True)]
 
     def predict(self, frame: pl.DataFrame) -> Vector:
         """Return the probability of each class, float64 `[N, K]`."""
@@ -225,10 +187,23 @@ def reference_model(
     label: str,
     classes: int = 0,
 ) -> LinearReference | OneAgainstRest:
-    """Return the reference model of an objective, fitted on the training rows."""
-    if facts_of(objective).has_classes:
-        return OneAgainstRest.fit(train, validation, encode, objective, label=label, classes=classes)
-    return LinearReference.fit(train, validation, encode, objective, label=label)
+    """Fit the reference model of an objective on the training rows, with the penalty that predicts the validation rows
+    best.
+
+    Best of `PENALTIES` is the smallest metric that the objective names (`chosen_by`); among equals, the strongest
+    penalty. `classes` is the number of classes of the label, whose labels are numbers from 0. No label may be null.
+    """
+    facts = facts_of(objective)
+    rows = _Encoded.of(train, encode, label)
+    path: Sequence[LinearReference | OneAgainstRest] = (
+        OneAgainstRest.path(rows, classes, facts.reference)
+        if facts.has_classes
+        else LinearReference.path(rows, rows.y, facts.link, facts.reference)
+    )
+    tried = _spread(validation, encode)
+    known = tried.get_column(label).cast(pl.Float64).to_numpy()
+    loss = METRICS[facts.chosen_by].on_rows
+    return min(path, key=lambda fitted: loss(known, fitted.predict(tried)))
 
 
 @dataclass(frozen=True, kw_only=True)

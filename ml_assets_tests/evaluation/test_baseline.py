@@ -85,7 +85,7 @@ def months(seed: int, spread: float, objective: ObjectiveName) -> pl.DataFrame:
 @pytest.mark.parametrize("objective", ["binary", "regression"])
 def test_months_that_differ_are_hardly_shrunk(objective: ObjectiveName) -> None:
     train, validation, holdout = (months(seed, 0.4, objective) for seed in range(3))
-    found = GroupMeans.best(train, validation, BaselineSpec(groups=("month",)), objective)
+    found = naive_baseline(train, validation, BaselineSpec(groups=("month",)), objective)
     assert found.prior_rows <= 10
     assert "chosen on validation" in found.name
     half_global = GroupMeans.fit(train, groups=["month"], prior_rows=100)
@@ -96,14 +96,14 @@ def test_months_that_differ_are_hardly_shrunk(objective: ObjectiveName) -> None:
 
 def test_groups_that_do_not_differ_are_shrunk_most() -> None:
     train, validation = (months(seed, 0.0, "binary") for seed in range(2))
-    found = GroupMeans.best(train, validation, BaselineSpec(groups=("month",)), "binary")
+    found = naive_baseline(train, validation, BaselineSpec(groups=("month",)), "binary")
     assert found.prior_rows == PRIORS[-1]
 
 
 def test_a_given_prior_is_taken_and_said() -> None:
-    found = GroupMeans.best(TRAIN, TRAIN, BaselineSpec(groups=("origin",), prior_rows=100), "binary")
+    found = naive_baseline(TRAIN, TRAIN, BaselineSpec(groups=("origin",), prior_rows=100), "binary")
     assert (found.prior_rows, found.name) == (100, "naive baseline (mean by origin, prior of 100 rows)")
-    one = GroupMeans.best(TRAIN, TRAIN, BaselineSpec(), "binary")
+    one = naive_baseline(TRAIN, TRAIN, BaselineSpec(), "binary")
     assert one.name == "naive baseline (mean)"
 
 
@@ -128,6 +128,6 @@ def test_baseline_of_classes_chooses_its_prior_and_says_so() -> None:
     found = naive_baseline(
         train, validation, BaselineSpec(groups=("month",)), "multiclass", label="label", classes=2
     )
-    peer = GroupMeans.best(train, validation, BaselineSpec(groups=("month",)), "binary")
+    peer = naive_baseline(train, validation, BaselineSpec(groups=("month",)), "binary")
     assert found.predict(validation)[:, 1] == pytest.approx(peer.predict(validation))
     assert found.name == peer.name.replace("mean", "share of each class")

@@ -43,7 +43,9 @@ STATE = fit(TRAIN, ["wind", "rain"], ["place"])
 def fitted(
     objective: ObjectiveName, state: FittedState = STATE, train: pl.DataFrame = TRAIN
 ) -> LinearReference:
-    return LinearReference.fit(train, VALIDATION, state.encode, objective, label=objective)
+    found = reference_model(train, VALIDATION, state.encode, objective, label=objective)
+    assert isinstance(found, LinearReference)
+    return found
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
