@@ -61,11 +61,12 @@ def column_faults(
     sensitive: Sequence[str] = facts.get(SENSITIVE, ())
     partition_date: str = facts.get(PARTITION_DATE, "")
     for metadata in asset.metadata_by_key.values():
+        is_class: bool = metadata.get(LABEL_IS_CLASS, False)
         named: Mapping[str, Sequence[str]] = metadata.get(NAMED_COLUMNS, {}).get(read, {})
         for key, column in ((key, column) for key, columns in named.items() for column in columns):
             fault = (
-                _fault(key, column, dtypes, labels, read, is_class=metadata.get(LABEL_IS_CLASS, False))
-                or _shown(key, column, sensitive, read, is_class=metadata.get(LABEL_IS_CLASS, False))
+                _fault(key, column, dtypes, labels, read, is_class=is_class)
+                or _shown(key, column, sensitive, read, is_class=is_class)
                 or _other_partitions(key, column, partition_date, read)
             )
             if fault:

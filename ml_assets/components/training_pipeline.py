@@ -60,13 +60,14 @@ class TrainingPipeline(SpecComponent):
         pipeline = training_assets(spec)
         studies = [] if spec.tuning is None else [study_asset(spec, spec.tuning)]
         selection = dg.AssetSelection.assets(*pipeline.keys)
-        # No job runs a study: that costs many trainings.
-        with_upstream = selection.upstream() - dg.AssetSelection.assets(study_key(spec.name))
+        upstream = selection.upstream()
+        if studies:  # No job runs a study: that costs many trainings.
+            upstream -= dg.AssetSelection.assets(study_key(spec.name))
         job = dg.define_asset_job(
             f"train_{spec.name}",
             # A scheduled run also materializes everything upstream. Dagster runs all assets of a job for the same
             # partition, so all dated tables of a scheduled model have the model's partitions.
-            selection=(with_upstream if studies else selection.upstream()) if spec.schedule else selection,
+            selection=upstream if spec.schedule else selection,
             description="From the sources to the registry."
             if spec.schedule
             else "From features to the registry.",

@@ -10,10 +10,10 @@ from pathlib import Path
 import ml_assets
 from ml_assets.code.code_version import modules_version
 
-AGENT = "ml_assets.training.node.agent"
-LOOP = "ml_assets.training.entry"
-SCRIPT = "ml_assets.training.script.script_rank"
-CHANGES_NO_WEIGHTS = (
+_AGENT = "ml_assets.training.node.agent"
+_LOOP = "ml_assets.training.entry"
+_SCRIPT = "ml_assets.training.script.script_rank"
+_CHANGES_NO_WEIGHTS = (
     "resources",  # documents, whose values are in the fingerprint, and transport, whose bytes have digests
     "ml_assets.training.telemetry",
     "ml_assets.training.attempt",
@@ -29,8 +29,8 @@ def worker_modules(script: str) -> tuple[list[str], list[str]]:
     `script` is the pipeline's script, or empty if it has a model function.
     """
     # Another version of XGBoost does not change the training of a torch module.
-    without = [*CHANGES_NO_WEIGHTS, *([] if script else ["ml_assets.training.script"])]
-    return [AGENT, SCRIPT if script else LOOP], without
+    without = [*_CHANGES_NO_WEIGHTS, *([] if script else ["ml_assets.training.script"])]
+    return [_AGENT, _SCRIPT if script else _LOOP], without
 
 
 def loop_version(script: str) -> str:
