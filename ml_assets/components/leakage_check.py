@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import dagster as dg
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluationTargetMaterializationData,
+)
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
@@ -74,9 +77,12 @@ class LeakageResult:
             ),
         )
 
-    def outside_of_a_run(self, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
-        """Return the result as an event that a sensor can report."""
+    def outside_of_a_run(
+        self, key: dg.AssetCheckKey, built: AssetCheckEvaluationTargetMaterializationData | None
+    ) -> dg.AssetCheckEvaluation:
+        """Return the result as an event that a sensor can report; `built` is the newest materialization."""
         return dg.AssetCheckEvaluation(
+            target_materialization_data=built,
             asset_key=key.asset_key,
             check_name=key.name,
             passed=self.result.passed,
@@ -86,19 +92,40 @@ class LeakageResult:
         )
 
 
-def _is_shown(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> bool:
+def _newest_build(
+    instance: dg.DagsterInstance, key: dg.AssetKey
+) -> AssetCheckEvaluationTargetMaterializationData | None:
+    """Return the newest materialization of a table; None if it has none."""
+    found = instance.fetch_materializations(key, limit=1).records
+    return (
+        AssetCheckEvaluationTargetMaterializationData(
+            storage_id=found[0].storage_id, run_id=found[0].run_id, timestamp=found[0].timestamp
+        )
+        if found
+        else None
+    )
+
+
+def _is_shown(
+    instance: dg.DagsterInstance,
+    key: dg.AssetCheckKey,
+    built: AssetCheckEvaluationTargetMaterializationData | None,
+) -> bool:
     """Return true if the table's page shows a result, or will once a run has ended.
 
-    The page shows the newest execution of a check, and only if it saw the newest materialization.
+    The page shows the newest execution of a check, and only if it is of the newest materialization, `built`.
     """
     newest = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
-    built = instance.get_latest_materialization_event(key.asset_key)
     if newest is None or built is None:
         return newest is not None
     if newest.status not in _ENDED:
         run = instance.get_run_by_id(newest.run_id)
         return run is not None and not run.is_finished
-    return newest.run_id == built.run_id or newest.create_timestamp > built.timestamp
+    if newest.run_id == built.run_id:
+        return True
+    seen = newest.evaluation.target_materialization_data if newest.evaluation else None
+    # SQLite keeps whole seconds of a check's time, so times decide only for results that name no materialization.
+    return newest.create_timestamp > built.timestamp if seen is None else seen.storage_id == built.storage_id
 
 
 def leakage_check(spec: FeatureTableSpec, table: TableSpec) -> dg.AssetChecksDefinition:
@@ -192,8 +219,10 @@ def request_leakage_tests(
         if newest is None or newest.declaration != declaration or now - newest.tested >= WEEK_SECONDS:
             run_key = f"{table} {declaration} {int(now // WEEK_SECONDS)}"
             requests.append(dg.RunRequest(run_key=run_key, asset_selection=[], asset_check_keys=[key]))
-        elif not _is_shown(context.instance, key):
-            repeated.append(newest.outside_of_a_run(key))
+            continue
+        built = _newest_build(context.instance, key.asset_key)
+        if not _is_shown(context.instance, key, built):
+            repeated.append(newest.outside_of_a_run(key, built))
     skip = None if requests else "no feature table is due"
     return dg.SensorResult(requests, skip_reason=skip, asset_events=repeated)
 
