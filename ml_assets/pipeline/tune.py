@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ml_assets.pipeline.chosen import store_result
@@ -109,12 +110,13 @@ def run_study(
         parent = ""
         with suppress(TrackerUnavailable):
             parent = tracked.run_id
+        trials = _Trials(spec, platform, frozen, digest, study, page, parent, run_id, resources)
         while True:
             with platform.ledger.turn(f"studies/{name}"):
                 trial = study.next()
             if trial is None:
                 break
-            outcome = _train(spec, platform, frozen, digest, study, trial, page, parent, run_id, resources)
+            outcome = trials.train(trial)
             study.end(trial, outcome)
             page.info(_said(outcome))
         require_nothing_rejected_since(platform, frozen)
@@ -175,73 +177,80 @@ def _is_of(cadence: Any, key: str) -> bool:
     return True
 
 
-def _train(
-    spec: PipelineSpec,
-    platform: Platform,
-    frozen: TrainingSet,
-    digest: str,
-    study: Study,
-    trial: BegunTrial,
-    page: StudyPage,
-    parent: str,
-    run_id: str,
-    resources: Mapping[str, Any],
-) -> TrialOutcome:
-    training_set = trial_set(spec, frozen, digest, trial)
-    common: dict[str, Any] = {
-        "number": trial.number,
-        "parameters": dict(trial.parameters),
-        "fingerprint": training_set.job.fingerprint,
-        "most_epochs": training_set.job.settings.epochs,
-    }
+@dataclass(frozen=True)
+class _Trials:
+    """Trainings of one study."""
 
-    def after_epoch(epoch: int, validation_loss: float) -> None:
-        # After the last epoch there is nothing left to save.
-        pauses = study.should_pause(trial, epoch, validation_loss)
-        if pauses and epoch < training_set.job.settings.epochs:
-            raise TrialPaused(epoch, validation_loss)
+    spec: PipelineSpec
+    platform: Platform
+    frozen: TrainingSet
+    """Snapshot of the study, with the declared values."""
+    digest: str
+    """Digest of the study."""
+    study: Study
+    page: StudyPage
+    parent: str
+    """Id of the study's run in MLflow; empty if MLflow was away."""
+    run_id: str
+    resources: Mapping[str, Any]
 
-    page.info(f"trial {trial.number}: {in_words(trial.parameters)}")
-    try:
-        trained = train_model(
-            spec,
-            platform,
-            training_set,
-            page.of_trial(trial.number),
-            run_id=run_id,
-            resources=resources,
-            study=PartOfStudy(
-                run=parent,
-                name=f"{frozen.job.partition} trial {trial.number}",
-                after_epoch=after_epoch,
-            ),
-        )
-    except TrialPaused as paused:
+    def train(self, trial: BegunTrial) -> TrialOutcome:
+        """Train one trial, or continue it; return its end. Raises failures that are not of its values."""
+        training_set = trial_set(self.spec, self.frozen, self.digest, trial)
+        common: dict[str, Any] = {
+            "number": trial.number,
+            "parameters": dict(trial.parameters),
+            "fingerprint": training_set.job.fingerprint,
+            "most_epochs": training_set.job.settings.epochs,
+        }
+
+        def after_epoch(epoch: int, validation_loss: float) -> None:
+            # After the last epoch there is nothing left to save.
+            pauses = self.study.should_pause(trial, epoch, validation_loss)
+            if pauses and epoch < training_set.job.settings.epochs:
+                raise TrialPaused(epoch, validation_loss)
+
+        self.page.info(f"trial {trial.number}: {in_words(trial.parameters)}")
+        try:
+            trained = train_model(
+                self.spec,
+                self.platform,
+                training_set,
+                self.page.of_trial(trial.number),
+                run_id=self.run_id,
+                resources=self.resources,
+                study=PartOfStudy(
+                    run=self.parent,
+                    name=f"{self.frozen.job.partition} trial {trial.number}",
+                    after_epoch=after_epoch,
+                ),
+            )
+        except TrialPaused as paused:
+            return TrialOutcome(
+                **common,
+                state="paused",
+                validation_loss=paused.validation_loss,
+                # The workers train on until the signal arrives.
+                epochs=max([paused.epoch, *_epochs(self.platform, training_set)]),
+                why=f"{paused}",
+            )
+        except OF_THE_VALUES as error:
+            return TrialOutcome(**common, state="failed", why=f"{type(error).__name__}: {error}")
+        result = trained.result
+        if not math.isfinite(result.best_validation_loss):
+            return TrialOutcome(
+                **common, state="failed", why=f"its validation loss was {result.best_validation_loss:g}"
+            )
         return TrialOutcome(
             **common,
-            state="paused",
-            validation_loss=paused.validation_loss,
-            # The workers train on until the signal arrives.
-            epochs=max([paused.epoch, *_epochs(platform, training_set)]),
-            why=f"{paused}",
+            state="finished",
+            validation_loss=result.best_validation_loss,
+            epochs=result.epochs,
+            steps=result.steps,
+            seconds=result.seconds,
+            worker_seconds=result.worker_seconds,
+            mlflow_run=trained.mlflow_run,
         )
-    except OF_THE_VALUES as error:
-        return TrialOutcome(**common, state="failed", why=f"{type(error).__name__}: {error}")
-    result = trained.result
-    if not math.isfinite(result.best_validation_loss):
-        return TrialOutcome(
-            **common, state="failed", why=f"its validation loss was {result.best_validation_loss:g}"
-        )
-    return TrialOutcome(
-        **common,
-        state="finished",
-        validation_loss=result.best_validation_loss,
-        epochs=result.epochs,
-        steps=result.steps,
-        seconds=result.seconds,
-        worker_seconds=result.worker_seconds,
-        mlflow_run=trained.mlflow_run,
-    )
 
 
 def _epochs(platform: Platform, training_set: TrainingSet) -> list[int]:
