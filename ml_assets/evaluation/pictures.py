@@ -1,19 +1,13 @@
-"""Plots of an evaluation: SVG for the report, small PNG for an asset page. Computes nothing.
+"""Plots of an evaluation: SVG for the report, small PNG for an asset page. Computes nothing."""
 
-matplotlib is imported for the first picture, and used without pyplot. Its style is global to the process while a
-picture is drawn, so only one thread at a time may draw.
-"""
-
-import base64
-import io
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
 
 import numpy as np
 
 from ml_assets.evaluation.evaluation_document import Evaluation, LossCurve, Role
-from ml_assets.evaluation.sentences import number
 from ml_assets.objective_facts import Picture, facts_of
+from ml_assets.reports.drawing import INK, Axes, Draw, Form, encoded
+from ml_assets.reports.numbers import number
 
 COLOURS: dict[Role, str] = {
     "challenger": "#1d5fa6",
@@ -27,63 +21,21 @@ _FIRST_DRAWN: tuple[Role, ...] = ("baseline", "reference", "champion", "challeng
 _POSITIVE, _NEGATIVE = "#b4483e", "#7f93a8"
 _MOST_NAMED = 12
 """Classes up to which a confusion matrix has names and numbers."""
-_INK, _GRID = "#2b3138", "#e3e6ea"
-
-Axes = Any
-"""matplotlib.axes.Axes; Any, because its annotations are incomplete."""
-_Draw = Callable[[Axes], None]
 
 
-def pictures(
-    evaluation: Evaluation, loss: LossCurve | None = None, *, form: Literal["png", "svg"] = "png"
-) -> dict[str, str]:
+def pictures(evaluation: Evaluation, loss: LossCurve | None = None, *, form: Form = "png") -> dict[str, str]:
     """Return each picture in base64 by name: those of the objective (`ObjectiveFacts.pictures`), and `loss`.
 
     A PNG has 420 × 330 pixels and less than 50 kB, small enough for the metadata of an asset. The same evaluation gives
     the same bytes.
     """
-    drawings: dict[str, _Draw] = {
+    drawings: dict[str, Draw] = {
         name: lambda axes, draw=_DRAWN[name]: draw(axes, evaluation)
         for name in facts_of(evaluation.objective).pictures
     }
     if loss is not None and (loss.training or loss.validation):
         drawings["loss"] = lambda axes: _loss(axes, loss)
-    return {name: _encoded(draw, form) for name, draw in drawings.items()}
-
-
-def _encoded(draw: _Draw, form: Literal["png", "svg"]) -> str:
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    style: dict[Any, Any] = {
-        "font.family": "DejaVu Sans",  # part of matplotlib, so the picture is the same everywhere
-        "font.size": 8,
-        "axes.edgecolor": "#b9bfc7",
-        "axes.labelcolor": _INK,
-        "text.color": _INK,
-        "xtick.color": _INK,
-        "ytick.color": _INK,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.color": _GRID,
-        "grid.linewidth": 0.6,
-        "axes.axisbelow": True,
-        "axes.titlesize": 9,
-        "axes.titleweight": "bold",
-        "axes.titlelocation": "left",
-        "legend.frameon": False,
-        "legend.fontsize": 7.5,
-        "svg.hashsalt": "ml-assets",
-    }
-    drawing: Any = matplotlib
-    with drawing.rc_context(style):
-        figure: Any = Figure(figsize=(4.2, 3.3), layout="constrained")
-        draw(figure.subplots())
-        buffer = io.BytesIO()
-        # No creation date, so that equal evaluations give equal files.
-        figure.savefig(buffer, format=form, dpi=100, metadata={"Date": None} if form == "svg" else None)
-    return base64.b64encode(buffer.getvalue()).decode()
+    return {name: encoded(draw, form) for name, draw in drawings.items()}
 
 
 def _calibration(axes: Axes, evaluation: Evaluation) -> None:
@@ -99,7 +51,7 @@ def _calibration(axes: Axes, evaluation: Evaluation) -> None:
     facts = facts_of(evaluation.objective)
     if facts.is_zero_or_one or facts.has_classes:
         low = 0.0
-    axes.plot([low, high], [low, high], color=_INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+    axes.plot([low, high], [low, high], color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
     # Draw the challenger last, on top.
     for role in sorted(curves, key=_FIRST_DRAWN.index):
         bins = curves[role]
@@ -127,7 +79,7 @@ def _calibration(axes: Axes, evaluation: Evaluation) -> None:
 
 
 def _ranking(axes: Axes, evaluation: Evaluation) -> None:
-    axes.plot([0, 1], [0, 1], color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
     roc: Mapping[Role, Sequence[tuple[float, float]]] = evaluation.curves.roc
     for role in sorted(roc, key=_FIRST_DRAWN.index):
         area = evaluation.overall.metrics[role]["auc"].value
@@ -186,7 +138,7 @@ def _confusion(axes: Axes, evaluation: Evaluation) -> None:
                 f"{value:.0%}",
                 ha="center",
                 va="center",
-                color="white" if value > 0.5 else _INK,
+                color="white" if value > 0.5 else INK,
                 fontsize=7,
             )
     axes.set_title("Challenger's most likely class")
@@ -205,7 +157,7 @@ def _fit(axes: Axes, evaluation: Evaluation) -> None:
     axes.pcolormesh(density.prediction_edges, density.label_edges, darkness, cmap="Blues", rasterized=True)
     low = max(density.prediction_edges[0], density.label_edges[0])
     high = min(density.prediction_edges[-1], density.label_edges[-1])
-    axes.plot([low, high], [low, high], color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.plot([low, high], [low, high], color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_title("Challenger's predictions (darker: more rows)")
     axes.set_xlabel("prediction")
     axes.set_ylabel("label")
@@ -217,7 +169,7 @@ def _residuals(axes: Axes, evaluation: Evaluation) -> None:
     share = counts / max(counts.sum(), 1)
     axes.stairs(share, np.asarray(histogram.edges), fill=True, color=COLOURS["challenger"], alpha=0.35)
     axes.stairs(share, np.asarray(histogram.edges), color=COLOURS["challenger"], linewidth=1.2)
-    axes.axvline(0, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.axvline(0, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_title("Challenger's residuals")
     axes.set_xlabel("label − prediction")
     axes.set_ylabel("share of rows")
@@ -249,7 +201,7 @@ def _loss(axes: Axes, loss: LossCurve) -> None:
                 label=label,
             )
     if loss.best_step is not None:
-        axes.axvline(loss.best_step, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)), label="kept weights")
+        axes.axvline(loss.best_step, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), label="kept weights")
     # Ignore the first steps: their losses are so high that later changes would be invisible.
     heights = [value for _, value in loss.training[len(loss.training) // 20 :]]
     heights += [value for _, value in loss.validation]

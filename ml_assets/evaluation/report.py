@@ -5,9 +5,7 @@ This module only arranges numbers and sentences. The layout is `report.html.j2`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from ml_assets.evaluation import sentences
 from ml_assets.evaluation.bootstrap import Interval
@@ -17,6 +15,9 @@ from ml_assets.evaluation.metrics import Metric, metrics_of
 from ml_assets.evaluation.pictures import COLOURS, caption, pictures
 from ml_assets.evaluation.spec import Reference
 from ml_assets.objective_facts import facts_of
+from ml_assets.reports.drawing import as_markdown
+from ml_assets.reports.numbers import count, number
+from ml_assets.reports.page import rendered
 from resources.job.recoveries import Recovery
 
 MOST_SLICES = 12
@@ -96,25 +97,15 @@ def write_report(report: Report, folder: Path) -> ReportFiles:
 
 def render(report: Report) -> str:
     """Return the HTML. A pure function: the same report gives the same bytes."""
-    from jinja2 import Environment, StrictUndefined
-
     evaluation = report.evaluation
-    # Any, because jinja's annotations do not cover the filters.
-    environment: Any = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"number": sentences.number, "share": sentences.share, "rows": sentences.count}
-    environment.filters |= {
-        "measured": sentences.with_interval,
-        "gain": sentences.gain,
-        "half": sentences.half_width,
-    }
-    layout = resources.files("ml_assets.evaluation").joinpath("report.html.j2").read_text(encoding="utf-8")
     drawn = pictures(evaluation, report.loss, form="svg")
     metric = metrics_of(evaluation.objective)[0]
     against = reference_of(evaluation)
     cuts = list(dict.fromkeys(part.slice for part in evaluation.slices))
-    return environment.from_string(layout).render(
+    return rendered(
+        "ml_assets.evaluation",
+        "report.html.j2",
+        {"measured": sentences.with_interval, "gain": sentences.gain, "half": sentences.half_width},
         report=report,
         evaluation=evaluation,
         metrics=metrics_of(evaluation.objective),
@@ -174,8 +165,8 @@ def plain_findings(evaluation: Evaluation) -> list[str]:
 def _reference_is_better(evaluation: Evaluation) -> str:
     metrics, improvements = evaluation.overall.metrics, evaluation.overall.improvements["reference"]
     by_metric = [
-        f"{metric.label} {sentences.number(metrics['reference'][metric.name].value)} "
-        f"against {sentences.number(metrics['challenger'][metric.name].value)}"
+        f"{metric.label} {number(metrics['reference'][metric.name].value)} "
+        f"against {number(metrics['challenger'][metric.name].value)}"
         for metric in metrics_of(evaluation.objective)
         if (high := improvements[metric.name].high) is not None and high < 0
     ]
@@ -189,23 +180,23 @@ def survived(report: Report) -> str:
         return ""
     counts = [one.rows_repeated for one in told if one.rows_repeated is not None]
     twice = (
-        f"{sentences.count(sum(counts))} rows trained twice"
+        f"{count(sum(counts))} rows trained twice"
         if len(counts) == len(told)
         else "repeated rows not counted"
     )
-    left_out = "" if report.rows_lost is None else f", {sentences.count(report.rows_lost)} left out"
+    left_out = "" if report.rows_lost is None else f", {count(report.rows_lost)} left out"
     return (
         f"interrupted {'once' if len(told) == 1 else f'{len(told)} times'}, "
         f"{sum(one.seconds for one in told):,.1f} s until it trained again, "
-        f"{sentences.count(sum(one.steps_lost for one in told))} steps repeated, {twice}{left_out}"
+        f"{count(sum(one.steps_lost for one in told))} steps repeated, {twice}{left_out}"
     )
 
 
 def left_out(report: Report) -> list[str]:
     """Return one sentence per split that left out rows, with their number and the reasons."""
     return [
-        f"{sentences.count(one.lost)} of {sentences.count(one.rows + one.lost)} {one.split} rows are left out: "
-        + ", ".join(f"{reason} ({sentences.count(rows)})" for reason, rows in one.left_out.items())
+        f"{count(one.lost)} of {count(one.rows + one.lost)} {one.split} rows are left out: "
+        + ", ".join(f"{reason} ({count(rows)})" for reason, rows in one.left_out.items())
         + f". A label of this split counts if it was known by {one.known_by}."
         for one in report.splits
         if one.lost
@@ -229,7 +220,7 @@ def summary_markdown(report: Report, images: dict[str, str] | None = None) -> st
         cells = [sentences.with_interval(evaluation.overall.metrics[role][metric.name]) for role in roles]
         lines.append(f"| {metric.label} | {' | '.join(cells)} |")
     drawn = pictures(evaluation, report.loss) if images is None else images
-    lines += ["", *(f"![{name}](data:image/png;base64,{data})" for name, data in drawn.items())]
+    lines += ["", *as_markdown(drawn)]
     return "\n".join(lines)
 
 

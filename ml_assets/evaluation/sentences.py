@@ -5,31 +5,13 @@ import math
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.metrics import Metric
 from ml_assets.evaluation.spec import Gate, Margin, Reference
+from ml_assets.reports.numbers import decimals, number, share
 
 THE: dict[Reference, str] = {
     "champion": "the champion",
     "baseline": "the naive baseline",
     "reference": "the reference model",
 }
-
-
-def number(value: float | None, *, signed: bool = False) -> str:
-    """Format a measurement: four decimals, fewer if it is large; `–` if undefined."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    return format(value, f"{'+' if signed else 'z'},.{_digits(value)}f").replace("-", "−")
-
-
-def _digits(value: float) -> int:
-    size = abs(value)
-    return 4 if size < 10 else 3 if size < 100 else 2 if size < 1000 else 0
-
-
-def share(value: float | None, *, signed: bool = False) -> str:
-    """Format a fraction in percent with two decimals; `–` if undefined."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    return format(100 * value, "+.2f" if signed else ".2f").replace("-", "−") + "\u00a0%"
 
 
 def with_interval(one: Interval, *, signed: bool = False, relative: bool = False) -> str:
@@ -48,17 +30,12 @@ def half_width(one: Interval) -> str:
     """
     if one.value is None or one.high is None:
         return ""
-    return f"± {one.high - one.value:,.{_digits(one.value)}f}"
+    return f"± {one.high - one.value:,.{decimals(one.value)}f}"
 
 
 def gain(one: Interval, relative: bool) -> str:
     """Format an improvement with its interval, signed."""
     return with_interval(one, signed=True, relative=relative)
-
-
-def count(rows: int) -> str:
-    """Format a number of rows: `53,991`."""
-    return f"{rows:,}"
 
 
 def asks(gate: Gate) -> str:
