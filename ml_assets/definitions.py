@@ -1,83 +1,18 @@
-"""Code location: the pipelines of the defs folder, the platform, and the policy common to all.
+"""Code location that Dagster loads, and the way in which commands load the same definitions.
 
-Nothing else belongs here. Tests and the CLI call `build_defs` with other settings.
+Not here: what is defined (`assembly`), which is imported only on loading.
 """
 
 import gc
 import os
 import sys
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import dagster as dg
 
-from ml_assets.components.base import SpecComponent
-from ml_assets.components.declarations import in_one_line, require_consistent
-from ml_assets.components.declared_metadata import declared_tables
-from ml_assets.components.leakage_check import request_leakage_tests
-from ml_assets.components.loading import load_pipelines
-from ml_assets.components.pruning import prune_trainings
-from ml_assets.components.reconcile import report_missing_materializations
-from ml_assets.components.sensors import build_missing_upstream
-from ml_assets.components.step_values import step_values
 from ml_assets.dagster_commands import require_home, require_whole_models
-from resources.platform import Platform
 from resources.settings import Settings
-
-# A run of a table may cover a range, a run of a model only one partition. Dagster warns of it whenever it loads a
-# scheduled model's job, 13 times in 13 minutes of a daemon, although that job always runs for one partition.
-warnings.filterwarnings(
-    "ignore", r"Asset job \w+ materializes assets with varying BackfillPolicies", UserWarning
-)
-
-
-def build_defs(
-    settings: Settings | None = None,
-    *,
-    components: Sequence[SpecComponent] | None = None,
-    platform: Platform | None = None,
-) -> dg.Definitions:
-    """Return all definitions, with the platform that `settings` (by default the environment) select.
-
-    Tests pass `components` instead of the files of the defs folder, and a `platform` to inspect afterwards. Raises
-    `DeclarationRefused` with one line per fault in the files of the defs folder.
-    """
-    if components is None:
-        with in_one_line():
-            pipelines = load_pipelines(Path(__file__).parent)
-        require_consistent(pipelines)
-    else:  # no component uses its load context
-        context: Any = None
-        pipelines = dg.Definitions.merge(*(one.build_defs(context) for one in components))
-    settings = settings or Settings()
-    return dg.Definitions.merge(
-        pipelines,
-        dg.Definitions(
-            resources={
-                "platform": platform or Platform(settings),
-                "tables": declared_tables(pipelines),
-                "io_manager": step_values,
-            },
-            # Steps only orchestrate: heavy work runs in the launcher's processes. A process per step would cost
-            # seconds.
-            executor=dg.in_process_executor,
-            sensors=[
-                build_missing_upstream,
-                report_missing_materializations,
-                request_leakage_tests,
-                # Workers of this machine end with their launcher: nothing to prune.
-                *([prune_trainings] if settings.launcher != "local" else []),
-                dg.AutomationConditionSensorDefinition(
-                    "automation",
-                    target=dg.AssetSelection.all(),
-                    default_status=dg.DefaultSensorStatus.RUNNING,
-                ),
-            ],
-        ),
-    )
 
 
 @dg.definitions
@@ -88,15 +23,22 @@ def defs() -> dg.Definitions:
     """
     settings = Settings()
     require_home(os.environ, sys.argv, settings.dagster_home)
+    loaded = load(settings)
+    require_whole_models(loaded, sys.argv)
+    return loaded
+
+
+def load(settings: Settings) -> dg.Definitions:
+    """Import and return all definitions for `settings`; see `assembly.build_defs`."""
     with _no_garbage_collection():
-        built = build_defs(settings)
-    require_whole_models(built, sys.argv)
-    return built
+        from ml_assets.assembly import build_defs
+
+        return build_defs(settings)
 
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Collect no garbage meanwhile: all that is loaded stays, and looking through it takes 0.25 s of each start."""
+    """Collect no garbage meanwhile: all that is loaded stays, and looking through it takes a quarter of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -74,12 +74,12 @@ class Project:
         """All definitions."""
         from dagster._utils.warnings import BetaWarning, PreviewWarning
 
-        from ml_assets.definitions import build_defs
+        from ml_assets.definitions import load
 
         # Warnings about Dagster's beta parameters are for developers, not for users of a command.
         warnings.simplefilter("ignore", BetaWarning)
         warnings.simplefilter("ignore", PreviewWarning)
-        return build_defs(self.settings)
+        return load(self.settings)
 
     @cached_property
     def instance(self) -> "dg.DagsterInstance":

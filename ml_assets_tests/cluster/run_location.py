@@ -2,8 +2,8 @@
 
 import dagster as dg
 
+from ml_assets.assembly import build_defs
 from ml_assets.components.base import SpecComponent
-from ml_assets.definitions import build_defs
 from ml_assets_tests.components.installation import readings_components
 from ml_assets_tests.components.readings_pipeline import PIPELINE
 from resources.settings import Settings

@@ -12,7 +12,7 @@ from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGra
 from dagster.components.core.component_tree_state import PLUGIN_COMPONENT_TYPES_JSON_METADATA_KEY
 from syrupy.assertion import SnapshotAssertion
 
-from ml_assets.definitions import build_defs
+from ml_assets.assembly import build_defs
 
 HEAVY = (
     "torch",

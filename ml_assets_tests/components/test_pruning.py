@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.definitions import build_defs
+from ml_assets.assembly import build_defs
 from resources.platform import Platform
 from resources.settings import Settings
 

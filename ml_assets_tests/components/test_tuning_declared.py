@@ -7,12 +7,12 @@ import dagster as dg
 import pytest
 import yaml
 
+from ml_assets.assembly import build_defs
 from ml_assets.components import TrainingPipeline
 from ml_assets.components.attribute_faults import attribute_faults
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.declarations import DeclarationRefused
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.definitions import build_defs
 from ml_assets.pipeline.identity import settings_digest, training_job
 from ml_assets.tuning.choice import Choice
 from ml_assets_tests.components import readings_pipeline

@@ -67,7 +67,7 @@ class DemandProject(Project):
 
     @cached_property
     def defs(self) -> dg.Definitions:
-        """Assemble the definitions like `ml_assets.definitions` does."""
+        """Assemble the definitions like `ml_assets.assembly` does."""
         # No component asks its load context.
         parts = dg.Definitions.merge(*(one.build_defs(None) for one in _declared()))
         resources = {"platform": self.platform, "tables": declared_tables(parts)}

@@ -1,0 +1,76 @@
+"""All definitions together: the pipelines of the defs folder, the platform, and the policy common to all.
+
+Nothing else belongs here. `definitions` loads this module for Dagster and for commands; tests call `build_defs` with
+parts of their own.
+"""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from ml_assets.components.base import SpecComponent
+from ml_assets.components.declarations import in_one_line, require_consistent
+from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.components.leakage_check import request_leakage_tests
+from ml_assets.components.loading import load_pipelines
+from ml_assets.components.pruning import prune_trainings
+from ml_assets.components.reconcile import report_missing_materializations
+from ml_assets.components.sensors import build_missing_upstream
+from ml_assets.components.step_values import step_values
+from resources.platform import Platform
+from resources.settings import Settings
+
+# A run of a table may cover a range, a run of a model only one partition. Dagster warns of it whenever it loads a
+# scheduled model's job, 13 times in 13 minutes of a daemon, although that job always runs for one partition.
+warnings.filterwarnings(
+    "ignore", r"Asset job \w+ materializes assets with varying BackfillPolicies", UserWarning
+)
+
+
+def build_defs(
+    settings: Settings | None = None,
+    *,
+    components: Sequence[SpecComponent] | None = None,
+    platform: Platform | None = None,
+) -> dg.Definitions:
+    """Return all definitions, with the platform that `settings` (by default the environment) select.
+
+    Tests pass `components` instead of the files of the defs folder, and a `platform` to inspect afterwards. Raises
+    `DeclarationRefused` with one line per fault in the files of the defs folder.
+    """
+    if components is None:
+        with in_one_line():
+            pipelines = load_pipelines(Path(__file__).parent)
+        require_consistent(pipelines)
+    else:  # no component uses its load context
+        context: Any = None
+        pipelines = dg.Definitions.merge(*(one.build_defs(context) for one in components))
+    settings = settings or Settings()
+    return dg.Definitions.merge(
+        pipelines,
+        dg.Definitions(
+            resources={
+                "platform": platform or Platform(settings),
+                "tables": declared_tables(pipelines),
+                "io_manager": step_values,
+            },
+            # Steps only orchestrate: heavy work runs in the launcher's processes. A process per step would cost
+            # seconds.
+            executor=dg.in_process_executor,
+            sensors=[
+                build_missing_upstream,
+                report_missing_materializations,
+                request_leakage_tests,
+                # Workers of this machine end with their launcher: nothing to prune.
+                *([prune_trainings] if settings.launcher != "local" else []),
+                dg.AutomationConditionSensorDefinition(
+                    "automation",
+                    target=dg.AssetSelection.all(),
+                    default_status=dg.DefaultSensorStatus.RUNNING,
+                ),
+            ],
+        ),
+    )
