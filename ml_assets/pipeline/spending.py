@@ -5,9 +5,9 @@ Here: costs of trainings that finished, failed, diverged or were cancelled. Not 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 from ml_assets.training.attempt.attempts import seconds_between, sign_of
 from resources.job.events import TrainingEvent
@@ -25,6 +25,14 @@ class Attempts:
         self._signs: list[float] = []
         self.step = 0
         """Highest step of an event that shows the workers alive."""
+
+    @classmethod
+    def of(cls, events: Iterable[TrainingEvent]) -> Self:
+        """Return the attempts that `events` report."""
+        attempts = cls()
+        for event in events:
+            attempts.hear(event)
+        return attempts
 
     def hear(self, event: TrainingEvent) -> None:
         """Note an event; a repeated event changes nothing."""
@@ -54,13 +62,28 @@ class Attempts:
 
     def spent(self, gpu_hour_price: float | None) -> dict[str, float]:
         """Return the cost of all attempts up to their last signs of life; empty if none began."""
-        events = sorted(self._started.values(), key=lambda event: event.time)
+        events = self._in_order()
         if not events:
             return {}
-        seconds = seconds_between([event.time for event in events], self._signs)
-        workers = (int(event.values["world_size"]) for event in events)
-        total = sum(count * took for count, took in zip(workers, seconds, strict=True))
-        return _figures(total / 3600, len(events), events[-1].values, gpu_hour_price)
+        return _figures(self.worker_seconds / 3600, len(events), events[-1].values, gpu_hour_price)
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all attempts up to their last signs of life."""
+        return sum(self._seconds_of_each())
+
+    @property
+    def worker_seconds(self) -> float:
+        """Seconds of all workers of all attempts up to their last signs of life."""
+        workers = (int(event.values["world_size"]) for event in self._in_order())
+        return sum(count * took for count, took in zip(workers, self._seconds_of_each(), strict=True))
+
+    def _in_order(self) -> list[TrainingEvent]:
+        """Return the start of each attempt, oldest first."""
+        return sorted(self._started.values(), key=lambda event: event.time)
+
+    def _seconds_of_each(self) -> list[float]:
+        return seconds_between([event.time for event in self._in_order()], self._signs)
 
 
 def spent(

@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.live import TrainingPage
 from ml_assets.pipeline.snapshot import take_snapshot
 from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.pipeline.spending import Attempts
 from ml_assets.pipeline.train import PartOfStudy, train_model
 from ml_assets.pipeline.values import TrainingSet
 from ml_assets.pipeline.window import require_nothing_rejected_since, validate_inputs
@@ -29,7 +31,7 @@ from ml_assets.tables.refusal import BuildRefused
 from ml_assets.tuning.choice import Choice, in_words
 from ml_assets.tuning.spec import TuningSection
 from ml_assets.tuning.study import BegunTrial, Study
-from ml_assets.tuning.study_result import StudyResult, TrialOutcome
+from ml_assets.tuning.study_result import StudyResult, TrialOutcome, spent_on
 from resources.job.errors import (
     AttemptsExhausted,
     BadConfiguration,
@@ -38,7 +40,7 @@ from resources.job.errors import (
     OutOfDisk,
     OutOfMemory,
 )
-from resources.job.events import read_events, training_folder_name
+from resources.job.events import TrainingEvent, read_events, training_folder_name
 from resources.mlflow_client import TrackerUnavailable
 from resources.platform import Platform
 from resources.tracker import RunFacts
@@ -112,12 +114,15 @@ def run_study(
             parent = tracked.run_id
         trials = _Trials(spec, platform, frozen, digest, study, page, parent, run_id, resources)
         while True:
+            is_spent = _spent_says(tuning, study)
             with platform.ledger.turn(f"studies/{name}"):
-                trial = study.next()
+                trial = study.next(may_begin=not is_spent)
             if trial is None:
                 break
+            study.note_alive(time.time())
             outcome = trials.train(trial)
             study.end(trial, outcome)
+            study.note_alive(time.time())
             page.info(_said(outcome))
         require_nothing_rejected_since(platform, frozen)
         result = StudyResult(
@@ -130,12 +135,19 @@ def run_study(
             sampler=tuning.sampler,
             pruner=tuning.pruner,
             trials=tuple(study.outcomes()),
+            seconds=study.seconds,
+            stopped=_stopped(is_spent, study),
         )
+        if result.stopped:
+            page.info(
+                f"{result.stopped}. To go on, raise tuning.budget of {spec.name} and launch the study again"
+            )
         if not result.finished:
             first = result.trials[0]
+            stopped = f". Besides, {result.stopped}: raise tuning.budget" if result.stopped else ""
             raise NoTrialFinished(
                 f"none of {counted(len(result.trials), 'trial')} of {spec.name} finished. Trial {first.number} "
-                f"({in_words(first.parameters)}): {first.why}"
+                f"({in_words(first.parameters)}): {first.why}{stopped}"
             )
         best = result.chosen
         tracked.log({"best_validation_loss": best.validation_loss or 0.0, "best_trial": best.number}, 0)
@@ -151,6 +163,21 @@ def study_digest(frozen: TrainingSet, tuning: TuningSection) -> str:
         "pruner": tuning.pruner,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _spent_says(tuning: TuningSection, study: Study) -> str:
+    """Return the spent part of the study's budget in words; empty if it may begin another trial."""
+    if tuning.budget is None:
+        return ""
+    return tuning.budget.spent_says(spent_on(study.seconds, study.outcomes()))
+
+
+def _stopped(is_spent: str, study: Study) -> str:
+    """Return the reason for which an ended study has fewer trials than declared; empty if it has all."""
+    left = study.most - len(study.outcomes())
+    if not is_spent or left <= 0:
+        return ""
+    return f"{is_spent}, so {left:,} of {counted(study.most, 'trial')} did not begin"
 
 
 def _newest_window(spec: PipelineSpec, platform: Platform, tables: DeclaredTables) -> tuple[str, list[str]]:
@@ -205,6 +232,7 @@ class _Trials:
         }
 
         def after_epoch(epoch: int, validation_loss: float) -> None:
+            self.study.note_alive(time.time())
             # After the last epoch there is nothing left to save.
             pauses = self.study.should_pause(trial, epoch, validation_loss)
             if pauses and epoch < training_set.job.settings.epochs:
@@ -228,6 +256,7 @@ class _Trials:
         except TrialPaused as paused:
             return TrialOutcome(
                 **common,
+                **_cost(self.platform, training_set),
                 state="paused",
                 validation_loss=paused.validation_loss,
                 # The workers train on until the signal arrives.
@@ -235,28 +264,37 @@ class _Trials:
                 why=f"{paused}",
             )
         except OF_THE_VALUES as error:
-            return TrialOutcome(**common, state="failed", why=f"{type(error).__name__}: {error}")
+            why = f"{type(error).__name__}: {error}"
+            return TrialOutcome(**common, **_cost(self.platform, training_set), state="failed", why=why)
         result = trained.result
+        cost = {"seconds": result.seconds, "worker_seconds": result.worker_seconds}
         if not math.isfinite(result.best_validation_loss):
-            return TrialOutcome(
-                **common, state="failed", why=f"its validation loss was {result.best_validation_loss:g}"
-            )
+            why = f"its validation loss was {result.best_validation_loss:g}"
+            return TrialOutcome(**common, **cost, state="failed", why=why)
         return TrialOutcome(
             **common,
+            **cost,
             state="finished",
             validation_loss=result.best_validation_loss,
             epochs=result.epochs,
             steps=result.steps,
-            seconds=result.seconds,
-            worker_seconds=result.worker_seconds,
             mlflow_run=trained.mlflow_run,
         )
 
 
 def _epochs(platform: Platform, training_set: TrainingSet) -> list[int]:
     """Return the numbers of the epochs that the workers of a training have reported."""
-    events = read_events(platform.artifacts.folder(training_folder_name(training_set.job)))
-    return [int(event.values["epoch"]) for event in events if event.kind == "epoch"]
+    return [int(event.values["epoch"]) for event in _events(platform, training_set) if event.kind == "epoch"]
+
+
+def _cost(platform: Platform, training_set: TrainingSet) -> dict[str, float]:
+    """Return the seconds that a training without a result took, from its workers' reports."""
+    attempts = Attempts.of(_events(platform, training_set))
+    return {"seconds": attempts.seconds, "worker_seconds": attempts.worker_seconds}
+
+
+def _events(platform: Platform, training_set: TrainingSet) -> list[TrainingEvent]:
+    return read_events(platform.artifacts.folder(training_folder_name(training_set.job)))
 
 
 def trial_set(spec: PipelineSpec, frozen: TrainingSet, digest: str, trial: BegunTrial) -> TrainingSet:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from ml_assets.sections import Section, refuse_at
+from ml_assets.tuning.budget import BudgetSection
 
 Scalar = bool | int | float | str | None
 """Value of a searched parameter: a JSON value without parts."""
@@ -169,6 +170,8 @@ class TuningSection(Section):
     `hyperband`: groups of trials that are thinned to a third, each from another epoch on."""
     trials: int = Field(ge=1, le=10_000)
     """Largest number of trials, each a training."""
+    budget: BudgetSection | None = None
+    """Hours after which the study begins no further trial, and chooses among the finished ones. Not given: no limit."""
 
     @model_validator(mode="after")
     def _can_be_searched(self) -> Self:

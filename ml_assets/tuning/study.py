@@ -8,11 +8,13 @@ keeps its number and its values, and a finished trial is not repeated. Not here:
 import hashlib
 import itertools
 import json
+import uuid
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from ml_assets.tuning.budget import covered_seconds
 from ml_assets.tuning.spec import Choices, FloatRange, IntRange, Scalar, TuningSection
 from ml_assets.tuning.study_result import METRIC, TrialOutcome
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 _NUMBER, _OUTCOME = "number", "outcome"
 """User attributes of a trial in the storage: its number in the study, and how it ended."""
+_RAN = "ran/"
+"""Prefix of the user attributes of a study, one a launch: when it began its first trial, and its last sign of life."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +71,10 @@ class Study:
         self._id = storage.get_study_id_from_name(name)
         for key, value in {**facts, "metric": METRIC}.items():
             self._study.set_user_attr(key, value)
+        self._launch, self._ran_from = f"{_RAN}{uuid.uuid4().hex}", 0.0
 
-    def next(self) -> BegunTrial | None:
-        """Return a trial that did not end; else begin another. None if all trials ended."""
+    def next(self, *, may_begin: bool = True) -> BegunTrial | None:
+        """Return a trial that did not end; else begin another, if `may_begin`. None if all begun trials ended."""
         from optuna.trial import TrialState
 
         begun = 0
@@ -80,7 +85,7 @@ class Study:
             if one.state == TrialState.RUNNING:  # a kill before it had all its values: it never trained
                 self._study.tell(one.number, state=TrialState.FAIL)
         combinations = self._combinations() if self._section.sampler == "grid" else None
-        if begun >= (self._section.trials if combinations is None else len(combinations)):
+        if not may_begin or begun >= self.most:
             return None
         # A sampler for each number: a process that continues the study draws what the killed process would have drawn.
         self._study.sampler = self._sampler(begun, combinations)
@@ -114,6 +119,23 @@ class Study:
         else:
             state = TrialState.PRUNED if outcome.state == "paused" else TrialState.FAIL
             self._study.tell(trial.in_storage, state=state, skip_if_finished=True)
+
+    @property
+    def most(self) -> int:
+        """Number of trials with which the study is complete."""
+        section = self._section
+        return section.trials if section.sampler != "grid" else len(self._combinations())
+
+    def note_alive(self, at: float) -> None:
+        """Record that this process runs trials at `at`, in seconds since the epoch."""
+        self._ran_from = self._ran_from or at
+        self._study.set_user_attr(self._launch, (self._ran_from, at))
+
+    @property
+    def seconds(self) -> float:
+        """Wall time in which processes ran trials of this study, up to their last sign of life."""
+        spans = [span for name, span in self._study.user_attrs.items() if name.startswith(_RAN)]
+        return covered_seconds((start, end) for start, end in spans)
 
     def outcomes(self) -> list[TrialOutcome]:
         """Return the ends of all trials, by number."""

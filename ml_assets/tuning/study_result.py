@@ -6,10 +6,11 @@ Not here: the storage in which a study runs (`study`), the files of the document
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
+from ml_assets.tuning.budget import Spent
 from ml_assets.tuning.choice import Choice, in_words
 from ml_assets.tuning.spec import Scalar
 from resources.ledger import TrainedOn
@@ -67,6 +68,10 @@ class StudyResult:
     pruner: str
     trials: Sequence[TrialOutcome] = field(hash=False)
     """All trials that ended, by number."""
+    seconds: float = 0.0
+    """Wall time in which the study ran trials, over all launches."""
+    stopped: str = ""
+    """Reason for which it began fewer trials than declared; empty if it began all."""
     metric: str = METRIC
     direction: str = "minimize"
 
@@ -96,10 +101,16 @@ class StudyResult:
         lost = "".join(
             f"; {counted(ends[state], 'trial')} {state}" for state in ("paused", "failed") if ends[state]
         )
+        lost += f"; {self.stopped}" if self.stopped else ""
         return (
             f"trial {best.number} has the lowest validation loss, {_loss(best):.6g}, {among}{next_best}{lost}: "
             f"{in_words(best.parameters)}"
         )
+
+    @property
+    def spent(self) -> Spent:
+        """Cost of the study."""
+        return spent_on(self.seconds, self.trials)
 
     @property
     def epochs_saved(self) -> tuple[int, int]:
@@ -128,6 +139,11 @@ class StudyResult:
         facts["window"] = TrainedOn(**facts["window"])
         facts["trials"] = tuple(TrialOutcome(**one) for one in facts["trials"])
         return cls(**facts)
+
+
+def spent_on(seconds: float, trials: Iterable[TrialOutcome]) -> Spent:
+    """Return the cost of a study that ran for `seconds` of wall time and of whose trials these ended."""
+    return Spent(hours=seconds / 3600, worker_hours=sum(one.worker_seconds for one in trials) / 3600)
 
 
 def _loss(trial: TrialOutcome) -> float:

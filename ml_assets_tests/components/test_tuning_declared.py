@@ -135,6 +135,12 @@ def test_faults_of_a_study_are_lines_with_file_line_and_key() -> None:
             "the grid has 6 combinations, more than trials 4",
             id="large grid",
         ),
+        pytest.param(
+            _declared(more="budget: {}"), "budget", "the budget is empty: give hours", id="no budget"
+        ),
+        pytest.param(
+            _declared(more="budget: {hours: 0}"), "budget.hours", "Input should be greater", id="nothing"
+        ),
         pytest.param(_declared(more="prunner: median"), "prunner", "unknown key 'prunner'", id="key"),
     ],
 )
