@@ -112,10 +112,11 @@ def _saved(result: StudyResult) -> dict[str, Any]:
 def _shown(result: StudyResult, document: str) -> dict[str, Any]:
     best = result.chosen
     assert best.validation_loss is not None  # of a finished trial
+    names = list(dict.fromkeys(name for one in result.trials for name in one.parameters))
     rows = [
         {
             "trial": one.number,
-            **one.parameters,
+            **{name: one.parameters.get(name, "–") for name in names},
             "validation loss": "" if one.validation_loss is None else readable(one.validation_loss),
             "epochs": one.epochs,
             "seconds": readable(one.seconds),

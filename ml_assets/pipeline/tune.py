@@ -267,7 +267,7 @@ class _Trials:
             why = f"{type(error).__name__}: {error}"
             return TrialOutcome(**common, **_cost(self.platform, training_set), state="failed", why=why)
         result = trained.result
-        cost = {"seconds": result.seconds, "worker_seconds": result.worker_seconds}
+        cost: dict[str, Any] = {"seconds": result.seconds, "worker_seconds": result.worker_seconds}
         if not math.isfinite(result.best_validation_loss):
             why = f"its validation loss was {result.best_validation_loss:g}"
             return TrialOutcome(**common, **cost, state="failed", why=why)
@@ -287,7 +287,7 @@ def _epochs(platform: Platform, training_set: TrainingSet) -> list[int]:
     return [int(event.values["epoch"]) for event in _events(platform, training_set) if event.kind == "epoch"]
 
 
-def _cost(platform: Platform, training_set: TrainingSet) -> dict[str, float]:
+def _cost(platform: Platform, training_set: TrainingSet) -> dict[str, Any]:
     """Return the seconds that a training without a result took, from its workers' reports."""
     attempts = Attempts.of(_events(platform, training_set))
     return {"seconds": attempts.seconds, "worker_seconds": attempts.worker_seconds}
@@ -332,7 +332,9 @@ def _tracking_facts(
 def _most_epochs(spec: PipelineSpec, tuning: TuningSection) -> int:
     """Return the largest number of epochs of a trial."""
     values = tuning.space.training.get("epochs")
-    return max([spec.training.epochs] if values is None else [int(end or 0) for end in values.ends()])
+    searched = [] if values is None else [int(end or 0) for end in values.ends()]
+    declared = [spec.training.epochs] if values is None or values.when else []
+    return max([*searched, *declared])
 
 
 def _said(outcome: TrialOutcome) -> str:

@@ -1,16 +1,15 @@
 """The `tuning` section of a pipeline: the space of a study, its sampler, its number of trials. Runs nothing."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from ml_assets.sections import Section, refuse_at
 from ml_assets.tuning.budget import BudgetSection
-
-Scalar = bool | int | float | str | None
-"""Value of a searched parameter: a JSON value without parts."""
+from ml_assets.tuning.conditional import Conditional, Scalar, parents_first, points, wrong_conditions
 
 SEARCHED_SETTINGS = (
     "epochs",
@@ -25,11 +24,14 @@ SEARCHED_SETTINGS = (
 """Keys of `training` that a space may hold. The others decide the machines, or the arithmetic of a step."""
 _MOST_VALUES = 10_000
 """Largest number of values of an integer range that a check tries one by one."""
+MOST_TRIALS = 10_000
+"""Largest number of trials of a study."""
 
 
-class FloatRange(Section):
+class FloatRange(Conditional):
     """Real numbers from `low` to `high`."""
 
+    has_exact_values: ClassVar[bool] = False
     kind: Literal["float"]
     """A range of real numbers."""
     low: float
@@ -64,7 +66,7 @@ class FloatRange(Section):
         return self.low <= value <= self.high
 
 
-class IntRange(Section):
+class IntRange(Conditional):
     """Whole numbers from `low` to `high`."""
 
     kind: Literal["int"]
@@ -96,7 +98,7 @@ class IntRange(Section):
         return isinstance(value, int) and not isinstance(value, bool) and value in self.values()
 
 
-class Choices(Section):
+class Choices(Conditional):
     """Values without an order."""
 
     kind: Literal["categorical"]
@@ -139,20 +141,45 @@ class SpaceSection(Section):
 
     @property
     def dimensions(self) -> Mapping[str, FloatRange | IntRange | Choices]:
-        """Name of a parameter, `hyperparameters.<key>` or `training.<key>` → its values."""
+        """Name of a parameter, `hyperparameters.<key>` or `training.<key>` → its values. Parents come first."""
+        return parents_first(self._declared)
+
+    @property
+    def is_conditional(self) -> bool:
+        """True if some parameter exists only beside some values of others."""
+        return any(one.when for one in self._declared.values())
+
+    @property
+    def points(self) -> Iterator[dict[str, Scalar]]:
+        """All points of a space without continuous ranges, the last parameter changing first."""
+        return points(self.dimensions)
+
+    def holds(self, parameters: Mapping[str, Scalar]) -> bool:
+        """True if `parameters` name exactly the parameters that exist beside them, each with one of its values."""
+        existing = {name: one for name, one in self.dimensions.items() if one.exists(parameters)}
+        return parameters.keys() == existing.keys() and all(
+            one.holds(parameters[name]) for name, one in existing.items()
+        )
+
+    @model_validator(mode="after")
+    def _conditions_can_hold(self) -> Self:
+        refuse_at(
+            type(self).__name__,
+            {(*name.split(".", 1), "when"): said for name, said in wrong_conditions(self._declared)},
+        )
+        return self
+
+    @property
+    def _declared(self) -> Mapping[str, FloatRange | IntRange | Choices]:
         return {
             **{f"hyperparameters.{key}": values for key, values in self.hyperparameters.items()},
             **{f"training.{key}": values for key, values in self.training.items()},
         }
 
-    def holds(self, parameters: Mapping[str, Scalar]) -> bool:
-        """True if `parameters` name exactly the parameters of this space, each with one of its values."""
-        return parameters.keys() == self.dimensions.keys() and all(
-            values.holds(parameters[name]) for name, values in self.dimensions.items()
-        )
-
 
 Sampler = Literal["grid", "random", "tpe", "GPSampler", "QMCSampler"]
+_WHOLE_SPACE: tuple[Sampler, ...] = ("GPSampler", "QMCSampler")
+"""Samplers of Optuna that would draw conditional parameters at random, without a word."""
 Pruner = Literal["none", "median", "successive_halving", "hyperband"]
 
 
@@ -168,7 +195,7 @@ class TuningSection(Section):
     """Pauses a trial with a checkpoint if its validation loss after an epoch is bad. `median`: worse than the median of
     the other trials. `successive_halving`: not in the better half after 1/9, 2/9, 4/9 and 8/9 of the epochs.
     `hyperband`: groups of trials that are thinned to a third, each from another epoch on."""
-    trials: int = Field(ge=1, le=10_000)
+    trials: int = Field(ge=1, le=MOST_TRIALS)
     """Largest number of trials, each a training."""
     budget: BudgetSection | None = None
     """Hours after which the study begins no further trial, and chooses among the finished ones. Not given: no limit."""
@@ -180,12 +207,17 @@ class TuningSection(Section):
             refuse_at(type(self).__name__, {("space",): said})
         if self.sampler == "grid":
             refuse_at(type(self).__name__, dict(self._not_a_grid()))
+        if self.space.is_conditional and self.sampler in _WHOLE_SPACE:
+            said = (
+                f"{self.sampler} models a space whose parameters all exist, and this space has conditions (`when`): "
+                "use sampler tpe, random or grid"
+            )
+            refuse_at(type(self).__name__, {("sampler",): said})
         return self
 
     def _not_a_grid(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        combinations = 1
         for name, one in self.space.dimensions.items():
-            if (values := one.values()) is None:
+            if one.values() is None:
                 path = tuple(name.split(".", 1))
                 yield (
                     ("space", *path),
@@ -193,11 +225,12 @@ class TuningSection(Section):
                     "choices, or use sampler random or tpe",
                 )
                 return
-            combinations *= len(values)
+        combinations = sum(1 for _ in itertools.islice(self.space.points, MOST_TRIALS + 1))
         if combinations > self.trials:
+            number = f"{combinations:,}" if combinations <= MOST_TRIALS else f"more than {MOST_TRIALS:,}"
             yield (
                 ("trials",),
-                f"the grid has {combinations:,} combinations, more than trials {self.trials:,}: raise trials, make "
+                f"the grid has {number} combinations, more than trials {self.trials:,}: raise trials, make "
                 "the space smaller, or use sampler random or tpe",
             )
 

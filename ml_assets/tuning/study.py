@@ -6,7 +6,6 @@ keeps its number and its values, and a finished trial is not repeated. Not here:
 """
 
 import hashlib
-import itertools
 import json
 import uuid
 import warnings
@@ -84,14 +83,15 @@ class Study:
                 return _begun(one)
             if one.state == TrialState.RUNNING:  # a kill before it had all its values: it never trained
                 self._study.tell(one.number, state=TrialState.FAIL)
-        combinations = self._combinations() if self._section.sampler == "grid" else None
+        combinations = list(self._section.space.points) if self._section.sampler == "grid" else None
         if not may_begin or begun >= self.most:
             return None
         # A sampler for each number: a process that continues the study draws what the killed process would have drawn.
         self._study.sampler = self._sampler(begun, combinations)
         asked = self._study.ask()
         for name, values in self._section.space.dimensions.items():
-            _suggest(asked, name, values)
+            if values.exists(asked.params):
+                _suggest(asked, name, values)
         asked.set_user_attr(_NUMBER, begun)
         return _begun(self._study.trials[asked.number])
 
@@ -124,7 +124,7 @@ class Study:
     def most(self) -> int:
         """Number of trials with which the study is complete."""
         section = self._section
-        return section.trials if section.sampler != "grid" else len(self._combinations())
+        return section.trials if section.sampler != "grid" else len(list(section.space.points))
 
     def note_alive(self, at: float) -> None:
         """Record that this process runs trials at `at`, in seconds since the epoch."""
@@ -165,12 +165,6 @@ class Study:
                     return samplers.GPSampler(seed=seed)
                 case "QMCSampler":  # one sequence for the whole study, at a place that the storage counts
                     return samplers.QMCSampler(seed=self._seed % 2**32, scramble=True)
-
-    def _combinations(self) -> list[dict[str, Scalar]]:
-        """Return all combinations of the space, in its order, the last parameter changing first."""
-        dimensions = self._section.space.dimensions
-        every = [one.values() or () for one in dimensions.values()]
-        return [dict(zip(dimensions, values, strict=True)) for values in itertools.product(*every)]
 
 
 def _pruner(section: TuningSection, most_epochs: int) -> "BasePruner":

@@ -24,16 +24,22 @@ SPACE: dict[str, Any] = {
         "category_dropout": {"kind": "float", "low": 0.0, "high": 0.5, "step": 0.1},
     },
 }
+ONLY_GELU = {"when": {"hyperparameters.activation": ["gelu"]}}
+CONDITIONAL = {
+    "hyperparameters": SPACE["hyperparameters"],
+    "training": {name: values | ONLY_GELU for name, values in SPACE["training"].items()},
+}
+FEW = {"when": {"hyperparameters.hidden": [8, 16]}}
 GRID: dict[str, Any] = {
-    "hyperparameters": {"hidden": {"kind": "int", "low": 8, "high": 24, "step": 8}},
-    "training": {"category_dropout": {"kind": "float", "low": 0.0, "high": 0.1, "step": 0.1}},
+    "hyperparameters": {"hidden": {"kind": "int", "low": 8, "high": 32, "step": 8}},
+    "training": {"category_dropout": {"kind": "float", "low": 0.0, "high": 0.1, "step": 0.1} | FEW},
 }
 EPOCHS = 9
 SAMPLERS = ["random", "tpe", "GPSampler", "QMCSampler", "grid"]
 
 
 def _section(sampler: str, trials: int = 6) -> TuningSection:
-    space = GRID if sampler == "grid" else SPACE
+    space = {"grid": GRID, "random": CONDITIONAL, "tpe": CONDITIONAL}.get(sampler, SPACE)
     return TuningSection.model_validate({"space": space, "sampler": sampler, "trials": trials})
 
 

@@ -31,7 +31,9 @@ from ml_assets_tests.components.readings_pipeline import MODEL, READINGS, WINDOW
 from resources.job.events import JOB, RESULT, read_events
 from resources.job.job import TrainingJob, TrainingResult
 
-pytestmark = pytest.mark.timeout(1800)  # seven trainings and a kill in one test; a machine at load 30 needs 900 s
+pytestmark = pytest.mark.timeout(
+    1800
+)  # seven trainings and a kill in one test; a machine at load 30 needs 900 s
 STUDY = f"{MODEL}/hyperparameters"
 STARTS = [0.0, 18.0, 40.0]
 HELD = 18.0
