@@ -10,23 +10,11 @@ import pytest
 from ml_assets.code.code_version import versions_of
 from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.attempt.attempts import read_attempts
-from ml_assets_tests.training.lab_package import RATES, with_model, with_script, write_lab
-from ml_assets_tests.training.small_jobs import small_snapshot
+from ml_assets_tests.training.lab_package import RATES, with_model, with_script
 from ml_assets_tests.training.test_runs import Watcher
 from resources.job.errors import InputChanged
 from resources.job.events import TrainingEvent, read_events
 from resources.job.job import TrainingJob
-
-
-@pytest.fixture(scope="module")
-def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
-
-
-@pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of a package beside the platform."""
-    return write_lab(tmp_path / "code", monkeypatch)
 
 
 class KillAfter(Watcher):

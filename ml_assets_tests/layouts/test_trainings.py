@@ -12,15 +12,10 @@ from safetensors.torch import load_file
 from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.step.load import load_model, predict
 from ml_assets_tests.layouts.layout_jobs import FinishedTraining, residual_job, train
-from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch, small_snapshot
+from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
-
-
-@pytest.fixture(scope="module")
-def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
 
 
 @pytest.fixture(scope="module")

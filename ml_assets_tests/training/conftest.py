@@ -1,11 +1,13 @@
 """Common parts of the tests' trainings."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.process.group import Group
+from ml_assets_tests.training.lab_package import write_lab
 from ml_assets_tests.training.rank_processes import one_rank
 from ml_assets_tests.training.small_jobs import small_snapshot
 
@@ -21,3 +23,9 @@ def group() -> Iterator[Group]:
     """Group of one rank, this process."""
     with one_rank() as group:
         yield group
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of a package beside the platform."""
+    return write_lab(tmp_path / "code", monkeypatch)

@@ -16,16 +16,11 @@ from ml_assets.training.data.preprocess import FullModel
 from ml_assets.training.script.example import Example, example_of
 from ml_assets.training.script.graph import run_graph
 from ml_assets.training.script.script_model import check_model, read_model, write_model
-from ml_assets_tests.training.small_jobs import small_job, small_snapshot
+from ml_assets_tests.training.small_jobs import small_job
 from resources.job.errors import BadConfiguration
 
 FLOAT, DOUBLE, INT64 = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64
 WIDTH = 4
-
-
-@pytest.fixture(scope="module")
-def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    return small_snapshot(tmp_path_factory.mktemp("snapshots"))
 
 
 @pytest.fixture(scope="module")

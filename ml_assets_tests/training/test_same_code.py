@@ -9,16 +9,10 @@ import pytest
 from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.attempt.platform_code import loop_version, platform_text
 from ml_assets.training.attempt.same_code import refuse_other_code
-from ml_assets_tests.training.lab_package import with_model, with_script, write_lab
+from ml_assets_tests.training.lab_package import with_model, with_script
 from ml_assets_tests.training.small_jobs import small_job
 from resources.job.errors import InputChanged
 from resources.job.job import TrainingJob
-
-
-@pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of a package beside the platform."""
-    return write_lab(tmp_path / "code", monkeypatch)
 
 
 @pytest.mark.parametrize("job_of", [with_model, with_script])
