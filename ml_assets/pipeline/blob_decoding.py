@@ -1,6 +1,6 @@
 """Blobs of a pipeline's rows, decoded by its own `decode` in the process of a step.
 
-Here: a trial of a few blobs before a launch, the decoder that is stored with a model, rows with blobs for
+Here: a check of a few blobs before a launch, the decoder that is stored with a model, rows with blobs for
 predictions. Not here: decoding in training (training.data.decoding), serving (release.runtime).
 """
 

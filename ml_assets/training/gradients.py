@@ -24,7 +24,7 @@ from ml_assets.training.parallel.pipeline import Pipe
 from ml_assets.training.run import Run
 from ml_assets.training.step.memory import passes
 from ml_assets.training.step.precision import LossScale, computing
-from ml_assets.training.step.trial import (
+from ml_assets.training.step.preflight import (
     ROWS,
     Fixed,
     fewest_rows,

@@ -40,7 +40,7 @@ from ml_assets.training.step.compiled import compile_core
 from ml_assets.training.step.load import build_model, check_output, refuse_chance
 from ml_assets.training.step.objectives import Objective, objective_of
 from ml_assets.training.step.precision import refuse_unable
-from ml_assets.training.step.trial import try_out
+from ml_assets.training.step.preflight import preflight
 from ml_assets.training.telemetry.event_log import emit
 from ml_assets.training.telemetry.mfu import mfu_of_a_row
 from resources.job.errors import BadConfiguration, InputChanged
@@ -65,8 +65,8 @@ class Progress:
     """Factor of the loss under fp16. Halving it finds a fitting factor within a few steps."""
     loss_scale_steps: int = 0
     """Steps since the last change of the factor."""
-    trial: int = 0
-    """Digest of the trial's numbers, from `try_out`. Not a position: it tells whether a resume computes as before."""
+    preflight_digest: int = 0
+    """Digest of the numbers of `preflight`. Not a position: it tells whether a resume computes as before."""
 
 
 @dataclass(kw_only=True)
@@ -165,8 +165,8 @@ class Run:
             restore(state, self.model, self.layout.local_optimizer)
             if self.power_sgd is not None:
                 self.power_sgd.restore(state.get("compression", {}))
-            trial, self.progress = self.progress.trial, Progress(**state["progress"])
-            refuse_other_machine(trial, self.progress.trial, step)
+            now, self.progress = self.progress.preflight_digest, Progress(**state["progress"])
+            refuse_other_machine(now, self.progress.preflight_digest, step)
         self.saver = Saver(
             self.checkpoints,
             self.io_group,
@@ -225,7 +225,7 @@ def prepare(
 
     made = io_group.all_succeed(make)
     begin_alike(made.model, group, is_bitwise=job.settings.determinism == "bitwise")
-    refuse_other_numbers(made.trial, group)
+    refuse_other_numbers(made.preflight_digest, group)
     dtypes = {name: value.dtype for name, value in made.model.state_dict().items()}
     layout = lay_out(made.model, made.model.core, group, job.settings)
     warmup = int(job.settings.warmup_fraction * job.settings.epochs * made.order.steps_per_epoch)
@@ -243,7 +243,7 @@ def prepare(
         layout=layout,
         mfu_of_a_row=made.mfu_of_a_row,
         checkpoints=checkpoints_of(job, folder, mirror),
-        progress=Progress(trial=made.trial),
+        progress=Progress(preflight_digest=made.preflight_digest),
         power_sgd=PowerSgd(made.model, job.seed, warmup)
         if job.settings.gradient_compression == "powersgd"
         else None,
@@ -260,8 +260,7 @@ class _Made(NamedTuple):
     objective: Objective
     model: FullModel
     mfu_of_a_row: float | None
-    trial: int
-    """Digest of the trial's numbers."""
+    preflight_digest: int
 
 
 def _make(
@@ -306,10 +305,10 @@ def _make(
         check_output(job, model, two, snapshot.inputs.outputs)
     objective = objective_of(job.objective)
     with bounded():
-        trial = try_out(job, model, objective, order, validation, group)
+        preflight_digest = preflight(job, model, objective, order, validation, group)
     if settings.activation_checkpointing != "none":
         checkpoint_activations(model.core, settings.activation_checkpointing, is_compiled=settings.compile)
     if settings.compile:
         compile_core(model.core, group.device, folder)
     refuse_unfit(model.core, group, settings)
-    return _Made(train, validation, order, objective, model, mfu, trial)
+    return _Made(train, validation, order, objective, model, mfu, preflight_digest)

@@ -135,7 +135,7 @@ def test_any_world_sizes_and_kills_give_the_bits_of_one_rank(
 def test_a_model_that_knows_more_than_its_rows_is_refused_at_the_start(
     snapshot: Snapshot, pool: Ranks, first: int
 ) -> None:
-    """The trial refuses it before the first step."""
+    """The preflight refuses it before the first step."""
 
     @given(parts=WITH_A_REFUSED_ONE, world=WORLDS)
     def law(parts: list[str], world: int) -> None:

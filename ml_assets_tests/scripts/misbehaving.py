@@ -23,7 +23,7 @@ WAYS = [
     "holdout",
     "list",
     "pickled",
-    "trial",
+    "unfit",
     "memory",
     "still",
     "alone",
@@ -74,7 +74,7 @@ def main() -> None:
         training.finish([1, 2, 3], steps=1, validation_loss=1.0)
     elif how == "pickled":
         training.finish(b"a pickled estimator", steps=1, validation_loss=1.0)
-    elif how == "trial":
+    elif how == "unfit":
         training.check_model(mean_of_columns(training.matrix("train")[0].shape[1]))
         training.check_model(mean_of_columns(99))
     elif how == "memory":

@@ -123,7 +123,7 @@ def test_what_is_computed_again_gives_the_same_bits(
     assert again.loss == plain.loss
     assert list(again.gradients) == list(plain.gradients)  # names of a checkpoint stay
     assert all(torch.equal(again.gradients[name], gradient) for name, gradient in plain.gradients.items())
-    done = counting.done  # before: as the model is built, in the trial, and its validation without addmm
+    done = counting.done  # before: as the model is built, in the preflight, and its validation without addmm
     assert (done["addmm"] - 14, done["gelu"] - 12) == (products, others)
 
 

@@ -123,7 +123,7 @@ def test_a_process_that_loads_data_attaches_without_beginning_an_attempt(
 
 
 def test_a_destroyed_process_group_never_hangs_the_model_that_used_it() -> None:
-    """100 groups in each of two ranks: without the reference that is kept, 3 of 3 trials hung."""
+    """100 groups in each of two ranks: without the reference that is kept, 3 of 3 trainings hung."""
     command = (sys.executable, "-m", "ml_assets_tests.training.destroy_groups")
     port = str(free_port())
     ranks = [
@@ -184,7 +184,7 @@ def test_a_finished_script_is_not_run_again(place: Path, snapshot: Snapshot) -> 
         ("holdout", 64, "the holdout evaluates its model"),
         ("list", 64, "a list cannot be handed in"),
         ("pickled", 64, "the model handed in is not a valid ONNX graph"),
-        ("trial", 64, "input 'x' of the ONNX graph is [rows, 99] float: it must be the matrix [rows, 4]"),
+        ("unfit", 64, "input 'x' of the ONNX graph is [rows, 99] float: it must be the matrix [rows, 4]"),
         ("nan", 65, "loss was nan after step 3"),
         ("memory", 67, "rank 0 of 1 ran out of memory of this machine: Unable to allocate"),
         ("code", 75, ""),

@@ -398,7 +398,7 @@ class ByProcess(Numbers):
 
 
 class LateState(Numbers):
-    """Changes itself only after some steps, and past what the trial sees."""
+    """Changes itself only after some steps, and past what the preflight sees."""
 
     total: torch.Tensor
 

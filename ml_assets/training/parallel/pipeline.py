@@ -29,6 +29,7 @@ from ml_assets.training.process.group import Group
 from ml_assets.training.step.precision import computing
 from resources.job.errors import BadConfiguration
 from resources.job.setting_parts import Precision
+from resources.words import name_some
 
 LossSum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(output, target) → scalar, summed over rows."""
@@ -103,7 +104,7 @@ def refuse_undivided(core: nn.Module, stages: int) -> None:
     left_over = [name for name, parameter in core.named_parameters() if parameter not in owners]
     if left_over:
         raise BadConfiguration(
-            f"pipeline_plan of {type(core).__name__} leaves out {', '.join(left_over[:3])}: every parameter belongs to "
+            f"pipeline_plan of {type(core).__name__} leaves out {name_some(left_over)}: every parameter belongs to "
             "a part"
         )
     for name, part in core.named_modules():

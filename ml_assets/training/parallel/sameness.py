@@ -1,6 +1,6 @@
 """Equal weights on all ranks, copied from rank 0 at the start and compared; equal arithmetic of all processes.
 
-Not here: changes that a pass may make (step.trial), sums that give the same bits on all ranks (exact).
+Not here: changes that a pass may make (step.preflight), sums that give the same bits on all ranks (exact).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -41,9 +41,9 @@ def refuse_differences(model: nn.Module, group: Group, message: str) -> None:
         raise BadConfiguration(message)
 
 
-def refuse_other_numbers(trial: int, group: Group) -> None:
-    """Raise `BadConfiguration` on all ranks if a rank computed another `trial` (see `try_out`). Collective call."""
-    others = group.gather(trial)
+def refuse_other_numbers(preflight_digest: int, group: Group) -> None:
+    """Raise `BadConfiguration` on all ranks if a rank computed another digest in its preflight. Collective call."""
+    others = group.gather(preflight_digest)
     rank = next((rank for rank, other in enumerate(others) if other != others[0]), 0)
     if rank:
         raise BadConfiguration(
@@ -51,9 +51,9 @@ def refuse_other_numbers(trial: int, group: Group) -> None:
         )
 
 
-def refuse_other_machine(trial: int, recorded: int, step: int) -> None:
-    """Raise `BadConfiguration` if `trial` is not the one `recorded` in the checkpoint of `step`."""
-    if trial != recorded:
+def refuse_other_machine(preflight_digest: int, recorded: int, step: int) -> None:
+    """Raise `BadConfiguration` if `preflight_digest` is not the one `recorded` in the checkpoint of `step`."""
+    if preflight_digest != recorded:
         raise BadConfiguration(
             f"the attempts up to step {step} computed other numbers from the same rows and first weights than this "
             f"one: {_WHY_OTHER}. The checkpoints are kept"

@@ -90,7 +90,7 @@ def attach() -> "Training":
     except KeyError as error:
         raise BadConfiguration(
             f"{error.args[0]} is not set: a pipeline that names this script as `model.script` sets it. To start the "
-            f"script by hand on a launched job: {JOB}=…/job.json {FOLDER}=/tmp/trial torchrun -m …"
+            f"script by hand on a launched job: {JOB}=…/job.json {FOLDER}=/tmp/by-hand torchrun -m …"
         ) from None
     job = TrainingJob.from_json(job_file.read_text())
     try:

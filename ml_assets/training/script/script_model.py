@@ -3,8 +3,8 @@
     model.safetensors    its weights by name; for models other than torch, the ONNX graph as one array of bytes
     model.pt2            for torch: the computation, as torch.export writes it
 
-Here: the kinds of models that a script may hand in, and the trial of a model. Not here: the rows of the trial
-(example), models and graphs of libraries (libraries, graph), serving (release).
+Here: the kinds of models that a script may hand in, and the check of a model before it counts. Not here: the rows of
+that check (example), models and graphs of libraries (libraries, graph), serving (release).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

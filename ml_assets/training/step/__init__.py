@@ -1,1 +1,1 @@
-"""Parts of a step on one rank: model, loss, precision, memory, and the trial before the first step."""
+"""Parts of a step on one rank: model, loss, precision, memory, and the preflight before the first step."""

@@ -1,7 +1,7 @@
 """Digests of everything that a model may read and change: tensors, plain attributes, attributes of its classes, global
 variables of their Python modules.
 
-Here: the digests. Not here: which changes are refused (trial), the comparison of ranks (parallel.sameness).
+Here: the digests. Not here: which changes are refused (preflight), the comparison of ranks (parallel.sameness).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

@@ -1,10 +1,10 @@
-"""Trial pass, forward and backward, before the first step: it refuses at once a model that can never train.
+"""Preflight: passes forward and backward before the first step. It refuses at once a model that can never train.
 
-With `determinism: bitwise` the pass is repeated, in training and in validation. It must change nothing and give the
+With `determinism: bitwise` a pass is repeated, in training and in validation. It must change nothing and give the
 same numbers each time, also if the model cannot see its rank. Otherwise the result would depend on how often a worker
-calls the model, and so on the number of workers. The trial also takes two steps and restores the first weights: the
-model must then be as it was before. Otherwise it keeps state that no checkpoint holds. The trial observes effects; it
-has no list of layers. Not here: the first weights (load), their equality on all ranks (parallel.sameness).
+calls the model, and so on the number of workers. The preflight also takes two steps and restores the first weights: the
+model must then be as it was before. Otherwise it keeps state that no checkpoint holds. The preflight observes effects;
+it has no list of layers. Not here: the first weights (load), their equality on all ranks (parallel.sameness).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -32,9 +32,10 @@ from ml_assets.training.step.objectives import Objective
 from ml_assets.training.step.precision import computing
 from resources.job.errors import BadConfiguration
 from resources.job.job import TrainingJob
+from resources.words import name_some
 
 ROWS = 64
-"""Rows of the trial pass, if a step has as many: a parameter that only some rows use is then likely to be used."""
+"""Rows of a pass, if a step has as many: a parameter that only some rows use is then likely to be used."""
 _SENT = frozenset(
     {
         *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
@@ -48,7 +49,7 @@ _OF_A_RANK = (
 )
 """Variables that torch's agent sets for each rank."""
 _STEPS = 2
-"""Steps of the trial before it restores the first weights. After one, a moving average that begins at the first weights
+"""Steps before the preflight restores the first weights. After one, a moving average that begins at the first weights
 would be the same as after a resume."""
 _MOVE = 1e-3
 """Change of each weight in such a step: visible in float32, harmless to the model."""
@@ -63,7 +64,7 @@ _Compute: TypeAlias = Callable[[Batch], _Numbers]
 """Pass over some rows → its gradients or outputs, by name."""
 
 
-def try_out(
+def preflight(
     job: TrainingJob,
     model: FullModel,
     objective: Objective,
@@ -73,7 +74,7 @@ def try_out(
 ) -> int:
     """Raise `BadConfiguration` if `model` can never train as `job` requires. Each rank calls it by itself.
 
-    All trial passes, also those in training mode, take rows of `validation`. Afterwards the model is unchanged and has
+    All passes, also those in training mode, take rows of `validation`. Afterwards the model is unchanged and has
     no gradients. If a rank keeps only a part of the model, only dtypes are checked: the whole model might not fit.
 
     Returns a digest of the gradients and outputs under `bitwise`, below 2^63: each process of the training must compute
@@ -219,7 +220,7 @@ def _refuse_gradients(gradients: _Numbers, *, is_bitwise: bool) -> None:
     unused = [name for name, gradient in gradients.items() if gradient is None]
     if unused and not is_bitwise:  # `bitwise` treats a missing gradient as zeros
         raise BadConfiguration(
-            f"the loss does not depend on {_few(unused)}: workers would wait for a gradient that never comes. "
+            f"the loss does not depend on {name_some(unused)}: workers would wait for a gradient that never comes. "
             "Remove unused parameters, or set requires_grad to False"
         )
     for name, gradient in gradients.items():
@@ -300,7 +301,7 @@ def _refuse_memory(job: TrainingJob, model: FullModel, computes: Mapping[str, _C
     second, after = observed()
     if names := _other(before, after):
         raise BadConfiguration(
-            f"{_few(names)} of {job.model_function} changed with the weights, and stayed changed when the first "
+            f"{name_some(names)} of {job.model_function} changed with the weights, and stayed changed when the first "
             f"weights were loaded again. A checkpoint does not hold it, so a resume would give other bits: {_REMEDY}"
         )
     _refuse_other(
@@ -327,10 +328,6 @@ def _other(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[str]
     return [name for name, digest in after.items() if before.get(name) != digest]
 
 
-def _few(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
-
-
 def _refuse_other(one: _Numbers, other: _Numbers, message: str) -> None:
     for name, value in one.items():
         if not _equal(value, other[name]):
@@ -354,7 +351,7 @@ def _as_any_rank() -> Generator[None]:
 class Fixed:
     """Watch at each step over tensors that a forward pass must not change: a model may begin to change them after the
     first pass. Costs a look at a counter per tensor. Writes that bypass torch's counter (`.data`) are found by the
-    trial, and by the comparison of the ranks' weights.
+    preflight, and by the comparison of the ranks' weights.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -385,8 +382,8 @@ def refuse_changed(names: Sequence[str], what: str = "training") -> None:
     if not names:
         return
     raise BadConfiguration(
-        f"a forward pass in {what} changes {_few(names)}. How often a worker calls the model depends on the number of "
-        "workers, so that determinism bitwise cannot hold. "
+        f"a forward pass in {what} changes {name_some(names)}. How often a worker calls the model depends on the "
+        "number of workers, so that determinism bitwise cannot hold. "
         "Leave such layers out (batch norm, spectral norm, max_norm of an embedding, running means), or use "
         "determinism tolerance"
     )

@@ -124,7 +124,7 @@ def test_a_validation_of_one_row_is_refused_before_the_first_step(
     made(snapshot, tmp_path, group, "NormOfPass", "bitwise", global_batch=26)
 
 
-def test_the_trial_leaves_weights_buffers_and_gradients_as_they_were(
+def test_the_preflight_leaves_weights_buffers_and_gradients_as_they_were(
     snapshot: Snapshot, tmp_path: Path, group: Group
 ) -> None:
     run = made(snapshot, tmp_path, group, "BatchNorm", "tolerance")
