@@ -32,7 +32,7 @@ from ml_assets_tests.training.rank_processes import in_ranks
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.events import TrainingEvent
 from resources.job.job import ExitCode, TrainingJob
-from resources.job.setting_parts import CheckpointStorage
+from resources.job.training_settings import CheckpointStorage
 
 MEGABYTES = 300
 WAYS = ("ours", "ours, until it counts", "memcpy", "torch.save + fsync")

@@ -17,8 +17,7 @@ from benchmarks._report import Result
 from benchmarks.gpu.data import columns, texts
 from benchmarks.gpu.trainings import KillOnce, Outcome, job_of, note, train
 from ml_assets.snapshots.split_reader import Snapshot
-from resources.job.setting_parts import Parallel
-from resources.job.training_settings import TrainingSettings
+from resources.job.training_settings import Parallel, TrainingSettings
 
 ROOT = Path(__file__).parents[2]
 FLIGHTS = "benchmarks.gpu.models.flights"

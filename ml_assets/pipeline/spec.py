@@ -29,8 +29,7 @@ from ml_assets.tables.cadence import KeyRefused, PartitionsSection
 from ml_assets.tables.imports import ColumnNames, ModulePath, StandalonePath
 from ml_assets.tuning.choice import Choice
 from ml_assets.tuning.spec import SEARCHED_SETTINGS, TuningSection, probes
-from resources.job.setting_parts import Parallel
-from resources.job.training_settings import OF_SCRIPTS, TrainingSettings
+from resources.job.training_settings import OF_SCRIPTS, Parallel, TrainingSettings
 from resources.launcher.resource_profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.words import did_you_mean
 

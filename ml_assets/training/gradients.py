@@ -32,7 +32,7 @@ from ml_assets.training.step.preflight import (
     refuse_changed,
     some_rows,
 )
-from resources.job.setting_parts import Precision
+from resources.job.training_settings import Precision
 
 
 class Gradients(Protocol):

@@ -8,7 +8,7 @@ from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets_tests.training.small_jobs import small_job
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
-from resources.job.setting_parts import Parallel
+from resources.job.training_settings import Parallel
 from resources.launcher.local import LocalLauncher
 
 MODELS = "ml_assets_tests.layouts.residual_models"

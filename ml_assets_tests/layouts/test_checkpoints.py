@@ -18,8 +18,7 @@ from ml_assets.training.parallel.layouts import Layout, lay_out
 from ml_assets.training.process.group import Group
 from ml_assets_tests.layouts.residual_models import residual
 from ml_assets_tests.training.rank_processes import in_ranks
-from resources.job.setting_parts import Parallel
-from resources.job.training_settings import TrainingSettings
+from resources.job.training_settings import Parallel, TrainingSettings
 
 LAYOUTS: dict[int, dict[str, dict[str, Any]]] = {
     2: {

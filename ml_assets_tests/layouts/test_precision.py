@@ -23,7 +23,7 @@ from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from ml_assets_tests.training.test_runs import Watcher
 from ml_assets_tests.training.text_snapshots import text_snapshot
 from resources.job.errors import OutOfMemory
-from resources.job.setting_parts import Parallel
+from resources.job.training_settings import Parallel
 
 STEPS, SAVED = 40, 20
 

@@ -14,7 +14,7 @@ from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch, 
 from ml_assets_tests.training.text_snapshots import text_snapshot, text_table
 from resources.job.errors import BadConfiguration
 from resources.job.job import TrainingJob
-from resources.job.setting_parts import Parallel
+from resources.job.training_settings import Parallel
 
 TOKENS, ROWS = 64, 1400
 GUESSED = 5.55  # nats, of one of 256

@@ -12,7 +12,7 @@ from ml_assets.training.run import prepare
 from ml_assets.training.step.load import load_model
 from ml_assets_tests.training.rank_processes import one_rank
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
-from resources.job.setting_parts import CheckpointStorage
+from resources.job.training_settings import CheckpointStorage
 
 
 @pytest.mark.parametrize("storage", ["compressed", "bf16"])

@@ -18,7 +18,7 @@ from ml_assets.training.checkpoint.state import ALIKE, refuse_infinite, restore,
 from ml_assets.training.process.group import Group, PeerFailed
 from ml_assets_tests.training.rank_processes import in_ranks, one_rank, save
 from resources.job.errors import Diverged, StorageFailed
-from resources.job.setting_parts import CheckpointStorage
+from resources.job.training_settings import CheckpointStorage
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from ml_assets.training.checkpoint.parts import State, share_of, write
 from ml_assets.training.checkpoint.state import ALIKE
 from ml_assets.training.process.group import Group, PeerFailed
 from resources.job.errors import TrainingFailed
-from resources.job.setting_parts import CheckpointStorage
+from resources.job.training_settings import CheckpointStorage
 
 
 @dataclass(frozen=True, kw_only=True)

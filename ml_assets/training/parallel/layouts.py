@@ -39,8 +39,7 @@ from ml_assets.training.step.activation_checkpointing import layers_of
 from ml_assets.training.step.memory import passes, rows_at_once
 from ml_assets.training.step.precision import shard_policy
 from resources.job.errors import BadConfiguration
-from resources.job.setting_parts import Parallel
-from resources.job.training_settings import TrainingSettings
+from resources.job.training_settings import Parallel, TrainingSettings
 
 
 class DataParallelWrapper:

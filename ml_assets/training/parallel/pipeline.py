@@ -28,7 +28,7 @@ from ml_assets.training.parallel.plans import matching
 from ml_assets.training.process.group import Group
 from ml_assets.training.step.precision import computing
 from resources.job.errors import BadConfiguration
-from resources.job.setting_parts import Precision
+from resources.job.training_settings import Precision
 from resources.words import name_some
 
 LossSum = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -19,7 +19,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from resources.job.errors import BadConfiguration
-from resources.job.setting_parts import Precision
+from resources.job.training_settings import Precision
 
 _HALVES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

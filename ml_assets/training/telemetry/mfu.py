@@ -12,8 +12,7 @@ from torch import nn
 
 from ml_assets.training.process.group import Group
 from resources.job.errors import BadConfiguration
-from resources.job.setting_parts import Precision
-from resources.job.training_settings import TrainingSettings
+from resources.job.training_settings import Precision, TrainingSettings
 
 DECLARATION = "flops_per_row"
 """Attribute or method of a model: floating-point operations for one row, forward and backward. A layer that multiplies

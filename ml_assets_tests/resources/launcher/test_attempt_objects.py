@@ -6,8 +6,7 @@ import pytest
 
 from ml_assets_tests.resources.launcher.test_local import job_of
 from resources.addresses import Address
-from resources.job.setting_parts import Parallel
-from resources.job.training_settings import TrainingSettings
+from resources.job.training_settings import Parallel, TrainingSettings
 from resources.launcher.kubernetes.attempt_objects import job_manifest, service_manifest
 from resources.launcher.resource_profile import (
     ProfileRefused,

@@ -13,8 +13,7 @@ import ml_assets.training
 from resources.job.errors import BadConfiguration, Diverged, InputChanged, Preempted
 from resources.job.events import TrainingEvent
 from resources.job.job import ExitCode, TrainingJob, TrainingResult
-from resources.job.setting_parts import Parallel
-from resources.job.training_settings import TrainingSettings
+from resources.job.training_settings import Parallel, TrainingSettings
 
 JOB = TrainingJob(
     model="small",
