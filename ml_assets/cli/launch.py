@@ -1,6 +1,11 @@
-"""`ml-assets launch`: materialize a model or a table in this process."""
+"""`ml-assets launch`: materialize a model or a table in this process.
 
-from collections.abc import Mapping
+Here: the check of target and partitions that a person types, and the summary of the run. Not here: the run (runs).
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +15,8 @@ from ml_assets.cli.project import Project, say
 from resources.words import did_you_mean
 
 if TYPE_CHECKING:
+    import dagster as dg
+
     from ml_assets.components.specs import TrainingPipelineSpec
 
 SHOWN = ("verdict", "chosen because", "decision", "auc", "logloss", "rmse", "version", "gate", "next")
@@ -36,7 +43,6 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
     import dagster as dg
     from rich.console import Console
 
-    from ml_assets.cli.partitions import typed_range
     from ml_assets.cli.runs import materialize
     from ml_assets.components.hyperparameters import HYPERPARAMETERS
     from ml_assets.components.tags import RESOURCES
@@ -135,3 +141,47 @@ def _model_named(project: Project, target: str, partitions: str | None) -> "Trai
     studies = [f"{name}/{HYPERPARAMETERS}" for name, one in models.items() if one.tuning is not None]
     names = [*sorted([*models, *studies]), *tables]
     raise Problem(f"no model or table is named '{target}'{did_you_mean(target, names)}")
+
+
+def typed_range(
+    name: str, partitions: "dg.PartitionsDefinition | None", typed: str | None
+) -> tuple[str | None, str | None]:
+    """Return the first and last key of `typed`, which is `KEY`, `FIRST..LAST` or nothing. Last is None for one key.
+
+    `Problem` names the partitions of `name`.
+    """
+    if partitions is None:
+        if typed:
+            raise Problem(f"{name} has no partitions: leave out '{typed}'")
+        return None, None
+    keys = partitions.get_partition_keys()
+    if not typed:
+        raise Problem(
+            f"{name} has partitions {keys[0]} to {keys[-1]}: name a partition, or a range FIRST..LAST"
+        )
+    first, dots, last = typed.partition("..")
+    for key in (first, last) if dots else (first,):
+        _require_key(name, keys, key)
+    if dots and last < first:
+        raise Problem(f"{name}: the range {typed} ends before it begins: write FIRST..LAST")
+    return first, last if dots else None
+
+
+def _require_key(name: str, keys: Sequence[str], key: str) -> None:
+    """Raise `Problem` with the nearest earlier key if `key` is not among `keys`, which are sorted."""
+    at = bisect_left(keys, key)
+    if at < len(keys) and keys[at] == key:
+        return
+    if not _is_date(key):
+        raise Problem(
+            f"{name} has no partition '{key}', which is not a date: write YYYY-MM-DD, from {keys[0]} to {keys[-1]}"
+        )
+    before = f"; the partition before it is '{keys[at - 1]}'" if 0 < at < len(keys) else ""
+    raise Problem(f"{name} has no partition '{key}', only {keys[0]} to {keys[-1]}{before}")
+
+
+def _is_date(key: str) -> bool:
+    try:
+        return date.fromisoformat(key).isoformat() == key
+    except ValueError:
+        return False

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ml_assets.cli.partitions import typed_range
+from ml_assets.cli.launch import typed_range
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project, say
 

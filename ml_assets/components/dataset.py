@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 import dagster as dg
 import polars as pl
 
-from ml_assets.components.base import SpecComponent, table_asset, table_spec
-from ml_assets.components.publishing import publish_and_report
+from ml_assets.components.base import SpecComponent
 from ml_assets.components.scaffolders import DatasetScaffolder
 from ml_assets.components.sensors import new_data_sensor
 from ml_assets.components.specs import DatasetSpec
+from ml_assets.components.table_asset import publish_and_report, table_asset, table_spec
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.imports import resolve_function
@@ -39,7 +39,7 @@ class Dataset(SpecComponent):
             incoming = (read_partition(read, table.cadence, key) for key in keys)
             return publish_and_report(context, platform, table, incoming)
 
-        asset = table_asset(spec, table, deps=[], kind="table", publish=ingest)
+        asset = table_asset(spec, table, deps=[], kind="table", publish_table=ingest)
         sensors = [new_data_sensor(spec, asset.key)] if spec.source.watch else []
         return dg.Definitions(assets=[asset], sensors=sensors)
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from ml_assets.components.base import SpecComponent, table_asset, table_spec
+from ml_assets.components.base import SpecComponent
 from ml_assets.components.columns import LABELS, NAMED_COLUMNS, PARTITION_DATE, SENSITIVE
 from ml_assets.components.leakage_check import leakage_check
 from ml_assets.components.partitions import lookback_mapping
-from ml_assets.components.publishing import publish_and_report
 from ml_assets.components.scaffolders import FeatureTableScaffolder
 from ml_assets.components.specs import FeatureTableSpec, InputSection
+from ml_assets.components.table_asset import publish_and_report, table_asset, table_spec
 from ml_assets.tables.declared import DeclaredTables, InputTable
 from ml_assets.tables.derive import derive, plan
 from ml_assets.tables.imports import resolve_function
@@ -60,7 +60,7 @@ class FeatureTable(SpecComponent):
             PARTITION_DATE: spec.partition_date,
         }
         facts |= {SENSITIVE: [name for name in spec.contract.names if spec.contract.hides(name)]}
-        asset = table_asset(spec, table, deps, kind="polars", publish=build, facts=facts)
+        asset = table_asset(spec, table, deps, kind="polars", publish_table=build, facts=facts)
         checks = [leakage_check(spec, table)] if spec.leakage_check == "weekly" else []
         return dg.Definitions(assets=[asset], asset_checks=checks)
 

@@ -19,6 +19,6 @@ Used from outside:
     guard.py         validate_window(reader, ledger, tables, table, keys) -> WindowValidation(missing, rejected, stale)
 
 Inside: `layout.py` paths and branch names, `parquet.py` deterministic bytes, `manifest.py` the manifest of a
-partition, `prepare.py` frame to objects, `validate.py` verdicts, `landing.py` branch to main, `partition_state.py` the
-state of one partition for the guard.
+partition, `prepare.py` frame to objects, `landing.py` branch to main, `partition_state.py` the state of one
+partition for the guard.
 """

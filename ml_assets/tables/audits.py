@@ -1,7 +1,7 @@
 """Checks of the lake against its audits: the history of `main`, and the rejections in the ledger.
 
 The server's audit hook refuses an unaudited merge. But lakeFS reads the hook from the source branch of the merge, and
-that branch may lack it. The history shows every merge. Not here: validation (`validate.py`) and the metadata
+that branch may lack it. The history shows every merge. Not here: validation (`publish.py`) and the metadata
 (`publish.py`, `accept.py`).
 """
 

@@ -13,8 +13,8 @@ from ml_assets.tables.cadence import KeyRefused
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.tables.manifest import PartitionManifest
 from ml_assets.tables.reader import TableReader
-from ml_assets.tables.validate import verdict_of
 from ml_assets.validation.column_types import explain_columns
+from ml_assets.validation.verdict import Verdict
 from resources.ledger import Ledger, VerdictRow
 from resources.words import name_some
 
@@ -255,6 +255,6 @@ def _outside(declared: DeclaredTable | None, key: str) -> str:
 
 def findings_of(row: VerdictRow) -> str:
     """Return one line with the findings of a rejection and the branch of its evidence."""
-    findings = [f for f in verdict_of(row).findings if f.blocks]
+    findings = [f for f in Verdict.from_json(row.body_json).findings if f.blocks]
     what = "; ".join(f"{f.rule}{f' in {f.column}' if f.column else ''}: {f.measured}" for f in findings)
     return f"{what} (evidence on {row.branch}, attempt {row.attempt})"

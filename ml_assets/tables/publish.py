@@ -10,20 +10,21 @@ The order of the steps makes a kill at any moment harmless:
 
 Steps 3 to 5 are one turn of the table: no other publish and no acceptance comes in between. A rerun finds equal
 content on main or in the ledger and does only the missing steps. A dead run leaves a branch that nobody merges.
-Validation is in `validate.py`, acceptance of a rejected partition in `accept.py`.
+Not here: the rules of validation (`ml_assets.validation`), acceptance of a rejected partition (`accept.py`).
 """
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ml_assets.tables import layout
 from ml_assets.tables.landing import MAIN, CommitFacts, Landed, land, new_branch, write
 from ml_assets.tables.prepare import Prepared, prepare_all
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
-from ml_assets.tables.validate import new_row, says, validate
+from ml_assets.validation.findings import Finding
 from ml_assets.validation.verdict import Verdict
+from ml_assets.validation.volume import volume_findings
 from resources.lake import VersionedStore
 from resources.ledger import Ledger, NewVerdict, VerdictRow
 from resources.words import name_some
@@ -84,8 +85,8 @@ def publish(
         good = {key: one for key, one in partitions.items() if key not in bad}
         lacking = {key: one for key, one in bad.items() if key not in branches}
         branches |= _keep_evidence(store, spec, lacking, verdicts, newest, run)
-        rows = {key: new_row(verdicts[key], run.run_id, branches[key]) for key in bad}
-        rows |= {key: new_row(verdicts[key], run.run_id, MAIN) for key in good}
+        rows = {key: _new_row(verdicts[key], run.run_id, branches[key]) for key in bad}
+        rows |= {key: _new_row(verdicts[key], run.run_id, MAIN) for key in good}
         with contextlib.suppress(_Overtaken):
             landed = _land(store, ledger, spec, good, verdicts, newest, rows, run)
             break
@@ -104,6 +105,89 @@ def publish(
         rejected={key: RejectedPartition(verdict=verdicts[key], branch=branches[key]) for key in bad},
         failed=failed,
         commit_id=landed.commit_id,
+    )
+
+
+def validate(
+    ledger: Ledger, spec: TableSpec, partitions: Mapping[str, Prepared], newest: Mapping[str, VerdictRow]
+) -> dict[str, Verdict]:
+    """Return key → verdict on exactly this content: known verdicts, and new content validated as one joined frame.
+
+    `newest` is the ledger's newest attempt per key. A verdict that let content pass holds as long as content and rules
+    stay the same. A rejected partition is validated again, because the rule on its row count compares with a history
+    that grows.
+    """
+    digests = {key: one.digest for key, one in partitions.items()}
+    stored = ledger.find_verdicts(spec.table, digests, spec.rules_digest)
+    # An acceptance covers one attempt: it holds while that attempt is the newest.
+    known = {
+        key: _verdict_of(row)
+        for key, row in stored.items()
+        if row.status in ("passed", "warned") or (row.status == "accepted" and row == newest.get(key))
+    }
+    unknown = {key: one for key, one in partitions.items() if key not in known}
+    return known | _validate_new(ledger, spec, unknown, known) if unknown else known
+
+
+def _verdict_of(row: VerdictRow) -> Verdict:
+    """Return the recorded verdict with its current status: a person may have accepted the partition since."""
+    return replace(Verdict.from_json(row.body_json), status=row.status)
+
+
+def _validate_new(
+    ledger: Ledger, spec: TableSpec, partitions: Mapping[str, Prepared], known: Mapping[str, Verdict]
+) -> dict[str, Verdict]:
+    # Imported here, because pandera is heavy and definitions load this module.
+    from ml_assets.validation.check import check_partitions
+
+    is_partitioned = spec.cadence.kind != "none"
+    findings = check_partitions(
+        {key: one.frame for key, one in partitions.items()},
+        spec.contract,
+        bounds={key: spec.cadence.bounds(key) for key in partitions} if is_partitioned else None,
+    )
+    history = ledger.volumes(spec.table) | {key: verdict.rows for key, verdict in known.items()}
+    # Count only partitions that no other rule blocks: a broken day says nothing about the days after it.
+    counted = {key: one.frame.height for key, one in partitions.items() if not _blocks(findings[key])}
+    volumes = volume_findings(counted, history, spec.volume)
+    return {
+        key: Verdict.of(
+            spec.table,
+            key,
+            [*findings[key], *([volumes[key]] if key in volumes else [])],
+            rows=one.frame.height,
+            content_digest=one.digest,
+            contract_digest=spec.rules_digest,
+        )
+        for key, one in partitions.items()
+    }
+
+
+def _blocks(findings: Sequence[Finding]) -> bool:
+    return any(finding.blocks for finding in findings)
+
+
+def _new_row(verdict: Verdict, run_id: str, branch: str) -> NewVerdict:
+    """Return a verdict as a row for the ledger."""
+    return NewVerdict(
+        table=verdict.table,
+        key=verdict.key,
+        content_digest=verdict.content_digest,
+        contract_digest=verdict.contract_digest,
+        status=verdict.status,
+        rows=verdict.rows,
+        body_json=verdict.to_json(),
+        run_id=run_id,
+        branch=branch,
+    )
+
+
+def _says(row: VerdictRow | None, verdict: Verdict | NewVerdict) -> bool:
+    """True if a recorded attempt has the same content, rules and status as `verdict`."""
+    return row is not None and (row.content_digest, row.contract_digest, row.status) == (
+        verdict.content_digest,
+        verdict.contract_digest,
+        verdict.status,
     )
 
 
@@ -146,7 +230,7 @@ def _land(
 
 def _is_recorded(row: VerdictRow | None, new: NewVerdict) -> bool:
     """True if the newest attempt has the same content and verdict and, if rejected, the same evidence branch."""
-    return says(row, new) and row is not None and (new.status != "rejected" or row.branch == new.branch)
+    return _says(row, new) and row is not None and (new.status != "rejected" or row.branch == new.branch)
 
 
 def _keep_evidence(
@@ -165,7 +249,7 @@ def _keep_evidence(
     kept = {
         key: newest[key].branch
         for key in bad
-        if says(newest.get(key), verdicts[key]) and newest[key].branch in existing
+        if _says(newest.get(key), verdicts[key]) and newest[key].branch in existing
     }
     fresh = [one for key, one in bad.items() if key not in kept]
     if not fresh:

@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 from dagster import ExecuteInProcessResult
 
-from ml_assets.components.publishing import UNCHANGED
+from ml_assets.components.table_asset import UNCHANGED
 from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.reader import TableReader
 from ml_assets_tests.components.installation import (

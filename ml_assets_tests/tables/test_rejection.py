@@ -10,10 +10,9 @@ from ml_assets.tables import parquet
 from ml_assets.tables.accept import EvidenceGone, accept_partition
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.prepare import prepare_all
-from ml_assets.tables.publish import publish
+from ml_assets.tables.publish import publish, validate
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
-from ml_assets.tables.validate import validate
 from ml_assets.validation.column_types import schema_of
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.findings import table_rows

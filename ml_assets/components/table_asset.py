@@ -1,28 +1,39 @@
-"""Report of a publish to Dagster: an event per good partition, checks that show verdicts, a failure with names.
+"""Asset of a published table, for datasets and feature tables: its declaration, and the report of a publish to Dagster.
 
 A run covers one partition or a whole range. Good partitions land and are materialized in both cases. The step fails
-afterwards if a partition was rejected, so that no run is green with missing partitions.
+afterwards if a partition was rejected, so that no run is green with missing partitions. Not here: the rows (dataset,
+feature_table), the publish itself (`ml_assets.tables.publish`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
-from ml_assets.components.failures import OUT_OF_REACH
-from ml_assets.components.many_events import log_materializations
-from ml_assets.components.pages import ON_A_PAGE, commit_facts, profile_table, table_of
+from ml_assets.code.code_version import code_version
+from ml_assets.components.base import freshness_policy
+from ml_assets.components.columns import COLUMN_SCHEMA, DAYS_BEGIN_IN
+from ml_assets.components.conditions import condition_named
+from ml_assets.components.declared_metadata import DECLARED
+from ml_assets.components.failures import OUT_OF_REACH, RETRY_TRANSIENT, final_unless_transient
+from ml_assets.components.many_events import log_materializations, log_output
+from ml_assets.components.pages import ON_A_PAGE, column_schema, commit_facts, profile_table, table_of
+from ml_assets.components.partitions import partitions_definition
+from ml_assets.components.specs import TableSpecSection
 from ml_assets.components.tags import DATA_VERSION
 from ml_assets.pipeline.links import run_url
+from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.tables.manifest import PartitionManifest
 from ml_assets.tables.publish import PublishedPartition, PublishResult, publish
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, PublishingRun, SourceFailed, TableSpec
+from ml_assets.validation.contract import Contract
 from ml_assets.validation.findings import Finding, table_rows
 from ml_assets.validation.verdict import Verdict
 from resources.platform import Platform
 from resources.words import counted, name_some
 
+PublishTable = Callable[[dg.AssetExecutionContext, Platform, DeclaredTables], Iterator[dg.AssetCheckResult]]
 CONTRACT = "contract"
 VOLUME = "volume"
 WARNINGS = "warnings"
@@ -31,7 +42,80 @@ VOLUME_RULES = ("volume", "empty_partition")
 """Rules shown under the check `volume`; all others belong to `contract`."""
 
 
-def check_specs(key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
+def table_spec(
+    kind: str, spec: TableSpecSection, function: str, inputs: Mapping[str, int | None] | None = None
+) -> TableSpec:
+    """Return the publishing specification of a declared table; `function` is the import path of its code."""
+    return TableSpec(
+        kind=kind,
+        name=spec.name,
+        contract=spec.contract,
+        cadence=spec.cadence,
+        volume=spec.volume,
+        code_version=code_version(function),
+        inputs=inputs or {},
+    )
+
+
+def table_asset(
+    section: TableSpecSection,
+    table: TableSpec,
+    deps: Sequence[dg.AssetDep],
+    kind: str,
+    publish_table: PublishTable,
+    facts: Mapping[str, Any] | None = None,
+) -> dg.AssetsDefinition:
+    """Return the asset of a published table, with `facts` among its metadata.
+
+    `publish_table` yields check results and logs materializations. It raises if a partition is missing.
+    """
+    key = dg.AssetKey([table.kind, table.name])
+
+    @dg.asset(
+        key=key,
+        deps=deps,
+        partitions_def=partitions_definition(section.partitions),
+        # A range is one run: validated as one frame and merged once, with one event per day.
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        output_required=False,
+        check_specs=_check_specs(key),
+        group_name=section.group_name,
+        description=section.description or None,
+        owners=list(section.owners) or None,
+        kinds={kind, "parquet"},
+        code_version=table.code_version,
+        metadata={
+            COLUMN_SCHEMA: column_schema(section.contract),
+            "lake/table": table.table,
+            DECLARED: dg.MetadataValue.json(DeclaredTable.of(table).to_facts()),
+            **_days_begin(section.contract),
+            **(facts or {}),
+        },
+        automation_condition=condition_named(section.automation_condition),
+        freshness_policy=freshness_policy(section.freshness),
+        retry_policy=RETRY_TRANSIENT,
+    )
+    def published(
+        context: dg.AssetExecutionContext,
+        platform: dg.ResourceParam[Platform],
+        tables: dg.ResourceParam[DeclaredTables],
+    ) -> Iterator[Any]:
+        with final_unless_transient():
+            yield from publish_table(context, platform, tables)
+            log_output(context)
+
+    return published
+
+
+def _days_begin(contract: Contract) -> dict[str, str]:
+    """Return the zone of the table's days as metadata; empty if its event time is a date or missing."""
+    event_time = contract.event_time
+    if event_time is None or contract.by_name[event_time].dtype != "datetime":
+        return {}
+    return {DAYS_BEGIN_IN: contract.event_time_zone}
+
+
+def _check_specs(key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
     """Return the checks of every table.
 
     Only findings that keep a partition from main fail a blocking check. Automation waits for blocking checks, and a
