@@ -6,13 +6,14 @@ for workers without polars too. Not here: the functions behind them (`training.s
 `evaluation.metrics`, `snapshots.row_choice`).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-ObjectiveName: TypeAlias = Literal["binary", "regression", "multiclass"]
-Labels: TypeAlias = Literal["zero or one", "numbers", "classes"]
-"""Labels that an objective accepts. Classes are texts, whole numbers or booleans."""
-Link: TypeAlias = Literal["sigmoid", "identity", "softmax"]
+ObjectiveName: TypeAlias = Literal["binary", "regression", "count", "multiclass"]
+Labels: TypeAlias = Literal["zero or one", "numbers", "counts", "classes"]
+"""Labels that an objective accepts. Counts are whole numbers from 0. Classes are texts, whole numbers or booleans."""
+Link: TypeAlias = Literal["sigmoid", "identity", "exp", "softmax"]
 """Function from the raw output of a model to its prediction."""
 Picture: TypeAlias = Literal["calibration", "ranking", "scores", "fit", "residuals", "confusion"]
 """Picture of a report: `evaluation.pictures` draws it."""
@@ -37,7 +38,7 @@ class ObjectiveFacts:
     answer: str
     """Words for a prediction."""
     reference: str
-    """Kind of the regression on the same columns."""
+    """Kind of the regression on the same columns, such as `logistic`."""
     observed: str
     """Words for the mean label of some rows."""
     pictures: tuple[Picture, ...]
@@ -49,11 +50,22 @@ class ObjectiveFacts:
         return self.labels == "zero or one"
 
     @property
+    def prediction_range(self) -> tuple[float, float]:
+        """Smallest and largest value that a prediction may have."""
+        return _RANGES[self.link]
+
+    @property
     def has_classes(self) -> bool:
         """True if a prediction has a probability for each class, `[rows, classes]`, instead of one number a row."""
         return self.labels == "classes"
 
 
+_RANGES: dict[Link, tuple[float, float]] = {
+    "sigmoid": (0.0, 1.0),
+    "identity": (-math.inf, math.inf),
+    "exp": (0.0, math.inf),
+    "softmax": (0.0, 1.0),
+}
 _OBJECTIVES: dict[str, ObjectiveFacts] = {
     one.name: one
     for one in (
@@ -77,6 +89,17 @@ _OBJECTIVES: dict[str, ObjectiveFacts] = {
             answer="the predicted value",
             reference="linear",
             observed="mean label",
+            pictures=("calibration", "fit", "residuals"),
+        ),
+        ObjectiveFacts(
+            name="count",
+            labels="counts",
+            link="exp",
+            metrics=("poisson_deviance", "mae", "rmse"),
+            chosen_by="poisson_deviance",
+            answer="the expected count",
+            reference="Poisson",
+            observed="mean count",
             pictures=("calibration", "fit", "residuals"),
         ),
         ObjectiveFacts(

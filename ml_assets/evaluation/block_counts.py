@@ -3,7 +3,7 @@
 A block (one day of the holdout) is always drawn as a whole. A resample is therefore a vector of B counts, and a metric
 needs only the contribution of each block. The N rows are visited once, not once per draw.
 
-* means (log loss, accuracy, Brier, MAE, RMSE, R²): per-block sums;
+* means (log loss, accuracy, Brier, MAE, RMSE, R², Poisson deviance): per-block sums;
 * macro AUC: the AUC of each class against the rest; macro F1: per-block sums per class;
 * calibration error: per-block sums per bin, with the bins of the full holdout;
 * AUC: the matrix `wins[a, b]` of pairs (positive of block a, negative of block b) that are ranked right. With
@@ -27,6 +27,7 @@ from ml_assets.evaluation.metrics import (
     hits,
     log_losses,
     most_likely,
+    poisson_deviances,
 )
 
 Matrix = npt.NDArray[np.float64]
@@ -165,6 +166,7 @@ _FORMS: dict[str, Callable[[Vector, Vector, BlockIds, int], BlockForm]] = {
     "rmse": _rmse,
     "mae": lambda y, p, blocks, count: _mean_of(np.abs(y - p), blocks, count),
     "r2": _r2,
+    "poisson_deviance": lambda y, p, blocks, count: _mean_of(poisson_deviances(y, p), blocks, count),
     "accuracy": lambda y, p, blocks, count: _mean_of(hits(y, p), blocks, count),
     "macro_auc": _macro_auc,
     "macro_f1": _macro_f1,

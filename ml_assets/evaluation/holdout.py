@@ -3,7 +3,7 @@
 The caller reads the holdout, scores the models and stores the result.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -17,10 +17,23 @@ from ml_assets.evaluation.gates import Cell, Champion, decide
 from ml_assets.evaluation.metrics import Metric, Vector, metrics_of
 from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
 from ml_assets.evaluation.spec import EvaluationSpec, Reference
-from ml_assets.objective_facts import facts_of
+from ml_assets.objective_facts import Labels, Link, facts_of
 
 _ROUNDING = 1e-4
 """Largest distance of a sum of probabilities from 1: a bundle computes them in float32."""
+_LEGAL_LABELS: dict[Labels, tuple[Callable[[Vector, int], bool], str]] = {
+    "zero or one": (lambda y, _: bool(np.isin(y, (0.0, 1.0)).all()), "0 or 1"),
+    "numbers": (lambda y, _: True, "a number"),
+    "counts": (lambda y, _: bool(((y >= 0) & (y == np.floor(y))).all()), "a whole number of at least 0"),
+    "classes": (lambda y, classes: bool(np.isin(y, np.arange(classes)).all()), "the number of a class"),
+}
+"""Labels of an objective → function of labels and number of classes that returns True for legal ones, and words."""
+_LEGAL_PREDICTIONS: dict[Link, str] = {
+    "sigmoid": "probabilities",
+    "identity": "numbers",
+    "exp": "counts of at least 0",
+    "softmax": "probabilities that add up to 1 in each row",
+}
 _ROLES: tuple[Role, ...] = ("challenger", "champion", "baseline", "reference")
 _REFERENCES: tuple[Reference, ...] = ("champion", "baseline", "reference")
 
@@ -38,10 +51,11 @@ def evaluate(
 ) -> Evaluation:
     """Measure a challenger on one holdout, compare it and decide its gates.
 
-    `holdout` has one row per prediction, with `label` (binary: 0/1 or bool; multiclass: the number of one of
-    `classes`, from 0; else numbers; no nulls), the block column and the slice columns of `spec`. `predictions` are
-    float64 `[N]` in the rows' order (binary: probabilities; multiclass: `[N, K]`, a probability for each of `classes`)
-    for `challenger`, `baseline` and `reference`, and for `champion` exactly if `champion` is given and can score.
+    `holdout` has one row per prediction, with `label` (binary: 0/1 or bool; count: whole numbers from 0; multiclass:
+    the number of one of `classes`, from 0; else numbers; no nulls), the block column and the slice columns of `spec`.
+    `predictions` are float64 `[N]` in the rows' order (binary: probabilities; count: expected counts; multiclass:
+    `[N, K]`, a probability for each of `classes`) for `challenger`, `baseline` and `reference`, and for `champion`
+    exactly if `champion` is given and can score.
 
     Raises `EvaluationInputError`. A poor model is not an error: see `Evaluation.decision`.
     """
@@ -96,10 +110,9 @@ def _labels(holdout: pl.DataFrame, label: str, spec: EvaluationSpec, classes: Se
             f"{nulls} of {holdout.height} holdout rows have no label: leave them out before evaluating"
         )
     y = known.to_numpy()
-    if facts_of(spec.objective).is_zero_or_one and not np.isin(y, (0.0, 1.0)).all():
-        raise EvaluationInputError(f"label {label!r} of a {spec.objective} objective must be 0 or 1")
-    if facts_of(spec.objective).has_classes and not np.isin(y, np.arange(len(classes))).all():
-        raise EvaluationInputError(f"label {label!r} must be the number of one of the {len(classes)} classes")
+    is_legal, words = _LEGAL_LABELS[facts_of(spec.objective).labels]
+    if not is_legal(y, len(classes)):
+        raise EvaluationInputError(f"label {label!r} of objective {spec.objective} must be {words}")
     return y
 
 
@@ -123,15 +136,12 @@ def _predictions(
             raise EvaluationInputError(f"predictions of the {role} have shape {p.shape}, expected {shape}")
         if wrong := int((~np.isfinite(p)).sum()):
             raise EvaluationInputError(f"{wrong} of {p.size} predictions of the {role} are not finite")
-        if facts.is_zero_or_one and (p.min() < 0 or p.max() > 1):
+        low, high = facts.prediction_range
+        adds_up = not facts.has_classes or np.abs(p.sum(axis=1) - 1).max() <= _ROUNDING
+        if p.min() < low or p.max() > high or not adds_up:
             raise EvaluationInputError(
-                f"predictions of the {role} must be probabilities; they run from {p.min():.4g} to "
-                f"{p.max():.4g} (logits? apply the sigmoid)"
-            )
-        if facts.has_classes and (p.min() < 0 or np.abs(p.sum(axis=1) - 1).max() > _ROUNDING):
-            raise EvaluationInputError(
-                f"predictions of the {role} must be probabilities that add up to 1 in each row; they run from "
-                f"{p.min():.4g} to {p.max():.4g} (scores? apply the softmax)"
+                f"predictions of the {role} must be {_LEGAL_PREDICTIONS[facts.link]}; they run from {p.min():.4g} to "
+                f"{p.max():.4g} (raw output? apply the {facts.link})"
             )
         scores[role] = p
     return scores

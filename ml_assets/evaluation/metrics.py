@@ -65,6 +65,16 @@ def log_losses(y: Vector, p: Vector) -> Vector:
     return -(y * np.log(safe) + (1 - y) * np.log1p(-safe))
 
 
+def poisson_deviances(y: Vector, p: Vector) -> Vector:
+    """Return twice the loss of log-likelihood of each row against a perfect prediction, `[N]`: 2 (y ln(y / p) - y + p).
+
+    A prediction of 0 counts as the float64 epsilon, so that the deviance stays finite.
+    """
+    safe = np.maximum(p, _SMALLEST)
+    surprise = y * (np.log(np.where(y > 0, y, 1.0)) - np.log(safe))
+    return 2 * (surprise - y + safe)
+
+
 def calibration_edges(p: Vector, bins: int = CALIBRATION_BINS) -> Vector:
     """Return inner edges, `[bins - 1]`, that give each bin the same number of predictions, except for ties."""
     return np.quantile(p, np.linspace(0, 1, bins + 1)[1:-1]) if len(p) else np.zeros(bins - 1)
@@ -186,6 +196,14 @@ METRICS: dict[str, Metric] = {
             lowest=-_INFINITY,
             highest=1,
             on_rows=r2,
+        ),
+        Metric(
+            name="poisson_deviance",
+            label="Poisson deviance",
+            higher_is_better=False,
+            lowest=0,
+            highest=_INFINITY,
+            on_rows=lambda y, p: _mean(poisson_deviances(y, p)),
         ),
         Metric(
             name="accuracy",

@@ -24,7 +24,7 @@ MOST_SLICES = 12
 """Slices per cut that the report shows: the largest. The JSON has all."""
 MOST_CASES = 3
 """Slices per rule that the report shows singly: the worst."""
-MOST_CLASSES = 20
+MOST_CLASSES_SHOWN = 20
 """Classes that the report shows: those with most rows. The JSON has all."""
 MOST_RECOVERIES = 8
 """Interruptions of the training that the report shows: those that repeated most rows, then the longest. The JSON has
@@ -235,7 +235,7 @@ def _longest(recoveries: Sequence[Recovery]) -> list[Recovery]:
 
 def _largest(classes: Sequence[ClassFigures]) -> list[ClassFigures]:
     """Return the classes that the report shows, in their order."""
-    most = sorted(classes, key=lambda one: one.rows, reverse=True)[:MOST_CLASSES]
+    most = sorted(classes, key=lambda one: one.rows, reverse=True)[:MOST_CLASSES_SHOWN]
     return [one for one in classes if one in most]
 
 

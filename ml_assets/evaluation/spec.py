@@ -52,8 +52,8 @@ class Gate(Section):
     name: str
     """Name in decisions and reports; unique within the pipeline."""
     metric: str
-    """binary: auc, logloss, brier, ece. regression: rmse, mae, r2. multiclass: logloss, accuracy, macro_auc,
-    macro_f1."""
+    """binary: auc, logloss, brier, ece. regression: rmse, mae, r2. count: poisson_deviance, mae, rmse. multiclass:
+    logloss, accuracy, macro_auc, macro_f1."""
     at_least: float | None = None
     """Value that the metric must reach."""
     at_most: float | None = None
@@ -120,8 +120,8 @@ class EvaluationSpec(Section):
     """The `evaluation` section of a pipeline."""
 
     objective: ObjectiveName
-    """Kind of the label: `binary` is 0 or 1, `regression` any number, `multiclass` a text, a whole number or a boolean.
-    The classes of `multiclass` are those of the training rows."""
+    """Kind of the label: `binary` is 0 or 1, `regression` any number, `count` a whole number from 0 (Poisson),
+    `multiclass` a text, a whole number or a boolean. The classes of `multiclass` are those of the training rows."""
     bootstrap_unit: str = "date"
     """Column with the block of each row. The bootstrap redraws whole blocks. Rows of one block may depend on each
     other."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ml_assets.features.encoding import FittedState
+from ml_assets.objective_facts import facts_of
 from ml_assets.release.runtime import FACTS, FORMAT, BlobInput, InputColumn
 
 
@@ -90,6 +91,7 @@ class BundleFacts:
                     "dtype": "float32",
                     "shape": ["rows", len(self.fitted.classes)] if self.fitted.classes else ["rows"],
                     "classes": self.fitted.classes,
+                    "link": facts_of(self.objective).link,
                 },
                 "null_category": self.null_category,
                 "fitted": asdict(self.fitted),

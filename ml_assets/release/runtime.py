@@ -71,6 +71,10 @@ class InputRefused(ValueError):
     """Rows lack a column, or hold a value of another kind in it."""
 
 
+class PredictionNotFinite(InputRefused):
+    """The model has no finite prediction for a row: its values are too far from those of the training rows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputColumn:
     """One raw column that the model reads."""
@@ -178,6 +182,7 @@ class ServingModel:
         """Classes of the label, one for each column of a prediction; empty if a prediction is one number."""
         self.inputs = tuple(InputColumn(**column) for column in facts["inputs"])
         self.output: str = facts["output"]["name"]
+        self._link: str = facts["output"]["link"]
         self._null: str = facts["null_category"]
         self._numeric = [column.name for column in self.inputs if column.kind == "numeric"]
         self._lowest, self._highest = _bounds(facts["fitted"]["numeric"])
@@ -200,8 +205,8 @@ class ServingModel:
         """Load the model in `folder` and check its predictions for the golden rows.
 
         `threads` is the number of threads that onnxruntime uses in one call. `tolerance` is the largest accepted
-        difference of a prediction; absolute for predictions up to 1, relative above. Raises `BundleRefused` for a
-        folder of another format and `GoldenMismatch` if a prediction differs.
+        difference of a prediction (of its logarithm if it is a count); absolute up to 1, relative above. Raises
+        `BundleRefused` for a folder of another format and `GoldenMismatch` if a prediction differs.
         """
         if not (folder / FACTS).is_file():
             raise BundleRefused(
@@ -232,7 +237,7 @@ class ServingModel:
         """
         golden = pl.read_parquet(self.folder / GOLDEN)
         expected = golden[GOLDEN_OUTPUT].to_numpy()
-        worst = _largest_difference(predict(golden.drop(GOLDEN_OUTPUT)), expected)
+        worst = _largest_difference(predict(golden.drop(GOLDEN_OUTPUT)), expected, self._link)
         if not worst <= tolerance:
             raise GoldenMismatch(
                 f"bundle {self.folder} and its trained model predict different values for its {golden.height} "
@@ -250,14 +255,15 @@ class ServingModel:
         Null and NaN numbers are filled as in training. Null and unseen categories count as unknown. A category may have
         another type than in the feature table: the text of a date, or an integer that pandas turned into a float.
         Raises `InputRefused` if a column is missing, a number is text or infinite, a category is a list, a struct or
-        bytes, or a blob cannot be read.
+        bytes, or a blob cannot be read. Raises `PredictionNotFinite` for a row whose prediction would be infinite or
+        NaN.
         """
         self._require(frame)
         shape = (frame.height, len(self.classes)) if self.classes else frame.height
         predictions = np.empty(shape, dtype=np.float64)
         for start in range(0, frame.height, self._rows_at_once):
             rows = frame.slice(start, self._rows_at_once)
-            predictions[start : start + rows.height] = self._run(self._feed(rows, start))
+            predictions[start : start + rows.height] = self._run(self._feed(rows, start), start)
         return predictions
 
     def predict_row(self, row: Mapping[str, CategoryValue | bytes]) -> float | dict[str, float]:
@@ -287,7 +293,7 @@ class ServingModel:
             feed[name] = np.array([[self._null if text is None else text]], dtype=object)
         if self._blobs is not None:
             feed[self.blob] = self._blobs.read(blobs, ["the row"])
-        [answer] = self._run(feed)
+        [answer] = self._run(feed, 0)
         return dict(zip(self.classes, answer.tolist(), strict=True)) if self.classes else float(answer)
 
     def _feed(self, rows: pl.DataFrame, first: int) -> dict[str, NDArray[Any]]:
@@ -312,9 +318,16 @@ class ServingModel:
             feed[self.blob] = self._blobs.read(rows[self.blob].to_list(), names)
         return feed
 
-    def _run(self, feed: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+    def _run(self, feed: dict[str, NDArray[Any]], first: int) -> NDArray[np.float32]:
         outputs: Any = self._session.run([self.output], feed)
-        return outputs[0]
+        found: NDArray[np.float32] = outputs[0]
+        if not (is_finite := np.isfinite(found)).all():
+            row = int(np.nonzero(~is_finite)[0][0])
+            raise PredictionNotFinite(
+                f"the model predicts {found[row]} for row {first + row}, which has no meaning: its values are far from "
+                "those of the training rows. Send null for values that are wrong, or train on rows like this one"
+            )
+        return found
 
     def _refuse_extreme(self, matrix: NDArray[np.float64], first: int) -> None:
         """Raise `InputRefused` for an infinite number, or for a number that float32 cannot hold after standardising."""
@@ -358,8 +371,16 @@ def _bounds(fitted: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.float64], N
     return np.maximum(lowest, -largest), np.minimum(highest, largest)
 
 
-def _largest_difference(answered: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
-    """Return the largest `|a - b| / max(1, |b|)`; infinite if a value is not finite."""
+def _largest_difference(answered: NDArray[np.float64], expected: NDArray[np.float64], link: str) -> float:
+    """Return the largest `|a - b| / max(1, |b|)`; infinite if a value is not finite.
+
+    Counts are compared by their logarithms, which the network computes: one rounding of ln 3000 in float32 changes the
+    count by 1e-6 of it.
+    """
     if not (np.isfinite(answered).all() and np.isfinite(expected).all()):
         return float("inf")
+    if link == "exp":
+        answered, expected = (
+            np.log(np.maximum(one, np.finfo(np.float32).tiny)) for one in (answered, expected)
+        )
     return float((np.abs(answered - expected) / np.maximum(1.0, np.abs(expected))).max())

@@ -6,13 +6,13 @@ have blobs). Blobs are never in memory all at once. Not here: choosing the parti
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from ml_assets.features.encoding import class_ids, fit_classes
-from ml_assets.objective_facts import facts_of
+from ml_assets.objective_facts import Labels, facts_of
 from ml_assets.snapshots.spec import RowSpec, Split
 from ml_assets.snapshots.split_reader import SPLITS, PartitionIndex, SnapshotError, SplitName
 
@@ -25,6 +25,15 @@ _KEY, _SPLIT, _REASON, _BLOB_BYTES = "_key", "_split", "_reason", "_blob_bytes"
 _LABEL = "_label"
 MOST_CLASSES = 256
 """Classes that a label may have."""
+_LEGAL: dict[Labels, tuple[Callable[[pl.Expr], pl.Expr], str, str]] = {
+    "zero or one": (lambda label: label.is_in([0.0, 1.0]).not_(), "neither 0 nor 1", "0 or 1"),
+    "counts": (
+        lambda label: (label < 0) | (label != label.floor()),
+        "negative or not a whole number",
+        "a count",
+    ),
+}
+"""Labels that must be special numbers → which are illegal, in words, and words for legal ones."""
 _NAMED = 3
 """Rows that an error names."""
 _BLOBS_AT_ONCE = 64 * 2**20
@@ -92,9 +101,9 @@ class ChosenRows:
 def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSpec) -> ChosenRows:
     """Choose the rows of each split from `features`, which are in the order of their table.
 
-    Raises `SnapshotError` if a column is missing, a label is not a finite number, a binary label is neither 0 nor 1,
-    all training rows have the same label, a time is not in UTC, blobs are not bytes, or a split has no rows. The
-    message names rows or partitions, and reasons.
+    Raises `SnapshotError` if a column is missing, a label is not a finite number or is illegal for the objective, all
+    training rows have the same label, a time is not in UTC, blobs are not bytes, or a split has no rows. The message
+    names rows or partitions, and reasons.
     """
     table = features.lazy()
     _check_columns(table.collect_schema(), spec)
@@ -191,7 +200,8 @@ def _check_labels(chosen: ChosenRows) -> None:
     if spec.has_classes:
         return
     label = pl.col(spec.label).cast(pl.Float64)
-    is_zero_or_one = spec.objective is not None and facts_of(spec.objective).is_zero_or_one
+    legal = _LEGAL.get(facts_of(spec.objective).labels) if spec.objective is not None else None
+    is_illegal, found_illegal, should_be = legal or (lambda label: pl.lit(False), "", "")
     for illegal, found, remedy in (
         (label.is_nan() | label.is_infinite(), "NaN or infinite", "make it null where it is unknown"),
         (
@@ -200,9 +210,9 @@ def _check_labels(chosen: ChosenRows) -> None:
             "let the feature function return it in a larger unit",
         ),
         (
-            label.is_in([0.0, 1.0]).not_() if is_zero_or_one else pl.lit(False),
-            "neither 0 nor 1",
-            f"the objective is {spec.objective}. Make it 0 or 1 in the feature function, or choose objective "
+            is_illegal(label),
+            found_illegal,
+            f"the objective is {spec.objective}. Make it {should_be} in the feature function, or choose objective "
             "regression",
         ),
     ):

@@ -1,6 +1,6 @@
 """A model as good as noise, to be the champion of a test."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +16,20 @@ from resources.job.job import TrainingJob, TrainingResult
 
 
 def randomize_weights(
-    installation: Installation, bundle_digest: str, day: str, renamed: Mapping[str, str] | None = None
+    installation: Installation,
+    bundle_digest: str,
+    day: str,
+    renamed: Mapping[str, str] | None = None,
+    classes: Sequence[str] = (),
 ) -> Bundle:
-    """The bundle made again, from weights that learned nothing; `renamed` columns it reads under another name."""
+    """The bundle made again, from weights that learned nothing.
+
+    It reads `renamed` columns under another name. If its label has classes, they are called `classes`.
+    """
     import torch
 
-    lineage = bundles_of(installation.platform).open(bundle_digest).facts.lineage
+    facts = bundles_of(installation.platform).open(bundle_digest).facts
+    lineage = facts.lineage
     folder = installation.settings.artifacts_folder / "training" / MODEL / lineage.fingerprint[:16]
     job = TrainingJob.from_json((folder / "job.json").read_text())
     snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
@@ -37,8 +45,9 @@ def randomize_weights(
         fitted=replace(
             fitted,
             numeric=tuple(replace(one, name=names.get(one.name, one.name)) for one in fitted.numeric),
+            classes=tuple(classes),
         ),
-        objective="regression",
+        objective=facts.objective,
         rows=installation.main.scan(FEATURES, [day]).collect().rename(names),
         lineage=replace(lineage, weights_sha256="0" * 64),
     )

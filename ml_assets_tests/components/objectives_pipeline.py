@@ -20,6 +20,11 @@ def levels(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.Da
     return shifts(inputs, first, last).with_columns(word.alias("made"))
 
 
+def whole(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    """Return the rows of `shifts` with the output in whole numbers."""
+    return shifts(inputs, first, last).with_columns(pl.col("made").round().cast(pl.Int64))
+
+
 def labelled(function: str, dtype: str, objective: str, **changes: Any) -> list[SpecComponent]:
     """Return the readings' components with another label; `changes` are of the pipeline's sections."""
     columns = [

@@ -92,6 +92,12 @@ def test_regression_metric_of_counts_is_that_of_repeated_rows(name: str, drawn: 
     check(METRICS[name], drawn)
 
 
+@given(drawn=resamples(binary=False))
+def test_deviance_of_counts_is_that_of_repeated_rows(drawn: Any) -> None:
+    y, p, ids, counts = drawn
+    check(METRICS["poisson_deviance"], (np.abs(y), np.abs(p), ids, counts))
+
+
 @pytest.mark.parametrize("name", facts_of("multiclass").metrics)
 @given(drawn=resamples_of_classes())
 def test_metric_of_classes_of_counts_is_that_of_repeated_rows(name: str, drawn: Any) -> None:

@@ -194,7 +194,7 @@ def scores(case: HoldoutCase, **changes: Any) -> dict[str, Any]:
     [
         ({"challenger": np.zeros(3)}, r"have shape \(3,\), expected \(2400,\)"),
         ({"challenger": np.full(2400, np.nan)}, "2400 of 2400 predictions of the challenger are not finite"),
-        ({"champion": np.full(2400, 3.0)}, r"must be probabilities.*logits\? apply the sigmoid"),
+        ({"champion": np.full(2400, 3.0)}, r"must be probabilities; .* \(raw output\? apply the sigmoid"),
         ({"challenger ": np.zeros(2400)}, "expected baseline, challenger, champion, reference"),
     ],
 )

@@ -21,6 +21,7 @@ SHARES = RANDOM.dirichlet((2, 1, 1), ROWS).round(2) + 0.01
 SHARES /= SHARES.sum(axis=1, keepdims=True)
 CLASSES = (SHARES.cumsum(axis=1) < RANDOM.random((ROWS, 1))).sum(axis=1).astype(np.float64)
 """A class drawn from each row's shares."""
+COUNTS = RANDOM.poisson(1 + VALUES.clip(0) / 10).astype(np.float64)
 OF_CLASSES = facts_of("multiclass").metrics
 
 
@@ -33,6 +34,7 @@ OF_CLASSES = facts_of("multiclass").metrics
         ("rmse", VALUES, GUESSES, sk.root_mean_squared_error(VALUES, GUESSES)),
         ("mae", VALUES, GUESSES, sk.mean_absolute_error(VALUES, GUESSES)),
         ("r2", VALUES, GUESSES, sk.r2_score(VALUES, GUESSES)),
+        ("poisson_deviance", COUNTS, VALUES.clip(0.1), sk.mean_poisson_deviance(COUNTS, VALUES.clip(0.1))),
         ("logloss", CLASSES, SHARES, sk.log_loss(CLASSES, SHARES)),
         ("accuracy", CLASSES, SHARES, sk.accuracy_score(CLASSES, SHARES.argmax(axis=1))),
         ("macro_auc", CLASSES, SHARES, sk.roc_auc_score(CLASSES, SHARES, multi_class="ovr")),

@@ -14,9 +14,9 @@ from ml_assets.evaluation.reference import PENALTIES, LinearReference, reference
 from ml_assets.evaluation.report import plain_findings, summary_markdown
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.features.encoding import FittedState, fit
-from ml_assets.objective_facts import ObjectiveName
+from ml_assets.objective_facts import ObjectiveName, facts_of
 
-OBJECTIVES: tuple[ObjectiveName, ...] = ("binary", "regression")
+OBJECTIVES: tuple[ObjectiveName, ...] = ("binary", "regression", "count")
 
 
 def weather(rows: int, seed: int) -> pl.DataFrame:
@@ -32,6 +32,7 @@ def weather(rows: int, seed: int) -> pl.DataFrame:
             "place": [f"place {one}" for one in place],
             "binary": (random.random(rows) < 1 / (1 + np.exp(-level))).astype(np.float64),
             "regression": 1000 + 50 * (level + random.normal(0, 0.5, rows)),
+            "count": random.poisson(4000 * np.exp(0.3 * level)),
         }
     ).with_columns(pl.col("rain").fill_nan(None))
 
@@ -50,7 +51,7 @@ def fitted(
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_predicts_what_scikit_learn_does(objective: ObjectiveName) -> None:
-    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 
     found = fitted(objective)
 
@@ -62,6 +63,10 @@ def test_predicts_what_scikit_learn_does(objective: ObjectiveName) -> None:
     if objective == "binary":
         peer = LogisticRegression(C=1 / found.penalty, tol=1e-10, max_iter=10_000).fit(matrix(TRAIN), y)
         expected = peer.predict_proba(matrix(HOLDOUT))[:, 1]
+    elif objective == "count":
+        # scikit-learn divides the loss by the rows; here it is divided by the mean count.
+        peer = PoissonRegressor(alpha=found.penalty * y.mean() / len(y), solver="newton-cholesky", tol=1e-10)
+        expected = peer.fit(matrix(TRAIN), y).predict(matrix(HOLDOUT))
     else:
         expected = Ridge(alpha=found.penalty).fit(matrix(TRAIN), y).predict(matrix(HOLDOUT))
     assert found.predict(HOLDOUT) == pytest.approx(expected, rel=1e-4)
@@ -74,7 +79,7 @@ def test_same_rows_give_the_same_bytes_and_the_best_penalty(
     found = fitted(objective)
     assert found.predict(HOLDOUT).tobytes() == fitted(objective).predict(HOLDOUT).tobytes()
     y = VALIDATION[objective].to_numpy()
-    loss = METRICS["logloss" if objective == "binary" else "rmse"].on_rows
+    loss = METRICS[facts_of(objective).chosen_by].on_rows
     losses: dict[float, float] = {}
     for penalty in PENALTIES:
         monkeypatch.setattr(reference, "PENALTIES", (penalty,))
@@ -100,6 +105,12 @@ def test_classes_are_fitted_one_against_the_rest() -> None:
     assert three.name.startswith(
         "logistic regression of each class against the rest on the same columns (penalty "
     )
+
+
+def test_a_count_far_from_all_training_rows_stays_finite() -> None:
+    """A sensor gone wild: e to the power of a million would end the evaluation of a trained model."""
+    wild = HOLDOUT.with_columns(pl.lit(1e9).alias("wind"))
+    assert np.isfinite(fitted("count").predict(wild)).all()
 
 
 def test_categories_not_seen_and_of_no_weight_count_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from ml_assets.training.process.group import Group
 from ml_assets.training.run import prepare
 from ml_assets.training.step.model_digests import digest_of
 from ml_assets_tests.faults.child_processes import forkserver
-from resources.job.errors import BadConfiguration
+from resources.job.errors import BadConfiguration, Diverged
 from resources.job.job import TrainingJob
 
 MOST = 4
@@ -70,8 +70,8 @@ class Ranks:
     def train(self, job: TrainingJob, folder: Path, world_size: int, most: int | None = None) -> str:
         """Train `job` with `world_size` ranks, from its newest checkpoint in `folder`, `most` steps or to the end.
 
-        Return the digest of the last weights and of the best validation, `stopped`, or `refused` and the number of
-        steps done before.
+        Return the digest of the last weights and of the best validation, `stopped`, `diverged`, or `refused` and the
+        number of steps done before.
         """
         folder.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory() as store:
@@ -133,6 +133,8 @@ def _train(job: TrainingJob, folder: Path, group: Group, most: int | None) -> st
         except RankStopped:
             run.wait_until_saved()  # of what a kill leaves, the whole part
             return "stopped"
+    except Diverged:
+        return "diverged"
     except BadConfiguration:
         return f"refused after {steps.done} steps"
     digest = hashlib.sha256()

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,21 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml_assets.features.encoding import EncodingError, fit
 from ml_assets.release.bundle import BundleContents, build_bundle, torch_predictions
 from ml_assets.release.bundle_store import Bundle, BundleStore
-from ml_assets.release.runtime import GOLDEN, GOLDEN_OUTPUT, GoldenMismatch, InputRefused, ServingModel
+from ml_assets.release.runtime import (
+    GOLDEN,
+    GOLDEN_OUTPUT,
+    GoldenMismatch,
+    InputRefused,
+    PredictionNotFinite,
+    ServingModel,
+)
 from ml_assets_tests.release.conftest import contents_of
 from resources.artifacts import FolderArtifacts
 
@@ -184,6 +193,34 @@ def test_golden_rows_go_through_every_door(bundle: Bundle, tmp_path: Path, door:
     with pytest.raises(Exception, match="predict different values for its") as refused:
         mlflow.pyfunc.load_model(str(copied))
     assert type(refused.value).__name__ == GoldenMismatch.__name__
+
+
+class Loglinear(torch.nn.Module):
+    """Answers about e⁸, near which float32 has steps of a millionth."""
+
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return 8 + 0.3 * numeric.nan_to_num().sum(dim=1) + 0.01 * category.sum(dim=1)
+
+
+def test_a_count_is_served_and_one_beyond_all_numbers_is_refused_by_row(tmp_path: Path) -> None:
+    """e to the power of a wild value is infinite: no door answers that."""
+    random = np.random.default_rng(4)
+    table = pl.DataFrame({"x": random.normal(size=200), "colour": random.choice(["red", "blue"], 200)})
+    contents = replace(contents_of(table, ["x"], ["colour"], "count"), module=Loglinear())
+    bundle = build_bundle(contents, BundleStore(FolderArtifacts(tmp_path)))
+    trained = torch_predictions(contents.module, contents.fitted, "count", table)
+    assert 1000 < trained.min() < trained.max() < 10_000
+    served, through_mlflow = ServingModel.load(bundle.folder), mlflow.pyfunc.load_model(str(bundle.folder))
+    np.testing.assert_allclose(served.predict(table), trained, rtol=1e-5)
+    np.testing.assert_allclose(through_mlflow.predict(table.to_pandas()), trained, rtol=1e-5)
+    assert served.predict_row(table.row(5, named=True)) == pytest.approx(trained[5], rel=1e-5)
+    wild = table.with_columns(pl.when(pl.int_range(pl.len()) == 7).then(1e6).otherwise("x").alias("x"))
+    with pytest.raises(
+        PredictionNotFinite, match="predicts inf for row 7, which has no meaning: its values are far"
+    ):
+        served.predict(wild)
+    with pytest.raises(PredictionNotFinite, match="predicts inf for row 0"):
+        served.predict_row(wild.row(7, named=True))
 
 
 def test_every_door_names_the_classes_and_gives_the_same_probabilities(tmp_path: Path) -> None:

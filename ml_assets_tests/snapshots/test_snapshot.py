@@ -193,6 +193,18 @@ def test_a_label_that_teaches_nothing_or_the_wrong_thing_is_refused_by_row() -> 
         "2; the objective is binary. Make it 0 or 1 in the feature function, or choose objective regression"
     )
     choose_rows(table.with_columns(label=odd), split, ROW_SPEC)
+    count = dataclasses.replace(binary, objective="count")
+    choose_rows(table.with_columns(label=odd), split, count)
+    halves = (
+        pl.when(pl.col("id") == 7).then(2.5).when(pl.col("id") == 250).then(-1).otherwise(pl.col("label"))
+    )
+    with pytest.raises(SnapshotError) as refused:
+        choose_rows(table.with_columns(label=halves), split, count)
+    assert str(refused.value) == (
+        "label 'label' is negative or not a whole number in 2 of 300 rows: date=2024-01-01, id=7 has 2.5; "
+        "date=2024-01-03, id=250 has -1.0; the objective is count. Make it a count in the feature function, or choose "
+        "objective regression"
+    )
     with pytest.raises(
         SnapshotError, match=r"label 'label' is 1 in all 100 training rows, so a model cannot learn"
     ):

@@ -52,7 +52,7 @@ class TrainingJob:
     """Import path `package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`. Empty if
     there is a `script`."""
     objective: str
-    """`binary` (logits, cross-entropy) or `regression` (values, squared error)."""
+    """Name of the objective, such as `binary` (logits, cross-entropy) or `regression` (values, squared error)."""
     hyperparameters: dict[str, Any]
     """Keyword arguments of the model function, or the command line of the script; JSON values."""
     snapshot: str

@@ -37,8 +37,8 @@ class FullModel(nn.Module):
     ) -> torch.Tensor:
         """Map `[B, F]` float32, `[B, C]` int64, and `[B, ...]` if rows have blobs, to the model's output.
 
-        `[B]` float32: logits for `binary`, values for `regression`. Scores: `[B, classes]` for `multiclass`,
-        `[B, T, V]` for `next_token`.
+        `[B]` float32: logits for `binary`, values for `regression`, logarithms for `count`. Scores: `[B, classes]` for
+        `multiclass`, `[B, T, V]` for `next_token`.
         """
         others = (category,) if blob is None else (category, blob)
         output: torch.Tensor = self.core(self.preprocess(numeric), *others)

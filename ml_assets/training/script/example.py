@@ -74,11 +74,11 @@ class Example:
         return facts_of(self.objective).is_zero_or_one
 
     def require_answers(
-        self, answer: NDArray[Any], alone: NDArray[Any], who: str, *, is_probability: bool = True
+        self, answer: NDArray[Any], alone: NDArray[Any], who: str, *, is_prediction: bool = True
     ) -> None:
         """Raise `BadConfiguration` unless `answer` has one finite number per row, and `alone` equals its first number.
 
-        With `is_probability`, answers must lie in 0…1 if the objective predicts a probability.
+        With `is_prediction`, answers must lie in the range of the objective's predictions.
         """
         rows = len(self.numeric)
         if answer.shape not in ((rows,), (rows, 1)):
@@ -94,13 +94,15 @@ class Example:
                 "may lack values, so each answer must be a finite number. If the model takes no missing values, fill "
                 "them first (in scikit-learn make_pipeline(SimpleImputer(), …))"
             )
-        if is_probability and self.is_probability:
-            beyond = np.flatnonzero((answer < -1e-6) | (answer > 1 + 1e-6))
-            if len(beyond):
-                raise BadConfiguration(
-                    f"{who} answered {answer[beyond[0]]:g} to {self._row_words(int(beyond[0]))}: with objective "
-                    f"{self.objective} it must answer {self.answer_words}, from 0 to 1. Apply the sigmoid to raw scores"
-                )
+        facts = facts_of(self.objective)
+        low, high = facts.prediction_range
+        beyond = np.flatnonzero((answer < low - 1e-6) | (answer > high + 1e-6))
+        if is_prediction and len(beyond):
+            raise BadConfiguration(
+                f"{who} answered {answer[beyond[0]]:g} to {self._row_words(int(beyond[0]))}: with objective "
+                f"{self.objective} it must answer {self.answer_words}, from {low:g} to {high:g}. Apply the "
+                f"{facts.link} to raw scores"
+            )
         self.require_same(
             answer[:1],
             alone.reshape(-1).astype(np.float64),

@@ -57,13 +57,14 @@ def check_model(model: object, example: Example) -> CheckedModel:
     """Try `model` on the rows of `example`.
 
     A torch module takes numbers `[B, F]` float32 (standardised and filled), category ids `[B, C]` int64, and blobs
-    `[B, ...]` if rows have them. It returns `[B]`: logits for `binary`, values for `regression`. torch.export must be
-    able to trace it. Wrappers of data parallelism and of torch.compile are removed; shards are refused.
+    `[B, ...]` if rows have them. It returns `[B]`: logits for `binary`, values for `regression`, logarithms of expected
+    counts for `count`. torch.export must be able to trace it. Wrappers of data parallelism and of torch.compile are
+    removed; shards are refused.
 
     A model of LightGBM, XGBoost or scikit-learn must be fitted on the matrix `[B, F + C]` float32 of `Training.matrix`.
     An ONNX graph (an `onnx.ModelProto` or its bytes) has that matrix as its only input. Its output is `[B]` or `[B,
-    1]`: probabilities for `binary`, values for `regression`. A label with the probabilities of two classes is also
-    accepted.
+    1]`: probabilities for `binary`, values for `regression`, expected counts for `count`. A label with the
+    probabilities of two classes is also accepted.
 
     Raises `BadConfiguration` for any other type, for answers that are not finite or not one per row, and for a model
     that does not fit into a bundle.
@@ -171,7 +172,7 @@ def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
             f"({len(example.numeric)},), one number a row; squeeze the last dimension"
         )
     expected, found, one = (value.detach().double().numpy() for value in (answer, again, alone))
-    example.require_answers(expected, one, "the module handed in", is_probability=False)
+    example.require_answers(expected, one, "the module handed in", is_prediction=False)
     example.require_same(
         expected,
         found,

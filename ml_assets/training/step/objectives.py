@@ -30,8 +30,6 @@ class Objective:
     """Its gradient is NaN if the loss is not finite."""
     prediction: Callable[[torch.Tensor], torch.Tensor]
     """Output → prediction for people, of the same length: a probability, a value, or a probability for each class."""
-    has_classes: bool = False
-    """The output has a score for each class of the label, `[B, V]`, instead of one number per row."""
     reads_blob: bool = False
     """The target is the blob, `[B, T]` whole numbers, instead of the label `[B]`. The output has a score for each
     class, `[B, T, V]`, instead of one number per row."""
@@ -55,7 +53,7 @@ class Objective:
     def check(self, output: torch.Tensor, batch: Batch, outputs: int = 1) -> None:
         """Raise `ValueError` if `output` does not have the shape that this objective expects.
 
-        `outputs` is the number of classes, if the label has classes.
+        `outputs` is the number of classes, at least 2, if the label has classes; else 1.
         """
         target = tuple(self.target(batch).shape)
         found = tuple(output.shape)
@@ -65,7 +63,7 @@ class Objective:
                 f"({', '.join(map(str, target))}, classes)",
                 "a score of each class for every token",
             )
-        elif self.has_classes:
+        elif outputs > 1:
             is_right, expected = found == (*target, outputs), f"{(*target, outputs)}"
             words = "a score for each class of the label; give the last layer `inputs.outputs` outputs"
         else:
@@ -85,6 +83,11 @@ def _cross_entropy(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 
 def _squared_error(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     return functional.mse_loss(output, label, reduction="sum")
+
+
+def _poisson(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    """Return the negative log-likelihood of counts, in nats, without the part that does not depend on the output."""
+    return functional.poisson_nll_loss(output, label, log_input=True, full=False, reduction="sum")
 
 
 def _cross_entropy_of_classes(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
@@ -135,9 +138,8 @@ def _halting(loss_sum: LossSum) -> LossSum:
 OBJECTIVES: dict[str, Objective] = {
     "binary": Objective(loss_sum=_halting(_cross_entropy), prediction=torch.sigmoid),
     "regression": Objective(loss_sum=_halting(_squared_error), prediction=_unchanged),
-    "multiclass": Objective(
-        loss_sum=_halting(_cross_entropy_of_classes), prediction=_softmax, has_classes=True
-    ),
+    "count": Objective(loss_sum=_halting(_poisson), prediction=torch.exp),
+    "multiclass": Objective(loss_sum=_halting(_cross_entropy_of_classes), prediction=_softmax),
     "next_token": Objective(loss_sum=_halting(_next_token), prediction=_most_likely, reads_blob=True),
 }
 

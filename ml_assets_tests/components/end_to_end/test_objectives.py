@@ -7,11 +7,13 @@ import polars as pl
 import pytest
 
 from ml_assets.evaluation.evaluation_document import Report
-from ml_assets.release.of_platform import bundles_of
+from ml_assets.release.of_platform import bundles_of, releases_of
 from ml_assets_tests.components.installation import Installation, failure_of
-from ml_assets_tests.components.model_run import EVALUATION, REGISTERED, ModelRun, train
+from ml_assets_tests.components.model_run import CHECKPOINT, EVALUATION, REGISTERED, ModelRun, train
+from ml_assets_tests.components.noise_champion import randomize_weights
 from ml_assets_tests.components.objectives_pipeline import labelled
-from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL, READINGS, WINDOW, Source, days
+from ml_assets_tests.components.readings_pipeline import FEATURES, HERE, MODEL, READINGS, WINDOW, Source, days
+from ml_assets_tests.release.recorded_evaluations import record_evaluation
 
 LAST = days(WINDOW, start=1)[-1]
 
@@ -28,6 +30,24 @@ MULTICLASS = labelled(
         ]
     },
 )  # fmt: skip
+
+COUNT = labelled(
+    "whole",
+    "int64",
+    "count",
+    model={"function": f"{HERE}.build", "hyperparameters": {"start": 2.5}},
+    evaluation={
+        "gates": [
+            {
+                "name": "beats the mean",
+                "metric": "poisson_deviance",
+                "better_than": "baseline",
+                "margin": "30%",
+            },
+            {"name": "close", "metric": "mae", "at_most": 2.5},
+        ]
+    },
+)
 
 
 def with_tables(installation: Installation) -> Installation:
@@ -90,6 +110,59 @@ def test_mlflow_answers_with_a_column_for_each_class(classes: ModelRun) -> None:
     assert (answer.idxmax(axis=1).to_numpy() == rows["made"].to_numpy()).mean() > 0.8
     one = classes.served.predict_row(rows.row(0, named=True))
     assert one == pytest.approx(answer.iloc[0].to_dict(), abs=1e-6)
+
+
+def test_a_champion_with_other_classes_is_an_outcome(classes: ModelRun) -> None:
+    """The run is green and says which classes differ; `on_incomparable` decides."""
+    installation, bundle = classes.installation, classes.facts[EVALUATION]["bundle"]
+    releases = releases_of(installation.platform)
+    stranger = randomize_weights(installation, bundle, LAST, classes=("big", "low", "medium"))
+    window = releases.evaluations(MODEL)[0].trained_on
+    record_evaluation(installation.platform.ledger, stranger, partition=LAST, trained_on=window)
+    version = releases.register(stranger, run_id=classes.facts[CHECKPOINT]["mlflow/run"], links={})
+    releases.promote(MODEL, version.number, author="eve", reason="has other classes")
+    found = train(installation, LAST).facts[EVALUATION]
+    assert found["why"] == "Undecided: the champion cannot score these rows."
+    assert (
+        "its classes are big, low, medium; the training rows of this pipeline have high, low, medium"
+        in found["summary"]
+    )
+
+
+def test_a_model_of_counts_from_yaml_to_mlflow(installation: Installation) -> None:
+    """Blessed and registered. Its weights cannot begin a training of classes."""
+    import mlflow.pyfunc
+
+    counts = train(with_tables(installation.declared_as(COUNT)), LAST)
+    facts = counts.facts[EVALUATION]
+    assert facts["decision"] == "blessed", facts["why"]
+    assert counts.facts[REGISTERED]["version"] == 1
+    evaluation = report_of(counts).evaluation
+    assert set(evaluation.values()) == {"poisson_deviance", "mae", "rmse"}
+    assert evaluation.names["reference"].startswith("Poisson regression on the same columns (penalty ")
+    deviance = {
+        role: found["poisson_deviance"].value or 0 for role, found in evaluation.overall.metrics.items()
+    }
+    assert deviance["reference"] < deviance["baseline"]
+    assert deviance["challenger"] < 1.1 * deviance["reference"]
+    folder = bundles_of(counts.installation.platform).open(facts["bundle"]).folder
+    answer = mlflow.pyfunc.load_model(str(folder)).predict(counts.rows.to_pandas())
+    assert np.abs(answer - counts.rows["made"].to_numpy()).mean() < 2.5
+    page = Path(facts["report_file"].removeprefix("file://")).read_text()
+    assert "reference (Poisson regression)" in page
+    assert "mean count" in page
+
+    tuned = labelled(
+        "whole",
+        "int64",
+        "multiclass",
+        model={"function": f"{HERE}.build", "init_from": f"{MODEL}/1"},
+        evaluation={"gates": [{"name": "usable", "metric": "accuracy", "at_least": 0.1}]},
+    )
+    result = installation.declared_as(tuned).train(LAST)
+    said = f"{MODEL}/1 has objective count, this pipeline multiclass: the last layer of its network has another number"
+    assert said in failure_of(result)
+    assert [event.step_key for event in result.get_step_failure_events()] == [f"{MODEL}.snapshot"]
 
 
 def test_a_class_that_only_the_holdout_has_is_refused_by_row(
