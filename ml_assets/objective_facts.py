@@ -10,12 +10,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-ObjectiveName: TypeAlias = Literal["binary", "regression", "count", "multiclass"]
+ObjectiveName: TypeAlias = str
+"""One of `NAMES`, or `quantile` with another share between 0 and 1."""
 Labels: TypeAlias = Literal["zero or one", "numbers", "counts", "classes"]
 """Labels that an objective accepts. Counts are whole numbers from 0. Classes are texts, whole numbers or booleans."""
 Link: TypeAlias = Literal["sigmoid", "identity", "exp", "softmax"]
 """Function from the raw output of a model to its prediction."""
-Picture: TypeAlias = Literal["calibration", "ranking", "scores", "fit", "residuals", "confusion"]
+Picture: TypeAlias = Literal["calibration", "coverage", "ranking", "scores", "fit", "residuals", "confusion"]
 """Picture of a report: `evaluation.pictures` draws it."""
 
 
@@ -43,6 +44,8 @@ class ObjectiveFacts:
     """Words for the mean label of some rows."""
     pictures: tuple[Picture, ...]
     """Pictures of a report, beside the loss."""
+    quantile: float | None = None
+    """Share of the labels that should lie below the prediction; None if the prediction is not a quantile."""
 
     @property
     def is_zero_or_one(self) -> bool:
@@ -115,13 +118,45 @@ _OBJECTIVES: dict[str, ObjectiveFacts] = {
         ),
     )
 }
-NAMES = tuple(_OBJECTIVES)
-"""Names of all objectives of a pipeline."""
+_QUANTILE = "quantile"
+
+
+def _quantile(share: float) -> ObjectiveFacts:
+    return ObjectiveFacts(
+        name=f"{_QUANTILE} {share:g}",
+        labels="numbers",
+        link="identity",
+        metrics=("pinball", "coverage_error", "mae"),
+        chosen_by="pinball",
+        answer=f"the value below which {100 * share:g} % of such labels lie",
+        reference="quantile",
+        observed="mean label",
+        pictures=("coverage", "fit", "residuals"),
+        quantile=share,
+    )
+
+
+NAMES = (*_OBJECTIVES, _quantile(0.9).name)
+"""Names of all objectives of a pipeline, with one of the quantiles."""
 
 
 def facts_of(name: str) -> ObjectiveFacts:
-    """Return the facts of an objective. Raises `UnknownObjective`, which lists the names."""
-    try:
+    """Return the facts of an objective, whose name is `facts.name`: `quantile 0.90` is `quantile 0.9`.
+
+    Raises `UnknownObjective`, which lists the names.
+    """
+    if name in _OBJECTIVES:
         return _OBJECTIVES[name]
-    except KeyError:
-        raise UnknownObjective(f"objective {name!r} is unknown: use one of {', '.join(NAMES)}") from None
+    kind, _, share = name.partition(" ")
+    if kind != _QUANTILE:
+        raise UnknownObjective(f"objective {name!r} is unknown: use one of {', '.join(NAMES)}")
+    try:
+        found = float(share)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < 1:
+        raise UnknownObjective(
+            f"objective {name!r} needs a share between 0 and 1: `quantile 0.9` is the value below which 90 % of the "
+            "labels lie, `quantile 0.5` the median"
+        )
+    return _quantile(found)

@@ -3,7 +3,6 @@
 import re
 from datetime import date, timedelta
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import polars as pl
@@ -59,7 +58,10 @@ def test_every_stage_has_its_part_of_an_objective(name: ObjectiveName) -> None:
 
 
 def test_a_pipeline_may_name_every_objective_and_no_other() -> None:
-    assert set(get_args(ObjectiveName)) == set(NAMES)
-    assert [_spec(name).objective for name in get_args(ObjectiveName)] == list(get_args(ObjectiveName))
+    assert [_spec(name).objective for name in NAMES] == list(NAMES)
+    assert _spec("quantile 0.90").objective == "quantile 0.9"
+    for share in ("", "1", "90 %", "nan"):
+        with pytest.raises(UnknownObjective, match="needs a share between 0 and 1: `quantile"):
+            facts_of(f"quantile {share}")
     with pytest.raises(UnknownObjective, match="objective 'next_token' is unknown: use one of binary, "):
         facts_of("next_token")

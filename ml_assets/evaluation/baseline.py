@@ -1,4 +1,4 @@
-"""Naive model that a challenger has to beat: a group's mean label or shares of classes, fitted on training rows."""
+"""Naive model that a challenger has to beat: a group's mean label, quantile or shares of classes in training rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from ml_assets.evaluation.errors import EvaluationInputError
-from ml_assets.evaluation.metrics import METRICS, Vector
+from ml_assets.evaluation.metrics import Vector, metric_named
 from ml_assets.evaluation.spec import BaselineSpec
 from ml_assets.objective_facts import ObjectiveName, facts_of
 
@@ -19,7 +19,7 @@ _MEAN, _PARENT, _SUM, _ROWS = "__mean", "__parent", "__sum", "__rows"
 
 @dataclass(frozen=True)
 class GroupMeans:
-    """Shrunken mean labels, coarse to fine.
+    """Shrunken mean labels, or quantiles of labels, coarse to fine.
 
     The mean of a group of n rows is (sum of labels + prior_rows × mean of its parent) / (n + prior_rows).
     The parent groups by the same columns without the last; the parent of the first level is the overall mean. A group
@@ -33,10 +33,19 @@ class GroupMeans:
     """Level i: the first i + 1 group columns and the mean, one row a group."""
     chosen: bool = False
     """True if `prior_rows` is the best of `PRIORS` on the validation rows."""
+    quantile: float | None = None
+    """Share of a group's labels below its value; None for means. The formula for groups is the same: a quantile counts
+    as the mean of the group's rows."""
 
     @classmethod
     def fit(
-        cls, train: pl.DataFrame, *, label: str = "label", groups: Sequence[str] = (), prior_rows: float
+        cls,
+        train: pl.DataFrame,
+        *,
+        label: str = "label",
+        groups: Sequence[str] = (),
+        prior_rows: float,
+        quantile: float | None = None,
     ) -> Self:
         """Fit on training rows; rows with a null label are left out.
 
@@ -53,11 +62,15 @@ class GroupMeans:
             raise EvaluationInputError(
                 "no training row has a label, so the naive baseline cannot be fitted: choose a window with labels"
             )
-        overall = float(known.get_column(label).to_numpy().mean())
-        fitted = cls(tuple(groups), prior_rows, overall, ())
+        labels = known.get_column(label).to_numpy()
+        overall = float(labels.mean() if quantile is None else np.quantile(labels, quantile))
+        of_group = pl.col(label).sum()
+        if quantile is not None:
+            of_group = pl.col(label).quantile(quantile, "linear") * pl.len()
+        fitted = cls(tuple(groups), prior_rows, overall, (), quantile=quantile)
         for depth in range(1, len(groups) + 1):
             columns = list(groups[:depth])
-            sums = known.group_by(columns).agg(pl.col(label).sum().alias(_SUM), pl.len().alias(_ROWS))
+            sums = known.group_by(columns).agg(of_group.alias(_SUM), pl.len().alias(_ROWS))
             parents = pl.Series(_PARENT, fitted.predict(sums))
             mean = (pl.col(_SUM) + prior_rows * parents) / (pl.col(_ROWS) + prior_rows)
             level = sums.select(*columns, mean.alias(_MEAN)).sort(columns)
@@ -79,11 +92,12 @@ class GroupMeans:
     @property
     def name(self) -> str:
         """Name in a report, with the prior; says if the prior was chosen on validation rows."""
+        value = "mean" if self.quantile is None else f"{self.quantile:g} quantile"
         if not self.groups:
-            return "naive baseline (mean)"
+            return f"naive baseline ({value})"
         rows = f"{self.prior_rows:g} row{'' if self.prior_rows == 1 else 's'}"
         source = ", chosen on validation" if self.chosen else ""
-        return f"naive baseline (mean by {' and '.join(self.groups)}, prior of {rows}{source})"
+        return f"naive baseline ({value} by {' and '.join(self.groups)}, prior of {rows}{source})"
 
 
 @dataclass(frozen=True)
@@ -141,7 +155,9 @@ def naive_baseline(
     def fitted(prior: float) -> GroupMeans | ClassShares:
         if facts.has_classes:
             return ClassShares.fit(train, label=label, groups=spec.groups, prior_rows=prior, classes=classes)
-        return GroupMeans.fit(train, label=label, groups=spec.groups, prior_rows=prior)
+        return GroupMeans.fit(
+            train, label=label, groups=spec.groups, prior_rows=prior, quantile=facts.quantile
+        )
 
     if spec.prior_rows is not None:
         return fitted(spec.prior_rows)
@@ -149,6 +165,6 @@ def naive_baseline(
         return fitted(PRIORS[0])  # the overall mean has no parent to shrink towards
     known = validation.drop_nulls(label)
     y = known.get_column(label).cast(pl.Float64).to_numpy()
-    loss = METRICS[facts.chosen_by].on_rows
+    loss = metric_named(facts.chosen_by, objective).on_rows
     best = min((fitted(prior) for prior in PRIORS), key=lambda baseline: loss(y, baseline.predict(known)))
     return replace(best, chosen=True)

@@ -3,7 +3,7 @@
 A block (one day of the holdout) is always drawn as a whole. A resample is therefore a vector of B counts, and a metric
 needs only the contribution of each block. The N rows are visited once, not once per draw.
 
-* means (log loss, accuracy, Brier, MAE, RMSE, R², Poisson deviance): per-block sums;
+* means (`Metric.values`), RMSE and R²: per-block sums;
 * macro AUC: the AUC of each class against the rest; macro F1: per-block sums per class;
 * calibration error: per-block sums per bin, with the bins of the full holdout;
 * AUC: the matrix `wins[a, b]` of pairs (positive of block a, negative of block b) that are ranked right. With
@@ -24,10 +24,7 @@ from ml_assets.evaluation.metrics import (
     Vector,
     calibration_bin,
     calibration_edges,
-    hits,
-    log_losses,
     most_likely,
-    poisson_deviances,
 )
 
 Matrix = npt.NDArray[np.float64]
@@ -45,7 +42,10 @@ _CELLS = 1 << 20
 
 def block_form(metric: Metric, y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
     """Prepare `metric` over `count` blocks; visits the rows once."""
-    return _FORMS[metric.name](y, p, blocks, count)
+    if metric.values is None:
+        return _FORMS[metric.name](y, p, blocks, count)
+    mean, target = _mean_of(metric.values(y, p), blocks, count), metric.target
+    return mean if target is None else lambda counts: np.abs(mean(counts) - target)
 
 
 def _ratio(top: Vector, bottom: Vector) -> Vector:
@@ -160,14 +160,10 @@ def _mean_defined(values: Matrix) -> Vector:
 
 _FORMS: dict[str, Callable[[Vector, Vector, BlockIds, int], BlockForm]] = {
     "auc": _auc,
-    "logloss": lambda y, p, blocks, count: _mean_of(log_losses(y, p), blocks, count),
-    "brier": lambda y, p, blocks, count: _mean_of((y - p) ** 2, blocks, count),
     "ece": _ece,
     "rmse": _rmse,
-    "mae": lambda y, p, blocks, count: _mean_of(np.abs(y - p), blocks, count),
     "r2": _r2,
-    "poisson_deviance": lambda y, p, blocks, count: _mean_of(poisson_deviances(y, p), blocks, count),
-    "accuracy": lambda y, p, blocks, count: _mean_of(hits(y, p), blocks, count),
     "macro_auc": _macro_auc,
     "macro_f1": _macro_f1,
 }
+"""Metrics that are not means of a value of each row."""

@@ -21,6 +21,7 @@ from ml_assets.evaluation.metrics import (
     calibration_edges,
     f1_of_classes,
     hits,
+    is_covered,
     most_likely,
 )
 from ml_assets.objective_facts import ObjectiveName, facts_of
@@ -54,6 +55,14 @@ def curves(
             scores=_scores(right, largest, names=("wrong", "right")),
             density=None,
             confusion=confusion(y, challenger),
+        )
+    if facts.quantile is not None:
+        covered: dict[Role, tuple[CalibrationBin, ...]] = {
+            role: reliability(is_covered(y, p), p, blocks, counts, confidence)
+            for role, p in predictions.items()
+        }
+        return Curves(
+            calibration=covered, roc={}, scores=_residuals(y, challenger), density=_density(y, challenger)
         )
     return Curves(
         calibration={role: reliability(y, p, blocks, counts, confidence) for role, p in predictions.items()},

@@ -82,7 +82,7 @@ class CalibrationBin(Document):
     predicted: float
     """Mean prediction."""
     observed: Interval
-    """Mean label with its block-bootstrap interval."""
+    """Mean label (of a quantile: the share of labels at or below the prediction) with its block-bootstrap interval."""
 
 
 class Histogram(Document):

@@ -37,6 +37,10 @@ class Metric:
     highest: float
     """Range of the metric; intervals are cut to it."""
     on_rows: Callable[[Vector, Vector], float]
+    values: Callable[[Vector, Vector], Vector] | None = None
+    """Values of the rows, `[N]`, whose mean is the metric; None if it is not a mean."""
+    target: float | None = None
+    """The metric is the distance of that mean from this number."""
 
     def improvement(self, challenger: float, reference: float) -> float:
         """Return the challenger's improvement in the metric's unit; negative if it is worse."""
@@ -73,6 +77,20 @@ def poisson_deviances(y: Vector, p: Vector) -> Vector:
     safe = np.maximum(p, _SMALLEST)
     surprise = y * (np.log(np.where(y > 0, y, 1.0)) - np.log(safe))
     return 2 * (surprise - y + safe)
+
+
+def pinball_losses(y: Vector, p: Vector, share: float) -> Vector:
+    """Return the pinball loss of each row, `[N]`: |y - p|, times `share` if the label is larger, else 1 - `share`.
+
+    In expectation, the `share` quantile has the smallest loss.
+    """
+    error = y - p
+    return np.maximum(share * error, (share - 1) * error)
+
+
+def is_covered(y: Vector, p: Vector) -> Vector:
+    """Return 1 for each row whose label is at most its prediction, else 0, `[N]`."""
+    return (y <= p).astype(np.float64)
 
 
 def calibration_edges(p: Vector, bins: int = CALIBRATION_BINS) -> Vector:
@@ -137,41 +155,46 @@ def _mean(losses: Vector) -> float:
     return float(losses.mean()) if len(losses) else float("nan")
 
 
+def _of_mean(
+    name: str,
+    label: str,
+    values: Callable[[Vector, Vector], Vector],
+    *,
+    highest: float = float("inf"),
+    higher_is_better: bool = False,
+    target: float | None = None,
+) -> Metric:
+    """Return the metric that is the mean of `values` of the rows, or the distance of that mean from `target`."""
+
+    def on_rows(y: Vector, p: Vector) -> float:
+        mean = _mean(values(y, p))
+        return mean if target is None else abs(mean - target)
+
+    return Metric(
+        name=name,
+        label=label,
+        higher_is_better=higher_is_better,
+        lowest=0,
+        highest=highest,
+        on_rows=on_rows,
+        values=values,
+        target=target,
+    )
+
+
+def _squares(y: Vector, p: Vector) -> Vector:
+    return (y - p) ** 2
+
+
 _INFINITY = float("inf")
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
+        Metric(name="auc", label="AUC", higher_is_better=True, lowest=0, highest=1, on_rows=auc),
+        _of_mean("logloss", "log loss", log_losses),
+        _of_mean("brier", "Brier score", _squares, highest=1),
         Metric(
-            name="auc",
-            label="AUC",
-            higher_is_better=True,
-            lowest=0,
-            highest=1,
-            on_rows=auc,
-        ),
-        Metric(
-            name="logloss",
-            label="log loss",
-            higher_is_better=False,
-            lowest=0,
-            highest=_INFINITY,
-            on_rows=lambda y, p: _mean(log_losses(y, p)),
-        ),
-        Metric(
-            name="brier",
-            label="Brier score",
-            higher_is_better=False,
-            lowest=0,
-            highest=1,
-            on_rows=lambda y, p: _mean((y - p) ** 2),
-        ),
-        Metric(
-            name="ece",
-            label="calibration error",
-            higher_is_better=False,
-            lowest=0,
-            highest=1,
-            on_rows=ece,
+            name="ece", label="calibration error", higher_is_better=False, lowest=0, highest=1, on_rows=ece
         ),
         Metric(
             name="rmse",
@@ -179,47 +202,14 @@ METRICS: dict[str, Metric] = {
             higher_is_better=False,
             lowest=0,
             highest=_INFINITY,
-            on_rows=lambda y, p: float(np.sqrt(_mean((y - p) ** 2))),
+            on_rows=lambda y, p: float(np.sqrt(_mean(_squares(y, p)))),
         ),
+        _of_mean("mae", "MAE", lambda y, p: np.abs(y - p)),
+        Metric(name="r2", label="R²", higher_is_better=True, lowest=-_INFINITY, highest=1, on_rows=r2),
+        _of_mean("poisson_deviance", "Poisson deviance", poisson_deviances),
+        _of_mean("accuracy", "accuracy", hits, highest=1, higher_is_better=True),
         Metric(
-            name="mae",
-            label="MAE",
-            higher_is_better=False,
-            lowest=0,
-            highest=_INFINITY,
-            on_rows=lambda y, p: _mean(np.abs(y - p)),
-        ),
-        Metric(
-            name="r2",
-            label="R²",
-            higher_is_better=True,
-            lowest=-_INFINITY,
-            highest=1,
-            on_rows=r2,
-        ),
-        Metric(
-            name="poisson_deviance",
-            label="Poisson deviance",
-            higher_is_better=False,
-            lowest=0,
-            highest=_INFINITY,
-            on_rows=lambda y, p: _mean(poisson_deviances(y, p)),
-        ),
-        Metric(
-            name="accuracy",
-            label="accuracy",
-            higher_is_better=True,
-            lowest=0,
-            highest=1,
-            on_rows=lambda y, p: _mean(hits(y, p)),
-        ),
-        Metric(
-            name="macro_auc",
-            label="macro AUC",
-            higher_is_better=True,
-            lowest=0,
-            highest=1,
-            on_rows=macro_auc,
+            name="macro_auc", label="macro AUC", higher_is_better=True, lowest=0, highest=1, on_rows=macro_auc
         ),
         Metric(
             name="macro_f1",
@@ -231,16 +221,25 @@ METRICS: dict[str, Metric] = {
         ),
     )
 }
+"""Metrics without a parameter."""
+
+
+def _metrics_of_quantile(share: float) -> dict[str, Metric]:
+    pinball = _of_mean("pinball", "pinball loss", lambda y, p: pinball_losses(y, p, share))
+    coverage = _of_mean("coverage_error", "coverage error", is_covered, highest=1, target=share)
+    return {metric.name: metric for metric in (pinball, coverage)}
 
 
 def metrics_of(objective: ObjectiveName) -> tuple[Metric, ...]:
     """Return the metrics of an objective, in the order of a report."""
-    return tuple(METRICS[name] for name in facts_of(objective).metrics)
+    facts = facts_of(objective)
+    known = METRICS if facts.quantile is None else METRICS | _metrics_of_quantile(facts.quantile)
+    return tuple(known[name] for name in facts.metrics)
 
 
 def metric_named(name: str, objective: ObjectiveName) -> Metric:
     """Return a metric by its name. `UnknownMetric` lists the valid names."""
-    legal = facts_of(objective).metrics
+    legal = {metric.name: metric for metric in metrics_of(objective)}
     if name not in legal:
         raise UnknownMetric(f"no metric {name!r} for objective {objective!r}: use one of {', '.join(legal)}")
-    return METRICS[name]
+    return legal[name]

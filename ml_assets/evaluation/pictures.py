@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ml_assets.evaluation.evaluation_document import Evaluation, LossCurve, Role
+from ml_assets.evaluation.evaluation_document import CalibrationBin, Evaluation, LossCurve, Role
 from ml_assets.objective_facts import Picture, facts_of
 from ml_assets.reports.drawing import INK, Axes, Draw, Form, encoded
 from ml_assets.reports.numbers import number
@@ -52,6 +52,25 @@ def _calibration(axes: Axes, evaluation: Evaluation) -> None:
     if facts.is_zero_or_one or facts.has_classes:
         low = 0.0
     axes.plot([low, high], [low, high], color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+    _bins(axes, curves)
+    axes.set_title("Calibration")
+    of = " (most likely class)" if facts.has_classes else ""
+    axes.set_xlabel(f"mean prediction of the bin{of}")
+    axes.set_ylabel(facts.observed)
+    axes.legend(loc="upper left")
+
+
+def _coverage(axes: Axes, evaluation: Evaluation) -> None:
+    facts = facts_of(evaluation.objective)
+    axes.axhline(facts.quantile, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+    _bins(axes, evaluation.curves.calibration)
+    axes.set_title("Coverage")
+    axes.set_xlabel("mean prediction of the bin")
+    axes.set_ylabel("share of labels at or below the prediction")
+    axes.legend(loc="lower right")
+
+
+def _bins(axes: Axes, curves: Mapping[Role, Sequence[CalibrationBin]]) -> None:
     # Draw the challenger last, on top.
     for role in sorted(curves, key=_FIRST_DRAWN.index):
         bins = curves[role]
@@ -71,11 +90,6 @@ def _calibration(axes: Axes, evaluation: Evaluation) -> None:
         axes.plot(
             x, y, color=COLOURS[role], marker=marker, markersize=4, linestyle=line, linewidth=1.3, label=role
         )
-    axes.set_title("Calibration")
-    of = " (most likely class)" if facts.has_classes else ""
-    axes.set_xlabel(f"mean prediction of the bin{of}")
-    axes.set_ylabel(facts.observed)
-    axes.legend(loc="upper left")
 
 
 def _ranking(axes: Axes, evaluation: Evaluation) -> None:
@@ -177,6 +191,7 @@ def _residuals(axes: Axes, evaluation: Evaluation) -> None:
 
 _DRAWN: dict[Picture, Callable[[Axes, Evaluation], None]] = {
     "calibration": _calibration,
+    "coverage": _coverage,
     "ranking": _ranking,
     "scores": _scores,
     "confusion": _confusion,
@@ -218,6 +233,7 @@ def caption(name: str, evaluation: Evaluation) -> str:
     bars = f"bars: {evaluation.confidence:.0%} intervals over blocks by {evaluation.bootstrap_unit}"
     return {
         "calibration": f"On the dashed line predictions are right on average; {bars}.",
+        "coverage": f"On the dashed line as many labels lie below the prediction as the objective says; {bars}.",
         "ranking": "The further above the dashed line, the better the order of the rows.",
         "scores": "The further apart the groups, the better. Where they overlap, the model cannot separate them.",
         "confusion": "Each row adds up to 100 %. On the diagonal the most likely class is the label.",

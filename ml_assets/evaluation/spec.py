@@ -3,12 +3,12 @@
 import math
 from dataclasses import dataclass
 from datetime import date
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ml_assets.evaluation.metrics import Metric, metric_named
-from ml_assets.objective_facts import ObjectiveName
+from ml_assets.objective_facts import NAMES, ObjectiveName, facts_of
 from ml_assets.sections import Section, Seed
 
 Reference = Literal["champion", "baseline", "reference"]
@@ -52,8 +52,8 @@ class Gate(Section):
     name: str
     """Name in decisions and reports; unique within the pipeline."""
     metric: str
-    """binary: auc, logloss, brier, ece. regression: rmse, mae, r2. count: poisson_deviance, mae, rmse. multiclass:
-    logloss, accuracy, macro_auc, macro_f1."""
+    """binary: auc, logloss, brier, ece. regression: rmse, mae, r2. quantile: pinball, coverage_error, mae.
+    count: poisson_deviance, mae, rmse. multiclass: logloss, accuracy, macro_auc, macro_f1."""
     at_least: float | None = None
     """Value that the metric must reach."""
     at_most: float | None = None
@@ -107,7 +107,7 @@ class Gate(Section):
 
 
 class BaselineSpec(Section):
-    """The naive model to beat: the training rows' mean label per group, or the share of each class."""
+    """The naive model to beat: the training rows' mean label (or quantile) per group, or the share of each class."""
 
     groups: tuple[str, ...] = ()
     """Columns, coarse to fine; each level shrinks towards the one before. Empty: one mean for all."""
@@ -119,9 +119,13 @@ class BaselineSpec(Section):
 class EvaluationSpec(Section):
     """The `evaluation` section of a pipeline."""
 
-    objective: ObjectiveName
-    """Kind of the label: `binary` is 0 or 1, `regression` any number, `count` a whole number from 0 (Poisson),
-    `multiclass` a text, a whole number or a boolean. The classes of `multiclass` are those of the training rows."""
+    objective: Annotated[ObjectiveName, AfterValidator(lambda name: facts_of(name).name)] = Field(
+        json_schema_extra={"anyOf": [{"enum": list(NAMES)}, {"pattern": r"^quantile 0\.\d+$"}]}
+    )
+    """Kind of the label: `binary` is 0 or 1, `regression` any number (squared error), `quantile 0.9` any number, of
+    which the value is predicted below which 90 % lie (`quantile 0.5`: the median, absolute error), `count` a whole
+    number from 0 (Poisson), `multiclass` a text, a whole number or a boolean. The classes of `multiclass` are those of
+    the training rows."""
     bootstrap_unit: str = "date"
     """Column with the block of each row. The bootstrap redraws whole blocks. Rows of one block may depend on each
     other."""

@@ -94,6 +94,17 @@ def test_months_that_differ_are_hardly_shrunk(objective: ObjectiveName) -> None:
     assert loss(y, found.predict(holdout)) < 0.97 * loss(y, half_global.predict(holdout))
 
 
+def test_baseline_of_a_quantile_is_the_quantile_of_the_group() -> None:
+    train, validation = (months(seed, 0.4, "regression") for seed in range(2))
+    found = naive_baseline(train, validation, BaselineSpec(groups=("month",)), "quantile 0.9")
+    assert found.name.startswith("naive baseline (0.9 quantile by month, prior of ")
+    below = train["label"].to_numpy() <= found.predict(train)
+    assert below.mean() == pytest.approx(0.9, abs=0.03)
+    whole = naive_baseline(train, validation, BaselineSpec(), "quantile 0.9")
+    assert whole.name == "naive baseline (0.9 quantile)"
+    assert whole.predict(train)[0] == pytest.approx(np.quantile(train["label"].to_numpy(), 0.9))
+
+
 def test_groups_that_do_not_differ_are_shrunk_most() -> None:
     train, validation = (months(seed, 0.0, "binary") for seed in range(2))
     found = naive_baseline(train, validation, BaselineSpec(groups=("month",)), "binary")

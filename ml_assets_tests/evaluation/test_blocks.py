@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ml_assets.evaluation.block_counts import block_form
 from ml_assets.evaluation.bootstrap import draw_blocks
-from ml_assets.evaluation.metrics import METRICS, Metric, calibration_edges, ece
+from ml_assets.evaluation.metrics import METRICS, Metric, calibration_edges, ece, metrics_of
 from ml_assets.objective_facts import facts_of
 
 
@@ -90,6 +90,12 @@ def test_auc_of_many_blocks_takes_no_memory_for_their_pairs() -> None:
 @given(drawn=resamples(binary=False))
 def test_regression_metric_of_counts_is_that_of_repeated_rows(name: str, drawn: Any) -> None:
     check(METRICS[name], drawn)
+
+
+@pytest.mark.parametrize("metric", metrics_of("quantile 0.8"), ids=lambda metric: metric.name)
+@given(drawn=resamples(binary=False))
+def test_metric_of_a_quantile_of_counts_is_that_of_repeated_rows(metric: Metric, drawn: Any) -> None:
+    check(metric, drawn)
 
 
 @given(drawn=resamples(binary=False))

@@ -34,6 +34,8 @@ OF_CLASSES = facts_of("multiclass").metrics
         ("rmse", VALUES, GUESSES, sk.root_mean_squared_error(VALUES, GUESSES)),
         ("mae", VALUES, GUESSES, sk.mean_absolute_error(VALUES, GUESSES)),
         ("r2", VALUES, GUESSES, sk.r2_score(VALUES, GUESSES)),
+        ("quantile 0.9 pinball", VALUES, GUESSES, sk.mean_pinball_loss(VALUES, GUESSES, alpha=0.9)),
+        ("quantile 0.9 coverage_error", VALUES, GUESSES, 0.9 - (VALUES <= GUESSES).mean()),
         ("poisson_deviance", COUNTS, VALUES.clip(0.1), sk.mean_poisson_deviance(COUNTS, VALUES.clip(0.1))),
         ("logloss", CLASSES, SHARES, sk.log_loss(CLASSES, SHARES)),
         ("accuracy", CLASSES, SHARES, sk.accuracy_score(CLASSES, SHARES.argmax(axis=1))),
@@ -42,7 +44,9 @@ OF_CLASSES = facts_of("multiclass").metrics
     ],
 )
 def test_agrees_with_scikit_learn(name: str, y: Vector, p: Vector, expected: float) -> None:
-    assert METRICS[name].on_rows(y, p) == pytest.approx(expected, rel=1e-12)
+    objective, _, metric = name.rpartition(" ")
+    found = metric_named(metric, objective) if objective else METRICS[metric]
+    assert found.on_rows(y, p) == pytest.approx(expected, rel=1e-12)
 
 
 def test_calibration_error_of_two_bins_by_hand() -> None:

@@ -9,7 +9,7 @@ import pytest
 from ml_assets.evaluation import reference
 from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.evaluation.holdout import evaluate
-from ml_assets.evaluation.metrics import METRICS
+from ml_assets.evaluation.metrics import METRICS, metric_named
 from ml_assets.evaluation.reference import PENALTIES, LinearReference, reference_model
 from ml_assets.evaluation.report import plain_findings, summary_markdown
 from ml_assets.evaluation.spec import EvaluationSpec
@@ -105,6 +105,25 @@ def test_classes_are_fitted_one_against_the_rest() -> None:
     assert three.name.startswith(
         "logistic regression of each class against the rest on the same columns (penalty "
     )
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_quantile_regression_is_as_good_as_scikit_learns(share: float) -> None:
+    """The kink of the loss is rounded, so weights differ a little; the loss and the share of labels below do not."""
+    from sklearn.linear_model import QuantileRegressor
+
+    objective = f"quantile {share}"
+    found = reference_model(TRAIN, VALIDATION, STATE.encode, objective, label="regression")
+    matrix = [
+        np.hstack([np.nan_to_num(numeric), np.isnan(numeric[:, 1:]), np.eye(6)[category[:, 0]][:, 1:]])
+        for numeric, category in map(STATE.encode, (TRAIN, HOLDOUT))
+    ]
+    peer = QuantileRegressor(quantile=share, alpha=0).fit(matrix[0], TRAIN["regression"].to_numpy())
+    y, predicted = HOLDOUT["regression"].to_numpy(), found.predict(HOLDOUT)
+    loss = metric_named("pinball", objective).on_rows
+    assert loss(y, predicted) < 1.01 * loss(y, peer.predict(matrix[1]))
+    below = (TRAIN["regression"].to_numpy() <= found.predict(TRAIN)).mean()
+    assert below == pytest.approx(share, abs=1e-3)
 
 
 def test_a_count_far_from_all_training_rows_stays_finite() -> None:

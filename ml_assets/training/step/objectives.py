@@ -9,12 +9,13 @@ labels, metrics and reports of an objective (`ml_assets.objective_facts`).
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import TypeAlias
 
 import torch
 from torch.nn import functional
 
+from ml_assets.objective_facts import NAMES, UnknownObjective, facts_of
 from ml_assets.training.data.batches import Batch
 from resources.job.errors import BadConfiguration
 
@@ -85,6 +86,12 @@ def _squared_error(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     return functional.mse_loss(output, label, reduction="sum")
 
 
+def _pinball(share: float, output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    """Return the loss that the quantile minimises: an error costs `share` above the output, 1 - `share` below it."""
+    error = label - output
+    return torch.maximum(share * error, (share - 1) * error).sum()
+
+
 def _poisson(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     """Return the negative log-likelihood of counts, in nats, without the part that does not depend on the output."""
     return functional.poisson_nll_loss(output, label, log_input=True, full=False, reduction="sum")
@@ -146,7 +153,12 @@ OBJECTIVES: dict[str, Objective] = {
 
 def objective_of(name: str) -> Objective:
     """Return the objective called `name`. Raises `BadConfiguration`, which names the existing ones."""
-    try:
+    if name in OBJECTIVES:
         return OBJECTIVES[name]
-    except KeyError:
-        raise BadConfiguration(f"objective {name!r} is unknown: use one of {sorted(OBJECTIVES)}") from None
+    try:
+        share = facts_of(name).quantile
+    except UnknownObjective:
+        share = None
+    if share is None:
+        raise BadConfiguration(f"objective {name!r} is unknown: use one of {sorted({*OBJECTIVES, *NAMES})}")
+    return Objective(loss_sum=_halting(partial(_pinball, share)), prediction=_unchanged)

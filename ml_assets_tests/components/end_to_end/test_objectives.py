@@ -8,11 +8,20 @@ import pytest
 
 from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.release.of_platform import bundles_of, releases_of
-from ml_assets_tests.components.installation import Installation, failure_of
+from ml_assets_tests.components.installation import Installation, failure_of, readings_components
 from ml_assets_tests.components.model_run import CHECKPOINT, EVALUATION, REGISTERED, ModelRun, train
 from ml_assets_tests.components.noise_champion import randomize_weights
 from ml_assets_tests.components.objectives_pipeline import labelled
-from ml_assets_tests.components.readings_pipeline import FEATURES, HERE, MODEL, READINGS, WINDOW, Source, days
+from ml_assets_tests.components.readings_pipeline import (
+    FEATURES,
+    HERE,
+    MODEL,
+    PIPELINE,
+    READINGS,
+    WINDOW,
+    Source,
+    days,
+)
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 
 LAST = days(WINDOW, start=1)[-1]
@@ -47,6 +56,19 @@ COUNT = labelled(
             {"name": "close", "metric": "mae", "at_most": 2.5},
         ]
     },
+)
+
+QUANTILE = readings_components(
+    pipeline={
+        "evaluation": PIPELINE["evaluation"]
+        | {
+            "objective": "quantile 0.90",
+            "gates": [
+                {"name": "beats the group's quantile", "metric": "pinball", "better_than": "baseline"},
+                {"name": "covers", "metric": "coverage_error", "at_most": 0.1},
+            ],
+        },
+    }
 )
 
 
@@ -163,6 +185,22 @@ def test_a_model_of_counts_from_yaml_to_mlflow(installation: Installation) -> No
     said = f"{MODEL}/1 has objective count, this pipeline multiclass: the last layer of its network has another number"
     assert said in failure_of(result)
     assert [event.step_key for event in result.get_step_failure_events()] == [f"{MODEL}.snapshot"]
+
+
+def test_a_model_of_a_quantile_lies_above_its_share_of_the_labels(installation: Installation) -> None:
+    quantile = train(with_tables(installation.declared_as(QUANTILE)), LAST)
+    facts = quantile.facts[EVALUATION]
+    assert facts["decision"] == "blessed", facts["why"]
+    evaluation = report_of(quantile).evaluation
+    assert evaluation.objective == "quantile 0.9"
+    assert set(evaluation.values()) == {"pinball", "coverage_error", "mae"}
+    assert evaluation.names["baseline"].startswith("naive baseline (0.9 quantile by machine, prior of ")
+    assert evaluation.names["reference"].startswith("quantile regression on the same columns (penalty ")
+    rows = quantile.installation.main.scan(FEATURES, days(6, start=13)).collect()
+    covered = float((rows["made"].to_numpy() <= quantile.served.predict(rows)).mean())
+    assert evaluation.values()["coverage_error"] == pytest.approx(abs(covered - 0.9))
+    page = Path(facts["report_file"].removeprefix("file://")).read_text()
+    assert '<img alt="coverage"' in page
 
 
 def test_a_class_that_only_the_holdout_has_is_refused_by_row(
