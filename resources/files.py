@@ -9,10 +9,10 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, overload
+from typing import IO, Literal, overload
 
 WRITING = ".writing"
 """Suffix of the name of a file that is being written."""
@@ -61,14 +61,23 @@ def unfinished_folder(parent: Path) -> Generator[Path]:
     """
     folder = parent / f"{UNFINISHED}{uuid.uuid4().hex}"
     folder.mkdir(parents=True)
-    for other in parent.glob(f"{UNFINISHED}*"):
-        with suppress(FileNotFoundError):  # its owner finished it meanwhile
-            if time.time() - other.stat().st_mtime > _FORGOTTEN_AFTER:
-                shutil.rmtree(other, ignore_errors=True)
+    purge(parent.glob(f"{UNFINISHED}*"), _FORGOTTEN_AFTER)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def purge(paths: Iterable[Path], seconds: float) -> None:
+    """Delete those temporary files and folders of `paths` that have not changed for `seconds`."""
+    oldest = time.time() - seconds
+    for path in paths:
+        with suppress(FileNotFoundError):  # its owner finished it, or another process purges at the same time
+            if path.stat().st_mtime < oldest:
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink()
 
 
 def take_lock(descriptor: int, *, shared: bool = False, waits: bool = True) -> bool:
@@ -98,6 +107,18 @@ def open_lock(path: Path, *, shared: bool = False, waits: bool = True) -> int | 
         return descriptor
     os.close(descriptor)
     return None
+
+
+def create_locked(path: Path) -> IO[bytes]:
+    """Create `path`, open it for reading and unbuffered writing, and lock it. No process sees it before it is locked.
+
+    The end of this process releases the lock. Raise `OSError`; `FileExistsError` if another process is creating it.
+    """
+    unseen = path.with_suffix(".new")
+    file = unseen.open("x+b", buffering=0)
+    take_lock(file.fileno())
+    unseen.rename(path)
+    return file
 
 
 @contextmanager

@@ -108,7 +108,8 @@ def reaching(uri: str) -> Generator[None]:
 def write(uri: str, call: Callable[[], Answer]) -> Answer:
     """Run `call` inside `reaching`, and again if it lost a race; return its result.
 
-    MLflow sets a tag by a read and an insert. If two processes set the same new tag, one of them fails.
+    MLflow sets a tag by a read and an insert. If two processes set the same new tag, one of them fails. Not
+    `resources.retry`: a lost race is over at once, so tries count here and not seconds.
     """
     for _ in range(_RACES):
         try:

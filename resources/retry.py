@@ -1,7 +1,7 @@
-"""Retries of calls to a server that may be away or busy: one policy for all servers.
+"""Retries of calls to a server or a file that may be away or busy: one policy for all of them.
 
 Here: the pauses, and the time limit. Not here: the choice of errors to retry (the caller translates its client's
-errors), and the wait for a lock among processes of one machine (`ledger.database`, `lake.sqlite_database`).
+errors), and the poll of a lock that raises no error (`ledger.database`).
 """
 
 from collections.abc import Callable

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self, cast
 
-from resources.files import take_lock
+from resources.files import create_locked, take_lock
 from resources.mlflow_client import TrackerError
 
 INTERVAL = 0.5
@@ -61,15 +61,11 @@ class Spool:
     @classmethod
     def create(cls, path: Path) -> Self:
         """Create a new, locked spool. Raise `SpoolFailed`."""
-        unseen = path.with_suffix(".new")  # no process may adopt it before it is locked
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = unseen.open("x+b", buffering=0)
-            take_lock(file.fileno())
-            unseen.rename(path)
+            return cls(path, create_locked(path))
         except OSError as error:
             raise _failed(path, error) from error
-        return cls(path, file)
 
     @classmethod
     def adopt(cls, path: Path) -> Self | None:

@@ -29,8 +29,9 @@ def make_whole(path: Path, make: Callable[[Path], object]) -> None:
 
 
 def _make(path: Path, make: Callable[[Path], object]) -> None:
+    # Not `unfinished_folder`: under the lock, a folder that is there belongs to a killed process, so it goes at once.
     folder = path.with_name(f".{path.name}.making")
-    shutil.rmtree(folder, ignore_errors=True)  # left by a process that was killed here
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     make(folder / path.name)
     copy = folder / "copy"

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resources.files import take_lock
+from resources.files import create_locked, take_lock
 from resources.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,10 +22,8 @@ def announced(settings: Settings, run_id: str) -> Iterator[None]:
     """Lock a file during the block, so that other commands see that this run has a process."""
     folder = _folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
-    unseen, path = folder / f"{run_id}.new", folder / f"{run_id}.run"
-    with unseen.open("x") as file:
-        take_lock(file.fileno())
-        unseen.rename(path)  # other commands must not find it before it is locked
+    path = folder / f"{run_id}.run"
+    with create_locked(path):
         try:
             yield
         finally:

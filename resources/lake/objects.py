@@ -5,20 +5,20 @@ Belongs here: writing bytes to disk and checking them. Does not: the paths and b
 
 A writer finishes and syncs a file in `tmp/`, then renames it to `objects/<first two digits>/<sha256>`. So a file
 under its digest is complete even if its writer was killed. `make_durable` syncs the folders of a whole batch once,
-before the commit that names its files.
+before the commit that names its files. Not `resources.files.write_whole`: the name of a file is known only when its
+last byte is written.
 """
 
 import contextlib
 import hashlib
 import io
 import os
-import time
 import uuid
 from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from resources.files import sync
+from resources.files import purge, sync
 from resources.lake.errors import LakeError
 
 _CHUNK = 1 << 20
@@ -123,12 +123,8 @@ class ObjectFiles:
 
     def purge(self) -> None:
         """Delete temporary files that dead processes left, an hour after their last write."""
-        oldest = time.time() - _LEFTOVER_AGE
-        for leftover in self._temporary.iterdir():
-            # Another process may purge at the same time.
-            with contextlib.suppress(FileNotFoundError):
-                if leftover.stat().st_mtime < oldest and not _lives(leftover.name.partition("-")[0]):
-                    leftover.unlink()
+        dead = (one for one in self._temporary.iterdir() if not _lives(one.name.partition("-")[0]))
+        purge(dead, _LEFTOVER_AGE)
 
     def holds(self, sha256: str, size: int) -> bool:
         """True if a file for this digest exists and has this size in bytes. Does not read it."""

@@ -9,20 +9,19 @@ read before it commits.
 
 import contextlib
 import os
-import random
 import sqlite3
 import threading
-import time
 import weakref
 from collections.abc import Generator
 from pathlib import Path
 
 from resources.lake.errors import LakeBusy, LakeError
+from resources.retry import patiently
 
 _FORMAT = 2
 """Format of the file. In format 2 a tree's list of ranges is cut into pages."""
-_ATTEMPTS = 10
-"""Tries to take the write lock. lakeFS tries ten times to move a branch."""
+_WAITS = 10
+"""Waits of SQLite itself within the patience of a writer. Between them other writers get a chance."""
 
 
 class SQLiteDatabase:
@@ -34,7 +33,7 @@ class SQLiteDatabase:
     def __init__(self, path: Path, schema: str, patience: float) -> None:
         """Open or create `path`; `schema` is a script of `CREATE … IF NOT EXISTS`.
 
-        A writer waits up to `patience` seconds for others, in ten tries, then raises `LakeBusy`.
+        A writer waits up to `patience` seconds for others, then raises `LakeBusy`.
         """
         self._path = path
         self._schema = schema
@@ -88,7 +87,7 @@ class SQLiteDatabase:
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self._path,
-            timeout=self._patience / _ATTEMPTS,
+            timeout=self._patience / _WAITS,
             isolation_level=None,
             check_same_thread=False,
         )
@@ -112,19 +111,26 @@ class SQLiteDatabase:
         return connection
 
     def _patiently(self, connection: sqlite3.Connection, statement: str) -> None:
-        for attempt in range(_ATTEMPTS):
-            try:
-                connection.execute(statement)
-                return
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                    raise
-                # Random pauses, so that two processes that collided do not collide again.
-                time.sleep(random.uniform(0, 0.01 * (attempt + 1)))
-        raise LakeBusy(
-            f"{self._path} was locked by other writers for {self._patience:g} s ({_ATTEMPTS} tries). Repeat "
-            "the operation; if this continues, look for a stopped process that holds the file open (lsof)."
-        )
+        try:
+            patiently(
+                lambda: connection.execute(statement),
+                _is_busy,
+                lambda _: self._patience,
+                first_pause=0.01,
+                longest_pause=0.1,
+            )
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error):
+                raise
+            raise LakeBusy(
+                f"{self._path} was locked by other writers for {self._patience:g} s. Repeat the operation; if this "
+                "continues, look for a stopped process that holds the file open (lsof)."
+            ) from error
+
+
+def _is_busy(error: BaseException) -> bool:
+    busy = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in busy
 
 
 def _close(connection: sqlite3.Connection, owner: int) -> None:

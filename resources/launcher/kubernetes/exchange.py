@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from resources.artifacts import ArtifactMissing, Artifacts
+from resources.files import whole_file
 from resources.job.events import EVENTS, JOB, RESULT, WEIGHTS, TrainingEvent, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 
@@ -26,9 +27,8 @@ def share_inputs(artifacts: Artifacts, job: TrainingJob) -> None:
         _fill(artifacts.folder(name), Path(job.snapshot))
         artifacts.push(name, last=SNAPSHOT)
     folder = artifacts.folder(training_folder_name(job))
-    writing = folder / f".{JOB}.{os.getpid()}"
-    writing.write_text(job.to_json())
-    writing.replace(folder / JOB)
+    with whole_file(folder / JOB) as writing:
+        writing.write_text(job.to_json())
     artifacts.push(training_folder_name(job), [JOB])
 
 
@@ -53,9 +53,8 @@ def finished(artifacts: Artifacts, job: TrainingJob) -> TrainingResult | None:
     if not result.has_weights(weights):
         return None
     result = replace(result, weights=str(weights))
-    writing = folder / f".{RESULT}.{os.getpid()}"
-    writing.write_text(result.to_json())  # later steps read it and need the local path of the weights
-    writing.replace(folder / RESULT)
+    with whole_file(folder / RESULT) as writing:  # later steps read it and need the local path of the weights
+        writing.write_text(result.to_json())
     return result
 
 
