@@ -45,7 +45,7 @@ test-end-to-end: setup ## whole pipelines in one process: refused, stale, planne
 	  -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-layouts: setup ## trainings over several processes: layouts, precisions, scripts; needs g++ for one
-	$(BIN)/pytest ml_assets_tests/layouts $(ARGS)
+	$(BIN)/pytest ml_assets_tests/layouts -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-drills: setup ## every drill and kills at random, of trainings and of the whole pipeline, on an idle machine
 	$(BIN)/pytest ml_assets_tests/drills $(ARGS)

@@ -40,6 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--chaos-rounds", type=int, default=6, help="seeds of every chaos test (default 6)")
     group.addoption("--chaos-report", type=Path, default=None, help="file for a summary; with `-m chaos`")
     group.addoption(
+        "--nightly", action="store_true", help="only tests marked nightly, in place of all others"
+    )
+    group.addoption(
         "--screenshots", type=Path, default=None, help="folder where browser tests leave pictures"
     )
 
@@ -48,6 +51,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A chaos test takes `chaos_seed` and runs once per round."""
     if "chaos_seed" in metafunc.fixturenames:
         metafunc.parametrize("chaos_seed", range(metafunc.config.getoption("--chaos-rounds")))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the tests marked `nightly` to `.ci/nightly`, which runs only those of a tier."""
+    is_nightly: bool = config.getoption("--nightly")
+    chosen: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        chosen[(item.get_closest_marker("nightly") is not None) == is_nightly].append(item)
+    config.hook.pytest_deselected(items=chosen[False])
+    items[:] = chosen[True]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -21,7 +21,7 @@ from resources.launcher.local import LocalLauncher
 from resources.launcher.resource_profile import ResourceProfile
 from resources.platform import Platform
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.nightly]
 
 NODE = 1
 """One node is enough."""

@@ -21,7 +21,7 @@ from ml_assets_tests.servers.running_servers import RunningServers
 from resources.job.events import EVENTS, RESULT, read_events
 from resources.job.job import TrainingResult
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.alone]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.alone, pytest.mark.nightly]
 
 LOST_NODE = 1
 TRAINERS_NODE = f"node{run_location.TRAINERS_NODE}"

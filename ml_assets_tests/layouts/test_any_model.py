@@ -1,6 +1,6 @@
 """`determinism: bitwise` is refused or true for any model that a generator builds, at any world size, through kills.
 
-MODELS=5000 tries as many models (`.ci/nightly`), in shards that fill both cores under `-n 2`.
+MODELS=5000 tries as many models (`.ci/nightly`), in shards that fill both cores.
 """
 
 import dataclasses

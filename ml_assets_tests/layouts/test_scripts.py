@@ -208,6 +208,7 @@ def test_a_cancelled_and_killed_script_ends_in_the_same_weights(tmp_path: Path, 
     assert "SIGKILL" in recovery.cause
 
 
+@pytest.mark.nightly
 def test_lightning_resumes_from_the_checkpoint_that_its_ranks_saved(tmp_path: Path, job: TrainingJob) -> None:
     """Lightning keeps the epoch, the optimizer and its loops in a file of its own; no epoch is trained twice."""
 
@@ -268,6 +269,7 @@ def test_a_failure_names_the_rank_that_failed_first_with_its_last_lines(
     assert end.values["cause"].startswith("rank 2 ended with exit code 1: ZeroDivisionError")
 
 
+@pytest.mark.nightly
 def test_ranks_that_save_together_resume_at_any_world_size(tmp_path: Path, job: TrainingJob) -> None:
     """Ranks resume from a whole checkpoint, never from one that some of the ranks did not finish."""
 

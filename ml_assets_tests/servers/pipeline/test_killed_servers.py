@@ -19,7 +19,7 @@ from resources.mlflow_client import open_client
 from resources.platform import Platform
 from resources.settings import Settings
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.nightly]
 
 AWAY_SECONDS = 3.0
 """A killed server is away for so long, and then as long as it takes to start."""
