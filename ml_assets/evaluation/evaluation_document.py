@@ -7,7 +7,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from ml_assets.evaluation.bootstrap import Interval
-from ml_assets.evaluation.spec import Reference
+from ml_assets.evaluation.metrics import MetricFacts, metrics_of
+from ml_assets.evaluation.spec import OwnMetricSection, Reference
 from ml_assets.objective_facts import ObjectiveName
 from resources.job.recoveries import Recovery
 
@@ -133,6 +134,14 @@ class ClassFigures(Document):
     auc: float | None
 
 
+class OwnMetricFacts(Document):
+    """A metric of the project's own code."""
+
+    declared: OwnMetricSection
+    code_version: str
+    """Version of the function and of the project modules that it reaches."""
+
+
 class Evaluation(Document):
     """All results of one challenger on one holdout."""
 
@@ -158,6 +167,13 @@ class Evaluation(Document):
     """Classes of the label, in the order of the model's outputs; empty if the label is a number."""
     curves: Curves
     decision: GateDecision
+    own_metrics: tuple[OwnMetricFacts, ...] = ()
+    """Metrics beside those of the objective."""
+
+    @property
+    def measured(self) -> tuple[MetricFacts, ...]:
+        """All metrics, in the order of a report."""
+        return (*metrics_of(self.objective), *(one.declared.facts for one in self.own_metrics))
 
     def values(self, role: Role = "challenger") -> dict[str, float]:
         """Return the defined metrics of one model on the whole holdout, without intervals."""

@@ -25,7 +25,7 @@ from ml_assets.evaluation.evaluation_document import (
     RuleResult,
     RuleStatus,
 )
-from ml_assets.evaluation.metrics import Metric
+from ml_assets.evaluation.metrics import MetricFacts
 from ml_assets.evaluation.slices import SliceKey
 from ml_assets.evaluation.spec import EVERY, EvaluationSpec, Gate, Reference
 
@@ -128,7 +128,7 @@ def _matches(gate: Gate, cell: Cell) -> bool:
     return cell.slice is not None and cell.slice.name == name and value in (EVERY, cell.slice.value)
 
 
-def _check_value(gate: Gate, metric: Metric, cell: Cell, spec: EvaluationSpec) -> RuleResult:
+def _check_value(gate: Gate, metric: MetricFacts, cell: Cell, spec: EvaluationSpec) -> RuleResult:
     least = gate.at_least is not None
     limit = _limit(gate)
     one = cell.estimates["challenger", metric.name]
@@ -144,7 +144,7 @@ def _check_value(gate: Gate, metric: Metric, cell: Cell, spec: EvaluationSpec) -
 
 
 def _check_change(
-    gate: Gate, reference: Reference, metric: Metric, cells: Sequence[Cell], spec: EvaluationSpec
+    gate: Gate, reference: Reference, metric: MetricFacts, cells: Sequence[Cell], spec: EvaluationSpec
 ) -> list[RuleResult]:
     if not cells:
         return []
@@ -175,7 +175,7 @@ def _check_change(
 def _check_improvement(
     gate: Gate,
     reference: Reference,
-    metric: Metric,
+    metric: MetricFacts,
     cell: Cell,
     measured: Interval,
     spec: EvaluationSpec,

@@ -3,21 +3,23 @@
 The caller reads the holdout, scores the models and stores the result.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
-from ml_assets.evaluation.block_counts import BlockIds, Matrix, block_form
+from ml_assets.evaluation.block_counts import BlockForm, BlockIds, Matrix, block_form
 from ml_assets.evaluation.bootstrap import Estimate, draw_blocks, estimate, interval, paired
 from ml_assets.evaluation.curves import class_figures, curves
 from ml_assets.evaluation.errors import EvaluationInputError
-from ml_assets.evaluation.evaluation_document import Evaluation, Part, Role
+from ml_assets.evaluation.evaluation_document import Evaluation, OwnMetricFacts, Part, Role
 from ml_assets.evaluation.gates import Cell, Champion, decide
-from ml_assets.evaluation.metrics import Metric, Vector, metrics_of
+from ml_assets.evaluation.metrics import Vector, metrics_of
+from ml_assets.evaluation.own_metrics import Groups, OwnMetric
 from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
 from ml_assets.evaluation.spec import EvaluationSpec, Reference
-from ml_assets.objective_facts import Labels, Link, facts_of
+from ml_assets.objective_facts import Labels, Link, ObjectiveName, facts_of
 
 _ROUNDING = 1e-4
 """Largest distance of a sum of probabilities from 1: a bundle computes them in float32."""
@@ -44,6 +46,7 @@ def evaluate(
     spec: EvaluationSpec,
     *,
     champion: Champion | None = None,
+    own_metrics: Sequence[OwnMetric] = (),
     label: str = "label",
     classes: Sequence[str] = (),
     baseline_name: str = "naive baseline",
@@ -55,7 +58,7 @@ def evaluate(
     the number of one of `classes`, from 0; else numbers; no nulls), the block column and the slice columns of `spec`.
     `predictions` are float64 `[N]` in the rows' order (binary: probabilities; count: expected counts; multiclass:
     `[N, K]`, a probability for each of `classes`) for `challenger`, `baseline` and `reference`, and for `champion`
-    exactly if `champion` is given and can score.
+    exactly if `champion` is given and can score. `own_metrics` are those that `spec.metrics` declares.
 
     Raises `EvaluationInputError`. A poor model is not an error: see `Evaluation.decision`.
     """
@@ -64,9 +67,13 @@ def evaluate(
     scores = _predictions(predictions, (len(y), *([len(classes)] if classes else [])), spec, champion)
     blocks, names = _blocks(holdout, spec)
     counts = draw_blocks(len(names), spec.draws, spec.seed)
+    own = {metric: metric.groups_of(holdout) for metric in own_metrics}
+    for metric, groups in own.items():
+        metric.require_weights(y, scores["challenger"], groups)
+    scored = _Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own)
     everything: dict[SliceKey | None, Rows] = {None: np.arange(len(y))}
     slices = everything | slice_rows(holdout, spec.sliced_by)
-    cells = [_measure(key, rows, y, scores, blocks, counts, spec) for key, rows in slices.items()]
+    cells = [_measure(key, rows, scored, spec) for key, rows in slices.items()]
     parts = [_part(cell, rows, y, scores, spec) for cell, rows in zip(cells, slices.values(), strict=True)]
     called: dict[Role, str] = {
         "challenger": "challenger",
@@ -93,6 +100,9 @@ def evaluate(
         classes=class_figures(classes, y, scores["challenger"]) if classes else (),
         curves=curves(spec.objective, y, scores, blocks, counts, spec.confidence),
         decision=decide(spec, cells, champion),
+        own_metrics=tuple(
+            OwnMetricFacts(declared=one.declared, code_version=one.code_version) for one in own_metrics
+        ),
     )
 
 
@@ -157,31 +167,42 @@ def _blocks(holdout: pl.DataFrame, spec: EvaluationSpec) -> tuple[BlockIds, list
     return ids.astype(np.intp), [str(value) for value in column.unique().sort()]
 
 
-def _measure(
-    key: SliceKey | None,
-    rows: Rows,
-    y: Vector,
-    scores: Mapping[Role, Vector],
-    blocks: BlockIds,
-    counts: Matrix,
-    spec: EvaluationSpec,
-) -> Cell:
-    present = len(np.unique(blocks[rows]))
-    has_one_label = bool(np.ptp(y[rows]) == 0)
+@dataclass(frozen=True, kw_only=True)
+class _Scored:
+    """Everything to measure on."""
+
+    y: Vector
+    scores: Mapping[Role, Vector]
+    blocks: BlockIds
+    counts: Matrix
+    """`[D, B]`: redraws of the blocks."""
+    own: Mapping[OwnMetric, Groups]
+    """Own metrics, each with the groups of the rows."""
+
+    def forms(self, rows: Rows, p: Vector, objective: ObjectiveName) -> Iterator[tuple[str, BlockForm]]:
+        """Yield each metric of predictions `p` on some of the rows."""
+        y, p, blocks = self.y[rows], p[rows], self.blocks[rows]
+        for metric in metrics_of(objective):
+            yield metric.name, block_form(metric, y, p, blocks, self.counts.shape[1])
+        for own, groups in self.own.items():
+            yield own.facts.name, own.form(y, p, groups[rows], blocks)
+
+
+def _measure(key: SliceKey | None, rows: Rows, scored: _Scored, spec: EvaluationSpec) -> Cell:
+    present = len(np.unique(scored.blocks[rows]))
+    has_one_label = bool(np.ptp(scored.y[rows]) == 0)
     if key is not None and len(rows) < spec.fewest_slice_rows:
         return Cell(key, len(rows), present, {}, has_one_label)
     estimates: dict[tuple[Role, str], Estimate] = {
-        (role, metric.name): estimate(
-            block_form(metric, y[rows], p[rows], blocks[rows], counts.shape[1]), counts, present
-        )
-        for role, p in scores.items()
-        for metric in metrics_of(spec.objective)
+        (role, name): estimate(form, scored.counts, present)
+        for role, p in scored.scores.items()
+        for name, form in scored.forms(rows, p, spec.objective)
     }
     return Cell(key, len(rows), present, estimates, has_one_label)
 
 
 def _part(cell: Cell, rows: Rows, y: Vector, scores: Mapping[Role, Vector], spec: EvaluationSpec) -> Part:
-    metrics: tuple[Metric, ...] = metrics_of(spec.objective) if cell.estimates else ()
+    metrics = spec.measured if cell.estimates else ()
     has_classes = facts_of(spec.objective).has_classes
     roles: list[Role] = [role for role in scores if cell.estimates]
     return Part(

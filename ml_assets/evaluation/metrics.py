@@ -7,8 +7,10 @@ not defined (no rows, one class only, a constant label). Binary labels are 0.0 o
 label has classes, `y` holds their numbers and `p` `[N, K]` a probability for each class.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,26 +27,32 @@ _SMALLEST = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metric:
-    """One metric with its names, direction and range."""
+class MetricFacts:
+    """Names, direction and range of a metric."""
 
     name: str
     """Name in a gate."""
     label: str
     """Name in a report."""
     higher_is_better: bool
-    lowest: float
-    highest: float
+    lowest: float = -math.inf
+    highest: float = math.inf
     """Range of the metric; intervals are cut to it."""
+
+    def improvement(self, challenger: float, reference: float) -> float:
+        """Return the challenger's improvement in the metric's unit; negative if it is worse."""
+        return challenger - reference if self.higher_is_better else reference - challenger
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric(MetricFacts):
+    """One metric of the platform."""
+
     on_rows: Callable[[Vector, Vector], float]
     values: Callable[[Vector, Vector], Vector] | None = None
     """Values of the rows, `[N]`, whose mean is the metric; None if it is not a mean."""
     target: float | None = None
     """The metric is the distance of that mean from this number."""
-
-    def improvement(self, challenger: float, reference: float) -> float:
-        """Return the challenger's improvement in the metric's unit; negative if it is worse."""
-        return challenger - reference if self.higher_is_better else reference - challenger
 
 
 def auc(y: Vector, p: Vector) -> float:
@@ -239,7 +247,15 @@ def metrics_of(objective: ObjectiveName) -> tuple[Metric, ...]:
 
 def metric_named(name: str, objective: ObjectiveName) -> Metric:
     """Return a metric by its name. `UnknownMetric` lists the valid names."""
-    legal = {metric.name: metric for metric in metrics_of(objective)}
+    return find_metric(name, metrics_of(objective), objective)
+
+
+_M = TypeVar("_M", bound=MetricFacts)
+
+
+def find_metric(name: str, metrics: Iterable[_M], objective: ObjectiveName) -> _M:
+    """Return the metric called `name` among `metrics`. `UnknownMetric` lists the valid names."""
+    legal = {metric.name: metric for metric in metrics}
     if name not in legal:
         raise UnknownMetric(f"no metric {name!r} for objective {objective!r}: use one of {', '.join(legal)}")
     return legal[name]

@@ -11,7 +11,7 @@ from ml_assets.evaluation import sentences
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.evaluation_document import ClassFigures, Evaluation, Part, Report, RuleResult
 from ml_assets.evaluation.gates import distance_to_limit
-from ml_assets.evaluation.metrics import Metric, metrics_of
+from ml_assets.evaluation.metrics import MetricFacts
 from ml_assets.evaluation.pictures import COLOURS, caption, pictures
 from ml_assets.evaluation.spec import Reference
 from ml_assets.objective_facts import facts_of
@@ -99,7 +99,7 @@ def render(report: Report) -> str:
     """Return the HTML. A pure function: the same report gives the same bytes."""
     evaluation = report.evaluation
     drawn = pictures(evaluation, report.loss, form="svg")
-    metric = metrics_of(evaluation.objective)[0]
+    metric = evaluation.measured[0]
     against = reference_of(evaluation)
     cuts = list(dict.fromkeys(part.slice for part in evaluation.slices))
     return rendered(
@@ -108,7 +108,7 @@ def render(report: Report) -> str:
         {"measured": sentences.with_interval, "gain": sentences.gain, "half": sentences.half_width},
         report=report,
         evaluation=evaluation,
-        metrics=metrics_of(evaluation.objective),
+        metrics=evaluation.measured,
         objective=facts_of(evaluation.objective),
         classes=_largest(evaluation.classes),
         plain=plain_findings(evaluation),
@@ -145,7 +145,7 @@ def plain_findings(evaluation: Evaluation) -> list[str]:
         better: list[str] = []
         worse: list[str] = []
         level: list[str] = []
-        for metric in metrics_of(evaluation.objective):
+        for metric in evaluation.measured:
             one = improvements[metric.name]
             if one.low is None or one.high is None:
                 continue
@@ -167,7 +167,7 @@ def _reference_is_better(evaluation: Evaluation) -> str:
     by_metric = [
         f"{metric.label} {number(metrics['reference'][metric.name].value)} "
         f"against {number(metrics['challenger'][metric.name].value)}"
-        for metric in metrics_of(evaluation.objective)
+        for metric in evaluation.measured
         if (high := improvements[metric.name].high) is not None and high < 0
     ]
     return f"A {evaluation.names['reference']} is better: {', '.join(by_metric)}."
@@ -216,7 +216,7 @@ def summary_markdown(report: Report, images: dict[str, str] | None = None) -> st
         lines.append(f"* The training was {survived(report)}.")
     lines += [f"* {sentence}" for sentence in left_out(report)]
     lines += ["", f"| metric | {' | '.join(roles)} |", f"|---|{'---|' * len(roles)}"]
-    for metric in metrics_of(evaluation.objective):
+    for metric in evaluation.measured:
         cells = [sentences.with_interval(evaluation.overall.metrics[role][metric.name]) for role in roles]
         lines.append(f"| {metric.label} | {' | '.join(cells)} |")
     drawn = pictures(evaluation, report.loss) if images is None else images
@@ -272,7 +272,7 @@ def _rule_row(alike: Sequence[RuleResult]) -> RuleRow:
 
 
 def _slice_rows(
-    evaluation: Evaluation, cut: str | None, metric: Metric, against: Reference
+    evaluation: Evaluation, cut: str | None, metric: MetricFacts, against: Reference
 ) -> tuple[list[SliceRow], list[Part], int]:
     """Return the measured slices of one cut (largest first; months in order), the small slices, the number left out."""
     parts = [part for part in evaluation.slices if part.slice == cut]
@@ -295,12 +295,12 @@ def _slice_rows(
     return rows[:MOST_SLICES], small, max(len(rows) - MOST_SLICES, 0)
 
 
-def _scale(evaluation: Evaluation, metric: Metric) -> Scale:
+def _scale(evaluation: Evaluation, metric: MetricFacts) -> Scale:
     parts = (evaluation.overall, *evaluation.slices)
     return _span([part.metrics["challenger"][metric.name] for part in parts if part.metrics])
 
 
-def _improvement_scale(evaluation: Evaluation, metric: Metric, against: Reference) -> Scale:
+def _improvement_scale(evaluation: Evaluation, metric: MetricFacts, against: Reference) -> Scale:
     parts = (evaluation.overall, *evaluation.slices)
     found = [part.improvements[against][metric.name] for part in parts if part.metrics]
     return _span([*found, Interval(0.0, 0.0, 0.0)])

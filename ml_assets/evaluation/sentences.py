@@ -3,7 +3,7 @@
 import math
 
 from ml_assets.evaluation.bootstrap import Interval
-from ml_assets.evaluation.metrics import Metric
+from ml_assets.evaluation.metrics import MetricFacts
 from ml_assets.evaluation.spec import Gate, Margin, Reference
 from ml_assets.reports.numbers import decimals, number, share
 
@@ -52,7 +52,7 @@ def asks(gate: Gate) -> str:
 
 
 def value_rule(
-    metric: Metric, measured: Interval, limit: float, *, least: bool, where: str
+    metric: MetricFacts, measured: Interval, limit: float, *, least: bool, where: str
 ) -> tuple[str, str]:
     """Return the explanation of a value threshold's result, and the condition under which it would pass."""
     asked = f"at {'least' if least else 'most'} {number(limit)}"
@@ -68,7 +68,7 @@ def value_rule(
 
 
 def change_rule(
-    metric: Metric,
+    metric: MetricFacts,
     reference: Reference,
     measured: Interval,
     margin: Margin,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from ml_assets.evaluation.metrics import Metric, metric_named
+from ml_assets.evaluation.metrics import MetricFacts, find_metric, metrics_of
 from ml_assets.objective_facts import NAMES, ObjectiveName, facts_of
 from ml_assets.sections import Section, Seed
 
@@ -53,7 +53,8 @@ class Gate(Section):
     """Name in decisions and reports; unique within the pipeline."""
     metric: str
     """binary: auc, logloss, brier, ece. regression: rmse, mae, r2. quantile: pinball, coverage_error, mae.
-    count: poisson_deviance, mae, rmse. multiclass: logloss, accuracy, macro_auc, macro_f1."""
+    count: poisson_deviance, mae, rmse. multiclass: logloss, accuracy, macro_auc, macro_f1. Or the name of a function
+    of `metrics`."""
     at_least: float | None = None
     """Value that the metric must reach."""
     at_most: float | None = None
@@ -106,6 +107,25 @@ class Gate(Section):
         return next(iter(self.slice.items())) if self.slice else None
 
 
+class OwnMetricSection(Section):
+    """Metric of the project's own code, beside those of the objective."""
+
+    function: str
+    """`package.module.function`: `(label, prediction, group, weight) -> float`, NaN where it is not defined. All are
+    numpy arrays `[rows]`, float64 but for `group`; `prediction` is `[rows, classes]` if the label has classes, whose
+    labels are numbers from 0. A row counts `weight` times: 0 and more. Only the step that evaluates imports it."""
+    better: Literal["higher", "lower"]
+    """Direction: `lower` for losses and costs."""
+    group: str | None = None
+    """Column whose values the function receives as `group`. Not given: 0 for all rows."""
+
+    @property
+    def facts(self) -> MetricFacts:
+        """Name (that of the function) and direction."""
+        name = self.function.rpartition(".")[2]
+        return MetricFacts(name=name, label=name.replace("_", " "), higher_is_better=self.better == "higher")
+
+
 class BaselineSpec(Section):
     """The naive model to beat: the training rows' mean label (or quantile) per group, or the share of each class."""
 
@@ -146,6 +166,8 @@ class EvaluationSpec(Section):
     on_incomparable: Literal["undecided", "reject", "ignore"] = "undecided"
     """The decision if the champion cannot score this holdout, because a column it reads was dropped or it has
     another objective: `undecided`, `reject`, or `ignore`, which decides as if no version were in production."""
+    metrics: tuple[OwnMetricSection, ...] = ()
+    """Metrics of the project's own code. Each is called once for each model, slice and redraw."""
     gates: tuple[Gate, ...]
     """At least one: a model without gates cannot be blessed."""
 
@@ -160,8 +182,12 @@ class EvaluationSpec(Section):
         sliced = [one.name for one in self.sliced_by]
         if twice := {name for name in sliced if sliced.count(name) > 1}:
             raise ValueError(f"slice names must be unique: {', '.join(sorted(twice))}")
+        own = [one.facts.name for one in self.metrics]
+        known = [*own, *facts_of(self.objective).metrics]
+        if twice := {name for name in own if known.count(name) > 1}:
+            raise ValueError(f"metric names must be unique: rename the function {', '.join(sorted(twice))}")
         for gate in self.gates:
-            metric_named(gate.metric, self.objective)
+            self.metric(gate)
             if gate.sliced is not None and gate.sliced[0] not in sliced:
                 declared = ", ".join(sliced) or "none"
                 raise ValueError(
@@ -179,7 +205,12 @@ class EvaluationSpec(Section):
         """Columns that a holdout needs in addition to the label: block, slices, baseline groups; each once."""
         return tuple(
             dict.fromkeys(
-                (self.bootstrap_unit, *(one.column for one in self.sliced_by), *self.baseline.groups)
+                (
+                    self.bootstrap_unit,
+                    *(one.column for one in self.sliced_by),
+                    *self.baseline.groups,
+                    *(one.group for one in self.metrics if one.group is not None),
+                )
             )
         )
 
@@ -188,9 +219,14 @@ class EvaluationSpec(Section):
         """Fewest rows with which a slice is measured, for the report or for a gate."""
         return min(self.min_slice_rows, *(gate.min_rows or self.min_slice_rows for gate in self.gates))
 
-    def metric(self, gate: Gate) -> Metric:
-        """Return the metric that `gate` names."""
-        return metric_named(gate.metric, self.objective)
+    def metric(self, gate: Gate) -> MetricFacts:
+        """Return the metric that `gate` names. Raises `UnknownMetric`, which lists the valid names."""
+        return find_metric(gate.metric, self.measured, self.objective)
+
+    @property
+    def measured(self) -> tuple[MetricFacts, ...]:
+        """All metrics, in the order of a report: those of the objective, then the own ones."""
+        return (*metrics_of(self.objective), *(one.facts for one in self.metrics))
 
 
 def _read(margin: float | str) -> Margin:

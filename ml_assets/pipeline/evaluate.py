@@ -12,6 +12,7 @@ from ml_assets.pipeline.blob_decoding import decoder_of, few_with_blobs, predict
 from ml_assets.pipeline.champion import rival_of
 from ml_assets.pipeline.identity import require_as_frozen
 from ml_assets.pipeline.links import run_url
+from ml_assets.pipeline.metric_functions import own_metrics
 from ml_assets.pipeline.record import UnrecordedEvaluation, record
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import EvaluatedModel, TrainedModel, TrainingSet
@@ -107,6 +108,7 @@ def _score(
         predictions,
         spec.evaluation,
         champion=None if rival is None else rival.champion,
+        own_metrics=own_metrics(spec.evaluation),
         label=label,
         classes=classes,
         baseline_name=baseline.name,

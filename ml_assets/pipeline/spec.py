@@ -22,6 +22,7 @@ from pydantic_core import CoreSchema
 
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.objective_facts import facts_of
+from ml_assets.pipeline.metric_functions import own_metric_faults
 from ml_assets.pipeline.model_functions import ModelFunctionPath, wrong_arguments
 from ml_assets.pipeline.one_process import one_process_library
 from ml_assets.sections import Name, Partitions, Section, Seed, TimeZone, refuse_at, refuse_unknown_keys
@@ -244,6 +245,7 @@ class PipelineSpec(Section):
             "evaluation.bootstrap_unit": (measured.bootstrap_unit,),
             "evaluation.slices": tuple(one.column for one in measured.sliced_by),
             "evaluation.baseline.groups": measured.baseline.groups,
+            "evaluation.metrics": tuple(one.group for one in measured.metrics if one.group is not None),
         }
 
     @field_validator("training", mode="before")
@@ -285,6 +287,11 @@ class PipelineSpec(Section):
                     f"own: set it in model.hyperparameters, which are its command line. A script may set "
                     f"these keys of training: {', '.join(OF_SCRIPTS)}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _own_metrics_exist(self) -> Self:
+        refuse_at(type(self).__name__, dict(own_metric_faults(self.evaluation)))
         return self
 
     @model_validator(mode="after")

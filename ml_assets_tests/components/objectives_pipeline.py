@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from ml_assets.components.base import SpecComponent
@@ -23,6 +24,15 @@ def levels(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.Da
 def whole(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
     """Return the rows of `shifts` with the output in whole numbers."""
     return shifts(inputs, first, last).with_columns(pl.col("made").round().cast(pl.Int64))
+
+
+def missing(label: Any, prediction: Any, group: Any, weight: Any) -> float:
+    """Return the mean output beyond the predicted, with the same weight for each machine."""
+    lacking = np.maximum(label - prediction, 0)
+    machines = set(group[weight > 0])
+    return float(
+        np.mean([np.average(lacking[group == one], weights=weight[group == one]) for one in machines])
+    )
 
 
 def labelled(function: str, dtype: str, objective: str, **changes: Any) -> list[SpecComponent]:

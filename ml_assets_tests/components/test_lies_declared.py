@@ -220,6 +220,33 @@ def test_a_report_cannot_slice_by_a_sensitive_column() -> None:
     assert line == line_of(text, "slices:")
 
 
+_OWN = "ml_assets_tests.components.objectives_pipeline"
+
+
+@pytest.mark.parametrize(
+    ("written", "sentence"),
+    [
+        (f"{{function: {_OWN}.mising, better: lower}}", "has no 'mising'; did you mean 'missing'?"),
+        (f"{{function: {_OWN}.levels, better: lower}}", "must take (label, prediction, group, weight)"),
+        (
+            f"{{function: {_OWN}.missing, better: lower, group: shop}}",
+            "names 'shop' in evaluation.metrics, which is",
+        ),
+        (f"{{function: {_OWN}.missing, better: less}}", "'less' should be 'higher' or 'lower'"),
+    ],
+)
+def test_an_own_metric_that_nothing_can_call_is_refused(written: str, sentence: str) -> None:
+    """The function is looked up in the text of its file; only the step that evaluates imports it."""
+    text, line, said = refused("    slices: [product]", f"    slices: [product]\n    metrics: [{written}]")
+    assert sentence in said
+    assert line == line_of(text, "metrics:")
+
+
+def test_definitions_do_not_import_an_own_metric() -> None:
+    own = "metrics: [{function: ml_assets_tests.components.unimportable_metric.cost, better: lower}]"
+    load(DECLARED.replace("    slices: [product]", f"    slices: [product]\n    {own}", 1))
+
+
 @pytest.mark.parametrize(
     ("slices", "written", "sentence"),
     [

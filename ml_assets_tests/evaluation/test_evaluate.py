@@ -104,6 +104,7 @@ class TestChampionIsWhatItPredicts:
             "predictions",
             "spec",
             "champion",
+            "own_metrics",
             "label",
             "classes",
             "baseline_name",

@@ -6,11 +6,13 @@ import numpy as np
 import polars as pl
 import pytest
 
+from ml_assets.code.code_version import code_version
 from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.release.of_platform import bundles_of, releases_of
 from ml_assets_tests.components.installation import Installation, failure_of, readings_components
 from ml_assets_tests.components.model_run import CHECKPOINT, EVALUATION, REGISTERED, ModelRun, train
 from ml_assets_tests.components.noise_champion import randomize_weights
+from ml_assets_tests.components.objectives_pipeline import HERE as LABELS
 from ml_assets_tests.components.objectives_pipeline import labelled
 from ml_assets_tests.components.readings_pipeline import (
     FEATURES,
@@ -46,7 +48,14 @@ COUNT = labelled(
     "count",
     model={"function": f"{HERE}.build", "hyperparameters": {"start": 2.5}},
     evaluation={
+        "metrics": [{"function": f"{LABELS}.missing", "better": "lower", "group": "machine"}],
         "gates": [
+            {
+                "name": "few lack",
+                "metric": "missing",
+                "better_than": "baseline",
+                "slice": {"machine": "press"},
+            },
             {
                 "name": "beats the mean",
                 "metric": "poisson_deviance",
@@ -54,7 +63,7 @@ COUNT = labelled(
                 "margin": "30%",
             },
             {"name": "close", "metric": "mae", "at_most": 2.5},
-        ]
+        ],
     },
 )
 
@@ -160,7 +169,9 @@ def test_a_model_of_counts_from_yaml_to_mlflow(installation: Installation) -> No
     assert facts["decision"] == "blessed", facts["why"]
     assert counts.facts[REGISTERED]["version"] == 1
     evaluation = report_of(counts).evaluation
-    assert set(evaluation.values()) == {"poisson_deviance", "mae", "rmse"}
+    assert set(evaluation.values()) == {"poisson_deviance", "mae", "rmse", "missing"}
+    assert evaluation.own_metrics[0].code_version == code_version(f"{LABELS}.missing")
+    assert facts["missing"] < facts["baseline_missing"]
     assert evaluation.names["reference"].startswith("Poisson regression on the same columns (penalty ")
     deviance = {
         role: found["poisson_deviance"].value or 0 for role, found in evaluation.overall.metrics.items()

@@ -1,0 +1,89 @@
+"""Metrics of a pipeline's own code: `(label, prediction, group, weight) -> float`.
+
+Here: calling such a function on the holdout, its slices and the redraws of its blocks. Not here: importing it and the
+version of its code (`pipeline.metric_functions`), its declaration (`OwnMetricSection`).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ml_assets.evaluation.block_counts import BlockForm, BlockIds, Matrix
+from ml_assets.evaluation.errors import EvaluationInputError
+from ml_assets.evaluation.metrics import MetricFacts, Vector
+from ml_assets.evaluation.spec import OwnMetricSection
+
+Groups = npt.NDArray[Any]
+_TRIED = 300
+"""Rows on which a function is tried before it measures."""
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnMetric:
+    """A metric of the project, ready to be called."""
+
+    declared: OwnMetricSection
+    function: Callable[[Vector, Vector, Groups, Vector], Any]
+    """Code of the project: it should return a float."""
+    code_version: str
+
+    @property
+    def facts(self) -> MetricFacts:
+        """Name and direction."""
+        return self.declared.facts
+
+    def groups_of(self, holdout: pl.DataFrame) -> Groups:
+        """Return the group of each row, `[N]`: the values of the column `group`, or 0 for all rows without one."""
+        if self.declared.group is None:
+            return np.zeros(holdout.height, dtype=np.int64)
+        return holdout.get_column(self.declared.group).to_numpy()
+
+    def value(self, y: Vector, p: Vector, group: Groups, weight: Vector) -> float:
+        """Call the function. NaN if it is not defined on these rows, or no row counts.
+
+        Raises `EvaluationInputError` if the function fails, or returns something other than a number.
+        """
+        if not weight.any():
+            return math.nan
+        who = f"metric {self.facts.name} ({self.declared.function})"
+        try:
+            found = self.function(y, p, group, weight)
+        except Exception as error:  # it is the user's code
+            raise EvaluationInputError(
+                f"{who} failed on {len(y)} rows: {type(error).__name__}: {error}. Return NaN for rows on which it is "
+                "not defined"
+            ) from error
+        if not isinstance(found, Real):
+            raise EvaluationInputError(f"{who} returned {type(found).__name__}: return one number")
+        return float(found)
+
+    def require_weights(self, y: Vector, p: Vector, group: Groups) -> None:
+        """Raise `EvaluationInputError` if the function ignores `weight`: its intervals would have no width."""
+        few = slice(0, _TRIED)
+        y, p, group = y[few], p[few], group[few]
+        times = np.arange(len(y)) % 3
+        weighted = self.value(y, p, group, times.astype(np.float64))
+        again = np.repeat(np.arange(len(y)), times)
+        repeated = self.value(y[again], p[again], group[again], np.ones(len(again)))
+        are_nan = math.isnan(weighted) and math.isnan(repeated)
+        if not (are_nan or math.isclose(weighted, repeated, rel_tol=_ROUNDING, abs_tol=_ROUNDING)):
+            raise EvaluationInputError(
+                f"metric {self.facts.name} ({self.declared.function}) gives {weighted:g} for rows with weights 0, 1 "
+                f"and 2, and {repeated:g} for the same rows left out, once and twice: let a row count as often as "
+                "its `weight` says, such as np.average(losses, weights=weight)"
+            )
+
+    def form(self, y: Vector, p: Vector, group: Groups, blocks: BlockIds) -> BlockForm:
+        """Return the metric as a function of the number of times each block was drawn."""
+
+        def value(counts: Matrix) -> Vector:
+            return np.array([self.value(y, p, group, drawn[blocks]) for drawn in counts])
+
+        return value

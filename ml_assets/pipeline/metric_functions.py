@@ -1,0 +1,47 @@
+"""Own metrics of a pipeline: the functions behind `evaluation.metrics`, with the versions of their code.
+
+Only the step that evaluates imports them. Not here: calling them (`evaluation.own_metrics`).
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ml_assets.code.code_version import code_version
+from ml_assets.code.reach import SourceUnavailable
+from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.pipeline.model_functions import find_signature
+from ml_assets.tables.imports import FunctionNotFound, resolve_function
+
+if TYPE_CHECKING:
+    from ml_assets.evaluation.own_metrics import OwnMetric
+
+_ARGUMENTS = 4
+
+
+def own_metric_faults(spec: EvaluationSpec) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield (path of keys, sentence) for each function that does not exist. Reads source only."""
+    for number, one in enumerate(spec.metrics):
+        try:
+            signature = find_signature(one.function)
+            code_version(one.function)
+        except (FunctionNotFound, SourceUnavailable) as error:
+            yield ("evaluation", "metrics", number, "function"), str(error)
+            continue
+        # The text shows the arguments after the first.
+        if signature is not None and not signature.takes_any and len(signature.names) != _ARGUMENTS - 1:
+            yield (
+                ("evaluation", "metrics", number, "function"),
+                f"{one.function} must take (label, prediction, group, weight)",
+            )
+
+
+def own_metrics(spec: EvaluationSpec) -> "tuple[OwnMetric, ...]":
+    """Import the functions. Raises `FunctionNotFound`."""
+    from ml_assets.evaluation.own_metrics import OwnMetric
+
+    return tuple(
+        OwnMetric(
+            declared=one, function=resolve_function(one.function), code_version=code_version(one.function)
+        )
+        for one in spec.metrics
+    )

@@ -1,0 +1,109 @@
+"""A metric of the project's own code is measured as a built-in one: intervals, slices, gates, and an identity."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from ml_assets.evaluation.errors import EvaluationInputError
+from ml_assets.evaluation.evaluation_document import Evaluation, Report
+from ml_assets.evaluation.holdout import evaluate
+from ml_assets.evaluation.own_metrics import OwnMetric
+from ml_assets.evaluation.report import render
+from ml_assets.evaluation.spec import EvaluationSpec
+
+ROWS = 600
+RANDOM = np.random.default_rng(3)
+LABEL = RANDOM.normal(50, 10, ROWS)
+HOLDOUT = pl.DataFrame(
+    {
+        "label": LABEL,
+        "date": np.arange(ROWS) // 20,
+        "store": np.where(np.arange(ROWS) % 3 == 0, "north", "south"),
+    }
+)
+PREDICTIONS = {
+    "challenger": LABEL + RANDOM.normal(0, 1, ROWS),
+    "baseline": np.full(ROWS, 50.0),
+    "reference": LABEL + RANDOM.normal(0, 1.2, ROWS),
+}
+GATES = [
+    {"name": "near", "metric": "far_off", "better_than": "baseline", "margin": "50%"},
+    {"name": "near in each store", "metric": "far_off", "at_most": 2, "slice": {"store": "*"}},
+]
+
+
+def far_off(label: Any, prediction: Any, group: Any, weight: Any) -> float:
+    return float(np.average(np.abs(label - prediction), weights=weight))
+
+
+def northern(label: Any, prediction: Any, group: Any, weight: Any) -> float:
+    """Not defined without rows of the north."""
+    there = group == "north"
+    return far_off(label[there], prediction[there], group, weight[there]) if weight[there].any() else np.nan
+
+
+def measured(function: Callable[..., Any], *, version: str = "1", **changes: Any) -> Evaluation:
+    declared = {"function": f"project.metrics.{function.__name__}", "better": "lower", "group": "store"}
+    spec = EvaluationSpec.model_validate(
+        {
+            "objective": "regression",
+            "draws": 100,
+            "min_slice_rows": 50,
+            "slices": ["store"],
+            "metrics": [declared],
+            "gates": GATES,
+        }
+        | changes
+    )
+    own = OwnMetric(declared=spec.metrics[0], function=function, code_version=version)
+    return evaluate(HOLDOUT, PREDICTIONS, spec, own_metrics=[own])
+
+
+def test_an_own_metric_has_the_intervals_and_gates_of_a_built_in_one() -> None:
+    found = measured(far_off)
+    assert found.decision.status == "blessed", found.decision.reasons
+    for part in (found.overall, *found.slices):
+        for of_model in (*part.metrics.values(), *part.improvements.values()):
+            own, peer = of_model["far_off"], of_model["mae"]
+            assert (own.value, own.low, own.high) == pytest.approx((peer.value, peer.low, peer.high))
+    assert found.values()["far_off"] == pytest.approx(found.values()["mae"])
+    page = render(Report(title="m", partition="2013-01-10", lineage={}, evaluation=found))
+    assert "far off" in page
+    other = found.model_copy(update={"own_metrics": measured(far_off, version="2").own_metrics})
+    digests = {Report(title="m", partition="p", lineage={}, evaluation=one).digest for one in (found, other)}
+    assert len(digests) == 2  # other code is another evaluation
+
+
+def test_a_slice_without_a_value_is_undecided_by_name() -> None:
+    gates = [{"name": "near in each store", "metric": "northern", "at_most": 2, "slice": {"store": "*"}}]
+    found = measured(northern, gates=gates)
+    assert found.decision.status == "undecided"
+    north, south = found.decision.rules
+    assert (north.slice, north.status) == ("store=north", "passed")
+    assert (south.slice, south.status, south.metric) == ("store=south", "undecided", "northern")
+    assert "northern on store=south is not defined on these rows" in south.explanation
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda label, prediction, group, weight: float(np.abs(label - prediction).mean()), "gives .* for rows with w"),
+        (lambda label, prediction, group, weight: 1 / 0, "failed on 300 rows: ZeroDivisionError: division by zero"),
+        (lambda label, prediction, group, weight: label, "returned ndarray: return one number"),
+    ],
+)  # fmt: skip
+def test_a_function_that_cannot_measure_is_refused(function: Callable[..., Any], said: str) -> None:
+    function.__name__ = "far_off"
+    with pytest.raises(EvaluationInputError, match=rf"metric far_off \(project.metrics.far_off\) {said}"):
+        measured(function)
+
+
+def test_names_that_mean_two_metrics_or_none_are_refused() -> None:
+    with pytest.raises(ValueError, match="metric names must be unique: rename the function mae"):
+        measured(far_off, metrics=[{"function": "project.mae", "better": "lower"}])
+    gates = [{"name": "near", "metric": "near_by", "at_most": 2}]
+    with pytest.raises(ValueError, match=r"no metric 'near_by' for .*: use one of rmse, mae, r2, far_off"):
+        measured(far_off, gates=gates)
