@@ -127,13 +127,21 @@ def test_code_uses_the_words_of_the_glossary(word: str) -> None:
 
 
 def test_no_public_class_name_stands_for_two_things() -> None:
-    classes = [
+    """Tests and benchmarks take no name of the platform or of the testbed. Their own models may share a name."""
+    ours = _classes(_of("ml_assets", "resources", "deployment"))
+    assert _repeated(ours) == {}
+    names = {name for name, _ in ours}
+    assert [one for one in _classes(_of("ml_assets_tests", "benchmarks")) if one[0] in names] == []
+
+
+def _classes(paths: list[Path]) -> list[tuple[str, str]]:
+    """Public classes of Python files, each with its file."""
+    return [
         (node.name, str(path.relative_to(ROOT)))
-        for path in _code()
+        for path in paths
         for node in _nodes(path)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
-    assert _repeated(classes) == {}
 
 
 _SAME_KIND = {
@@ -163,10 +171,13 @@ def test_no_module_name_stands_for_two_things() -> None:
 
 def _code() -> list[Path]:
     """Python files of the platform, without tests, benchmarks and deployment."""
+    return _of("ml_assets", "resources")
+
+
+def _of(*folders: str) -> list[Path]:
+    """Python files below folders of the repository."""
     return [
-        path
-        for path in _tracked()
-        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in ("ml_assets", "resources")
+        path for path in _tracked() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders
     ]
 
 

@@ -26,7 +26,7 @@ READ_BYTES = "ml_assets_tests.layouts.decoder.read_bytes"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale:
+class CaseSizes:
     """Sizes for one kind of machine."""
 
     rows: int
@@ -43,7 +43,7 @@ class Scale:
     fed_steps: int
 
 
-GPU = Scale(
+GPU = CaseSizes(
     rows=2_000_000,
     batch=8192,
     flights_epochs=6,
@@ -55,7 +55,7 @@ GPU = Scale(
     fed_steps=150,
 )
 """Sizes that take minutes on one H200."""
-CPU = Scale(
+CPU = CaseSizes(
     rows=20_000,
     batch=1000,
     flights_epochs=3,

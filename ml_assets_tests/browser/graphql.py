@@ -36,7 +36,7 @@ class NotAnswering(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class DagsterRun:
     """Run, as Dagster describes it."""
 
     id: str
@@ -82,11 +82,11 @@ class Dagster:
         waiting += [each["daemonType"] for each in daemons if each["required"] and not each["healthy"]]
         return f"waiting for {', '.join(waiting)}" if waiting or not entries else ""
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[DagsterRun]:
         """Return the last 100 runs, newest first."""
         return [_run(one) for one in self.ask(_RUNS)["runsOrError"]["results"]]
 
-    def run(self, run_id: str) -> Run:
+    def run(self, run_id: str) -> DagsterRun:
         """Return the run with this id."""
         return _run(self.ask(_RUN, id=run_id)["runOrError"])
 
@@ -100,7 +100,7 @@ class Dagster:
             if text
         )
 
-    def wait_for_run(self, run_id: str) -> Run:
+    def wait_for_run(self, run_id: str) -> DagsterRun:
         """Wait for the end of a run and return it. If the wait takes too long, fail with the run's log."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (run := self.run(run_id)).status not in ENDED:
@@ -111,7 +111,7 @@ class Dagster:
             time.sleep(1.0)
         return run
 
-    def wait_for_runs_of(self, tag: str, value: str, asset: str) -> list[Run]:
+    def wait_for_runs_of(self, tag: str, value: str, asset: str) -> list[DagsterRun]:
         """Wait until a run with this tag that selected `asset` has ended; return all runs with the tag."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
@@ -126,8 +126,8 @@ class Dagster:
             time.sleep(1.0)
 
 
-def _run(facts: dict[str, Any]) -> Run:
-    return Run(
+def _run(facts: dict[str, Any]) -> DagsterRun:
+    return DagsterRun(
         id=facts["runId"],
         status=facts["status"],
         assets=frozenset("/".join(key["path"]) for key in facts["assetSelection"] or ()),

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deployment.testbed.cluster.cluster import Cluster
-from deployment.testbed.servers.record import Record
+from deployment.testbed.cluster.cluster import LocalCluster
+from deployment.testbed.servers.record import ServersRecord
 
 REPOSITORY = Path(__file__).parents[2]
 STATE_VARIABLE = "CLUSTER_STATE"
@@ -41,7 +41,7 @@ S3_SECRET = "ml-assets-s3"
 class ClusterEnvironment:
     """The cluster, a namespace of this session on it, and S3 as its pods see it."""
 
-    cluster: Cluster
+    cluster: LocalCluster
     namespace: str
     s3_endpoint_url: str
 
@@ -110,7 +110,7 @@ class ClusterEnvironment:
 
 
 @contextmanager
-def session(cluster: Cluster, servers: Record) -> Iterator[ClusterEnvironment]:
+def session(cluster: LocalCluster, servers: ServersRecord) -> Iterator[ClusterEnvironment]:
     """A namespace of its own for the block, with the S3 credentials in it."""
     namespace = f"tests-{secrets.token_hex(3)}"
     cluster.kubectl("create", "namespace", namespace)

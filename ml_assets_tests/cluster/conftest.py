@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from deployment.testbed.cluster import command as cluster_command
-from deployment.testbed.cluster.cluster import Cluster
+from deployment.testbed.cluster.cluster import LocalCluster
 from deployment.testbed.processes import ServerFailed
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers.record import storage_variables
@@ -37,7 +37,7 @@ CLUSTER_STATE = Path(os.environ.get("CLUSTER_STATE") or REPOSITORY / cluster_com
 def pytest_report_header() -> str:
     """Return what runs there, as the API server and the nodes themselves say."""
     try:
-        running = Cluster(CLUSTER_STATE)
+        running = LocalCluster(CLUSTER_STATE)
         nodes = running.objects("nodes")
     except ServerFailed as error:
         return f"cluster: {error}"
@@ -109,7 +109,7 @@ def _storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.fixture(scope="session")
 def cluster(running_servers: Servers) -> Iterator[ClusterEnvironment]:
     """The cluster, all nodes Ready, with a namespace of this session that holds the S3 credentials."""
-    with session(Cluster(CLUSTER_STATE), running_servers.record) as environment:
+    with session(LocalCluster(CLUSTER_STATE), running_servers.record) as environment:
         yield environment
 
 

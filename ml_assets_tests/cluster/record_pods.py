@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deployment.testbed.cluster.cluster import Cluster
+from deployment.testbed.cluster.cluster import LocalCluster
 from deployment.testbed.cluster.command import DEFAULT
 from ml_assets_tests.cluster.cluster_environment import waited_for
 from resources.job.job import TrainingJob
@@ -39,10 +39,10 @@ _REGISTRY = "registry.example.com"
 
 
 @dataclass
-class Stage:
+class ScenarioNamespace:
     """A namespace of one scenario."""
 
-    cluster: Cluster
+    cluster: LocalCluster
     namespace: str
 
     def kubectl(self, *words: str, stdin: str = "") -> str:
@@ -75,13 +75,13 @@ class Stage:
         )
 
 
-Until = Callable[[Stage], bool]
+Until = Callable[[ScenarioNamespace], bool]
 
 
 def _state(name: str, kind: str, *reasons: str) -> Until:
     """Return a condition: the container is in this kind of state, for one of these reasons."""
 
-    def reached(stage: Stage) -> bool:
+    def reached(stage: ScenarioNamespace) -> bool:
         state = stage.statuses().get(name, {}).get("state", {})
         return kind in state and (not reasons or state[kind]["reason"] in reasons)
 
@@ -99,7 +99,7 @@ def _phase(*phases: str) -> Until:
 def _true(kind: str, condition: str) -> Until:
     """Return a condition: the first object of this kind has the status condition `condition`."""
 
-    def reached(stage: Stage) -> bool:
+    def reached(stage: ScenarioNamespace) -> bool:
         told = [c for one in stage.objects(kind)[:1] for c in one["status"].get("conditions", [])]
         return any(one["type"] == condition and one["status"] == "True" for one in told)
 
@@ -133,7 +133,7 @@ class Scenario:
     """Init containers; name and script, and what else they have."""
     ready: Until | None = None
     """Condition for acting."""
-    act: Callable[[Stage], None] | None = None
+    act: Callable[[ScenarioNamespace], None] | None = None
     """Action on the pod."""
     until: Until = ENDED
     """Condition for recording."""
@@ -143,31 +143,31 @@ def _init(name: str, script: str, **facts: Any) -> Document:
     return {"name": name, "command": ["sh", "-c", script], **facts}
 
 
-def _evict(stage: Stage) -> None:
+def _evict(stage: ScenarioNamespace) -> None:
     name = stage.objects("pods")[0]["metadata"]["name"]
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
     path = f"/api/v1/namespaces/{stage.namespace}/pods/{name}/eviction"
     stage.kubectl("create", "--raw", path, "--filename=-", stdin=json.dumps(eviction))
 
 
-def _delete(stage: Stage) -> None:
+def _delete(stage: ScenarioNamespace) -> None:
     stage.kubectl("delete", "pods", "--all", "--wait=false")
 
 
-def _lift_quota(stage: Stage) -> None:
+def _lift_quota(stage: ScenarioNamespace) -> None:
     stage.kubectl("delete", "resourcequota", "team")
 
 
-def _kill_node(stage: Stage) -> None:
+def _kill_node(stage: ScenarioNamespace) -> None:
     stage.cluster.kill_node(2)
 
 
-def _restart_node(stage: Stage) -> None:
+def _restart_node(stage: ScenarioNamespace) -> None:
     stage.cluster.kill_node(2)
     stage.cluster.start_node(2)
 
 
-def _prefer_another(stage: Stage) -> None:
+def _prefer_another(stage: ScenarioNamespace) -> None:
     """Create a pod with a higher priority that needs the space of this pod."""
     container = {"name": "main", "image": stage.cluster.image, "command": ["sh", "-c", IDLE]}
     container["resources"] = {"requests": {"cpu": "1200m"}}
@@ -277,10 +277,10 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 @contextmanager
-def staged(cluster: Cluster, name: str) -> Iterator[Stage]:
+def staged(cluster: LocalCluster, name: str) -> Iterator[ScenarioNamespace]:
     """Create the namespace of a scenario, with the objects that its pods need, while the block runs."""
     namespace = f"scenario-{name}"
-    stage = Stage(cluster, namespace)
+    stage = ScenarioNamespace(cluster, namespace)
     labels = {"pod-security.kubernetes.io/enforce": "restricted"} if name == "refused-by-policy" else {}
     place = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
     cluster.kubectl("create", "--filename=-", stdin=json.dumps(place))
@@ -294,7 +294,7 @@ def staged(cluster: Cluster, name: str) -> Iterator[Stage]:
         cluster.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
-def record(cluster: Cluster, name: str, registry: str) -> None:
+def record(cluster: LocalCluster, name: str, registry: str) -> None:
     """Run a scenario and write the API's answers to a file."""
     scenario = SCENARIOS[name]
     with staged(cluster, name) as stage:
@@ -384,7 +384,7 @@ TRAINING = TrainingJob(
 
 
 @contextmanager
-def _silent_registry(cluster: Cluster) -> Iterator[str]:
+def _silent_registry(cluster: LocalCluster) -> Iterator[str]:
     """An address that takes connections and never answers: a pull from there begins and does not end."""
     with socket.create_server((cluster.layout.address, 0), backlog=100) as server:
         yield f"{cluster.layout.address}:{server.getsockname()[1]}"
@@ -392,7 +392,7 @@ def _silent_registry(cluster: Cluster) -> Iterator[str]:
 
 def main() -> None:
     """Record the scenarios named on the command line, or all."""
-    cluster = Cluster(DEFAULT.resolve())
+    cluster = LocalCluster(DEFAULT.resolve())
     RECORDED.mkdir(exist_ok=True)
     with _silent_registry(cluster) as registry:
         for name in sys.argv[1:] or SCENARIOS:

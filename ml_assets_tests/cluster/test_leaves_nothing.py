@@ -17,9 +17,9 @@ import pytest
 
 from deployment.testbed import processes
 from deployment.testbed.cluster import cgroups, network, node, record
-from deployment.testbed.cluster.cluster import Cluster, down, up
+from deployment.testbed.cluster.cluster import LocalCluster, down, up
 from deployment.testbed.cluster.commands import run
-from deployment.testbed.cluster.layout import Layout
+from deployment.testbed.cluster.layout import ClusterLayout
 from deployment.testbed.cluster.machine import MachineUnfit
 from deployment.testbed.processes import Process
 from ml_assets_tests.cluster.cluster_environment import REPOSITORY, pod, waited_for
@@ -37,16 +37,16 @@ SHARED = (
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Iterator[Layout]:
-    layout = Layout(tmp_path / "cluster", NAME, NETWORK)
+def layout(tmp_path: Path) -> Iterator[ClusterLayout]:
+    layout = ClusterLayout(tmp_path / "cluster", NAME, NETWORK)
     yield layout
     down(layout)
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterLayout]:
     """A cluster that is up, for the last tests: it has the name that those before need to be free."""
-    layout = Layout(tmp_path_factory.mktemp("running") / "cluster", NAME, NETWORK)
+    layout = ClusterLayout(tmp_path_factory.mktemp("running") / "cluster", NAME, NETWORK)
     up(layout)
     yield layout
     down(layout)
@@ -70,7 +70,7 @@ class Surroundings:
         return cls(folders, run(["nft", "list", "ruleset"]), forwarding)
 
 
-def traces(layout: Layout, namespaces: set[str]) -> list[str]:
+def traces(layout: ClusterLayout, namespaces: set[str]) -> list[str]:
     """Return everything on this machine that names the cluster or belongs to it."""
     found: list[str] = []
     mark = str(layout.state)
@@ -102,7 +102,7 @@ def held_by(process: Path) -> set[str]:
     return {str((process / "ns" / kind).readlink()) for kind in ("net", "mnt")}
 
 
-def namespaces_of(cluster: Cluster) -> set[str]:
+def namespaces_of(cluster: LocalCluster) -> set[str]:
     """Network and mount namespaces of the nodes and of their pods."""
     own = held_by(Path("/proc/self"))
     found: set[str] = set()
@@ -112,11 +112,11 @@ def namespaces_of(cluster: Cluster) -> set[str]:
     return found - own
 
 
-def pids(layout: Layout) -> dict[str, int]:
+def pids(layout: ClusterLayout) -> dict[str, int]:
     return {name: process.pid for name, process in record.load(layout.state).processes.items()}
 
 
-def test_down_with_running_pods_leaves_nothing(layout: Layout) -> None:
+def test_down_with_running_pods_leaves_nothing(layout: ClusterLayout) -> None:
     before = Surroundings.now()
     began = time.monotonic()
     cluster = up(layout)
@@ -154,7 +154,7 @@ def test_down_with_running_pods_leaves_nothing(layout: Layout) -> None:
     assert Surroundings.now() == before
 
 
-def test_a_killed_start_is_cleaned_up_by_down_too(layout: Layout) -> None:
+def test_a_killed_start_is_cleaned_up_by_down_too(layout: ClusterLayout) -> None:
     before = Surroundings.now()
     command = [sys.executable, "-m", "deployment.testbed", "cluster", "--state", layout.state,
                "--name", NAME, "--network", NETWORK, "up"]  # fmt: skip
@@ -169,7 +169,7 @@ def test_a_killed_start_is_cleaned_up_by_down_too(layout: Layout) -> None:
     assert Surroundings.now() == before
 
 
-def test_a_link_of_that_name_is_refused_and_left_alone(layout: Layout) -> None:
+def test_a_link_of_that_name_is_refused_and_left_alone(layout: ClusterLayout) -> None:
     run(["ip", "link", "add", "name", layout.bridge, "type", "bridge"])
     try:
         with pytest.raises(
@@ -182,7 +182,7 @@ def test_a_link_of_that_name_is_refused_and_left_alone(layout: Layout) -> None:
         run(["ip", "link", "delete", layout.bridge])
 
 
-def test_cgroups_of_that_name_are_refused_and_their_processes_left_alone(layout: Layout) -> None:
+def test_cgroups_of_that_name_are_refused_and_their_processes_left_alone(layout: ClusterLayout) -> None:
     cgroups.make(NAME)
     sleeper: Process | None = None
     try:
@@ -198,7 +198,7 @@ def test_cgroups_of_that_name_are_refused_and_their_processes_left_alone(layout:
         cgroups.remove(NAME)
 
 
-def test_a_network_that_is_in_use_is_refused(layout: Layout) -> None:
+def test_a_network_that_is_in_use_is_refused(layout: ClusterLayout) -> None:
     run(["ip", "route", "add", "unreachable", f"{NETWORK}.7.0/24"])
     try:
         with pytest.raises(MachineUnfit, match=rf"routes into {NETWORK}\.0\.0/16: .*CLUSTER_NETWORK"):
@@ -212,9 +212,9 @@ def test_a_user_without_rights_is_told_what_is_missing(tmp_path: Path) -> None:
 import os
 from pathlib import Path
 from deployment.testbed.cluster import machine
-from deployment.testbed.cluster.layout import Layout
+from deployment.testbed.cluster.layout import ClusterLayout
 os.setuid(65534)
-machine.check(Layout(Path({str(tmp_path / "cluster")!r}), {NAME!r}, {NETWORK!r}), ours=False)
+machine.check(ClusterLayout(Path({str(tmp_path / "cluster")!r}), {NAME!r}, {NETWORK!r}), ours=False)
 """
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
@@ -224,16 +224,16 @@ machine.check(Layout(Path({str(tmp_path / "cluster")!r}), {NAME!r}, {NETWORK!r})
     assert not list(tmp_path.iterdir())
 
 
-def test_a_second_up_changes_nothing_and_mends_what_died(running: Layout) -> None:
+def test_a_second_up_changes_nothing_and_mends_what_died(running: ClusterLayout) -> None:
     first = pids(running)
     up(running)
     assert pids(running) == first
-    Cluster(running.state).kill("kube-scheduler")
+    LocalCluster(running.state).kill("kube-scheduler")
     up(running)
     assert {name for name, pid in pids(running).items() if pid != first[name]} == {"kube-scheduler"}
 
 
-def test_ports_of_the_cluster_are_not_open_to_the_world(running: Layout) -> None:
+def test_ports_of_the_cluster_are_not_open_to_the_world(running: ClusterLayout) -> None:
     members = set(cgroups.members(NAME))
     listening = [
         line for line in run(["ss", "-tlnpH"]).splitlines() if any(f"pid={pid}," in line for pid in members)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deployment.testbed.cluster.cluster import Cluster
+from deployment.testbed.cluster.cluster import LocalCluster
 from ml_assets_tests.cluster.conftest import CLUSTER_STATE
 from ml_assets_tests.cluster.record_pods import TRAINING, scenario_job, scenario_profile, staged
 from resources.job.errors import Diverged, OutOfMemory, TrainingFailed
@@ -39,7 +39,7 @@ def test_a_sidecar_hides_neither_how_the_trainer_ended_nor_what_it_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The sidecar goes on after the trainer, and so does the pod: the Job never completes."""
-    running = Cluster(CLUSTER_STATE)
+    running = LocalCluster(CLUSTER_STATE)
     monkeypatch.setenv("KUBECONFIG", str(running.kubeconfig))
     lines: list[str] = []
     with staged(running, name) as stage, PodsOutput(tmp_path, lambda _: None, lines.append) as output:

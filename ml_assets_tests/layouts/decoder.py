@@ -48,7 +48,7 @@ class Enter(nn.Module):
         return values + self.places(torch.arange(blob.shape[1], device=blob.device))
 
 
-class Decoder(nn.Module):
+class TextDecoder(nn.Module):
     """Tokens are the bytes of a row's blob."""
 
     tensor_plan = {  # noqa: RUF012
@@ -81,6 +81,8 @@ def read_bytes(content: bytes) -> NDArray[np.int64]:
     return np.frombuffer(content, dtype=np.uint8).astype(np.int64)
 
 
-def decoder(inputs: InputSpec, tokens: int = 64, width: int = 32, heads: int = 4, blocks: int = 2) -> Decoder:
+def decoder(
+    inputs: InputSpec, tokens: int = 64, width: int = 32, heads: int = 4, blocks: int = 2
+) -> TextDecoder:
     """Build a decoder of texts of `tokens` bytes."""
-    return Decoder(tokens, width, heads, blocks)
+    return TextDecoder(tokens, width, heads, blocks)

@@ -57,7 +57,7 @@ class Regression(pl.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=self.lr)
 
 
-class Checkpoints(pl.Callback):
+class SaveCheckpoints(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         loss = trainer.callback_metrics["validation_loss"].item()
         training.log(trainer.current_epoch + 1, validation_loss=loss)
@@ -78,7 +78,7 @@ def main() -> None:
         devices=training.world_size,
         strategy="ddp",
         max_epochs=args.epochs,
-        callbacks=[Checkpoints()],
+        callbacks=[SaveCheckpoints()],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

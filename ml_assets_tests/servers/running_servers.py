@@ -12,7 +12,7 @@ from typing import Any
 from deployment.testbed.processes import family
 from deployment.testbed.servers import NAMES, Servers
 from deployment.testbed.servers.postgresql import make_database, query
-from deployment.testbed.servers.record import Record, storage_variables, variables
+from deployment.testbed.servers.record import ServersRecord, storage_variables, variables
 from resources.addresses import Address
 from resources.settings import Settings
 
@@ -27,7 +27,7 @@ class RunningServers:
         self._servers = servers
 
     @property
-    def record(self) -> Record:
+    def record(self) -> ServersRecord:
         """Addresses, credentials and processes as they are now."""
         return self._servers.record
 

@@ -96,7 +96,7 @@ class Declared:
 
 
 @dataclass
-class Record:
+class ExpectedPartition:
     """A partition with its manifest."""
 
     content: int
@@ -108,13 +108,13 @@ class Record:
 
 
 @dataclass
-class Attempt:
+class ExpectedAttempt:
     """A row of the ledger."""
 
     content: int
     rules: tuple[str, bool]
     status: str
-    evidence: Record
+    evidence: ExpectedPartition
 
 
 def _spec(table: str, declared: Declared) -> TableSpec:
@@ -166,9 +166,9 @@ class Histories(RuleBasedStateMachine):
         self.beside = sqlite3.connect(self.folder / "ledger.db")
         self.beside.execute("SELECT count(*) FROM sqlite_master").fetchone()
         self.declared = {ORDERS: Declared(), HABITS: Declared(), SUMMARY: Declared(lookback=0)}
-        self.main: dict[tuple[str, str], Record] = {}
-        self.newest: dict[tuple[str, str], Attempt] = {}
-        self.validated: dict[tuple[str, str, int], Attempt] = {}
+        self.main: dict[tuple[str, str], ExpectedPartition] = {}
+        self.newest: dict[tuple[str, str], ExpectedAttempt] = {}
+        self.validated: dict[tuple[str, str, int], ExpectedAttempt] = {}
         for table in self.declared:
             for key in DAYS:
                 self._note(table, key, 1)
@@ -248,7 +248,7 @@ class Histories(RuleBasedStateMachine):
         store.commit("by-hand", "by hand", {})
         store.merge("by-hand", "main", "by hand", {})
         store.delete_branch("by-hand")
-        self.main[ORDERS, key] = Record(content, self.declared[ORDERS])
+        self.main[ORDERS, key] = ExpectedPartition(content, self.declared[ORDERS])
 
     # --- what must hold ---
 
@@ -267,7 +267,7 @@ class Histories(RuleBasedStateMachine):
         """Return True if the partition is on main and none of its inputs is rejected."""
         return self._on_main(table, key) is not None and not self._is_spoiled(table, key)
 
-    def _on_main(self, table: str, key: str) -> Record | None:
+    def _on_main(self, table: str, key: str) -> ExpectedPartition | None:
         record = self.main.get((table, key))
         return record if record and record.made.cadence == self.declared[table].cadence else None
 
@@ -351,13 +351,13 @@ class Histories(RuleBasedStateMachine):
             for origin, made_from in one.inputs.items()
         }
         inputs = {needed: one.content for needed, one in read.items()}
-        record = Record(content, declared, inputs, frozenset(behind))
+        record = ExpectedPartition(content, declared, inputs, frozenset(behind))
         before = self.newest.get((table, key))
         again = before is not None and (before.content, before.rules) == (content, declared.rules)
         accepted = again and before is not None and before.status == "accepted"
         status = "rejected" if declared.rejects(content) and not accepted else "passed"
         if not again:  # the same said again of the same rows is no new attempt
-            self.newest[table, key] = Attempt(content, declared.rules, status, record)
+            self.newest[table, key] = ExpectedAttempt(content, declared.rules, status, record)
             self.validated[table, key, content] = self.newest[table, key]
         if status != "rejected":
             self.main[table, key] = record
@@ -375,8 +375,10 @@ def test_guard_agrees_with_the_book_in_any_history(first: int) -> None:
     """One shard: the histories from number `first` on, with other random numbers than every other shard."""
     chosen = settings(max_examples=min(SHARD, HISTORIES - first), stateful_step_count=10)
 
-    class Shard(Histories):
+    class ShardHistories(Histories):
         pass
 
     # Without a seed of its own each shard of a derandomized profile would play the same histories.
-    run_state_machine_as_test(seed(first)(Shard) if chosen.derandomize else Shard, settings=chosen)
+    run_state_machine_as_test(
+        seed(first)(ShardHistories) if chosen.derandomize else ShardHistories, settings=chosen
+    )

@@ -65,13 +65,13 @@ class Checkout:
 
 
 @dataclass(frozen=True)
-class Page:
+class DocsPage:
     """A page of the docs."""
 
     text: str
 
     @classmethod
-    def of(cls, path: str) -> "Page":
+    def of(cls, path: str) -> "DocsPage":
         """Return the page at `path` below docs/."""
         return cls((ROOT / "docs" / path).read_text())
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from ml_assets_tests.tour.pages import Checkout, Page, type_in
+from ml_assets_tests.tour.pages import Checkout, DocsPage, type_in
 
 pytestmark = pytest.mark.timeout(1500)
 """Two tables of 200 days and a training of 144 rows: half a minute on two idle cores."""
 
-CSV = Page.of("tutorial/my-csv.md")
-NOTEBOOK = Page.of("how-to/notebook.md")
+CSV = DocsPage.of("tutorial/my-csv.md")
+NOTEBOOK = DocsPage.of("how-to/notebook.md")
 
 
 def test_the_file_of_the_page_becomes_a_registered_model(checkout: Checkout) -> None:

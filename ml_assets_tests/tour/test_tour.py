@@ -5,12 +5,12 @@ import shutil
 
 import pytest
 
-from ml_assets_tests.tour.pages import Checkout, Page, Typed, masked, type_in
+from ml_assets_tests.tour.pages import Checkout, DocsPage, Typed, masked, type_in
 
 pytestmark = pytest.mark.timeout(1500)
 """Two trainings and four tables of 91 days: a minute and a half on two idle cores."""
 
-PAGE = Page.of("tutorial/add-a-pipeline.md")
+PAGE = DocsPage.of("tutorial/add-a-pipeline.md")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Results in fewer bits stay near those in all bits, and what needs float32 keeps it."""
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import torch
 
 from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.process.group import Group
+from ml_assets.training.run import Progress
 from ml_assets.training.step.precision import LossScale, refuse_unable
 from ml_assets_tests.training.single_step import one_step
 from resources.job.errors import BadConfiguration
@@ -31,14 +31,6 @@ def test_bf16_gives_nearly_the_gradients_of_fp32_and_keeps_them_in_float32(
     near = torch.cat([one.flatten() for one in half.gradients.values()])
     assert torch.linalg.vector_norm(near - exact) < 0.02 * torch.linalg.vector_norm(exact)
     assert {one.dtype for one in half.run.model.parameters()} == {torch.float32}
-
-
-@dataclass
-class Progress:
-    """The scale of a training that has not begun."""
-
-    loss_scale: float = 2.0**16
-    loss_scale_steps: int = 0
 
 
 def scaled(progress: Progress, slope: float) -> tuple[torch.Tensor, int]:

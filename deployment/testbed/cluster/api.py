@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from deployment.testbed.cluster.layout import Layout
+from deployment.testbed.cluster.layout import ClusterLayout
 from deployment.testbed.processes import ServerFailed
 
 SECONDS = 5.0
@@ -21,7 +21,7 @@ class ApiSilent(ServerFailed):
     """The API server does not answer, or answers with an error. The message quotes its answer."""
 
 
-def get(layout: Layout, path: str) -> Any:
+def get(layout: ClusterLayout, path: str) -> Any:
     """Return the API server's answer at `path`, parsed if it is JSON, else text. Raise `ApiSilent`."""
     try:
         context = _context(layout.pki)
@@ -32,7 +32,7 @@ def get(layout: Layout, path: str) -> Any:
     return json.loads(text) if text.startswith(("{", "[")) else text
 
 
-def why_not_ready(layout: Layout) -> str:
+def why_not_ready(layout: ClusterLayout) -> str:
     """Return the reason why the API server is not ready; empty if it is."""
     try:
         get(layout, "/readyz")
@@ -41,7 +41,7 @@ def why_not_ready(layout: Layout) -> str:
     return ""
 
 
-def why_node_not(layout: Layout, name: str, since: datetime) -> str:
+def why_node_not(layout: ClusterLayout, name: str, since: datetime) -> str:
     """Return the reason why the node is not Ready; empty if it has reported Ready since then.
 
     Its last report from before a kill stays on record until the controller notices.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deployment.testbed.cluster.commands import run
-from deployment.testbed.cluster.layout import API_SERVICE, DOMAIN, Layout
+from deployment.testbed.cluster.layout import API_SERVICE, DOMAIN, ClusterLayout
 
 DAYS = "365"
 CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc")
@@ -38,7 +38,7 @@ class Pki:
         return self.folder / f"{name}.kubeconfig"
 
 
-def make(layout: Layout) -> Pki:
+def make(layout: ClusterLayout) -> Pki:
     """Create the missing files, in about 20 ms each. The administrator's kubeconfig is `layout.kubeconfig`."""
     layout.pki.mkdir(parents=True, exist_ok=True, mode=0o700)
     pki = Pki(layout.pki)
@@ -77,7 +77,7 @@ def _sign(pki: Pki, name: str, subject: str, alternatives: list[str] | None = No
     certificate.write_text(signed)
 
 
-def _write_kubeconfig(layout: Layout, pki: Pki, user: str, path: Path) -> None:
+def _write_kubeconfig(layout: ClusterLayout, pki: Pki, user: str, path: Path) -> None:
     """Write a kubeconfig with all certificates inline, so that the single file can be copied. JSON is valid YAML."""
 
     def inline(file: Path) -> str:

@@ -1,6 +1,6 @@
 """A whole cluster: start, end, and faults in between.
 
-Here: the order of the steps, and the Cluster object for tests. The modules beside this one make the parts.
+Here: the order of the steps, and `LocalCluster` for tests. The modules beside this one make the parts.
 """
 
 import json
@@ -28,13 +28,13 @@ from deployment.testbed.cluster import (
 )
 from deployment.testbed.cluster.commands import run
 from deployment.testbed.cluster.layers import Layer
-from deployment.testbed.cluster.layout import Layout
+from deployment.testbed.cluster.layout import ClusterLayout
 from deployment.testbed.cluster.leftovers import leftovers
-from deployment.testbed.cluster.record import NoCluster, Record
+from deployment.testbed.cluster.record import ClusterRecord, NoCluster
 from deployment.testbed.processes import Process, ServerFailed
 
 
-class Cluster:
+class LocalCluster:
     """One running cluster, identified by its state folder. Several objects and processes may use the same cluster."""
 
     def __init__(self, state: Path) -> None:
@@ -173,7 +173,7 @@ class Cluster:
         return held[name]
 
 
-def up(layout: Layout) -> Cluster:
+def up(layout: ClusterLayout) -> LocalCluster:
     """Start the cluster, or its missing parts; return when all nodes are Ready.
 
     Raise `MachineUnfit` before anything is made. Raise `BuildFailed`, `CommandFailed` or `ServerFailed` later; then
@@ -212,10 +212,10 @@ def up(layout: Layout) -> Cluster:
         processes.wait_ready(
             held.processes["kube-controller-manager"], lambda: _why_no_account(layout), parts.READY_SECONDS
         )
-    return Cluster(layout.state)
+    return LocalCluster(layout.state)
 
 
-def down(layout: Layout) -> None:
+def down(layout: ClusterLayout) -> None:
     """End every process of the cluster and remove everything it made. Also works on a half-made cluster, and on none.
     Raise `ServerFailed` if something is left.
     """
@@ -234,7 +234,7 @@ def down(layout: Layout) -> None:
             raise ServerFailed(f"Leftovers of the cluster in {layout.state}: {'; '.join(left)}.")
 
 
-def status(layout: Layout) -> list[str]:
+def status(layout: ClusterLayout) -> list[str]:
     """Return a line for each part, then a line for each node. Raise `NoCluster`."""
     held = record.load(layout.state)
     layout = held.layout
@@ -254,7 +254,7 @@ def status(layout: Layout) -> list[str]:
     return [*lines, f"Kubernetes {version} at {layout.api}", f"export KUBECONFIG={layout.kubeconfig}"]
 
 
-def _prepared(layout: Layout) -> Record:
+def _prepared(layout: ClusterLayout) -> ClusterRecord:
     """Return the record, written before the things that it names are made. Programs and images are made here if they
     are missing.
     """
@@ -265,7 +265,7 @@ def _prepared(layout: Layout) -> Record:
         making = pool.submit(images.make)
         programs = control.Programs(build("kubernetes"), build("coredns"))
         made = making.result()
-    held = Record(
+    held = ClusterRecord(
         layout=layout,
         ports=record.new_ports(),
         programs=programs,
@@ -277,7 +277,7 @@ def _prepared(layout: Layout) -> Record:
     return held
 
 
-def _why_no_account(layout: Layout) -> str:
+def _why_no_account(layout: ClusterLayout) -> str:
     """Wait for the default service account of the namespace. Pods can be created only after it exists."""
     try:
         api.get(layout, "/api/v1/namespaces/default/serviceaccounts/default")

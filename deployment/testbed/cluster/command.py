@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deployment.testbed.cluster import cluster
-from deployment.testbed.cluster.cluster import Cluster
-from deployment.testbed.cluster.layout import Layout
+from deployment.testbed.cluster.cluster import LocalCluster
+from deployment.testbed.cluster.layout import ClusterLayout
 from deployment.testbed.cluster.simulation import GPUS
 from deployment.testbed.processes import ServerFailed
 
@@ -27,12 +27,12 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--name",
-        default=os.environ.get("CLUSTER_NAME") or Layout.name,
+        default=os.environ.get("CLUSTER_NAME") or ClusterLayout.name,
         help="name of its bridge and cgroups ($CLUSTER_NAME, else %(default)s)",
     )
     parser.add_argument(
         "--network",
-        default=os.environ.get("CLUSTER_NETWORK") or Layout.network,
+        default=os.environ.get("CLUSTER_NETWORK") or ClusterLayout.network,
         help="first two numbers of its addresses ($CLUSTER_NETWORK, else %(default)s)",
     )
     actions = parser.add_subparsers(dest="action", required=True)
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     ).add_argument("number", type=int, metavar="count", help="number of nodes")
     asked = parser.parse_args(arguments)
     try:
-        layout = Layout(asked.state.resolve(), asked.name, asked.network)
+        layout = ClusterLayout(asked.state.resolve(), asked.name, asked.network)
     except ValueError as error:
         raise ServerFailed(str(error)) from error
     began = time.monotonic()
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _act(asked: argparse.Namespace, layout: Layout) -> None:
+def _act(asked: argparse.Namespace, layout: ClusterLayout) -> None:
     if asked.action == "up":
         cluster.up(layout)
     if asked.action == "down":
@@ -78,4 +78,4 @@ def _act(asked: argparse.Namespace, layout: Layout) -> None:
         sys.stdout.write("\n".join([*cluster.status(layout), ""]))
     else:
         numbers = [asked.number] if "number" in asked else []
-        getattr(Cluster(layout.state), asked.action.replace("-", "_"))(*numbers)
+        getattr(LocalCluster(layout.state), asked.action.replace("-", "_"))(*numbers)

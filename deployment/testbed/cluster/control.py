@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deployment.testbed.cluster.certificates import Pki
-from deployment.testbed.cluster.layout import API_PORT, DOMAIN, SERVICES, Layout
+from deployment.testbed.cluster.layout import API_PORT, DOMAIN, SERVICES, ClusterLayout
 
 GRACE_SECONDS = 10
 """Seconds without a heartbeat until a node is NotReady. Kubernetes' default is 50, and tests would wait for that."""
@@ -35,7 +35,9 @@ class EtcdPorts:
     peer: int
 
 
-def commands(layout: Layout, programs: Programs, pki: Pki, ports: EtcdPorts) -> dict[str, list[str | Path]]:
+def commands(
+    layout: ClusterLayout, programs: Programs, pki: Pki, ports: EtcdPorts
+) -> dict[str, list[str | Path]]:
     """Return the command line of every part, by name."""
     return {
         "etcd": etcd(layout, ports),
@@ -46,7 +48,7 @@ def commands(layout: Layout, programs: Programs, pki: Pki, ports: EtcdPorts) -> 
     }
 
 
-def etcd(layout: Layout, ports: EtcdPorts) -> list[str | Path]:
+def etcd(layout: ClusterLayout, ports: EtcdPorts) -> list[str | Path]:
     """Return the command of etcd. It does not wait for the disk: its records need not survive a power cut."""
     client, peer = f"http://127.0.0.1:{ports.client}", f"http://127.0.0.1:{ports.peer}"
     return [
@@ -62,7 +64,7 @@ def etcd(layout: Layout, ports: EtcdPorts) -> list[str | Path]:
     ]
 
 
-def api_server(layout: Layout, programs: Programs, pki: Pki, ports: EtcdPorts) -> list[str | Path]:
+def api_server(layout: ClusterLayout, programs: Programs, pki: Pki, ports: EtcdPorts) -> list[str | Path]:
     """Return the command of the API server, which listens on the bridge address only, for this machine and for pods."""
     return [
         programs.kubernetes / "kube-apiserver",
@@ -114,7 +116,7 @@ def controller_manager(programs: Programs, pki: Pki) -> list[str | Path]:
     ]
 
 
-def scheduler(layout: Layout, programs: Programs, pki: Pki) -> list[str | Path]:
+def scheduler(layout: ClusterLayout, programs: Programs, pki: Pki) -> list[str | Path]:
     """Return the command of the scheduler. Its settings are in a file, because the rates are no longer flags."""
     name = "kube-scheduler"
     config = {
@@ -128,7 +130,7 @@ def scheduler(layout: Layout, programs: Programs, pki: Pki) -> list[str | Path]:
     return [programs.kubernetes / name, f"--config={file}", f"--cert-dir={pki.folder}", "--secure-port=0"]
 
 
-def name_service(layout: Layout, programs: Programs) -> list[str | Path]:
+def name_service(layout: ClusterLayout, programs: Programs) -> list[str | Path]:
     """Return the command of the name service, for services and for pods behind headless services. Its answers are valid
     for a second, because pods come and go.
     """
@@ -154,6 +156,6 @@ def write_once(file: Path, text: str) -> None:
         file.write_text(text)
 
 
-def kubectl(layout: Layout, programs: Programs, words: Sequence[str | Path]) -> list[str | Path]:
+def kubectl(layout: ClusterLayout, programs: Programs, words: Sequence[str | Path]) -> list[str | Path]:
     """Return a command of kubectl in the cluster's own version, as its administrator."""
     return [programs.kubernetes / "kubectl", f"--kubeconfig={layout.kubeconfig}", *words]

@@ -20,7 +20,7 @@ LONGEST_NAME = 8
 
 
 @dataclass(frozen=True)
-class Layout:
+class ClusterLayout:
     """Names, addresses and folders of one cluster."""
 
     state: Path
@@ -86,7 +86,7 @@ class Layout:
 class NodeLayout:
     """Names, addresses and folders of one node."""
 
-    cluster: Layout
+    cluster: ClusterLayout
     number: int
 
     @property

@@ -4,10 +4,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from deployment.testbed.cluster import cgroups, network
-from deployment.testbed.cluster.layout import Layout
+from deployment.testbed.cluster.layout import ClusterLayout
 
 
-def leftovers(layout: Layout) -> list[str]:
+def leftovers(layout: ClusterLayout) -> list[str]:
     """Return processes, mounts of any process, links, cgroups and files that carry the cluster's names. An empty list
     is right.
     """

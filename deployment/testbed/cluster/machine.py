@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from deployment.testbed.cluster import cgroups, network
 from deployment.testbed.cluster.commands import CommandFailed, succeeds
 from deployment.testbed.cluster.images import release
-from deployment.testbed.cluster.layout import Layout
+from deployment.testbed.cluster.layout import ClusterLayout
 from deployment.testbed.cluster.node import CNI_PROGRAMS, OWN_FOLDERS
 from deployment.testbed.processes import ServerFailed
 
@@ -27,7 +27,7 @@ class MachineUnfit(ServerFailed):
     """The machine lacks a feature that a cluster needs, or something else has the cluster's names. Nothing was made."""
 
 
-def check(layout: Layout, *, ours: bool) -> None:
+def check(layout: ClusterLayout, *, ours: bool) -> None:
     """Raise `MachineUnfit` with all problems. `ours`: the state folder has a record of this cluster, so existing things
     with its names belong to it.
     """
@@ -61,7 +61,7 @@ def _missing() -> Iterator[str]:
         yield str(error)
 
 
-def _failing(layout: Layout) -> Iterator[str]:
+def _failing(layout: ClusterLayout) -> Iterator[str]:
     """Yield problems of features, tried inside namespaces that end with the trial."""
     if any(layout.state.is_relative_to(folder) for folder in HIDDEN):
         yield f"Every node replaces the folder of the state folder {layout.state}. Choose another (CLUSTER_STATE)."
@@ -92,7 +92,7 @@ exit $works
         )
 
 
-def _taken(layout: Layout, *, ours: bool) -> Iterator[str]:
+def _taken(layout: ClusterLayout, *, ours: bool) -> Iterator[str]:
     remedy = "Choose another name (CLUSTER_NAME)"
     links = network.links()
     owner = links.get(layout.bridge)

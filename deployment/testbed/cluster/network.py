@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from deployment.testbed.cluster.commands import CommandFailed, run, succeeds
-from deployment.testbed.cluster.layout import Layout, NodeLayout
+from deployment.testbed.cluster.layout import ClusterLayout, NodeLayout
 
 
 def links() -> dict[str, str]:
@@ -17,7 +17,7 @@ def links() -> dict[str, str]:
     return {link["ifname"]: link.get("ifalias", "") for link in _ip("link", "show")}
 
 
-def overlapping_routes(layout: Layout) -> list[str]:
+def overlapping_routes(layout: ClusterLayout) -> list[str]:
     """Return routes of this machine into the cluster's network that do not use the cluster's own bridge."""
     prefix = f"{layout.network}."
     return [
@@ -27,7 +27,7 @@ def overlapping_routes(layout: Layout) -> list[str]:
     ]
 
 
-def make_bridge(layout: Layout) -> None:
+def make_bridge(layout: ClusterLayout) -> None:
     """Make the bridge with the machine's address, and the name of the state folder as its alias. Keep an existing
     bridge.
     """
@@ -40,7 +40,7 @@ def make_bridge(layout: Layout) -> None:
     run(["ip", "link", "set", layout.bridge, "up"])
 
 
-def remove_bridge(layout: Layout) -> None:
+def remove_bridge(layout: ClusterLayout) -> None:
     """Remove the bridge, and cables of nodes that died before they got their end."""
     for name in links():
         if name == layout.bridge or name.startswith(f"{layout.name}-node"):

@@ -13,16 +13,16 @@ from deployment.testbed.cluster import api, certificates, cgroups, control, netw
 from deployment.testbed.cluster.commands import run
 from deployment.testbed.cluster.layers import Layer, link_layers
 from deployment.testbed.cluster.layout import NodeLayout
-from deployment.testbed.cluster.record import NoCluster, Record
+from deployment.testbed.cluster.record import ClusterRecord, NoCluster
 
 READY_SECONDS = 90.0
 
 
-def _dead(held: Record, name: str) -> bool:
+def _dead(held: ClusterRecord, name: str) -> bool:
     return name not in held.processes or not processes.alive(held.processes[name])
 
 
-def start_control(held: Record, names: Iterable[str]) -> None:
+def start_control(held: ClusterRecord, names: Iterable[str]) -> None:
     """Return parts of the control plane by name. Raise `NoCluster` for an unknown name."""
     layout = held.layout
     known = control.commands(layout, held.programs, certificates.Pki(layout.pki), held.ports)
@@ -32,7 +32,7 @@ def start_control(held: Record, names: Iterable[str]) -> None:
         start_beside_control(held, name, known[name])
 
 
-def start_beside_control(held: Record, name: str, command: Sequence[str | Path]) -> bool:
+def start_beside_control(held: ClusterRecord, name: str, command: Sequence[str | Path]) -> bool:
     """Start a process of this machine in the control plane's cgroup; return False if it is alive already."""
     if not _dead(held, name):
         return False
@@ -43,12 +43,12 @@ def start_beside_control(held: Record, name: str, command: Sequence[str | Path])
     return True
 
 
-def kubectl(held: Record, *words: str | Path, stdin: str = "", seconds: float = 60.0) -> str:
+def kubectl(held: ClusterRecord, *words: str | Path, stdin: str = "", seconds: float = 60.0) -> str:
     """Return kubectl's output. Raise `CommandFailed`."""
     return run(control.kubectl(held.layout, held.programs, words), stdin=stdin, seconds=seconds)
 
 
-def start_forward(held: Record, outside: int) -> None:
+def start_forward(held: ClusterRecord, outside: int) -> None:
     """Start socat, from a port of the bridge address to a port of loopback."""
     name = f"forward-{outside}"
     address = held.layout.address
@@ -61,7 +61,7 @@ def start_forward(held: Record, outside: int) -> None:
         )
 
 
-def start_machine(held: Record, ours: NodeLayout) -> None:
+def start_machine(held: ClusterRecord, ours: NodeLayout) -> None:
     """Start the node's parts that are needed to import images. Living parts stay."""
     machine_name, containerd_name = ours.process("machine"), ours.process("containerd")
     if _dead(held, machine_name):
@@ -73,7 +73,7 @@ def start_machine(held: Record, ours: NodeLayout) -> None:
     held.save()
 
 
-def start_nodes(held: Record, numbers: Iterable[int]) -> None:
+def start_nodes(held: ClusterRecord, numbers: Iterable[int]) -> None:
     """Start whole nodes; return when they are Ready."""
     began = datetime.now(UTC)
     started: list[NodeLayout] = []
@@ -98,7 +98,7 @@ def _node_question(ours: NodeLayout, since: datetime) -> Callable[[], str]:
     return lambda: api.why_node_not(ours.cluster, ours.name, since)
 
 
-def end_node(held: Record, ours: NodeLayout) -> None:
+def end_node(held: ClusterRecord, ours: NodeLayout) -> None:
     """Kill a node: first the cable, then every process at once."""
     network.cut(ours)
     cgroups.end(ours.cgroup)
@@ -110,7 +110,7 @@ def end_node(held: Record, ours: NodeLayout) -> None:
 
 
 def import_images(
-    held: Record, archives: Mapping[str, Path], numbers: Iterable[int], below: Sequence[Layer] = ()
+    held: ClusterRecord, archives: Mapping[str, Path], numbers: Iterable[int], below: Sequence[Layer] = ()
 ) -> None:
     """Import missing images on all nodes at once. `below`: layers that the archives leave out."""
 

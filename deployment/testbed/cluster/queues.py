@@ -16,7 +16,7 @@ import yaml
 from deployment.testbed.build import MODULES, build, kept, read_module, recipe_of
 from deployment.testbed.cluster import images, parts
 from deployment.testbed.cluster.commands import CommandFailed, run
-from deployment.testbed.cluster.record import Record
+from deployment.testbed.cluster.record import ClusterRecord
 from deployment.testbed.processes import ServerFailed
 
 _GROUP = "kueue.x-k8s.io"
@@ -40,7 +40,7 @@ _SETTINGS = {
 }
 
 
-def install(held: Record) -> None:
+def install(held: ClusterRecord) -> None:
     """Install Kueue, or its missing parts; return when it accepts Jobs. Raise `BuildFailed`, `CommandFailed` or
     `ServerFailed`.
     """
@@ -54,7 +54,7 @@ def install(held: Record) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _why_not(held: Record) -> str:
+def _why_not(held: ClusterRecord) -> str:
     """Return the reason why its webhooks do not answer; empty once they do. No Job can be created without them."""
     trial = {"apiVersion": f"{_GROUP}/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "trial"}}
     try:
@@ -66,7 +66,7 @@ def _why_not(held: Record) -> str:
     return ""
 
 
-def _made(held: Record) -> tuple[str, Path, Path]:
+def _made(held: ClusterRecord) -> tuple[str, Path, Path]:
     """Return name and archive of the image, and the file with all objects. They are made once per version."""
     module = read_module("kueue")
     program = build("kueue") / "kueue"
@@ -81,7 +81,7 @@ def _made(held: Record) -> tuple[str, Path, Path]:
     return image, folder / "image.tar", folder / "objects.yaml"
 
 
-def _objects(held: Record, image: str) -> str:
+def _objects(held: ClusterRecord, image: str) -> str:
     """Return Kueue's objects from the pinned module, without an API that nothing here uses."""
     go = shutil.which("go") or "go"
     path = "sigs.k8s.io/kueue"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deployment.testbed.build import cache_folder
 from deployment.testbed.cluster.control import EtcdPorts, Programs
-from deployment.testbed.cluster.layout import Layout
+from deployment.testbed.cluster.layout import ClusterLayout
 from deployment.testbed.files import locked, write_record
 from deployment.testbed.processes import Process, ServerFailed, free_port
 
@@ -21,10 +21,10 @@ class NoCluster(ServerFailed):
 
 
 @dataclass
-class Record:
+class ClusterRecord:
     """Facts of a cluster, written before each thing that they name is made, so that a killed `up` can be cleaned up."""
 
-    layout: Layout
+    layout: ClusterLayout
     ports: EtcdPorts
     programs: Programs
     base_image: str
@@ -48,7 +48,7 @@ def exists(state: Path) -> bool:
     return _file(state).exists()
 
 
-def load(state: Path) -> Record:
+def load(state: Path) -> ClusterRecord:
     """Read the record. Raise `NoCluster`."""
     try:
         raw = json.loads(_file(state).read_text())
@@ -56,8 +56,8 @@ def load(state: Path) -> Record:
         raise NoCluster(
             f"There is no cluster in {state}. Start one: make cluster-up CLUSTER_STATE={state}"
         ) from error
-    return Record(
-        layout=Layout(**raw["layout"] | {"state": Path(raw["layout"]["state"])}),
+    return ClusterRecord(
+        layout=ClusterLayout(**raw["layout"] | {"state": Path(raw["layout"]["state"])}),
         ports=EtcdPorts(**raw["ports"]),
         programs=Programs(**{name: Path(folder) for name, folder in raw["programs"].items()}),
         base_image=raw["base_image"],

@@ -10,7 +10,7 @@ from deployment.testbed import processes
 from deployment.testbed.build import build
 from deployment.testbed.cluster import parts
 from deployment.testbed.cluster.control import GRACE_SECONDS
-from deployment.testbed.cluster.record import Record
+from deployment.testbed.cluster.record import ClusterRecord
 
 PROCESS = "kwok"
 TAINT = "kwok.x-k8s.io/node"
@@ -21,7 +21,7 @@ GPUS = 8
 _STAGES = Path(__file__).with_name("simulation.yaml")
 
 
-def add_nodes(held: Record, count: int) -> None:
+def add_nodes(held: ClusterRecord, count: int) -> None:
     """Create `count` simulated nodes with `GPUS` GPUs each. Raise `BuildFailed` or `CommandFailed`."""
     command = [
         build("kwok") / "kwok",
@@ -36,7 +36,7 @@ def add_nodes(held: Record, count: int) -> None:
     parts.kubectl(held, "apply", "--server-side", "--filename=-", stdin=json.dumps(nodes), seconds=120)
 
 
-def remove_nodes(held: Record) -> None:
+def remove_nodes(held: ClusterRecord) -> None:
     """Remove all simulated nodes, and the process that simulates them."""
     parts.kubectl(held, "delete", "nodes", f"--selector={_selector()}", seconds=120)
     if PROCESS in held.processes:

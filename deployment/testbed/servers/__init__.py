@@ -6,6 +6,6 @@ cluster: `deployment.testbed.processes`.
 """
 
 from deployment.testbed.servers.group import NAMES, Servers
-from deployment.testbed.servers.record import Record
+from deployment.testbed.servers.record import ServersRecord
 
-__all__ = ["NAMES", "Record", "Servers"]
+__all__ = ["NAMES", "Servers", "ServersRecord"]

@@ -18,7 +18,7 @@ from deployment.testbed.processes import Process, ServerFailed
 from deployment.testbed.servers import leftovers, postgresql
 from deployment.testbed.servers.lakefs import LakeFSServer
 from deployment.testbed.servers.mlflow import MLflowServer
-from deployment.testbed.servers.record import HOST, Record, draw, load
+from deployment.testbed.servers.record import HOST, ServersRecord, draw, load
 from deployment.testbed.servers.s3 import S3Server
 
 
@@ -40,23 +40,23 @@ class Server(Protocol):
         """Longest time until it is ready, in seconds."""
         ...
 
-    def prepare(self, record: Record) -> None:
+    def prepare(self, record: ServersRecord) -> None:
         """Prepare a start. May be called any number of times."""
         ...
 
-    def start(self, record: Record) -> Process:
+    def start(self, record: ServersRecord) -> Process:
         """Start the server."""
         ...
 
-    def why_not(self, record: Record) -> str:
+    def why_not(self, record: ServersRecord) -> str:
         """Return the reason why it is not ready; empty if it is."""
         ...
 
-    def finish(self, record: Record) -> None:
+    def finish(self, record: ServersRecord) -> None:
         """Set up a ready server. May be called any number of times."""
         ...
 
-    def version(self, record: Record) -> str:
+    def version(self, record: ServersRecord) -> str:
         """Return the version that it reports."""
         ...
 
@@ -81,14 +81,14 @@ class Servers:
         self._say = say or _to_standard_error
 
     @property
-    def record(self) -> Record:
+    def record(self) -> ServersRecord:
         """Return the record of the running servers. Raise `ServerFailed` if no server was started here."""
         record = load(self.folder)
         if record is None:
             raise ServerFailed(f"No servers in {self.folder}: start them with `make servers-up`.")
         return record
 
-    def up(self) -> Record:
+    def up(self) -> ServersRecord:
         """Start servers that do not run, with their previous ports and data; do nothing if all are ready. Raise
         `ServerFailed` with the server's name, the reason and the end of its log.
         """
@@ -162,7 +162,7 @@ class Servers:
                 f"No server {name!r} was started in {self.folder}; the servers are {', '.join(NAMES)}."
             ) from None
 
-    def _up(self, stage: Sequence[Server], record: Record) -> Record:
+    def _up(self, stage: Sequence[Server], record: ServersRecord) -> ServersRecord:
         """Start the servers of `stage` that do not run, then wait for each of them."""
         started: list[Server] = []
         for server in stage:
@@ -189,7 +189,7 @@ class Servers:
             record = self._wait(server, record)
         return record
 
-    def _wait(self, server: Server, record: Record) -> Record:
+    def _wait(self, server: Server, record: ServersRecord) -> ServersRecord:
         waited = processes.wait_ready(
             record.processes[server.name], lambda: server.why_not(record), server.seconds
         )

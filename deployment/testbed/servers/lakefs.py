@@ -10,7 +10,7 @@ from typing import Any
 
 from deployment.testbed.build import build
 from deployment.testbed.processes import Process, ServerFailed, start, why_http_not
-from deployment.testbed.servers.record import HOST, LAKEFS, REGION, S3, Record, server_environment
+from deployment.testbed.servers.record import HOST, LAKEFS, REGION, S3, ServersRecord, server_environment
 
 SECONDS = 15.0
 
@@ -22,10 +22,10 @@ class LakeFSServer:
     ask = signal.SIGTERM
     seconds = 60.0
 
-    def prepare(self, record: Record) -> None:
+    def prepare(self, record: ServersRecord) -> None:
         """Do nothing: no preparation is needed."""
 
-    def start(self, record: Record) -> Process:
+    def start(self, record: ServersRecord) -> Process:
         """Start it with blocks on S3 and path-style addresses, which any S3 without wildcard names needs."""
         own = {
             "LISTEN_ADDRESS": f"{HOST}:{record.ports[LAKEFS]}",
@@ -51,11 +51,11 @@ class LakeFSServer:
             cwd=record.path,  # it reads a settings file from its working folder
         )
 
-    def why_not(self, record: Record) -> str:
+    def why_not(self, record: ServersRecord) -> str:
         """Return the reason why it does not answer; empty once it does."""
         return why_http_not(f"{record.url(LAKEFS)}/api/v1/healthcheck")
 
-    def finish(self, record: Record) -> None:
+    def finish(self, record: ServersRecord) -> None:
         """Create the first user, with our key. A lake that has a user answers 409."""
         key = {"access_key_id": record.lakefs_key, "secret_access_key": record.lakefs_secret}
         try:
@@ -65,12 +65,12 @@ class LakeFSServer:
                 said = error.read().decode(errors="replace")
                 raise ServerFailed(f"lakeFS did not create its first user: {error.code} {said}") from error
 
-    def version(self, record: Record) -> str:
+    def version(self, record: ServersRecord) -> str:
         """Return the version that the server reports."""
         return f"lakeFS {_call(record, 'config')['version_config']['version']}"
 
 
-def _call(record: Record, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+def _call(record: ServersRecord, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     login = base64.b64encode(f"{record.lakefs_key}:{record.lakefs_secret}".encode()).decode()
     request = urllib.request.Request(
         f"{record.url(LAKEFS)}/api/v1/{path}",

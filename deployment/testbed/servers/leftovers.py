@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from deployment.testbed.processes import Process, family, is_listening, process_of
-from deployment.testbed.servers.record import HOST, MARK, Record
+from deployment.testbed.servers.record import HOST, MARK, ServersRecord
 
 
 def marked_processes(folder: Path) -> list[Process]:
@@ -29,7 +29,7 @@ def mounts_below(folder: Path) -> list[str]:
     return [point for point in mounted if Path(point).is_relative_to(folder)]
 
 
-def leftovers(record: Record) -> list[str]:
+def leftovers(record: ServersRecord) -> list[str]:
     """Return a line for each leftover."""
     families = {member.pid: member for process in record.processes.values() for member in family(process)}
     families |= {process.pid: process for process in marked_processes(record.path)}

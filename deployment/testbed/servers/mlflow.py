@@ -8,7 +8,14 @@ import sys
 import urllib.request
 
 from deployment.testbed.processes import Process, start, why_http_not
-from deployment.testbed.servers.record import HOST, MLFLOW, S3, Record, server_environment, storage_variables
+from deployment.testbed.servers.record import (
+    HOST,
+    MLFLOW,
+    S3,
+    ServersRecord,
+    server_environment,
+    storage_variables,
+)
 
 
 class MLflowServer:
@@ -19,10 +26,10 @@ class MLflowServer:
     seconds = 180.0
     """Seconds until it is ready. Its imports take seconds on an idle machine, and the first start makes its tables."""
 
-    def prepare(self, record: Record) -> None:
+    def prepare(self, record: ServersRecord) -> None:
         """Do nothing: no preparation is needed."""
 
-    def start(self, record: Record) -> Process:
+    def start(self, record: ServersRecord) -> Process:
         """Start it. Addresses with a password go into its environment, because every user can read arguments."""
         listen = ["--host", HOST, "--port", str(record.ports[MLFLOW]), "--workers", "1"]
         own = {
@@ -40,14 +47,14 @@ class MLflowServer:
             cwd=record.path,
         )
 
-    def why_not(self, record: Record) -> str:
+    def why_not(self, record: ServersRecord) -> str:
         """Return the reason why it does not answer; empty once it does."""
         return why_http_not(f"{record.url(MLFLOW)}/health")
 
-    def finish(self, record: Record) -> None:
+    def finish(self, record: ServersRecord) -> None:
         """Do nothing: no set-up is needed."""
 
-    def version(self, record: Record) -> str:
+    def version(self, record: ServersRecord) -> str:
         """Return the version that the server reports."""
         with urllib.request.urlopen(f"{record.url(MLFLOW)}/version", timeout=15) as answer:
             return f"MLflow {answer.read().decode()}"

@@ -18,7 +18,7 @@ from deployment.testbed.servers.record import (
     DATABASES,
     HOST,
     POSTGRESQL,
-    Record,
+    ServersRecord,
     server_environment,
 )
 
@@ -35,7 +35,7 @@ class PostgreSQLServer:
     seconds = 120.0
     """Seconds until it is ready. After a kill it recovers first: 30 s were too few beside a build of Kubernetes."""
 
-    def prepare(self, record: Record) -> None:
+    def prepare(self, record: ServersRecord) -> None:
         """Make the database cluster, once and completely. Remove files that a killed server left in it."""
         data = data_folder(record)
         if data.exists():
@@ -65,7 +65,7 @@ class PostgreSQLServer:
         password.unlink()
         making.rename(data)
 
-    def start(self, record: Record) -> Process:
+    def start(self, record: ServersRecord) -> Process:
         """Start it: TCP on loopback only. Its shared memory is in files of its folder, so that a kill leaves none."""
         data = data_folder(record)
         settings = {
@@ -86,7 +86,7 @@ class PostgreSQLServer:
             user=_owner(),
         )
 
-    def why_not(self, record: Record) -> str:
+    def why_not(self, record: ServersRecord) -> str:
         """Return the reason why it does not answer a query; empty once it does."""
         try:
             query(record, "SELECT 1")
@@ -94,12 +94,12 @@ class PostgreSQLServer:
             return str(error)
         return ""
 
-    def finish(self, record: Record) -> None:
+    def finish(self, record: ServersRecord) -> None:
         """Create the missing databases."""
         for database in DATABASES:
             make_database(record, database)
 
-    def version(self, record: Record) -> str:
+    def version(self, record: ServersRecord) -> str:
         """Return the version that the server reports."""
         return f"PostgreSQL {query(record, 'SHOW server_version').split()[0]}"
 
@@ -122,12 +122,12 @@ def place(folder: Path) -> Path:
     return inside
 
 
-def data_folder(record: Record) -> Path:
+def data_folder(record: ServersRecord) -> Path:
     """Return the folder of the database cluster."""
     return Path(record.database_folder) / "data"
 
 
-def query(record: Record, statement: str, database: str = "postgres") -> str:
+def query(record: ServersRecord, statement: str, database: str = "postgres") -> str:
     """Return the answer of `psql`, without decoration. Raise `ServerFailed` with its message."""
     client = ["psql", "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1"]
     address = ["-h", HOST, "-p", str(record.ports[POSTGRESQL]), "-U", DATABASE_USER, "-d", database]
@@ -135,13 +135,13 @@ def query(record: Record, statement: str, database: str = "postgres") -> str:
     return _run([*client, *address, "-c", statement], env=os.environ | secret).strip()
 
 
-def make_database(record: Record, database: str) -> None:
+def make_database(record: ServersRecord, database: str) -> None:
     """Create an empty `database` unless it exists."""
     if not query(record, f"SELECT 1 FROM pg_database WHERE datname = '{database}'"):
         query(record, f'CREATE DATABASE "{database}"')
 
 
-def forget_killed(record: Record) -> None:
+def forget_killed(record: ServersRecord) -> None:
     """Remove the lock file and the shared memory of a killed server.
 
     Only for a server that is known to be dead. Its own check takes its zombie predecessor, which may wait for seconds

@@ -27,7 +27,7 @@ MARK = "ML_ASSETS_SERVER_OF"
 
 
 @dataclass(frozen=True)
-class Record:
+class ServersRecord:
     """All facts about the servers of one folder."""
 
     folder: str
@@ -62,11 +62,11 @@ class Record:
         """Return the log of one server, with the output of all its starts."""
         return self.path / "log" / f"{name}.log"
 
-    def with_process(self, process: Process) -> "Record":
+    def with_process(self, process: Process) -> "ServersRecord":
         """Record the process of a server after its start."""
         return replace(self, processes={**self.processes, process.name: process})
 
-    def with_version(self, name: str, version: str) -> "Record":
+    def with_version(self, name: str, version: str) -> "ServersRecord":
         """Record the version of a server after its first answer."""
         return replace(self, versions={**self.versions, name: version})
 
@@ -77,14 +77,14 @@ class Record:
         write_record(self.path / "servers.env", exports)
 
 
-def draw(folder: Path, database_folder: Path) -> Record:
+def draw(folder: Path, database_folder: Path) -> ServersRecord:
     """Return a new record with free ports and random credentials."""
     names = (S3, POSTGRESQL, LAKEFS, MLFLOW)
     ports: dict[str, int] = {}
     while len(ports) < len(names):
         if (port := free_port(HOST)) not in ports.values():
             ports[names[len(ports)]] = port
-    return Record(
+    return ServersRecord(
         folder=str(folder),
         database_folder=str(database_folder),
         ports=ports,
@@ -97,17 +97,17 @@ def draw(folder: Path, database_folder: Path) -> Record:
     )
 
 
-def load(folder: Path) -> Record | None:
+def load(folder: Path) -> ServersRecord | None:
     """Return the record of `folder`; None if no server was ever started there."""
     file = folder / "servers.json"
     if not file.exists():
         return None
     read = json.loads(file.read_text())
     processes = {name: Process(**process) for name, process in read.pop("processes").items()}
-    return Record(**read, processes=processes)
+    return ServersRecord(**read, processes=processes)
 
 
-def variables(record: Record) -> dict[str, str]:
+def variables(record: ServersRecord) -> dict[str, str]:
     """Return the environment that points the platform, its storage clients and Dagster at these servers."""
     return {
         "ML_ASSETS_LAKE_URL": record.url(LAKEFS),
@@ -123,7 +123,7 @@ def variables(record: Record) -> dict[str, str]:
     }
 
 
-def storage_variables(record: Record) -> dict[str, str]:
+def storage_variables(record: ServersRecord) -> dict[str, str]:
     """Return the variables that any S3 client of this machine needs."""
     return {
         "AWS_ACCESS_KEY_ID": record.s3_key,
@@ -134,7 +134,7 @@ def storage_variables(record: Record) -> dict[str, str]:
     }
 
 
-def server_environment(record: Record, **own: str) -> dict[str, str]:
+def server_environment(record: ServersRecord, **own: str) -> dict[str, str]:
     """Return the environment of a server: this one without variables that point at servers, plus the mark and `own`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OWN_VARIABLES)}
     return kept | {MARK: record.folder} | own

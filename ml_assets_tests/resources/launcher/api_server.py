@@ -167,7 +167,7 @@ def serving() -> Generator[ApiServer]:
     """A server on a free port, for the block."""
     state = ApiServer()
 
-    class Handler(QuietHandler):
+    class ApiHandler(QuietHandler):
         def _answer(self) -> None:
             size = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(size)) if size else {}
@@ -190,5 +190,5 @@ def serving() -> Generator[ApiServer]:
 
         do_GET = do_POST = do_PUT = do_DELETE = _answer
 
-    with serving_in_threads(Handler) as state.url:
+    with serving_in_threads(ApiHandler) as state.url:
         yield state

@@ -30,7 +30,7 @@ def storing() -> Generator[ObjectStore]:
     """A server on a free port, for the block."""
     state = ObjectStore()
 
-    class Handler(QuietHandler):
+    class StoreHandler(QuietHandler):
         def _serve(self) -> None:
             parts = urlsplit(self.path)
             key = unquote(parts.path).removeprefix(f"/{BUCKET}").strip("/")
@@ -60,7 +60,7 @@ def storing() -> Generator[ObjectStore]:
 
         do_GET = do_HEAD = do_PUT = _serve
 
-    with serving_in_threads(Handler) as state.url:
+    with serving_in_threads(StoreHandler) as state.url:
         yield state
 
 
