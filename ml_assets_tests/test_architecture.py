@@ -107,6 +107,7 @@ _RETIRED = {
     "blob": r"(?i)(?<!throughput_)(?<!re)samples?(?![a-z])",
     "chunk": r"\bInBlocks\b",
     "layer": r"\bblocks_of\b|\bblocks\.\*",
+    "preflight": r"\btry_out\b|step\.trial\b",
     "purge, prune": r"\bswe(ep|eps|eping|eper|pt)\b",
     "validate, decide, classify": r"(?i)judg",
 }
