@@ -1,4 +1,4 @@
-"""Dagster's webserver with the evaluation reports beside its pages, read-only.
+"""Dagster's webserver with the reports of evaluations and studies beside its pages, read-only.
 
 `python -m ml_assets.webserver` takes the options of `dagster-webserver`. Browsers refuse `file://` links on a page, and
 object storage that only the cluster reaches has no link to sign. So this server fetches a report from the artifacts
@@ -18,13 +18,17 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from ml_assets.dagster_partitions import page_backwards_from_the_end
-from ml_assets.pipeline.links import REPORTS
+from ml_assets.pipeline.links import REPORTS, STUDIES
 from resources.artifacts import ArtifactMissing, Artifacts, ArtifactsError, relative
 from resources.platform import Platform
 from resources.settings import Settings
 
-FILES = {"report.html": "text/html", "evaluation.json": "application/json"}
-"""Files of an evaluation that the server serves, with their media types."""
+_HTML, _JSON = "text/html", "application/json"
+SERVED = {
+    REPORTS: {"report.html": _HTML, "evaluation.json": _JSON},
+    STUDIES: {"report.html": _HTML, "study.json": _JSON},
+}
+"""Folder of the artifacts → files in it, at any depth, that the server serves, with their media types."""
 HEADERS = {
     # A report contains its own styles and pictures. No script of it may run with the rights of Dagster's pages.
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'",
@@ -44,32 +48,35 @@ def main() -> None:
 
 
 def with_reports(context: Any, path_prefix: str = "", *others: Any, **options: Any) -> Starlette:
-    """Return Dagster's application with the route of the reports before its own routes, below the same prefix."""
+    """Return Dagster's application with the routes of the reports before its own routes, below the same prefix."""
     app = create_app_from_workspace_process_context(context, path_prefix, *others, **options)
     artifacts = Platform(Settings(), PATIENCE_SECONDS).artifacts
-    app.router.routes.insert(0, Route(f"{path_prefix}/{REPORTS}/{{path:path}}", serving(artifacts)))
+    for root in SERVED:
+        app.router.routes.insert(0, Route(f"{path_prefix}/{root}/{{path:path}}", serving(artifacts, root)))
     return app
 
 
-def serving(artifacts: Artifacts) -> Callable[[Request], Response]:
-    """Return the handler of GET: 404 for paths other than files of an evaluation, 502 if the storage fails."""
+def serving(artifacts: Artifacts, root: str) -> Callable[[Request], Response]:
+    """Return the handler of GET below `root`: 404 for paths other than files of a report, 502 if the storage fails."""
+    files = SERVED[root]
 
     def serve(request: Request) -> Response:
         folder, _, file = request.path_params["path"].rpartition("/")
-        name = f"{REPORTS}/{folder}"
+        name = f"{root}/{folder}"
         try:
             relative(name)
         except ArtifactsError:
             file = ""
-        if file not in FILES:
+        if file not in files:
             return _told(
                 404,
-                "no such report: report addresses have the form /reports/MODEL/PARTITION/EVALUATION/report.html",
+                "no such report: report addresses have the form /reports/MODEL/PARTITION/EVALUATION/report.html "
+                "or /studies/ENVIRONMENT/MODEL/STUDY/report.html",
             )
         try:
             with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:
                 artifacts.fetch(name, file, target := Path(fetched) / file)
-                return Response(target.read_bytes(), media_type=FILES[file], headers=HEADERS)
+                return Response(target.read_bytes(), media_type=files[file], headers=HEADERS)
         except ArtifactMissing as error:
             return _told(404, f"{error}")
         except ArtifactsError as error:

@@ -12,11 +12,12 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from ml_assets.pipeline.links import report_page
-from ml_assets.webserver import serving
+from ml_assets.webserver import SERVED, serving
 from resources.addresses import Address
 from resources.artifacts import Artifacts, FolderArtifacts, artifacts_of
 
 NAME = "reports/energy/2024-03-31/fd4040088282"
+STUDY = "studies/local/energy/4f1c5a4b2c11"
 SECRET = "not a report"
 
 
@@ -28,6 +29,10 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> FolderArtifacts:
     (folder / "report.html").write_text("<title>energy</title>")
     (folder / "evaluation.json").write_text("{}")
     (folder / "notes.txt").write_text(SECRET)
+    study = made.folder(STUDY)
+    (study / "report.html").write_text("<title>study</title>")
+    (study / "study.json").write_text("{}")
+    (study / "evaluation.json").write_text(SECRET)
     for outside in (made.root / "bundles" / "b1", made.root, made.root.parent):
         outside.mkdir(exist_ok=True, parents=True)
         for file in ("report.html", "evaluation.json"):
@@ -36,7 +41,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> FolderArtifacts:
 
 
 def _ask(artifacts: Artifacts, path: str, method: str = "GET") -> httpx.Response:
-    app = Starlette(routes=[Route("/reports/{path:path}", serving(artifacts))])
+    app = Starlette(routes=[Route(f"/{root}/{{path:path}}", serving(artifacts, root)) for root in SERVED])
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(app)
@@ -47,13 +52,18 @@ def _ask(artifacts: Artifacts, path: str, method: str = "GET") -> httpx.Response
 
 
 @pytest.mark.parametrize(
-    ("file", "kind", "content"),
-    [("report.html", "text/html", "<title>energy</title>"), ("evaluation.json", "application/json", "{}")],
+    ("path", "kind", "content"),
+    [
+        (f"{NAME}/report.html", "text/html", "<title>energy</title>"),
+        (f"{NAME}/evaluation.json", "application/json", "{}"),
+        (f"{STUDY}/report.html", "text/html", "<title>study</title>"),
+        (f"{STUDY}/study.json", "application/json", "{}"),
+    ],
 )
 def test_a_report_is_a_document_in_which_nothing_runs(
-    artifacts: FolderArtifacts, file: str, kind: str, content: str
+    artifacts: FolderArtifacts, path: str, kind: str, content: str
 ) -> None:
-    answer = _ask(artifacts, f"/{NAME}/{file}")
+    answer = _ask(artifacts, f"/{path}")
     assert (answer.status_code, answer.text) == (200, content)
     assert answer.headers["content-type"].startswith(kind)
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
@@ -65,9 +75,18 @@ def test_reports_are_only_read(artifacts: FolderArtifacts, method: str) -> None:
     assert _ask(artifacts, f"/{NAME}/report.html", method).status_code == 405
 
 
-_PARTS = st.sampled_from(
-    ["..", ".", "", "reports", "energy", "2024-03-31", "fd4040088282", "bundles", "b1", "\\..", "\0"]
-)
+_FOLDERS = [
+    "reports",
+    "energy",
+    "2024-03-31",
+    "fd4040088282",
+    "studies",
+    "local",
+    "4f1c5a4b2c11",
+    "bundles",
+    "b1",
+]
+_PARTS = st.sampled_from([*_FOLDERS, "..", ".", "", "\\..", "\0"])
 _ENDS = st.sampled_from(["report.html", "evaluation.json", "notes.txt", "..", ""])
 
 
@@ -81,12 +100,12 @@ def test_no_path_leads_out_of_the_reports(
 ) -> None:
     """A client normalizes `..` unless it is quoted, as an attacker's would not."""
     path = "/".join([*parts, end])
-    answer = _ask(
-        artifacts, f"/reports/{quote(path, safe='').replace('.', '%2E') if is_quoted else quote(path)}"
-    )
-    assert SECRET not in answer.text
-    if answer.status_code == 200:
-        assert f"reports/{path}".startswith(f"{NAME}/")
+    asked = quote(path, safe="").replace(".", "%2E") if is_quoted else quote(path)
+    for root, only in (("reports", NAME), ("studies", STUDY)):
+        answer = _ask(artifacts, f"/{root}/{asked}")
+        assert SECRET not in answer.text
+        if answer.status_code == 200:
+            assert f"{root}/{path}".startswith(f"{only}/")
 
 
 def test_storage_that_does_not_answer_is_told_with_a_remedy(

@@ -10,13 +10,16 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import readable, table_of
+from ml_assets.components.pages import readable, report_facts, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.tags import RESOURCES
+from ml_assets.pipeline.chosen import REPORT, RESULT
+from ml_assets.pipeline.links import report_page
 from ml_assets.pipeline.live import TrainingPage
-from ml_assets.pipeline.tune import run_study
+from ml_assets.pipeline.tune import StoredStudy, run_study
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tuning.spec import TuningSection
+from ml_assets.tuning.study_report import summary_markdown
 from ml_assets.tuning.study_result import StudyResult
 from resources.launcher.resource_profile import changes_of
 from resources.platform import Platform
@@ -56,7 +59,7 @@ def study_asset(spec: TrainingPipelineSpec, tuning: TuningSection) -> dg.AssetsD
         tables: dg.ResourceParam[DeclaredTables],
     ) -> dg.Output[None]:
         with final_unless_transient():
-            result, document = run_study(
+            stored = run_study(
                 spec,
                 tuning,
                 platform,
@@ -65,9 +68,8 @@ def study_asset(spec: TrainingPipelineSpec, tuning: TuningSection) -> dg.AssetsD
                 run_id=context.run.run_id,
                 resources=changes_of(context.run.tags.get(RESOURCES, "")),
             )
-            return dg.Output(
-                None, metadata=_shown(result, document), data_version=dg.DataVersion(result.digest)
-            )
+            version = dg.DataVersion(stored.report.result.digest)
+            return dg.Output(None, metadata=_shown(stored, platform), data_version=version)
 
     return hyperparameters
 
@@ -109,7 +111,8 @@ def _saved(result: StudyResult) -> dict[str, Any]:
     return {"epochs saved": f"{saved:,} of {budget:,} ({saved / budget:.0%}) by pruner {result.pruner}"}
 
 
-def _shown(result: StudyResult, document: str) -> dict[str, Any]:
+def _shown(stored: StoredStudy, platform: Platform) -> dict[str, Any]:
+    result = stored.report.result
     best = result.chosen
     assert best.validation_loss is not None  # of a finished trial
     names = list(dict.fromkeys(name for one in result.trials for name in one.parameters))
@@ -124,7 +127,9 @@ def _shown(result: StudyResult, document: str) -> dict[str, Any]:
         }
         for one in result.trials
     ]
+    page = report_page(platform.settings.ui_url, stored.folder)
     return {
+        "summary": dg.MetadataValue.md(summary_markdown(stored.report)),
         "chosen": dg.MetadataValue.json(dict(best.parameters)),
         "chosen because": result.because,
         "best validation loss": readable(best.validation_loss),
@@ -137,6 +142,7 @@ def _shown(result: StudyResult, document: str) -> dict[str, Any]:
         "study": result.study,
         "study_result": result.digest,
         "name in Optuna": result.name,
-        "document": dg.MetadataValue.text(document),
+        **report_facts(page, f"{stored.address}/{REPORT}"),
+        "document": dg.MetadataValue.text(f"{stored.address}/{RESULT}"),
         "snapshot": result.snapshot,
     }

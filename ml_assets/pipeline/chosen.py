@@ -5,6 +5,7 @@ Here: where results are stored, and when a result counts. Not here: running a st
 
 from dataclasses import dataclass
 
+from ml_assets.pipeline.links import STUDIES
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.tables.guard import rejections_of
 from ml_assets.tables.refusal import InputsRefused
@@ -14,8 +15,8 @@ from resources.artifacts import Artifacts
 from resources.files import write_whole
 from resources.platform import Platform
 
-RESULT = "study.json"
-"""File of a result in its folder among the artifacts."""
+RESULT, REPORT = "study.json", "report.html"
+"""Files of a result in its folder among the artifacts: the document, and its report for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +34,20 @@ class Chosen:
         return None if self.result is None else self.result.choice
 
 
-def store_result(platform: Platform, result: StudyResult) -> str:
-    """Store a result under its digest, and as the newest of its model. Return the address of its document."""
-    for name in (_folder(platform, result.model, result.digest[:12]), _newest(platform, result.model)):
-        # The document under its digest comes first: what the newest names must exist.
-        write_whole(platform.artifacts.folder(name) / RESULT, lambda path: path.write_text(result.to_json()))
-        platform.artifacts.push(name, last=RESULT)
-    return f"{platform.artifacts.address(_folder(platform, result.model, result.digest[:12]))}/{RESULT}"
+def store_result(platform: Platform, result: StudyResult, report: str) -> str:
+    """Store a result under its digest with its `report` (HTML), and as the newest of its model.
+
+    Return the name of its folder among the artifacts.
+    """
+    name = _folder(platform, result.model, result.digest[:12])
+    write_whole(platform.artifacts.folder(name) / REPORT, lambda path: path.write_text(report, "utf-8"))
+    # The document under its digest comes first: what the newest names must exist.
+    for folder in (name, _newest(platform, result.model)):
+        write_whole(
+            platform.artifacts.folder(folder) / RESULT, lambda path: path.write_text(result.to_json())
+        )
+        platform.artifacts.push(folder, last=RESULT)
+    return name
 
 
 def chosen_for(spec: PipelineSpec, platform: Platform) -> Chosen | None:
@@ -92,4 +100,4 @@ def _newest(platform: Platform, model: str) -> str:
 
 def _folder(platform: Platform, model: str, name: str) -> str:
     # By environment: a study of staging must not choose for production, even if both share a bucket.
-    return f"studies/{platform.settings.environment}/{model}/{name}"
+    return f"{STUDIES}/{platform.settings.environment}/{model}/{name}"

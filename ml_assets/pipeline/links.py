@@ -1,4 +1,4 @@
-"""Links from a training: the page of its run, the folder and the page of its report.
+"""Links from trainings and studies: the page of the run, the folder and the page of a report.
 
 Not here: pages of the lake and of MLflow (their own modules build those).
 """
@@ -10,6 +10,8 @@ from resources.ledger import evaluation_name
 
 REPORTS = "reports"
 """Folder of all evaluation reports among the artifacts, and its path on the server of the pages."""
+STUDIES = "studies"
+"""Folder of all results of studies among the artifacts, with their reports, and its path on the server of the pages."""
 
 
 def run_url(ui_url: Address, run_id: str) -> str:
@@ -23,7 +25,7 @@ def report_name(model: str, partition: str, evaluation: str) -> str:
 
 
 def report_page(ui_url: Address, name: str) -> str:
-    """Return the address of a report beside the pages; `name` is its `report_name`.
+    """Return the address of a report beside the pages; `name` is its folder among the artifacts.
 
     It has no host: a page then links to the report on its own server, on any port and through any tunnel.
     """

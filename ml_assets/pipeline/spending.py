@@ -78,6 +78,11 @@ class Attempts:
         workers = (int(event.values["world_size"]) for event in self._in_order())
         return sum(count * took for count, took in zip(workers, self._seconds_of_each(), strict=True))
 
+    @property
+    def device(self) -> str:
+        """Device of the workers of the newest attempt, `cpu` or `cuda`; empty if none reported it."""
+        return "".join(str(event.values.get("device", "")) for event in self._in_order()[-1:])
+
     def _in_order(self) -> list[TrainingEvent]:
         """Return the start of each attempt, oldest first."""
         return sorted(self._started.values(), key=lambda event: event.time)

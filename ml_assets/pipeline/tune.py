@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ml_assets.pipeline.chosen import store_result
+from ml_assets.pipeline.chosen import REPORT, RESULT, store_result
 from ml_assets.pipeline.identity import settings_digest
 from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.live import TrainingPage
@@ -31,6 +31,7 @@ from ml_assets.tables.refusal import BuildRefused
 from ml_assets.tuning.choice import Choice, in_words
 from ml_assets.tuning.spec import TuningSection
 from ml_assets.tuning.study import BegunTrial, Study
+from ml_assets.tuning.study_report import StudyReport, render
 from ml_assets.tuning.study_result import StudyResult, TrialOutcome, spent_on
 from resources.job.errors import (
     AttemptsExhausted,
@@ -41,7 +42,7 @@ from resources.job.errors import (
     OutOfMemory,
 )
 from resources.job.events import TrainingEvent, read_events, training_folder_name
-from resources.mlflow_client import TrackerUnavailable
+from resources.mlflow_client import TrackerUnavailable, page_of
 from resources.platform import Platform
 from resources.tracker import RunFacts
 from resources.words import counted
@@ -70,6 +71,17 @@ class TrialPaused(BaseException):
         self.epoch, self.validation_loss = epoch, validation_loss
 
 
+@dataclass(frozen=True, kw_only=True)
+class StoredStudy:
+    """Finished study whose result is stored."""
+
+    report: StudyReport
+    folder: str
+    """Name of the folder of document and report among the artifacts."""
+    address: str
+    """Address of that folder."""
+
+
 class StudyPage(Protocol):
     """Page on which people follow a study while it runs."""
 
@@ -91,8 +103,8 @@ def run_study(
     *,
     run_id: str,
     resources: Mapping[str, Any],
-) -> tuple[StudyResult, str]:
-    """Run the trials that the study on the newest window lacks; return its result, and the address of its document.
+) -> StoredStudy:
+    """Run the trials that the study on the newest window lacks; store its result and its report.
 
     Trials train on the training rows of the snapshot and are compared by its validation rows; no trial reads the
     holdout. A study that was stopped continues: same snapshot, space, sampler, declared values and code are the same
@@ -151,7 +163,31 @@ def run_study(
             )
         best = result.chosen
         tracked.log({"best_validation_loss": best.validation_loss or 0.0, "best_trial": best.number}, 0)
-    return result, store_result(platform, result)
+    report = StudyReport(
+        result=result,
+        space=tuning.space,
+        importance=study.importances(),
+        lineage=_lineage(platform, result, parent, run_id),
+    )
+    folder = store_result(platform, result, render(report))
+    if parent:
+        with suppress(TrackerUnavailable):
+            for file in (REPORT, RESULT):
+                platform.tracker.attach(parent, platform.artifacts.folder(folder) / file)
+    return StoredStudy(report=report, folder=folder, address=platform.artifacts.address(folder))
+
+
+def _lineage(platform: Platform, result: StudyResult, parent: str, run_id: str) -> dict[str, str]:
+    window = result.window
+    return {
+        "result": result.digest,
+        "study": result.study,
+        "name in Optuna": result.name,
+        "lake commit": platform.lake.commit_url(window.commit) or window.commit,
+        "snapshot": result.snapshot,
+        "MLflow run": (page_of(platform.tracker.uri, f"runs/{parent}") or parent) if parent else "–",
+        "Dagster run": run_url(platform.settings.ui_url, run_id),
+    }
 
 
 def study_digest(frozen: TrainingSet, tuning: TuningSection) -> str:
@@ -267,7 +303,8 @@ class _Trials:
             why = f"{type(error).__name__}: {error}"
             return TrialOutcome(**common, **_cost(self.platform, training_set), state="failed", why=why)
         result = trained.result
-        cost: dict[str, Any] = {"seconds": result.seconds, "worker_seconds": result.worker_seconds}
+        cost = _cost(self.platform, training_set)
+        cost |= {"seconds": result.seconds, "worker_seconds": result.worker_seconds}
         if not math.isfinite(result.best_validation_loss):
             why = f"its validation loss was {result.best_validation_loss:g}"
             return TrialOutcome(**common, **cost, state="failed", why=why)
@@ -288,9 +325,13 @@ def _epochs(platform: Platform, training_set: TrainingSet) -> list[int]:
 
 
 def _cost(platform: Platform, training_set: TrainingSet) -> dict[str, Any]:
-    """Return the seconds that a training without a result took, from its workers' reports."""
+    """Return the seconds that a training took so far, and the device of its workers, from their reports."""
     attempts = Attempts.of(_events(platform, training_set))
-    return {"seconds": attempts.seconds, "worker_seconds": attempts.worker_seconds}
+    return {
+        "seconds": attempts.seconds,
+        "worker_seconds": attempts.worker_seconds,
+        "device": attempts.device,
+    }
 
 
 def _events(platform: Platform, training_set: TrainingSet) -> list[TrainingEvent]:

@@ -16,6 +16,7 @@ Axes = Any
 Draw = Callable[[Axes], None]
 """Draws one picture."""
 Form = Literal["png", "svg"]
+_COLOURS = 64
 SIZE = (4.2, 3.3)
 """Width and height of a picture in inches; a PNG has 100 pixels an inch."""
 
@@ -53,7 +54,17 @@ def encoded(draw: Draw, form: Form, size: tuple[float, float] = SIZE) -> str:
         buffer = io.BytesIO()
         # No creation date, so that equal drawings give equal files.
         figure.savefig(buffer, format=form, dpi=100, metadata={"Date": None} if form == "svg" else None)
-    return base64.b64encode(buffer.getvalue()).decode()
+    drawn = buffer.getvalue() if form == "svg" else _few_colours(buffer)
+    return base64.b64encode(drawn).decode()
+
+
+def _few_colours(png: io.BytesIO) -> bytes:
+    """Return the PNG with a palette, a third of the size: the metadata of an asset holds it."""
+    from PIL import Image
+
+    small = io.BytesIO()
+    Image.open(png).convert("RGB").quantize(_COLOURS).save(small, format="png", optimize=True)
+    return small.getvalue()
 
 
 def as_markdown(pngs: Mapping[str, str]) -> list[str]:

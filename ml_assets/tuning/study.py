@@ -10,10 +10,11 @@ import json
 import uuid
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from ml_assets.tuning.budget import covered_seconds
+from ml_assets.tuning.importance import MeasuredTrial, importances
 from ml_assets.tuning.spec import Choices, FloatRange, IntRange, Scalar, TuningSection
 from ml_assets.tuning.study_result import METRIC, TrialOutcome
 
@@ -140,8 +141,29 @@ class Study:
     def outcomes(self) -> list[TrialOutcome]:
         """Return the ends of all trials, by number."""
         ended = [one for one in self._trials() if one.state.is_finished() and _OUTCOME in one.user_attrs]
-        found = [TrialOutcome(**json.loads(one.user_attrs[_OUTCOME])) for one in ended]
+        found = [
+            replace(
+                TrialOutcome(**json.loads(one.user_attrs[_OUTCOME])),
+                curve=tuple(sorted(one.intermediate_values.items())),
+            )
+            for one in ended
+        ]
         return sorted(found, key=lambda one: one.number)
+
+    def importances(self) -> dict[str, float]:
+        """Return parameter → its share of the importance for a low loss, largest first; empty for few trials."""
+        drawn = {one.user_attrs[_NUMBER]: one for one in self._trials() if _NUMBER in one.user_attrs}
+        return importances(
+            [
+                MeasuredTrial(
+                    parameters=drawn[one.number].params,
+                    distributions=drawn[one.number].distributions,
+                    loss=one.validation_loss,
+                )
+                for one in self.outcomes()
+                if one.validation_loss is not None
+            ]
+        )
 
     def _trials(self) -> "list[FrozenTrial]":
         return self._study.get_trials(deepcopy=False)

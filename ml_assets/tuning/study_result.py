@@ -43,10 +43,14 @@ class TrialOutcome:
     """Wall time of the training loop, over all attempts."""
     worker_seconds: float = 0.0
     """Seconds of all workers, over all attempts."""
+    device: str = ""
+    """Device of the workers, `cpu` or `cuda`; empty if they never started."""
     mlflow_run: str = ""
     """Id of the trial's run in MLflow."""
     why: str = ""
     """Reason of a failure; empty for a finished trial."""
+    curve: Sequence[tuple[int, float]] = field(default=(), hash=False)
+    """Epoch and lowest validation loss up to it, for each epoch with which the pruner compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +97,12 @@ class StudyResult:
 
     @property
     def because(self) -> str:
-        """Return the reason of the choice in one sentence."""
+        """Return the reason of the choice, and the chosen values, in one sentence."""
+        return f"{self.reason}: {in_words(self.chosen.parameters)}"
+
+    @property
+    def reason(self) -> str:
+        """Return the reason of the choice without the chosen values."""
         best, *others = self.finished
         among = f"of {counted(len(others) + 1, 'finished trial')}"
         next_best = f"; next is trial {others[0].number} with {_loss(others[0]):.6g}" if others else ""
@@ -103,8 +112,7 @@ class StudyResult:
         )
         lost += f"; {self.stopped}" if self.stopped else ""
         return (
-            f"trial {best.number} has the lowest validation loss, {_loss(best):.6g}, {among}{next_best}{lost}: "
-            f"{in_words(best.parameters)}"
+            f"trial {best.number} has the lowest validation loss, {_loss(best):.6g}, {among}{next_best}{lost}"
         )
 
     @property
@@ -137,13 +145,18 @@ class StudyResult:
         facts: dict[str, Any] = json.loads(text)
         del facts["chosen"], facts["because"]
         facts["window"] = TrainedOn(**facts["window"])
-        facts["trials"] = tuple(TrialOutcome(**one) for one in facts["trials"])
+        facts["trials"] = tuple(_trial(one) for one in facts["trials"])
         return cls(**facts)
 
 
 def spent_on(seconds: float, trials: Iterable[TrialOutcome]) -> Spent:
     """Return the cost of a study that ran for `seconds` of wall time and of whose trials these ended."""
     return Spent(hours=seconds / 3600, worker_hours=sum(one.worker_seconds for one in trials) / 3600)
+
+
+def _trial(facts: Mapping[str, Any]) -> TrialOutcome:
+    exact: dict[str, Any] = {"curve": tuple((epoch, loss) for epoch, loss in facts["curve"])}
+    return TrialOutcome(**{**facts, **exact})
 
 
 def _loss(trial: TrialOutcome) -> float:

@@ -1,5 +1,6 @@
 """A model is chosen: a study whose process is killed continues, its values are trained, a rejected day blocks both."""
 
+import json
 import os
 import re
 import signal
@@ -184,6 +185,16 @@ def test_a_killed_study_continues_and_its_values_are_trained(ready: Installation
     assert [row["result"] for row in rows] == ["chosen" if row is best else "finished" for row in rows]
     assert facts["chosen"] == {"hyperparameters.start": best["hyperparameters.start"]}
     assert facts["chosen because"].startswith(f"trial {best['trial']} has the lowest validation loss, ")
+    assert facts["report"] == f"/studies/local/{MODEL}/{facts['study_result'][:12]}/report.html"
+    page = Path(facts["report_file"].removeprefix("file://")).read_text()
+    assert f"Trial {best['trial']} is chosen" in page
+    assert facts["summary"].count("](data:image/png;base64,") == page.count("data:image/svg+xml;base64,") == 3
+    document = json.loads(Path(facts["document"].removeprefix("file://")).read_text())
+    for row, trial in zip(rows, document["trials"], strict=True):
+        epochs, losses = zip(*trial["curve"], strict=True)
+        assert epochs == tuple(range(1, row["epochs"] + 1))
+        assert min(losses) == trial["validation_loss"]
+        assert trial["device"] == "cpu"
     trained = {job.hyperparameters["start"]: folder for folder, job in _trainings(ready).items()}
     assert sorted(trained) == STARTS
     results = {start: TrainingResult.read(folder / RESULT) for start, folder in trained.items()}
