@@ -21,7 +21,7 @@ from ml_assets.evaluation.spec import OwnMetricSection
 
 Groups = npt.NDArray[Any]
 _TRIED = 300
-"""Rows on which a function is tried before it measures."""
+"""Rows, spread over the holdout, on which a function is tried before it measures."""
 _ROUNDING = 1e-6
 
 
@@ -54,7 +54,7 @@ class OwnMetric:
             return math.nan
         who = f"metric {self.facts.name} ({self.declared.function})"
         try:
-            found = self.function(y, p, group, weight)
+            found = self.function(*(_read_only(one) for one in (y, p, group, weight)))
         except Exception as error:  # it is the user's code
             raise EvaluationInputError(
                 f"{who} failed on {len(y)} rows: {type(error).__name__}: {error}. Return NaN for rows on which it is "
@@ -66,7 +66,7 @@ class OwnMetric:
 
     def require_weights(self, y: Vector, p: Vector, group: Groups) -> None:
         """Raise `EvaluationInputError` if the function ignores `weight`: its intervals would have no width."""
-        few = slice(0, _TRIED)
+        few = np.unique(np.linspace(0, len(y) - 1, _TRIED).round().astype(np.intp))
         y, p, group = y[few], p[few], group[few]
         times = np.arange(len(y)) % 3
         weighted = self.value(y, p, group, times.astype(np.float64))
@@ -87,3 +87,10 @@ class OwnMetric:
             return np.array([self.value(y, p, group, drawn[blocks]) for drawn in counts])
 
         return value
+
+
+def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a view that the function cannot write to: `label -= prediction` would spoil all calls after it."""
+    view = values.view()
+    view.flags.writeable = False
+    return view

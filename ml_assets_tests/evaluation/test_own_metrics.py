@@ -92,6 +92,8 @@ def test_a_slice_without_a_value_is_undecided_by_name() -> None:
     [
         (lambda label, prediction, group, weight: float(np.abs(label - prediction).mean()), "gives .* for rows with w"),
         (lambda label, prediction, group, weight: 1 / 0, "failed on 300 rows: ZeroDivisionError: division by zero"),
+        (lambda label, prediction, group, weight: float(np.ravel(label).__isub__(prediction).mean()),
+         "failed on 300 rows: ValueError: output array is read-only"),
         (lambda label, prediction, group, weight: label, "returned ndarray: return one number"),
     ],
 )  # fmt: skip
