@@ -92,6 +92,18 @@ def test_scaffolds_of_two_names_live_side_by_side(sandbox: DefsFolderSandbox) ->
         assert graph.get(key_of(reader)).parent_keys == {key_of("datasets/parcels")}
 
 
+def test_the_commented_study_of_a_scaffold_can_be_declared(sandbox: DefsFolderSandbox) -> None:
+    file = sandbox.scaffold_component(TrainingPipeline, "bike_trips") / "defs.yaml"
+    hint, *section = re.findall(r"^  # (.*)$", file.read_text(), re.MULTILINE)
+    assert hint.endswith("ml-assets launch bike_trips/hyperparameters")
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("  # ")]
+    file.write_text("\n".join([*lines, *(f"  {line}" for line in section), ""]))
+    with loaded(sandbox) as components:
+        tuning = spec_of(components, TrainingPipeline).tuning
+    assert tuning is not None
+    assert list(tuning.space.dimensions) == ["hyperparameters.hidden", "training.learning_rate"]
+
+
 @pytest.mark.parametrize("component", [Dataset, FeatureTable, TrainingPipeline])
 def test_scaffolded_modules_are_in_the_style_of_the_house(
     sandbox: DefsFolderSandbox, component: type[SpecComponent]
