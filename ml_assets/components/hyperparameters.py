@@ -135,6 +135,7 @@ def _shown(stored: StoredStudy, platform: Platform) -> dict[str, Any]:
         "best validation loss": readable(best.validation_loss),
         "trials": table_of(rows),
         **_saved(result),
+        **({"new study": result.differs} if result.differs else {}),
         "partition": result.partition,
         **({"stopped": result.stopped} if result.stopped else {}),
         "hours": readable(result.spent.hours),

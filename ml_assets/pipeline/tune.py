@@ -29,8 +29,9 @@ from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.refusal import BuildRefused
 from ml_assets.tuning.choice import Choice, in_words
+from ml_assets.tuning.conditional import Conditional
 from ml_assets.tuning.spec import TuningSection
-from ml_assets.tuning.study import BegunTrial, Study
+from ml_assets.tuning.study import BegunTrial, Study, StudyFacts
 from ml_assets.tuning.study_report import StudyReport, render
 from ml_assets.tuning.study_result import StudyResult, TrialOutcome, spent_on
 from resources.job.errors import (
@@ -116,10 +117,24 @@ def run_study(
     frozen, _ = take_snapshot(spec, platform, partition, validated, run_id)
     digest = study_digest(frozen, tuning)
     name = f"{spec.name}-{digest[:12]}"
-    facts = {"model": spec.name, "partition": partition, "snapshot": frozen.job.snapshot_digest}
+    facts = StudyFacts(
+        model=spec.name,
+        partition=partition,
+        snapshot=frozen.job.snapshot_digest,
+        decided_by=decided_by(frozen, tuning),
+    )
     with platform.ledger.turn("studies"):  # processes that create the tables or the study together would fail
-        study = Study(platform.studies, name, tuning, spec.seed, facts, _most_epochs(spec, tuning))
+        study = Study(
+            platform.studies,
+            name,
+            tuning,
+            spec.seed,
+            facts,
+            _most_epochs(spec, tuning),
+        )
     page.info(f"study {name} on {len(keys)} partitions up to {partition}: {tuning.trials} trials at most")
+    if study.differs:
+        page.info(f"study {name}: {study.differs}")
     with platform.tracker.start(_tracking_facts(spec, platform, frozen, digest, tuning)) as tracked:
         parent = ""
         with suppress(TrackerUnavailable):
@@ -149,6 +164,7 @@ def run_study(
             trials=tuple(study.outcomes()),
             seconds=study.seconds,
             stopped=_stopped(is_spent, study),
+            differs=study.differs,
         )
         if result.stopped:
             page.info(
@@ -199,6 +215,28 @@ def study_digest(frozen: TrainingSet, tuning: TuningSection) -> str:
         "pruner": tuning.pruner,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def decided_by(frozen: TrainingSet, tuning: TuningSection) -> dict[str, str]:
+    """Return the parts of `study_digest` for people: name → value."""
+    job = dataclasses.asdict(frozen.job) | {"settings": frozen.job.settings.identity}
+    parts = {"hyperparameters": "model.hyperparameters", "settings": "training", "packages": "package"}
+    return {
+        **{f"space {name}": _as_written(one) for name, one in tuning.space.dimensions.items()},
+        "sampler": tuning.sampler,
+        "pruner": tuning.pruner,
+        **{f"{parts[part]} {name}": f"{value}" for part in parts for name, value in job[part].items()},
+        **{
+            name: f"{value}"
+            for name, value in job.items()
+            if name not in (*parts, "snapshot", "platform_text")
+        },
+    }
+
+
+def _as_written(values: Conditional) -> str:
+    """Return the values of a parameter as a file has them: `{kind: int, low: 8, high: 128}`."""
+    return values.model_dump_json(exclude_unset=True).replace('"', "").replace(":", ": ").replace(",", ", ")
 
 
 def _spent_says(tuning: TuningSection, study: Study) -> str:

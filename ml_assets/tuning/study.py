@@ -14,18 +14,23 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from ml_assets.tuning.budget import covered_seconds
+from ml_assets.tuning.difference import difference
 from ml_assets.tuning.importance import MeasuredTrial, importances
 from ml_assets.tuning.spec import Choices, FloatRange, IntRange, Scalar, TuningSection
 from ml_assets.tuning.study_result import METRIC, TrialOutcome
+from resources.words import counted
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
     from optuna.storages import BaseStorage
+    from optuna.study import StudySummary
     from optuna.trial import FrozenTrial, Trial
 
 _NUMBER, _OUTCOME = "number", "outcome"
 """User attributes of a trial in the storage: its number in the study, and how it ended."""
+_DIFFERS = "differs"
+"""User attribute of a study: its difference from the model's study before."""
 _RAN = "ran/"
 """Prefix of the user attributes of a study, one a launch: when it began its first trial, and its last sign of life."""
 
@@ -42,6 +47,18 @@ class BegunTrial:
     """Number in Optuna's storage, which also counts trials without values."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class StudyFacts:
+    """Facts of a study, kept as its user attributes."""
+
+    model: str
+    partition: str
+    snapshot: str
+    """Digest."""
+    decided_by: Mapping[str, str]
+    """All that makes it another study than one before, for people: name → value."""
+
+
 class Study:
     """Study with a name. Several processes may continue it at once if they call `next` one after the other."""
 
@@ -51,7 +68,7 @@ class Study:
         name: str,
         section: TuningSection,
         seed: int,
-        facts: Mapping[str, str],
+        facts: StudyFacts,
         most_epochs: int,
     ) -> None:
         """Open the study `name`, or create it with `facts` as its attributes.
@@ -69,8 +86,13 @@ class Study:
             pruner=_pruner(section, most_epochs),
         )
         self._id = storage.get_study_id_from_name(name)
-        for key, value in {**facts, "metric": METRIC}.items():
-            self._study.set_user_attr(key, value)
+        known = self._study.user_attrs
+        if _DIFFERS not in known:
+            before = _newest_before(storage, name, facts.model)
+            self._study.set_user_attr(_DIFFERS, "" if before is None else _differs(before, facts))
+        for key, value in {**asdict(facts), "metric": METRIC, "trials": self.most}.items():
+            if known.get(key) != value:
+                self._study.set_user_attr(key, value)
         self._launch, self._ran_from = f"{_RAN}{uuid.uuid4().hex}", 0.0
 
     def next(self, *, may_begin: bool = True) -> BegunTrial | None:
@@ -120,6 +142,11 @@ class Study:
         else:
             state = TrialState.PRUNED if outcome.state == "paused" else TrialState.FAIL
             self._study.tell(trial.in_storage, state=state, skip_if_finished=True)
+
+    @property
+    def differs(self) -> str:
+        """Difference from the model's study before this one, in a sentence; empty for its first study."""
+        return self._study.user_attrs[_DIFFERS]
 
     @property
     def most(self) -> int:
@@ -187,6 +214,33 @@ class Study:
                     return samplers.GPSampler(seed=seed)
                 case "QMCSampler":  # one sequence for the whole study, at a place that the storage counts
                     return samplers.QMCSampler(seed=self._seed % 2**32, scramble=True)
+
+
+def _newest_before(storage: "BaseStorage", name: str, model: str) -> "StudySummary | None":
+    """Return the newest other study of the model that has begun a trial."""
+    import optuna
+
+    others = [
+        one
+        for one in optuna.get_all_study_summaries(storage, include_best_trial=False)
+        if one.user_attrs.get("model") == model and one.study_name != name and one.datetime_start is not None
+    ]
+    return max(
+        others, key=lambda one: one.datetime_start.timestamp() if one.datetime_start else 0.0, default=None
+    )
+
+
+def _differs(before: "StudySummary", facts: StudyFacts) -> str:
+    """Return how the study before differs, and whether trials of it are left."""
+    known = before.user_attrs
+    changes = difference(known["decided_by"], facts.decided_by)
+    said = f"it differs from study {before.study_name}: {changes}"
+    if before.n_trials >= known["trials"]:
+        return said
+    return (
+        f"{said}. That study stays as it is, with {before.n_trials} of {counted(known['trials'], 'trial')}, and "
+        "continues when nothing differs from it"
+    )
 
 
 def _pruner(section: TuningSection, most_epochs: int) -> "BasePruner":

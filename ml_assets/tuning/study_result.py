@@ -76,6 +76,8 @@ class StudyResult:
     """Wall time in which the study ran trials, over all launches."""
     stopped: str = ""
     """Reason for which it began fewer trials than declared; empty if it began all."""
+    differs: str = ""
+    """Difference from the model's study before, in a sentence; empty for its first study."""
     metric: str = METRIC
     direction: str = "minimize"
 

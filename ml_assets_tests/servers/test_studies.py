@@ -5,7 +5,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from ml_assets.tuning.spec import TuningSection
-from ml_assets.tuning.study import Study
+from ml_assets.tuning.study import Study, StudyFacts
 from ml_assets.tuning.study_result import TrialOutcome
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.platform import Platform
@@ -15,13 +15,14 @@ from resources.studies import SCHEMA
 SECTION = TuningSection.model_validate(
     {"space": {"training": {"learning_rate": {"kind": "float", "low": 1e-4, "high": 0.1}}}, "trials": 2}
 )
+FACTS = StudyFacts(model="shop", partition="2024-01-20", snapshot="2" * 64, decided_by={})
 
 
 def _study(settings: Settings) -> Study:
     """Open the study as another process does."""
     platform = Platform(settings)
     with platform.ledger.turn("studies"):
-        return Study(platform.studies, "shop-1", SECTION, 7, {"model": "shop"}, 3)
+        return Study(platform.studies, "shop-1", SECTION, 7, FACTS, 3)
 
 
 def test_a_study_continues_beside_the_ledger(servers: RunningServers, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from optuna.storages import RDBStorage
 
 from ml_assets.tuning.spec import TuningSection
-from ml_assets.tuning.study import BegunTrial, Study
+from ml_assets.tuning.study import BegunTrial, Study, StudyFacts
 from ml_assets.tuning.study_result import StudyResult, TrialOutcome
 from resources.addresses import Address
 from resources.ledger import TrainedOn
@@ -35,6 +35,7 @@ GRID: dict[str, Any] = {
     "training": {"category_dropout": {"kind": "float", "low": 0.0, "high": 0.1, "step": 0.1} | FEW},
 }
 EPOCHS = 9
+FACTS = StudyFacts(model="shop", partition="2024-01-20", snapshot="2" * 64, decided_by={"sampler": "tpe"})
 SAMPLERS = ["random", "tpe", "GPSampler", "QMCSampler", "grid"]
 
 
@@ -45,7 +46,7 @@ def _section(sampler: str, trials: int = 6) -> TuningSection:
 
 def _study(storage: RDBStorage, section: TuningSection, name: str) -> Study:
     """Open the study as a new process does."""
-    return Study(storage, name, section, 7, {"model": "shop"}, EPOCHS)
+    return Study(storage, name, section, 7, FACTS, EPOCHS)
 
 
 def _ended(trial: BegunTrial) -> TrialOutcome:
@@ -116,8 +117,32 @@ def test_more_trials_continue_the_same_study(storage: RDBStorage) -> None:
     assert _outcomes(storage, _section("tpe", 3), "more") == more
 
 
+def test_a_new_study_names_what_changed_since_the_one_before(other_storage: RDBStorage) -> None:
+    """Also of a study that still has trials to begin, and for each process that continues the new one."""
+
+    def opened(name: str, **decided_by: str) -> Study:
+        facts = dataclasses.replace(FACTS, model="change", decided_by={"sampler": "random"} | decided_by)
+        return Study(other_storage, name, _section("random", 3), 7, facts, EPOCHS)
+
+    rate = "{kind: float, low: 0.001, high: 0.1}"
+    first = opened("before", partition="2024-01-20", **{"space training.learning_rate": rate})
+    assert first.differs == ""
+    begun = first.next()
+    for _ in range(2):
+        wider = {"space training.learning_rate": rate.replace("0.1", "0.5"), "snapshot_digest": "ab" * 32}
+        assert opened("after", partition="2024-01-20", **wider).differs == (
+            "it differs from study before: space training.learning_rate changed from "
+            "{kind: float, low: 0.001, high: 0.1} to {kind: float, low: 0.001, high: 0.5}; snapshot_digest is new "
+            "(abababababab). That study stays as it is, with 1 of 3 trials, and continues when nothing differs from it"
+        )
+    again = opened("before", partition="2024-01-20", **{"space training.learning_rate": rate})
+    assert (again.differs, again.next()) == ("", begun)
+
+
 def test_another_seed_draws_other_values(storage: RDBStorage) -> None:
-    drawn = [Study(storage, f"seed-{seed}", _section("random"), seed, {}, EPOCHS).next() for seed in (1, 2)]
+    drawn = [
+        Study(storage, f"seed-{seed}", _section("random"), seed, FACTS, EPOCHS).next() for seed in (1, 2)
+    ]
     first, second = (one.parameters for one in drawn if one is not None)
     assert first != second
 
