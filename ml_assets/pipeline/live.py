@@ -48,6 +48,18 @@ class TrainingPage(Protocol):
         ...
 
 
+class StudyPage(Protocol):
+    """Page on which people follow a study while it runs."""
+
+    def info(self, text: str) -> None:
+        """Show a message."""
+        ...
+
+    def of_trial(self, number: int) -> TrainingPage:
+        """Return the page of one trial."""
+        ...
+
+
 class LiveReport:
     """Live report of a training: at most one observation per second, every point to the tracker."""
 

@@ -1,4 +1,4 @@
-"""Study of a model: its window, its trials one after the other, and its result.
+"""Study of a model: its window, its trials, and its result.
 
 Each trial is a training like any other, by the same launcher. Here: the window to search on, the job of each trial, and
 what a failed trial means. Not here: the choice of values (`tuning.study`), the use of the result (`chosen`).
@@ -9,15 +9,17 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from ml_assets.pipeline.chosen import REPORT, RESULT, store_result
 from ml_assets.pipeline.identity import settings_digest
 from ml_assets.pipeline.links import run_url
-from ml_assets.pipeline.live import TrainingPage
+from ml_assets.pipeline.live import StudyPage
+from ml_assets.pipeline.side_by_side import LedPage, SideBySide
 from ml_assets.pipeline.snapshot import take_snapshot
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.spending import Attempts
@@ -28,6 +30,7 @@ from ml_assets.tables.cadence import KeyRefused
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.refusal import BuildRefused
+from ml_assets.tuning.budget import BudgetSection
 from ml_assets.tuning.choice import Choice, in_words
 from ml_assets.tuning.conditional import Conditional
 from ml_assets.tuning.spec import TuningSection
@@ -83,18 +86,6 @@ class StoredStudy:
     """Address of that folder."""
 
 
-class StudyPage(Protocol):
-    """Page on which people follow a study while it runs."""
-
-    def info(self, text: str) -> None:
-        """Show a message."""
-        ...
-
-    def of_trial(self, number: int) -> TrainingPage:
-        """Return the page of one trial."""
-        ...
-
-
 def run_study(
     spec: PipelineSpec,
     tuning: TuningSection,
@@ -139,18 +130,10 @@ def run_study(
         parent = ""
         with suppress(TrackerUnavailable):
             parent = tracked.run_id
-        trials = _Trials(spec, platform, frozen, digest, study, page, parent, run_id, resources)
-        while True:
-            is_spent = _spent_says(tuning, study)
-            with platform.ledger.turn(f"studies/{name}"):
-                trial = study.next(may_begin=not is_spent)
-            if trial is None:
-                break
-            study.note_alive(time.time())
-            outcome = trials.train(trial)
-            study.end(trial, outcome)
-            study.note_alive(time.time())
-            page.info(_said(outcome))
+        side: SideBySide[TrialOutcome] = SideBySide(tuning.parallel_trials)
+        led = LedPage(page, side)
+        trials = _Trials(spec, platform, frozen, digest, study, led, parent, run_id, resources, tuning.budget)
+        side.run(trials.begin, trials.end)
         require_nothing_rejected_since(platform, frozen)
         result = StudyResult(
             study=digest,
@@ -163,7 +146,7 @@ def run_study(
             pruner=tuning.pruner,
             trials=tuple(study.outcomes()),
             seconds=study.seconds,
-            stopped=_stopped(is_spent, study),
+            stopped=_stopped(trials.spent_says(), study),
             differs=study.differs,
         )
         if result.stopped:
@@ -239,13 +222,6 @@ def _as_written(values: Conditional) -> str:
     return values.model_dump_json(exclude_unset=True).replace('"', "").replace(":", ": ").replace(",", ", ")
 
 
-def _spent_says(tuning: TuningSection, study: Study) -> str:
-    """Return the spent part of the study's budget in words; empty if it may begin another trial."""
-    if tuning.budget is None:
-        return ""
-    return tuning.budget.spent_says(spent_on(study.seconds, study.outcomes()))
-
-
 def _stopped(is_spent: str, study: Study) -> str:
     """Return the reason for which an ended study has fewer trials than declared; empty if it has all."""
     left = study.most - len(study.outcomes())
@@ -294,6 +270,34 @@ class _Trials:
     """Id of the study's run in MLflow; empty if MLflow was away."""
     run_id: str
     resources: Mapping[str, Any]
+    budget: BudgetSection | None
+    running: dict[int, BegunTrial] = field(default_factory=dict[int, BegunTrial])
+    """Number → trial that this process trains now."""
+
+    def begin(self) -> Callable[[], TrialOutcome] | None:
+        """Return the training of the next trial; None if the study is complete but for the running trials."""
+        may_begin = not self.spent_says()
+        with self.platform.ledger.turn(f"studies/{self.study.name}"):
+            trial = self.study.next(may_begin=may_begin, besides=self.running)
+        if trial is None:
+            return None
+        self.study.note_alive(time.time())
+        self.running[trial.number] = trial
+        return partial(self.train, trial)
+
+    def end(self, outcome: TrialOutcome) -> None:
+        """Record the end of a running trial."""
+        self.study.end(self.running.pop(outcome.number), outcome)
+        self.study.note_alive(time.time())
+        self.page.info(_said(outcome))
+
+    def spent_says(self) -> str:
+        """Return the spent part of the study's budget in words; empty if it may begin another trial."""
+        if self.budget is None:
+            return ""
+        sets = [trial_set(self.spec, self.frozen, self.digest, trial) for trial in self.running.values()]
+        running = sum(Attempts.of(_events(self.platform, one)).worker_seconds for one in sets)
+        return self.budget.spent_says(spent_on(self.study.seconds, self.study.outcomes(), running))
 
     def train(self, trial: BegunTrial) -> TrialOutcome:
         """Train one trial, or continue it; return its end. Raises failures that are not of its values."""

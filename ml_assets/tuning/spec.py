@@ -197,6 +197,8 @@ class TuningSection(Section):
     `hyperband`: groups of trials that are thinned to a third, each from another epoch on."""
     trials: int = Field(ge=1, le=MOST_TRIALS)
     """Largest number of trials, each a training."""
+    parallel_trials: int = Field(default=1, ge=1, le=100)
+    """Number of trials that train at the same time, each with all workers of the pipeline."""
     budget: BudgetSection | None = None
     """Hours after which the study begins no further trial, and chooses among the finished ones. Not given: no limit."""
 

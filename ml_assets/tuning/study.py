@@ -9,7 +9,7 @@ import hashlib
 import json
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -85,6 +85,7 @@ class Study:
             load_if_exists=True,
             pruner=_pruner(section, most_epochs),
         )
+        self.name = name
         self._id = storage.get_study_id_from_name(name)
         known = self._study.user_attrs
         if _DIFFERS not in known:
@@ -95,17 +96,23 @@ class Study:
                 self._study.set_user_attr(key, value)
         self._launch, self._ran_from = f"{_RAN}{uuid.uuid4().hex}", 0.0
 
-    def next(self, *, may_begin: bool = True) -> BegunTrial | None:
-        """Return a trial that did not end; else begin another, if `may_begin`. None if all begun trials ended."""
+    def next(self, *, may_begin: bool = True, besides: Container[int | None] = ()) -> BegunTrial | None:
+        """Return a trial that did not end; else begin another, if `may_begin`. None if there is none.
+
+        `besides`: numbers of the trials that the caller runs already.
+        """
         from optuna.trial import TrialState
 
         begun = 0
         for one in self._trials():
-            begun += _NUMBER in one.user_attrs
-            if one.state == TrialState.RUNNING and _NUMBER in one.user_attrs:
+            number = one.user_attrs.get(_NUMBER)
+            begun += number is not None
+            if one.state != TrialState.RUNNING or number in besides:
+                continue
+            if number is not None:
                 return _begun(one)
-            if one.state == TrialState.RUNNING:  # a kill before it had all its values: it never trained
-                self._study.tell(one.number, state=TrialState.FAIL)
+            # A kill before it had all its values: it never trained.
+            self._study.tell(one.number, state=TrialState.FAIL)
         combinations = list(self._section.space.points) if self._section.sampler == "grid" else None
         if not may_begin or begun >= self.most:
             return None
@@ -209,7 +216,8 @@ class Study:
                 case "grid" | "random":
                     return samplers.RandomSampler(seed=seed)
                 case "tpe":
-                    return samplers.TPESampler(seed=seed)
+                    # Among trials side by side, the running ones count as bad, so that none is drawn twice.
+                    return samplers.TPESampler(seed=seed, constant_liar=self._section.parallel_trials > 1)
                 case "GPSampler":
                     return samplers.GPSampler(seed=seed)
                 case "QMCSampler":  # one sequence for the whole study, at a place that the storage counts

@@ -151,9 +151,13 @@ class StudyResult:
         return cls(**facts)
 
 
-def spent_on(seconds: float, trials: Iterable[TrialOutcome]) -> Spent:
-    """Return the cost of a study that ran for `seconds` of wall time and of whose trials these ended."""
-    return Spent(hours=seconds / 3600, worker_hours=sum(one.worker_seconds for one in trials) / 3600)
+def spent_on(seconds: float, trials: Iterable[TrialOutcome], running: float = 0.0) -> Spent:
+    """Return the cost of a study that ran for `seconds` of wall time and of whose trials these ended.
+
+    `running`: seconds so far of the workers of all other trials.
+    """
+    worked = running + sum(one.worker_seconds for one in trials)
+    return Spent(hours=seconds / 3600, worker_hours=worked / 3600)
 
 
 def _trial(facts: Mapping[str, Any]) -> TrialOutcome:

@@ -1,0 +1,133 @@
+"""Trainings side by side: each in a thread of this process, all led by the thread that called.
+
+The leader begins the work, takes its results and speaks to the page: Dagster's page and signals belong to one thread.
+A training follows its workers in its thread, which an exception ends, as Ctrl-C would. Not here: the work (`tune`).
+"""
+
+import ctypes
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Generic, TypeVar
+
+from ml_assets.pipeline.live import StudyPage, TrainingPage
+
+Result = TypeVar("Result")
+_POLL_SECONDS = 0.5
+"""Longest wait of the leader before it notices Ctrl-C, which may arrive without waking it."""
+
+
+class StoppedWithOthers(BaseException):
+    """The study ended while this training ran: its workers save a checkpoint and end.
+
+    Not an `Exception`, so that MLflow shows the run as KILLED, which may go on, not as FAILED.
+    """
+
+
+class SideBySide(Generic[Result]):
+    """Up to `most` pieces of work at once. With 1, the work runs in the caller's thread."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._leader = threading.current_thread()
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._running: set[threading.Thread] = set()
+
+    def run(
+        self, next_work: Callable[[], Callable[[], Result] | None], done: Callable[[Result], None]
+    ) -> None:
+        """Begin work until `next_work` returns None and all work has ended. Pass each result to `done`.
+
+        Both are called in this thread, one call at a time. `next_work` is called again after each result. If one of
+        them, or a piece of work, raises, or a signal interrupts this thread, all other work is stopped at once, each
+        piece by `StoppedWithOthers` in its thread; the exception is raised again after all threads have ended.
+        """
+        try:
+            while True:
+                while len(self._running) < self._most and (work := next_work()) is not None:
+                    if self._most == 1:
+                        done(work())
+                    else:
+                        self._start(work, done)
+                if not self._running:
+                    return
+                self._answer()
+        except BaseException:
+            self._stop()
+            raise
+
+    def say(self, call: Callable[[], None]) -> None:
+        """Run `call` in the leader's thread: at once there, soon from the thread of a piece of work."""
+        if threading.current_thread() is self._leader:
+            call()
+        else:
+            self._calls.put(call)
+
+    def _start(self, work: Callable[[], Result], done: Callable[[Result], None]) -> None:
+        def follow() -> None:
+            try:
+                result = work()
+            except BaseException as error:
+                self._calls.put(lambda error=error: self._fail(thread, error))
+            else:
+                self._calls.put(lambda: self._end(thread, result, done))
+
+        # A daemon: if a second signal ends the leader's wait for it, its workers see the end of their stdin and save.
+        thread = threading.Thread(target=follow, daemon=True)
+        self._running.add(thread)
+        thread.start()
+
+    def _answer(self) -> None:
+        """Run the next call of a piece of work, or return after a while."""
+        try:
+            call = self._calls.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
+            return
+        call()
+
+    def _end(self, thread: threading.Thread, result: Result, done: Callable[[Result], None]) -> None:
+        self._running.discard(thread)
+        done(result)
+
+    def _fail(self, thread: threading.Thread, error: BaseException) -> None:
+        self._running.discard(thread)
+        raise error
+
+    def _stop(self) -> None:
+        for thread in filter(threading.Thread.is_alive, self._running):
+            assert thread.ident is not None  # it was started
+            # The only way to interrupt a thread wherever it waits. It takes effect when its code runs next: the
+            # launchers look at their workers at least each second.
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident), ctypes.py_object(StoppedWithOthers)
+            )
+        for thread in self._running:
+            thread.join()
+
+
+class LedPage:
+    """Page of a study that speaks in the leader's thread, whoever calls it."""
+
+    def __init__(self, page: StudyPage, leader: SideBySide[Result]) -> None:
+        self._page, self._say = page, leader.say
+
+    def info(self, text: str) -> None:
+        self._say(partial(self._page.info, text))
+
+    def of_trial(self, number: int) -> TrainingPage:
+        return _LedTrialPage(self._page.of_trial(number), self._say)
+
+
+class _LedTrialPage:
+    def __init__(self, page: TrainingPage, say: Callable[[Callable[[], None]], None]) -> None:
+        self._page, self._say = page, say
+
+    def info(self, text: str) -> None:
+        self._say(partial(self._page.info, text))
+
+    def warning(self, text: str) -> None:
+        self._say(partial(self._page.warning, text))
+
+    def observe(self, step: int, numbers: Mapping[str, float]) -> None:
+        self._say(partial(self._page.observe, step, numbers))

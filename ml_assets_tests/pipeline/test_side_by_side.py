@@ -1,0 +1,100 @@
+"""Work side by side: one thread leads, and whatever ends the study gives the workers of all trials time to save."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ml_assets.pipeline.side_by_side import SideBySide, StoppedWithOthers
+from resources.files import open_lock
+from resources.launcher.process import run_process
+
+SAVES = """
+import signal, sys, time
+def save(*_):
+    open(sys.argv[1], "w").close()
+    raise SystemExit(0)
+signal.signal(signal.SIGTERM, save)
+print("trains", flush=True)
+time.sleep(600)
+"""
+"""Worker that saves on SIGTERM, as the ranks of a training do."""
+
+
+class _Lost(Exception):
+    """Failure that is not of a trial's values."""
+
+
+class _Cancelled(BaseException):
+    """Raised in the leader by SIGTERM, as Dagster does."""
+
+
+def _begin(works: list[Callable[[], int]]) -> Callable[[], Callable[[], int] | None]:
+    left: Iterator[Callable[[], int]] = iter(works)
+    return lambda: next(left, None)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_results_reach_the_leader_and_no_more_work_runs_than_allowed(most: int) -> None:
+    side: SideBySide[int] = SideBySide(most)
+    together = threading.Barrier(most)
+    said: list[tuple[int, threading.Thread]] = []
+
+    def work(number: int) -> int:
+        together.wait(60)  # passes only with `most` pieces of work at once
+        side.say(lambda: said.append((number, threading.current_thread())))
+        return number
+
+    results: list[int] = []
+    side.run(_begin([lambda n=n: work(n) for n in range(6)]), results.append)
+    assert sorted(results) == list(range(6))
+    assert sorted(number for number, _ in said) == list(range(6))
+    assert {thread for _, thread in said} == {threading.current_thread()}
+
+
+@pytest.fixture
+def cancelled_by_sigterm() -> Iterator[None]:
+    def cancel(*_: object) -> None:
+        raise _Cancelled
+
+    before = signal.signal(signal.SIGTERM, cancel)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("how", ["signal", "failure"])
+def test_the_workers_of_all_trials_save_before_the_study_ends(
+    how: str, tmp_path: Path, cancelled_by_sigterm: None
+) -> None:
+    side: SideBySide[int] = SideBySide(3)
+    training = threading.Barrier(3)
+    ends: list[type[BaseException]] = []
+
+    def on_line(_: str) -> None:
+        training.wait(60)
+
+    def train(number: int) -> int:
+        lock = open_lock(tmp_path / f"lock-{number}")
+        assert lock is not None
+        command = (sys.executable, "-c", SAVES, str(tmp_path / f"saved-{number}"))
+        try:
+            return run_process(command, lock, 60.0, on_line)
+        except BaseException as error:
+            ends.append(type(error))
+            raise
+
+    def end_the_study() -> int:
+        training.wait(60)
+        if how == "failure":
+            raise _Lost
+        side.say(lambda: signal.raise_signal(signal.SIGTERM))
+        return 0
+
+    works = [lambda: train(0), lambda: train(1), end_the_study]
+    with pytest.raises(_Lost if how == "failure" else _Cancelled):
+        side.run(_begin(works), lambda _: None)
+    assert ends == [StoppedWithOthers, StoppedWithOthers]
+    assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]
