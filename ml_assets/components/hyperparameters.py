@@ -136,6 +136,7 @@ def _shown(stored: StoredStudy, platform: Platform) -> dict[str, Any]:
         "trials": table_of(rows),
         **_saved(result),
         **({"new study": result.differs} if result.differs else {}),
+        **({"began from": result.prior} if result.prior else {}),
         "partition": result.partition,
         **({"stopped": result.stopped} if result.stopped else {}),
         "hours": readable(result.spent.hours),

@@ -11,7 +11,6 @@ from ml_assets.tables.guard import rejections_of
 from ml_assets.tables.refusal import InputsRefused
 from ml_assets.tuning.choice import Choice, in_words
 from ml_assets.tuning.study_result import StudyResult
-from resources.artifacts import Artifacts
 from resources.files import write_whole
 from resources.platform import Platform
 
@@ -59,7 +58,7 @@ def chosen_for(spec: PipelineSpec, platform: Platform) -> Chosen | None:
     if spec.tuning is None:
         return None
     search = f"ml-assets launch {spec.name}/hyperparameters"
-    result = _newest_result(platform.artifacts, _newest(platform, spec.name))
+    result = newest_result(platform, spec.name)
     if result is None:
         return Chosen(result=None, says=f"no study yet, so the declared values are used. To search: {search}")
     name = f"study {result.digest[:12]} of {result.partition}"
@@ -88,7 +87,9 @@ def require_chosen_on_valid_rows(spec: PipelineSpec, platform: Platform, chosen:
         )
 
 
-def _newest_result(artifacts: Artifacts, name: str) -> StudyResult | None:
+def newest_result(platform: Platform, model: str) -> StudyResult | None:
+    """Return the result of the model's newest study; None if there is none yet."""
+    artifacts, name = platform.artifacts, _newest(platform, model)
     if not artifacts.exists(name, RESULT):
         return None
     return StudyResult.from_json((artifacts.pull(name, [RESULT]) / RESULT).read_text())

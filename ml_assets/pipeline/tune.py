@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ml_assets.pipeline.chosen import REPORT, RESULT, store_result
+from ml_assets.pipeline.chosen import REPORT, RESULT, newest_result, store_result
 from ml_assets.pipeline.identity import settings_digest
 from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.live import StudyPage
@@ -26,13 +26,14 @@ from ml_assets.pipeline.spending import Attempts
 from ml_assets.pipeline.train import PartOfStudy, train_model
 from ml_assets.pipeline.values import TrainingSet
 from ml_assets.pipeline.window import require_nothing_rejected_since, validate_inputs
+from ml_assets.sections import Section
 from ml_assets.tables.cadence import KeyRefused
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.refusal import BuildRefused
 from ml_assets.tuning.budget import BudgetSection
 from ml_assets.tuning.choice import Choice, in_words
-from ml_assets.tuning.conditional import Conditional
+from ml_assets.tuning.prior import Prior
 from ml_assets.tuning.spec import TuningSection
 from ml_assets.tuning.study import BegunTrial, Study, StudyFacts
 from ml_assets.tuning.study_report import StudyReport, render
@@ -122,10 +123,16 @@ def run_study(
             spec.seed,
             facts,
             _most_epochs(spec, tuning),
+            Prior.of(newest_result(platform, spec.name), tuning.space, tuning.prior),
         )
     page.info(f"study {name} on {len(keys)} partitions up to {partition}: {tuning.trials} trials at most")
     if study.differs:
         page.info(f"study {name}: {study.differs}")
+    if study.prior.result:
+        page.info(
+            f"study {name} begins with {counted(len(study.prior.repeated), 'best point')} of result "
+            f"{study.prior.result[:12]}, and its sampler sees {len(study.prior.seen)} others"
+        )
     with platform.tracker.start(_tracking_facts(spec, platform, frozen, digest, tuning)) as tracked:
         parent = ""
         with suppress(TrackerUnavailable):
@@ -148,6 +155,8 @@ def run_study(
             seconds=study.seconds,
             stopped=_stopped(trials.spent_says(), study),
             differs=study.differs,
+            prior=study.prior.result,
+            inherited=tuple(study.inherited()),
         )
         if result.stopped:
             page.info(
@@ -196,6 +205,7 @@ def study_digest(frozen: TrainingSet, tuning: TuningSection) -> str:
         "space": tuning.space.model_dump(mode="json"),
         "sampler": tuning.sampler,
         "pruner": tuning.pruner,
+        "prior": None if tuning.prior is None else tuning.prior.model_dump(mode="json"),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -208,6 +218,7 @@ def decided_by(frozen: TrainingSet, tuning: TuningSection) -> dict[str, str]:
         **{f"space {name}": _as_written(one) for name, one in tuning.space.dimensions.items()},
         "sampler": tuning.sampler,
         "pruner": tuning.pruner,
+        "prior": "none" if tuning.prior is None else _as_written(tuning.prior),
         **{f"{parts[part]} {name}": f"{value}" for part in parts for name, value in job[part].items()},
         **{
             name: f"{value}"
@@ -217,9 +228,9 @@ def decided_by(frozen: TrainingSet, tuning: TuningSection) -> dict[str, str]:
     }
 
 
-def _as_written(values: Conditional) -> str:
-    """Return the values of a parameter as a file has them: `{kind: int, low: 8, high: 128}`."""
-    return values.model_dump_json(exclude_unset=True).replace('"', "").replace(":", ": ").replace(",", ", ")
+def _as_written(section: Section) -> str:
+    """Return a section as a file has it: `{kind: int, low: 8, high: 128}`."""
+    return section.model_dump_json(exclude_unset=True).replace('"', "").replace(":", ": ").replace(",", ", ")
 
 
 def _stopped(is_spent: str, study: Study) -> str:

@@ -183,6 +183,16 @@ _WHOLE_SPACE: tuple[Sampler, ...] = ("GPSampler", "QMCSampler")
 Pruner = Literal["none", "median", "successive_halving", "hyperband"]
 
 
+class PriorSection(Section):
+    """Use of the model's newest result as the beginning of a new study."""
+
+    best: int = Field(default=2, ge=1, le=100)
+    """Number of first trials that repeat the values of the best earlier trials. They count among `trials`."""
+    keep: float = Field(default=0.5, gt=0, lt=1)
+    """Share of the earlier trials that sampler `tpe` or `GPSampler` sees, evenly from the best to the worst. Each later
+    study keeps this share of them again: after four studies with 0.5, one in 16 is left."""
+
+
 class TuningSection(Section):
     """Study of a model: trainings with different values, of which the one with the lowest validation loss is chosen."""
 
@@ -199,6 +209,8 @@ class TuningSection(Section):
     """Largest number of trials, each a training."""
     parallel_trials: int = Field(default=1, ge=1, le=100)
     """Number of trials that train at the same time, each with all workers of the pipeline."""
+    prior: PriorSection | None = None
+    """Begin with the best values of the model's newest result, and draw near them. Not given: search from nothing."""
     budget: BudgetSection | None = None
     """Hours after which the study begins no further trial, and chooses among the finished ones. Not given: no limit."""
 
@@ -209,6 +221,9 @@ class TuningSection(Section):
             refuse_at(type(self).__name__, {("space",): said})
         if self.sampler == "grid":
             refuse_at(type(self).__name__, dict(self._not_a_grid()))
+            if self.prior is not None:
+                said = "sampler grid tries every combination, whatever is known of them: remove prior, or use tpe"
+                refuse_at(type(self).__name__, {("prior",): said})
         if self.space.is_conditional and self.sampler in _WHOLE_SPACE:
             said = (
                 f"{self.sampler} models a space whose parameters all exist, and this space has conditions (`when`): "

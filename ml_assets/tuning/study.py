@@ -9,15 +9,16 @@ import hashlib
 import json
 import uuid
 import warnings
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from ml_assets.tuning.budget import covered_seconds
 from ml_assets.tuning.difference import difference
 from ml_assets.tuning.importance import MeasuredTrial, importances
-from ml_assets.tuning.spec import Choices, FloatRange, IntRange, Scalar, TuningSection
-from ml_assets.tuning.study_result import METRIC, TrialOutcome
+from ml_assets.tuning.prior import Prior
+from ml_assets.tuning.spec import Choices, FloatRange, IntRange, Sampler, Scalar, TuningSection
+from ml_assets.tuning.study_result import METRIC, KnownPoint, TrialOutcome
 from resources.words import counted
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 
 _NUMBER, _OUTCOME = "number", "outcome"
 """User attributes of a trial in the storage: its number in the study, and how it ended."""
+_SHOWN = "prior_point"
+"""User attribute of a trial that an earlier study trained: its place among the points of the prior."""
+_PRIOR = "prior"
+"""User attribute of a study: the points that it began with."""
+_LEARNING: tuple[Sampler, ...] = ("tpe", "GPSampler")
+"""Samplers that draw near good trials."""
 _DIFFERS = "differs"
 """User attribute of a study: its difference from the model's study before."""
 _RAN = "ran/"
@@ -70,8 +77,9 @@ class Study:
         seed: int,
         facts: StudyFacts,
         most_epochs: int,
+        prior: Prior | None = None,
     ) -> None:
-        """Open the study `name`, or create it with `facts` as its attributes.
+        """Open the study `name`, or create it with `facts` as its attributes and with `prior`.
 
         `seed` decides all draws, `most_epochs` the epochs after which the pruner compares.
         """
@@ -90,10 +98,14 @@ class Study:
         known = self._study.user_attrs
         if _DIFFERS not in known:
             before = _newest_before(storage, name, facts.model)
-            self._study.set_user_attr(_DIFFERS, "" if before is None else _differs(before, facts))
+            self._study.set_user_attr(
+                _PRIOR, (prior or Prior()).to_document()
+            )  # fixed: the newest result changes
+            self._study.set_user_attr(_DIFFERS, "" if before is None else _differs(storage, before, facts))
         for key, value in {**asdict(facts), "metric": METRIC, "trials": self.most}.items():
             if known.get(key) != value:
                 self._study.set_user_attr(key, value)
+        self.prior = Prior.from_document(self._study.user_attrs[_PRIOR])
         self._launch, self._ran_from = f"{_RAN}{uuid.uuid4().hex}", 0.0
 
     def next(self, *, may_begin: bool = True, besides: Container[int | None] = ()) -> BegunTrial | None:
@@ -116,14 +128,44 @@ class Study:
         combinations = list(self._section.space.points) if self._section.sampler == "grid" else None
         if not may_begin or begun >= self.most:
             return None
+        fixed = combinations or [one.parameters for one in self.prior.repeated]
+        if begun >= len(fixed):
+            self._learn()
         # A sampler for each number: a process that continues the study draws what the killed process would have drawn.
-        self._study.sampler = self._sampler(begun, combinations)
+        sampler = self._sampler(begun)
+        asked = self._ask(_fixed(fixed[begun], sampler) if begun < len(fixed) else sampler)
+        asked.set_user_attr(_NUMBER, begun)
+        return _begun(self._study.trials[asked.number])
+
+    def _ask(self, sampler: "BaseSampler") -> "Trial":
+        self._study.sampler = sampler
         asked = self._study.ask()
         for name, values in self._section.space.dimensions.items():
             if values.exists(asked.params):
                 _suggest(asked, name, values)
-        asked.set_user_attr(_NUMBER, begun)
-        return _begun(self._study.trials[asked.number])
+        return asked
+
+    def _learn(self) -> None:
+        """Show the sampler the points of earlier studies, once.
+
+        Other rows have another loss, even of equal values. So each point is moved by the mean difference of the
+        repeated trials, which trained on both.
+        """
+        if self._section.sampler not in _LEARNING:
+            return
+        shown = {
+            one.user_attrs[_SHOWN]
+            for one in self._trials()
+            if one.state.is_finished() and _SHOWN in one.user_attrs
+        }
+        now = {one.number: one.validation_loss for one in self.outcomes() if one.validation_loss is not None}
+        moves = [now[i] - one.validation_loss for i, one in enumerate(self.prior.repeated) if i in now]
+        move = sum(moves) / len(moves) if moves else 0.0
+        for i, one in enumerate(self.prior.seen):
+            if i not in shown:
+                asked = self._ask(_fixed(one.parameters, self._sampler(0)))
+                asked.set_user_attr(_SHOWN, i)
+                self._study.tell(asked, one.validation_loss + move)
 
     def should_pause(self, trial: BegunTrial, epoch: int, validation_loss: float) -> bool:
         """Record the lowest validation loss of `trial` up to `epoch`. True if the pruner stops the trial there.
@@ -172,6 +214,14 @@ class Study:
         spans = [span for name, span in self._study.user_attrs.items() if name.startswith(_RAN)]
         return covered_seconds((start, end) for start, end in spans)
 
+    def inherited(self) -> list[KnownPoint]:
+        """Return the points of earlier studies that the sampler saw, best first."""
+        return [
+            KnownPoint(parameters=dict(one.params), validation_loss=one.value)
+            for one in self._trials()
+            if _SHOWN in one.user_attrs and one.value is not None
+        ]
+
     def outcomes(self) -> list[TrialOutcome]:
         """Return the ends of all trials, by number."""
         ended = [one for one in self._trials() if one.state.is_finished() and _OUTCOME in one.user_attrs]
@@ -202,7 +252,7 @@ class Study:
     def _trials(self) -> "list[FrozenTrial]":
         return self._study.get_trials(deepcopy=False)
 
-    def _sampler(self, number: int, combinations: Sequence[dict[str, Scalar]] | None) -> "BaseSampler":
+    def _sampler(self, number: int) -> "BaseSampler":
         from optuna import samplers
         from optuna.exceptions import ExperimentalWarning
 
@@ -210,8 +260,6 @@ class Study:
         seed = int.from_bytes(digest[:4])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            if combinations is not None:
-                return samplers.PartialFixedSampler(combinations[number], samplers.RandomSampler(seed=seed))
             match self._section.sampler:
                 case "grid" | "random":
                     return samplers.RandomSampler(seed=seed)
@@ -222,6 +270,15 @@ class Study:
                     return samplers.GPSampler(seed=seed)
                 case "QMCSampler":  # one sequence for the whole study, at a place that the storage counts
                     return samplers.QMCSampler(seed=self._seed % 2**32, scramble=True)
+
+
+def _fixed(parameters: Mapping[str, Scalar], otherwise: "BaseSampler") -> "BaseSampler":
+    from optuna.exceptions import ExperimentalWarning
+    from optuna.samplers import PartialFixedSampler
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return PartialFixedSampler(dict(parameters), otherwise)
 
 
 def _newest_before(storage: "BaseStorage", name: str, model: str) -> "StudySummary | None":
@@ -238,15 +295,17 @@ def _newest_before(storage: "BaseStorage", name: str, model: str) -> "StudySumma
     )
 
 
-def _differs(before: "StudySummary", facts: StudyFacts) -> str:
+def _differs(storage: "BaseStorage", before: "StudySummary", facts: StudyFacts) -> str:
     """Return how the study before differs, and whether trials of it are left."""
     known = before.user_attrs
     changes = difference(known["decided_by"], facts.decided_by)
     said = f"it differs from study {before.study_name}: {changes}"
-    if before.n_trials >= known["trials"]:
+    trials = storage.get_all_trials(storage.get_study_id_from_name(before.study_name), deepcopy=False)
+    begun = sum(_NUMBER in one.user_attrs for one in trials)
+    if begun >= known["trials"]:
         return said
     return (
-        f"{said}. That study stays as it is, with {before.n_trials} of {counted(known['trials'], 'trial')}, and "
+        f"{said}. That study stays as it is, with {begun} of {counted(known['trials'], 'trial')}, and "
         "continues when nothing differs from it"
     )
 

@@ -54,6 +54,16 @@ class TrialOutcome:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KnownPoint:
+    """Values that an earlier study tried."""
+
+    parameters: Mapping[str, Scalar] = field(hash=False)
+    """`hyperparameters.<key>` or `training.<key>` → value."""
+    validation_loss: float
+    """Lowest validation loss. Of another study's rows, moved by the difference that repeated trials showed."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyResult:
     """Finished study."""
 
@@ -78,6 +88,10 @@ class StudyResult:
     """Reason for which it began fewer trials than declared; empty if it began all."""
     differs: str = ""
     """Difference from the model's study before, in a sentence; empty for its first study."""
+    prior: str = ""
+    """Digest of the result that it began from; empty if it searched from nothing."""
+    inherited: Sequence[KnownPoint] = field(default=(), hash=False)
+    """Points of earlier studies that the sampler saw."""
     metric: str = METRIC
     direction: str = "minimize"
 
@@ -148,6 +162,7 @@ class StudyResult:
         del facts["chosen"], facts["because"]
         facts["window"] = TrainedOn(**facts["window"])
         facts["trials"] = tuple(_trial(one) for one in facts["trials"])
+        facts["inherited"] = tuple(KnownPoint(**one) for one in facts["inherited"])
         return cls(**facts)
 
 

@@ -290,3 +290,15 @@ def test_a_pruned_trial_is_paused_with_a_checkpoint(ready: Installation) -> None
     (saved,) = {one["message"].rpartition(" ")[2] for one in ended}
     assert 30 <= int(saved) < 270
     assert not (paused / RESULT).exists()
+
+    # A study that begins from this result repeats its best values, whose training is finished, and names what changed.
+    trainings = _trainings(pruned).keys()
+    nightly = declared(prior={"best": 1}, sampler="random", trials=1, pruner="none")
+    began = materialized(nightly.run(STUDY), STUDY)[None].metadata
+    assert began["began from"].value == facts["study_result"]
+    assert began["chosen"].value == facts["chosen"]
+    assert _trainings(pruned).keys() == trainings
+    assert began["new study"].value == (
+        f"it differs from study {facts['name in Optuna']}: sampler changed from grid to random; pruner changed from "
+        "successive_halving to none; prior changed from none to {best: 1}"
+    )

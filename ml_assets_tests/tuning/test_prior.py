@@ -1,0 +1,132 @@
+"""A study that begins from an earlier result: its best values first, fewer of the others, and draws near the good."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from optuna.storages import RDBStorage
+from pydantic import ValidationError
+
+from ml_assets.tuning.prior import Prior, thinned
+from ml_assets.tuning.spec import PriorSection, SpaceSection, TuningSection
+from ml_assets.tuning.study import Study, StudyFacts
+from ml_assets.tuning.study_result import KnownPoint, StudyResult, TrialOutcome
+from resources.addresses import Address
+from resources.ledger import TrainedOn
+from resources.studies import open_storage
+
+RATE = "training.learning_rate"
+SPACE: dict[str, Any] = {"training": {"learning_rate": {"kind": "float", "low": 0.0, "high": 1.0}}}
+BEST = 0.3
+FACTS = StudyFacts(model="shop", partition="2024-01-21", snapshot="2" * 64, decided_by={})
+
+
+def _loss(rate: Any, day: float = 0.0) -> float:
+    """Return a loss that is lowest at `BEST`; on another day's rows all losses are higher by `day`."""
+    return abs(float(rate) - BEST) + day
+
+
+def _result(*rates: float, inherited: tuple[KnownPoint, ...] = ()) -> StudyResult:
+    trials = [
+        TrialOutcome(number=i, parameters={RATE: rate}, state="finished", validation_loss=_loss(rate))
+        for i, rate in enumerate(rates)
+    ]
+    failed = TrialOutcome(number=len(rates), parameters={RATE: BEST}, state="failed", why="Diverged")
+    return StudyResult(
+        study="1" * 64,
+        name="shop-1",
+        model="shop",
+        partition="2024-01-20",
+        snapshot="2" * 64,
+        window=TrainedOn(commit="c", table="features/shop", first="a", last="b", partitions=2),
+        sampler="tpe",
+        pruner="none",
+        trials=(*trials, failed),
+        inherited=inherited,
+    )
+
+
+def _rates(points: tuple[KnownPoint, ...]) -> list[Any]:
+    return [one.parameters[RATE] for one in points]
+
+
+@given(st.lists(st.floats(0, 1), max_size=40), st.floats(0.01, 0.99))
+def test_a_share_of_the_points_is_kept_from_the_best_on(losses: list[float], keep: float) -> None:
+    points = [KnownPoint(parameters={}, validation_loss=loss) for loss in sorted(losses)]
+    kept = thinned(points, keep)
+    assert kept[:1] == points[:1]
+    assert len(points) * keep <= len(kept) < len(points) * keep + 1
+    assert [one.validation_loss for one in kept] == sorted(one.validation_loss for one in kept)
+
+
+def test_the_prior_holds_points_of_the_space_once_and_ages() -> None:
+    space = SpaceSection.model_validate(SPACE)
+    older = tuple(
+        KnownPoint(parameters={RATE: rate}, validation_loss=_loss(rate)) for rate in (0.5, 0.2, 7.0)
+    )
+    result = _result(0.9, 0.2, 0.31, 0.8, inherited=older)
+    prior = Prior.of(result, space, PriorSection(best=1, keep=0.5))
+    # Best first: 0.31, 0.2, 0.5, 0.8, 0.9. 7.0 lies outside, 0.2 is known twice.
+    assert (prior.result, _rates(prior.repeated), _rates(prior.seen)) == (result.digest, [0.31], [0.5, 0.9])
+    assert Prior.from_document(prior.to_document()) == prior
+    for nothing in (
+        Prior.of(None, space, PriorSection()),
+        Prior.of(result, space, None),
+        Prior.of(_result(7.0), space, PriorSection()),
+    ):
+        assert nothing == Prior()
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> RDBStorage:
+    folder: Path = tmp_path_factory.mktemp("prior")
+    return open_storage(Address(f"sqlite:///{folder}/studies.db"))
+
+
+def _study(storage: RDBStorage, name: str, prior: Prior | None) -> Study:
+    section = TuningSection.model_validate({"space": SPACE, "trials": 10, "prior": {}})
+    return Study(storage, name, section, 7, FACTS, 9, prior)
+
+
+def _run(storage: RDBStorage, name: str, prior: Prior | None, *, killed: bool = False) -> Study:
+    study = _study(storage, name, prior)
+    while (trial := study.next()) is not None:
+        if killed:  # by then another result is the newest one
+            study = _study(storage, name, None)
+            assert study.next() == trial
+        loss = _loss(trial.parameters[RATE], day=10.0)
+        ended = TrialOutcome(
+            number=trial.number, parameters=trial.parameters, state="finished", validation_loss=loss
+        )
+        study.end(trial, ended)
+    return study
+
+
+def test_a_new_study_repeats_the_best_and_searches_near_it(storage: RDBStorage) -> None:
+    yesterday = _result(*(number / 23 for number in range(24)))
+    prior = Prior.of(yesterday, SpaceSection.model_validate(SPACE), PriorSection(best=2, keep=0.5))
+    study = _run(storage, "today", prior)
+    outcomes = study.outcomes()
+    drawn = [one.parameters[RATE] for one in outcomes]
+    assert drawn[:2] == [7 / 23, 6 / 23]
+    assert [one.number for one in outcomes] == list(range(10))
+    # Without the earlier trials the first ten draws are uniform.
+    uniform = [one.parameters[RATE] for one in _run(storage, "nothing", None).outcomes()]
+    assert sum(map(_loss, drawn[2:])) < 0.75 * sum(map(_loss, uniform[2:]))
+    # The rows of today have another loss: earlier points are moved by the difference of the repeated ones.
+    assert study.inherited()[0].validation_loss == pytest.approx(_loss(prior.seen[0].parameters[RATE], 10.0))
+    assert _rates(tuple(study.inherited())) == _rates(prior.seen)
+    assert _run(storage, "killed", prior, killed=True).outcomes() == outcomes
+    result = dataclasses.replace(yesterday, prior=yesterday.digest, inherited=tuple(study.inherited()))
+    assert StudyResult.from_json(result.to_json()) == result
+
+
+def test_a_grid_takes_no_prior() -> None:
+    space = {"training": {"epochs": {"kind": "int", "low": 1, "high": 2}}}
+    with pytest.raises(
+        ValidationError, match="sampler grid tries every combination, whatever is known of them"
+    ):
+        TuningSection.model_validate({"space": space, "sampler": "grid", "trials": 2, "prior": {}})
