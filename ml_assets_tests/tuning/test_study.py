@@ -101,6 +101,37 @@ def test_a_killed_study_ends_like_an_unbroken_one(sampler: str, storage: RDBStor
     assert len(different) == len(unbroken)
 
 
+def _side_by_side(storage: RDBStorage, section: TuningSection, name: str, ends: int) -> list[TrialOutcome]:
+    """Run three trials at a time; end the first (0) or the last (-1) of them. A kill comes before each end."""
+    study = _study(storage, section, name)
+    while True:
+        running: dict[int, BegunTrial] = {}
+        while len(running) < 3 and (trial := study.next(besides=running)) is not None:
+            running[trial.number] = trial
+        if not running:
+            return study.outcomes()
+        study = _study(storage, section, name)
+        again = [study.next(besides=[*running][:place]) for place in range(len(running))]
+        assert again == [*running.values()]
+        ended = [*running.values()][ends]
+        study.end(ended, _ended(ended))
+
+
+@pytest.mark.parametrize("sampler", ["grid", "random", "QMCSampler"])
+def test_trials_side_by_side_have_the_same_values_in_any_order(sampler: str, storage: RDBStorage) -> None:
+    section = _section(sampler)
+    alone = _outcomes(storage, section, f"alone-{sampler}")
+    for ends in (0, -1):
+        assert _side_by_side(storage, section, f"beside-{sampler}-{ends}", ends) == alone
+
+
+def test_trials_of_tpe_side_by_side_are_all_different(storage: RDBStorage) -> None:
+    facts = {"space": SPACE, "trials": 14, "parallel_trials": 3}
+    found = _side_by_side(storage, TuningSection.model_validate(facts), "beside-tpe", -1)
+    assert [one.number for one in found] == list(range(14))
+    assert len({tuple(one.parameters.values()) for one in found}) == 14
+
+
 def test_tpe_draws_near_good_trials_also_after_a_kill(storage: RDBStorage) -> None:
     """From the eleventh trial on, its draws depend on the trials before."""
     section = _section("tpe", 14)
