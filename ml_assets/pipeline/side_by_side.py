@@ -95,14 +95,15 @@ class SideBySide(Generic[Result]):
         raise error
 
     def _stop(self) -> None:
-        for thread in filter(threading.Thread.is_alive, self._running):
+        alive = [thread for thread in self._running if thread.is_alive()]
+        for thread in alive:
             assert thread.ident is not None  # it was started
             # The only way to interrupt a thread wherever it waits. It takes effect when its code runs next: the
             # launchers look at their workers at least each second.
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(thread.ident), ctypes.py_object(StoppedWithOthers)
             )
-        for thread in self._running:
+        for thread in alive:
             thread.join()
 
 

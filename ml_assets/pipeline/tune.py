@@ -5,8 +5,6 @@ what a failed trial means. Not here: the choice of values (`tuning.study`), the 
 """
 
 import dataclasses
-import hashlib
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -23,10 +21,10 @@ from ml_assets.pipeline.side_by_side import LedPage, SideBySide
 from ml_assets.pipeline.snapshot import take_snapshot
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.spending import Attempts
+from ml_assets.pipeline.study_identity import decided_by, study_digest
 from ml_assets.pipeline.train import PartOfStudy, train_model
 from ml_assets.pipeline.values import TrainingSet
 from ml_assets.pipeline.window import require_nothing_rejected_since, validate_inputs
-from ml_assets.sections import Section
 from ml_assets.tables.cadence import KeyRefused
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.reader import TableReader
@@ -109,23 +107,8 @@ def run_study(
     frozen, _ = take_snapshot(spec, platform, partition, validated, run_id)
     digest = study_digest(frozen, tuning)
     name = f"{spec.name}-{digest[:12]}"
-    facts = StudyFacts(
-        model=spec.name,
-        partition=partition,
-        snapshot=frozen.job.snapshot_digest,
-        decided_by=decided_by(frozen, tuning),
-    )
-    with platform.ledger.turn("studies"):  # processes that create the tables or the study together would fail
-        study = Study(
-            platform.studies,
-            name,
-            tuning,
-            spec.seed,
-            facts,
-            _most_epochs(spec, tuning),
-            Prior.of(newest_result(platform, spec.name), tuning.space, tuning.prior),
-        )
-    page.info(f"study {name} on {len(keys)} partitions up to {partition}: {tuning.trials} trials at most")
+    study = _open(spec, tuning, platform, frozen, name)
+    page.info(f"study {name} on {len(keys)} partitions up to {partition}: {study.most} trials at most")
     if study.differs:
         page.info(f"study {name}: {study.differs}")
     if study.prior.result:
@@ -198,39 +181,18 @@ def _lineage(platform: Platform, result: StudyResult, parent: str, run_id: str) 
     }
 
 
-def study_digest(frozen: TrainingSet, tuning: TuningSection) -> str:
-    """Return the SHA-256 of all that decides the trials of a study, except their number."""
-    facts = {
-        "job": frozen.job.fingerprint,
-        "space": tuning.space.model_dump(mode="json"),
-        "sampler": tuning.sampler,
-        "pruner": tuning.pruner,
-        "prior": None if tuning.prior is None else tuning.prior.model_dump(mode="json"),
-    }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def decided_by(frozen: TrainingSet, tuning: TuningSection) -> dict[str, str]:
-    """Return the parts of `study_digest` for people: name → value."""
-    job = dataclasses.asdict(frozen.job) | {"settings": frozen.job.settings.identity}
-    parts = {"hyperparameters": "model.hyperparameters", "settings": "training", "packages": "package"}
-    return {
-        **{f"space {name}": _as_written(one) for name, one in tuning.space.dimensions.items()},
-        "sampler": tuning.sampler,
-        "pruner": tuning.pruner,
-        "prior": "none" if tuning.prior is None else _as_written(tuning.prior),
-        **{f"{parts[part]} {name}": f"{value}" for part in parts for name, value in job[part].items()},
-        **{
-            name: f"{value}"
-            for name, value in job.items()
-            if name not in (*parts, "snapshot", "platform_text")
-        },
-    }
-
-
-def _as_written(section: Section) -> str:
-    """Return a section as a file has it: `{kind: int, low: 8, high: 128}`."""
-    return section.model_dump_json(exclude_unset=True).replace('"', "").replace(":", ": ").replace(",", ", ")
+def _open(
+    spec: PipelineSpec, tuning: TuningSection, platform: Platform, frozen: TrainingSet, name: str
+) -> Study:
+    facts = StudyFacts(
+        model=spec.name,
+        partition=frozen.job.partition,
+        snapshot=frozen.job.snapshot_digest,
+        decided_by=decided_by(frozen, tuning),
+    )
+    prior = Prior.of(newest_result(platform, spec.name), tuning.space, tuning.prior)
+    with platform.ledger.turn("studies"):  # processes that create the tables or the study together would fail
+        return Study(platform.studies, name, tuning, spec.seed, facts, _most_epochs(spec, tuning), prior)
 
 
 def _stopped(is_spent: str, study: Study) -> str:

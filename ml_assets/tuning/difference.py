@@ -1,6 +1,6 @@
 """Difference of a study from the study before it, in words: a change of the space must not begin a new study silently.
 
-Not here: what decides a study (`pipeline.tune.study_digest`).
+Not here: what decides a study (`pipeline.study_identity`).
 """
 
 import re
