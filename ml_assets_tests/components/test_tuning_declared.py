@@ -141,6 +141,12 @@ def test_faults_of_a_study_are_lines_with_file_line_and_key() -> None:
         pytest.param(
             _declared(more="budget: {hours: 0}"), "budget.hours", "Input should be greater", id="nothing"
         ),
+        pytest.param(
+            _declared(rate="{kind: categorical, choices: [0.1], when: {hyperparameters.hiden: [16]}}"),
+            "space.training.learning_rate.when",
+            "its `when` names hyperparameters.hiden, not in the space: did you mean 'hyperparameters.hidden'?",
+            id="condition",
+        ),
         pytest.param(_declared(more="prunner: median"), "prunner", "unknown key 'prunner'", id="key"),
     ],
 )

@@ -281,6 +281,7 @@ def test_a_pruned_trial_is_paused_with_a_checkpoint(ready: Installation) -> None
     assert facts["chosen because"].endswith(f"1 trial paused: hyperparameters.start={STARTS[0]:g}")
     epochs = rows[1]["epochs"]
     assert 1 <= epochs < 9
+    assert rows[1]["seconds"] > 0
     assert (
         facts["epochs saved"] == f"{9 - epochs} of 18 ({(9 - epochs) / 18:.0%}) by pruner successive_halving"
     )
