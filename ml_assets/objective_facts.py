@@ -126,7 +126,7 @@ def _quantile(share: float) -> ObjectiveFacts:
         name=f"{_QUANTILE} {share:g}",
         labels="numbers",
         link="identity",
-        metrics=("pinball", "coverage_error", "mae"),
+        metrics=("pinball", "coverage_error"),
         chosen_by="pinball",
         answer=f"the value below which {100 * share:g} % of such labels lie",
         reference="quantile",

@@ -64,7 +64,9 @@ def _coverage(axes: Axes, evaluation: Evaluation) -> None:
     facts = facts_of(evaluation.objective)
     axes.axhline(facts.quantile, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
     _bins(axes, evaluation.curves.calibration)
-    axes.set_title("Coverage")
+    bins = evaluation.curves.calibration["challenger"]
+    covered = sum(one.rows * (one.observed.value or 0.0) for one in bins) / sum(one.rows for one in bins)
+    axes.set_title(f"Challenger's coverage: {covered:.1%} of the labels")
     axes.set_xlabel("mean prediction of the bin")
     axes.set_ylabel("share of labels at or below the prediction")
     axes.legend(loc="lower right")
@@ -231,14 +233,19 @@ def _loss(axes: Axes, loss: LossCurve) -> None:
 def caption(name: str, evaluation: Evaluation) -> str:
     """Return one sentence that explains how to read a picture."""
     bars = f"bars: {evaluation.confidence:.0%} intervals over blocks by {evaluation.bootstrap_unit}"
+    share = facts_of(evaluation.objective).quantile
+    fit, residuals = "On the dashed line the prediction was right.", "Centred on the dashed line: no bias."
+    if share is not None:
+        fit = f"{100 * share:.4g} % of the rows should lie below the dashed line."
+        residuals = f"{100 * share:.4g} % of the rows should lie to the left of the dashed line."
     return {
         "calibration": f"On the dashed line predictions are right on average; {bars}.",
         "coverage": f"On the dashed line as many labels lie below the prediction as the objective says; {bars}.",
         "ranking": "The further above the dashed line, the better the order of the rows.",
         "scores": "The further apart the groups, the better. Where they overlap, the model cannot separate them.",
         "confusion": "Each row adds up to 100 %. On the diagonal the most likely class is the label.",
-        "fit": "On the dashed line the prediction was right.",
-        "residuals": "Centred on the dashed line: no bias. The outermost bars hold all residuals beyond them.",
+        "fit": fit,
+        "residuals": f"{residuals} The outermost bars hold all residuals beyond them.",
         "loss": "If training and validation drift apart, the model overfits. The weights of the dashed step "
         "were kept.",
     }[name]

@@ -52,7 +52,7 @@ class Gate(Section):
     name: str
     """Name in decisions and reports; unique within the pipeline."""
     metric: str
-    """binary: auc, logloss, brier, ece. regression: rmse, mae, r2. quantile: pinball, coverage_error, mae.
+    """binary: auc, logloss, brier, ece. regression: rmse, mae, r2. quantile: pinball, coverage_error.
     count: poisson_deviance, mae, rmse. multiclass: logloss, accuracy, macro_auc, macro_f1. Or the name of a function
     of `metrics`."""
     at_least: float | None = None
