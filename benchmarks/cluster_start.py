@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks._report import Result, emit, parse_args
 from deployment.testbed.cluster import command as cluster_command
-from deployment.testbed.cluster.cluster import Cluster
+from deployment.testbed.cluster.cluster import LocalCluster
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers import command as servers_command
 from ml_assets_tests.browser.graphql import Dagster
@@ -46,7 +46,7 @@ def main() -> int:
     """Measure, print, decide."""
     asked = parse_args(__doc__)
     servers = Servers(Path(os.environ.get("SERVERS_STATE") or servers_command.DEFAULT))
-    running = Cluster(Path(os.environ.get("CLUSTER_STATE") or cluster_command.DEFAULT))
+    running = LocalCluster(Path(os.environ.get("CLUSTER_STATE") or cluster_command.DEFAULT))
     weeks = WEEKS[: 2 if asked.quick else len(WEEKS)]
     with (
         tempfile.TemporaryDirectory(prefix="start") as place,
@@ -83,7 +83,7 @@ def _start(
     clicked = time.time()
     run_id = _click(dagster, week)
     pods = _pods_running(dagster, cluster, run_id)
-    run = dagster.wait_for_run(run_id, seconds=600)
+    run = dagster.wait_for_run(run_id)
     if run.status != "SUCCESS":
         raise SystemExit(dagster.messages(run_id)[-3000:])
     told = dagster.ask(_TIMES, id=run_id)

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks._report import Result, emit, parse_args
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers.postgresql import make_database
-from deployment.testbed.servers.record import Record, variables
+from deployment.testbed.servers.record import ServersRecord, variables
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = Path(sys.executable).with_name("ml-assets")
@@ -29,7 +29,7 @@ def embedded(home: Path) -> tuple[float, dict[str, Any]]:
     return _demo({"ML_ASSETS_HOME": str(home)})
 
 
-def on_servers(home: Path, record: Record, turn: int) -> tuple[float, dict[str, Any]]:
+def on_servers(home: Path, record: ServersRecord, turn: int) -> tuple[float, dict[str, Any]]:
     """Return the wall seconds and the JSON of one demo with its own lake, databases and prefixes."""
     for database in (f"ledger-{turn}", f"dagster-{turn}"):
         make_database(record, database)

@@ -22,7 +22,7 @@ import polars as pl
 from benchmarks._report import Result, emit, parse_args
 from benchmarks.lake import publish_to_lake, read_from_lake, write_days
 from deployment.testbed.servers import Servers
-from deployment.testbed.servers.record import Record, storage_variables
+from deployment.testbed.servers.record import ServersRecord, storage_variables
 from resources.lake.lakefs import LakeFSStore
 from resources.lake.lakefs_api import LakeFSApi
 from resources.lake.lakefs_setup import set_up
@@ -41,7 +41,7 @@ AUDITED = {"audit": "passed"}
 
 
 @contextmanager
-def servers(folder: Path) -> Iterator[Record]:
+def servers(folder: Path) -> Iterator[ServersRecord]:
     """Yield running servers, or new ones that end with the benchmark."""
     if named := os.environ.get("SERVERS_STATE"):
         yield Servers(Path(named), ("s3", "postgresql", "lakefs")).up()
@@ -53,7 +53,7 @@ def servers(folder: Path) -> Iterator[Record]:
         group.down()
 
 
-def open_repository(record: Record, name: str, cache: Path) -> LakeFSStore:
+def open_repository(record: ServersRecord, name: str, cache: Path) -> LakeFSStore:
     """Return the repository, set up as by `ml-assets lake init`."""
     api = LakeFSApi(record.url("lakefs"), name, record.lakefs_key, record.lakefs_secret)
     set_up(api, STORAGE, cache)
@@ -88,7 +88,7 @@ def peers_python() -> Path:
     return python
 
 
-def measure_peers(record: Record, source: Path, folder: Path) -> dict[str, dict[str, float]]:
+def measure_peers(record: ServersRecord, source: Path, folder: Path) -> dict[str, dict[str, float]]:
     """Return each peer → seconds of `publish`, `cold` and `warm`."""
     python = peers_python()
     environment = (
@@ -122,7 +122,7 @@ def measure_peers(record: Record, source: Path, folder: Path) -> dict[str, dict[
 
 
 def measure_ours(
-    record: Record, source: Path, paths: Sequence[Path], folder: Path, rounds: int
+    record: ServersRecord, source: Path, paths: Sequence[Path], folder: Path, rounds: int
 ) -> Mapping[str, float]:
     """Return the best of some rounds: publishing to a new repository, reading with an empty cache, reading again."""
     seconds: dict[str, list[float]] = {"publish": [], "embedded": [], "cold": [], "warm": []}

@@ -29,6 +29,8 @@ NUMERIC, CATEGORY, MANY = 78, 6, 10_000
 class Net(nn.Module):
     """Imputation, embeddings, two hidden layers."""
 
+    fill: Tensor
+
     def __init__(self, fitted: FittedState) -> None:
         super().__init__()
         values = [state.standardised_fill for state in fitted.numeric]

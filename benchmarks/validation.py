@@ -5,7 +5,7 @@
 * 365 days × 85 columns validated in one call, against the same call day by day (20 days, extrapolated)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
@@ -99,7 +99,7 @@ def year(days: int) -> tuple[dict[str, pl.DataFrame], dict[str, tuple[date, date
     return frames, bounds, contract
 
 
-def clean(check: Callable[[], dict[str, list[object]]]) -> Callable[[], None]:
+def clean(check: Callable[[], Mapping[str, Sequence[object]]]) -> Callable[[], None]:
     """Run the check. Raise if it finds something, because then it would not be the same work."""
 
     def run() -> None:

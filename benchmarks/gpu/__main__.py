@@ -61,11 +61,13 @@ def _write(out: Path, bench: Bench, results: list[Result], began: datetime) -> N
 
 def _machine(device: str) -> dict[str, str]:
     """Return the facts on which the numbers depend."""
-    facts = {"torch": torch.__version__}
+    facts = {"torch": str(torch.__version__)}
     if device == "cuda":
         facts["card"] = torch.cuda.get_device_name(0)
+        from torch.cuda import nccl
+
         facts["cuda"] = str(torch.version.cuda)
-        facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        facts["nccl"] = ".".join(map(str, nccl.version()))
     return facts
 
 

@@ -44,7 +44,9 @@ def main(job_file: str, folder: str, steps: str) -> None:
         "steps_per_second": statistics.median(fed),
     }
     if group.device.type == "cuda":
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        from torch.cuda import nccl
+
+        found["nccl"] = ".".join(map(str, nccl.version()))
     print(json.dumps(found))
 
 

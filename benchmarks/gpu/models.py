@@ -9,7 +9,7 @@ from torch import nn
 
 from ml_assets.defs.flights.model import build
 from ml_assets.snapshots.split_reader import InputSpec
-from ml_assets_tests.layouts.decoder import Decoder
+from ml_assets_tests.layouts.decoder import TextDecoder
 
 
 def flights(inputs: InputSpec, **hyperparameters: Any) -> nn.Module:
@@ -17,7 +17,7 @@ def flights(inputs: InputSpec, **hyperparameters: Any) -> nn.Module:
     return build(inputs, **hyperparameters)
 
 
-class MeasuredDecoder(Decoder):
+class MeasuredDecoder(TextDecoder):
     """The decoder of the layout tests, with the number of operations that MFU needs."""
 
     def __init__(self, tokens: int, width: int, heads: int, blocks: int) -> None:
