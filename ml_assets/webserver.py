@@ -25,7 +25,12 @@ from resources.settings import Settings
 
 _HTML, _JSON = "text/html", "application/json"
 SERVED = {
-    REPORTS: {"report.html": _HTML, "evaluation.json": _JSON},
+    REPORTS: {
+        "report.html": _HTML,
+        "model_card.html": _HTML,
+        "model_card.md": "text/markdown",
+        "evaluation.json": _JSON,
+    },
     STUDIES: {"report.html": _HTML, "study.json": _JSON},
 }
 """Folder of the artifacts → files in it, at any depth, that the server serves, with their media types."""

@@ -14,6 +14,7 @@ from ml_assets.evaluation.report import render
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.objective_facts import NAMES, ObjectiveName, UnknownObjective, facts_of
 from ml_assets.training.step.objectives import objective_of
+from ml_assets_tests.evaluation.holdout_case import model_facts
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,7 +54,9 @@ def test_every_stage_has_its_part_of_an_objective(name: ObjectiveName) -> None:
     predictions = {"challenger": p, "baseline": half, "reference": p}
     evaluation = evaluate(holdout, predictions, _spec(name), classes=classes)
     assert set(evaluation.values()) == set(facts.metrics)
-    page = render(Report(title="m", partition="2013-01-10", lineage={}, evaluation=evaluation))
+    page = render(
+        Report(title="m", partition="2013-01-10", lineage={}, model=model_facts(), evaluation=evaluation)
+    )
     assert [picture for picture in facts.pictures if f'<img alt="{picture}"' not in page] == []
 
 

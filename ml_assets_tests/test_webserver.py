@@ -28,6 +28,8 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> FolderArtifacts:
     folder = made.folder(NAME)
     (folder / "report.html").write_text("<title>energy</title>")
     (folder / "evaluation.json").write_text("{}")
+    (folder / "model_card.html").write_text("<title>card</title>")
+    (folder / "model_card.md").write_text("# card")
     (folder / "notes.txt").write_text(SECRET)
     study = made.folder(STUDY)
     (study / "report.html").write_text("<title>study</title>")
@@ -55,6 +57,8 @@ def _ask(artifacts: Artifacts, path: str, method: str = "GET") -> httpx.Response
     ("path", "kind", "content"),
     [
         (f"{NAME}/report.html", "text/html", "<title>energy</title>"),
+        (f"{NAME}/model_card.html", "text/html", "<title>card</title>"),
+        (f"{NAME}/model_card.md", "text/markdown", "# card"),
         (f"{NAME}/evaluation.json", "application/json", "{}"),
         (f"{STUDY}/report.html", "text/html", "<title>study</title>"),
         (f"{STUDY}/study.json", "application/json", "{}"),

@@ -18,6 +18,7 @@ COMMANDS = {
     "launch": "Materialize a model or a table in this process.",
     "leaktest": "Rebuild features without the future; require identical rows.",
     "accept": "Accept a rejected partition as it is, with a reason.",
+    "card": "Print the model card of a version: use, data, metrics, limits, lineage.",
     "promote": "Put a registered version into production, with a reason.",
     "demote": "Take a model out of production, with a reason.",
     "ledger": "Show the ledger's schema revision, or downgrade to an earlier one.",

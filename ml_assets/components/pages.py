@@ -67,6 +67,11 @@ def report_facts(page: str, file: str) -> dict[str, dg.MetadataValue]:
     return {"report": dg.MetadataValue.url(page), "report_file": dg.MetadataValue.text(file)}
 
 
+def card_facts(page: str) -> dict[str, dg.MetadataValue]:
+    """Return the link to a model card."""
+    return {"model_card": dg.MetadataValue.url(page)}
+
+
 def rules_table(
     rules: Sequence[RuleOutcome],
 ) -> dg.TableMetadataValue | dg.TextMetadataValue:

@@ -4,9 +4,10 @@ import hashlib
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from ml_assets.evaluation.bootstrap import Interval
+from ml_assets.evaluation.card_spec import CardSection
 from ml_assets.evaluation.metrics import MetricFacts, metrics_of
 from ml_assets.evaluation.spec import OwnMetricSection, Reference
 from ml_assets.objective_facts import ObjectiveName
@@ -210,6 +211,29 @@ class SplitRows(Document):
         return sum(self.left_out.values())
 
 
+class ModelFacts(Document):
+    """Facts about a model that no measurement shows, as they were declared when it was trained."""
+
+    description: str
+    card: CardSection
+    table: str
+    """Feature table."""
+    label: str
+    """Column that it predicts."""
+    inputs: dict[str, tuple[str, ...]]
+    """`numeric`, `category` or `blob` → columns."""
+    made_by: str
+    """Import path of the model function or of the script."""
+    hyperparameters: dict[str, JsonValue]
+    training: dict[str, JsonValue]
+    """Settings that can change the weights."""
+    seed: int
+    study: str = ""
+    """Digest of the result of a study that chose values; empty for declared values."""
+    begins_with: str = ""
+    """`model/number` of the version that provided the initial weights; empty for random weights."""
+
+
 class Report(Document):
     """An evaluation with its lineage: the content of `evaluation.json` and the only source of the HTML."""
 
@@ -226,6 +250,7 @@ class Report(Document):
     """Interruptions of the training and the cost of each resume, by attempt."""
     rows_lost: int | None = None
     """Rows that an interrupted training left out, summed over epochs. Any value but 0 is a bug."""
+    model: ModelFacts
     evaluation: Evaluation
 
     def to_json(self) -> str:

@@ -1,4 +1,4 @@
-"""Report for a reviewer: two self-contained pages of HTML, and the JSON beside them.
+"""Report for a reviewer: two self-contained pages of HTML, with the JSON and the model card beside them.
 
 This module only arranges numbers and sentences. The layout is `report.html.j2`.
 """
@@ -9,14 +9,15 @@ from pathlib import Path
 
 from ml_assets.evaluation import sentences
 from ml_assets.evaluation.bootstrap import Interval
+from ml_assets.evaluation.card import model_card
 from ml_assets.evaluation.evaluation_document import ClassFigures, Evaluation, Part, Report, RuleResult
 from ml_assets.evaluation.gates import distance_to_limit
 from ml_assets.evaluation.metrics import MetricFacts
 from ml_assets.evaluation.pictures import COLOURS, caption, pictures
+from ml_assets.evaluation.report_sentences import left_out, plain_findings, reference_of, survived
 from ml_assets.evaluation.spec import Reference
 from ml_assets.objective_facts import facts_of
 from ml_assets.reports.drawing import as_markdown
-from ml_assets.reports.numbers import count, number
 from ml_assets.reports.page import rendered
 from resources.job.recoveries import Recovery
 
@@ -39,6 +40,8 @@ class ReportFiles:
 
     html: Path
     json: Path
+    cards: tuple[Path, Path]
+    """Model card as HTML and as Markdown."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +83,21 @@ class Scale:
 
 
 def write_report(report: Report, folder: Path) -> ReportFiles:
-    """Write `report.html` and `evaluation.json` (the `Report`, read back by its `model_validate_json`).
+    """Write `report.html`, the model card, and `evaluation.json` (the `Report`, read back by `model_validate_json`).
 
     `folder` belongs to this report alone. If it already holds the complete report, nothing is written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    files = ReportFiles(folder / "report.html", folder / "evaluation.json")
+    cards = (folder / "model_card.html", folder / "model_card.md")
+    files = ReportFiles(folder / "report.html", folder / "evaluation.json", cards)
     content = report.to_json()
     if files.json.is_file() and files.json.read_text(encoding="utf-8") == content:
         return files
     # Write the JSON last: its presence marks the report as complete.
     files.html.write_text(render(report), encoding="utf-8")
+    card = model_card(report)
+    for path, text in zip(files.cards, (card.to_html(), card.to_markdown()), strict=True):
+        path.write_text(text, encoding="utf-8")
     files.json.write_text(content, encoding="utf-8")
     return files
 
@@ -129,80 +136,6 @@ def render(report: Report) -> str:
     )
 
 
-def reference_of(evaluation: Evaluation) -> Reference:
-    """Return the challenger's main reference: the champion if it was measured here, otherwise the baseline."""
-    return "champion" if "champion" in evaluation.overall.improvements else "baseline"
-
-
-def plain_findings(evaluation: Evaluation) -> list[str]:
-    """Return one sentence per reference with the result of the comparison, for someone who reads nothing else."""
-    found: list[str] = []
-    if evaluation.champion_cannot_score:
-        found.append(f"The challenger is not compared with the champion: {evaluation.champion_cannot_score}.")
-    for reference, improvements in evaluation.overall.improvements.items():
-        if reference == "champion" and evaluation.champion_seen:
-            continue  # not a fair comparison; the decision explains why
-        better: list[str] = []
-        worse: list[str] = []
-        level: list[str] = []
-        for metric in evaluation.measured:
-            one = improvements[metric.name]
-            if one.low is None or one.high is None:
-                continue
-            (better if one.low > 0 else worse if one.high < 0 else level).append(metric.label)
-        parts = [
-            f"{how} in {_list(which)}"
-            for how, which in (("better", better), ("worse", worse), ("not distinguishable", level))
-            if which
-        ]
-        if reference == "reference" and worse and not better:
-            found.append(_reference_is_better(evaluation))
-        elif parts:
-            found.append(f"Against {sentences.THE[reference]} the challenger is {'; '.join(parts)}.")
-    return found
-
-
-def _reference_is_better(evaluation: Evaluation) -> str:
-    metrics, improvements = evaluation.overall.metrics, evaluation.overall.improvements["reference"]
-    by_metric = [
-        f"{metric.label} {number(metrics['reference'][metric.name].value)} "
-        f"against {number(metrics['challenger'][metric.name].value)}"
-        for metric in evaluation.measured
-        if (high := improvements[metric.name].high) is not None and high < 0
-    ]
-    return f"A {evaluation.names['reference']} is better: {', '.join(by_metric)}."
-
-
-def survived(report: Report) -> str:
-    """Return the total cost of the training's interruptions in one sentence; empty without interruptions."""
-    told = report.recoveries
-    if not told:
-        return ""
-    counts = [one.rows_repeated for one in told if one.rows_repeated is not None]
-    twice = (
-        f"{count(sum(counts))} rows trained twice"
-        if len(counts) == len(told)
-        else "repeated rows not counted"
-    )
-    left_out = "" if report.rows_lost is None else f", {count(report.rows_lost)} left out"
-    return (
-        f"interrupted {'once' if len(told) == 1 else f'{len(told)} times'}, "
-        f"{sum(one.seconds for one in told):,.1f} s until it trained again, "
-        f"{count(sum(one.steps_lost for one in told))} steps repeated, {twice}{left_out}"
-    )
-
-
-def left_out(report: Report) -> list[str]:
-    """Return one sentence per split that left out rows, with their number and the reasons."""
-    return [
-        f"{count(one.lost)} of {count(one.rows + one.lost)} {one.split} rows are left out: "
-        + ", ".join(f"{reason} ({count(rows)})" for reason, rows in one.left_out.items())
-        + f". A label of this split counts if it was known by {one.known_by}."
-        for one in report.splits
-        if one.lost
-    ]
-
-
 def summary_markdown(report: Report, images: dict[str, str] | None = None) -> str:
     """Return decision, metrics and pictures as Markdown for an asset page.
 
@@ -237,10 +170,6 @@ def _largest(classes: Sequence[ClassFigures]) -> list[ClassFigures]:
     """Return the classes that the report shows, in their order."""
     most = sorted(classes, key=lambda one: one.rows, reverse=True)[:MOST_CLASSES_SHOWN]
     return [one for one in classes if one in most]
-
-
-def _list(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _by_rule(rules: Sequence[RuleResult]) -> list[list[RuleResult]]:

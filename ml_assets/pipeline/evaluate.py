@@ -27,7 +27,7 @@ from resources.platform import Platform
 if TYPE_CHECKING:
     from torch import nn
 
-    from ml_assets.evaluation.evaluation_document import LossCurve, Report, SplitRows
+    from ml_assets.evaluation.evaluation_document import LossCurve, ModelFacts, Report, SplitRows
     from ml_assets.release.facts import Lineage
     from ml_assets.release.matrix import MatrixGraph
     from ml_assets.snapshots.split_reader import Snapshot
@@ -122,6 +122,9 @@ def _score(
             "snapshot": job.snapshot_digest,
             "holdout rows": snapshot.index_of("holdout").sha256,
             "training fingerprint": job.fingerprint,
+            "code of the model": job.code_version,
+            "code of the features": bundle.facts.lineage.feature_versions[spec.features.table],
+            **({} if training_set.choice is None else {"study": training_set.choice.source}),
             "MLflow run": page_of(platform.tracker.uri, f"runs/{trained.mlflow_run}") or trained.mlflow_run,
             "Dagster run": run_url(platform.settings.ui_url, training_set.run_id),
             "bundle": bundle.digest,
@@ -131,6 +134,7 @@ def _score(
         splits=tuple(_split_rows(snapshot)),
         recoveries=tuple(recoveries_of(events)),
         rows_lost=rows_lost(events),
+        model=_model_facts(spec, training_set),
         evaluation=measured,
     )
     return UnrecordedEvaluation(
@@ -186,6 +190,30 @@ def _lineage(
             **({} if spec.model.init_from is None else {"init_from": spec.model.init_from}),
             **({"decode": job.decode} if job.decode else {}),
         },
+    )
+
+
+def _model_facts(spec: PipelineSpec, training_set: TrainingSet) -> "ModelFacts":
+    from ml_assets.evaluation.evaluation_document import ModelFacts
+
+    job, columns = training_set.job, spec.features
+    inputs = {
+        "numeric": columns.numeric,
+        "category": columns.categorical,
+        "blob": (columns.blob.column,) if columns.blob else (),
+    }
+    return ModelFacts(
+        description=spec.description,
+        card=spec.card,
+        table=training_set.table,
+        label=columns.label,
+        inputs={kind: names for kind, names in inputs.items() if names},
+        made_by=job.script or job.model_function,
+        hyperparameters=dict(job.hyperparameters),
+        training=job.settings.identity,
+        seed=job.seed,
+        study="" if training_set.choice is None else training_set.choice.source,
+        begins_with="" if training_set.initial is None else training_set.initial.version,
     )
 
 

@@ -24,9 +24,9 @@ def report_name(model: str, partition: str, evaluation: str) -> str:
     return f"{REPORTS}/{model}/{partition}/{evaluation_name(evaluation)}"
 
 
-def report_page(ui_url: Address, name: str) -> str:
-    """Return the address of a report beside the pages; `name` is its folder among the artifacts.
+def report_page(ui_url: Address, name: str, file: str = "report.html") -> str:
+    """Return the address of a file of a report beside the pages; `name` is its folder among the artifacts.
 
     It has no host: a page then links to the report on its own server, on any port and through any tunnel.
     """
-    return f"{urlsplit(str(ui_url)).path.rstrip('/')}/{quote(name)}/report.html"
+    return f"{urlsplit(str(ui_url)).path.rstrip('/')}/{quote(name)}/{file}"

@@ -5,12 +5,14 @@ Not here: measurements and decisions (`evaluate`).
 
 import hashlib
 import json
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ml_assets.pipeline.links import report_name
 from ml_assets.pipeline.values import EvaluatedModel, RuleOutcome, TrainedModel, TrainingSet
-from resources.ledger import NewEvaluation
+from resources.ledger import EvaluationRow, NewEvaluation
 from resources.platform import Platform
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ def record(
     platform.tracker.record(run, {f"holdout_{name}": value for name, value in figures.items()})
     newest = {"gate_status": decision.status, "evaluation": row.name, "bundle_digest": bundle.digest}
     platform.tracker.tag(run, newest)
-    for file in (files.html, files.json):
+    for file in (files.html, *files.cards, files.json):
         platform.tracker.attach(run, file, f"evaluations/{row.name}")
     return EvaluatedModel(
         status=decision.status,
@@ -87,6 +89,18 @@ def record(
         report=report_name(row.model, row.partition, row.evaluation_digest),
         report_file=row.report,
     )
+
+
+def recorded_report(platform: Platform, row: EvaluationRow) -> "Report":
+    """Return the report of a recorded evaluation. Raises `ArtifactMissing` if its file is gone."""
+    from ml_assets.evaluation.evaluation_document import Report
+
+    with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:
+        target = Path(fetched) / "evaluation.json"
+        platform.artifacts.fetch(
+            report_name(row.model, row.partition, row.evaluation_digest), target.name, target
+        )
+        return Report.model_validate_json(target.read_bytes())
 
 
 def _rules(decision: "GateDecision") -> list[RuleOutcome]:

@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
+from ml_assets.evaluation.card_spec import CardSection
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.objective_facts import facts_of
 from ml_assets.pipeline.metric_functions import own_metric_faults
@@ -225,6 +226,8 @@ class PipelineSpec(Section):
     """Seed of weights, row order and dropout. Another seed is another training."""
     evaluation: EvaluationSpec
     """Metrics, slices and gates."""
+    card: CardSection = CardSection()
+    """Intended use and known limits, for the model card."""
     tuning: TuningSection | None = None
     """Study that chooses values of `model.hyperparameters` and `training`. Not given: the declared values are used."""
     on_stale_inputs: Literal["warn", "refuse"] = "warn"

@@ -23,6 +23,11 @@ class BundleStanding:
     is_in_production: bool
 
     @property
+    def stage(self) -> str:
+        """`production`; `archived` after it; `staging` before."""
+        return "production" if self.is_in_production else "archived" if self.promotion else "staging"
+
+    @property
     def may_be_promoted(self) -> bool:
         """True if its newest evaluation blessed it, or if it was in production before."""
         return self.promotion is not None or (self.newest is not None and self.newest.status == "blessed")

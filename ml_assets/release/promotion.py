@@ -358,11 +358,10 @@ def _not_on_these_inputs(version: RegisteredVersion, despite: Mapping[str, str])
 
 def _tags_of(found: BundleStanding) -> dict[str, str]:
     """Return the tags of a version for its stage and evaluation."""
-    stage = "production" if found.is_in_production else "archived" if found.promotion else "staging"
     if found.shown is None:
-        return {"stage": stage}
+        return {"stage": found.stage}
     return {
-        "stage": stage,
+        "stage": found.stage,
         "gate_status": found.shown.status,
         "evaluation": found.shown.name,
         "report": found.shown.report,

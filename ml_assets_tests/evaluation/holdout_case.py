@@ -6,6 +6,8 @@ from datetime import date, timedelta
 import numpy as np
 import polars as pl
 
+from ml_assets.evaluation.card_spec import CardSection
+from ml_assets.evaluation.evaluation_document import ModelFacts
 from ml_assets.evaluation.metrics import Vector
 
 
@@ -23,6 +25,21 @@ class HoldoutCase:
         """Return the predictions by role, as `evaluate` takes them."""
         some = {"challenger": self.challenger, "baseline": self.baseline, "reference": self.reference}
         return some | ({"champion": self.champion} if champion else {})
+
+
+def model_facts(**words: object) -> ModelFacts:
+    """Return facts of a made-up model; `words` are keys of its section `card`."""
+    return ModelFacts(
+        description="Probability that a flight is late.",
+        card=CardSection.model_validate(words),
+        table="features/flight_departures",
+        label="late",
+        inputs={"numeric": ("dep_hour", "wind"), "category": ("origin",)},
+        made_by="flights.model.build",
+        hyperparameters={"hidden": [128, 64]},
+        training={"epochs": 4, "parallel": {"shard": "none"}},
+        seed=1,
+    )
 
 
 def sigmoid(logits: Vector) -> Vector:

@@ -11,10 +11,12 @@ from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.evaluation.holdout import evaluate
 from ml_assets.evaluation.metrics import METRICS, metric_named
 from ml_assets.evaluation.reference import PENALTIES, LinearReference, reference_model
-from ml_assets.evaluation.report import plain_findings, summary_markdown
+from ml_assets.evaluation.report import summary_markdown
+from ml_assets.evaluation.report_sentences import plain_findings
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.features.encoding import FittedState, fit
 from ml_assets.objective_facts import ObjectiveName, facts_of
+from ml_assets_tests.evaluation.holdout_case import model_facts
 
 OBJECTIVES: tuple[ObjectiveName, ...] = ("binary", "regression", "count")
 
@@ -189,6 +191,7 @@ def test_a_reference_that_is_better_is_said_and_fails_its_gate() -> None:
     (said,) = [one for one in plain_findings(evaluation) if "regression on the same columns" in one]
     assert said.startswith("A linear regression on the same columns (penalty ")
     assert "is better: RMSE " in said
-    page = summary_markdown(Report(title="m", partition="p", lineage={}, evaluation=evaluation), {})
+    report = Report(title="m", partition="p", lineage={}, model=model_facts(), evaluation=evaluation)
+    page = summary_markdown(report, {})
     assert said in page
     assert "| metric | challenger | baseline | reference |" in page

@@ -15,9 +15,10 @@ from ml_assets.evaluation.evaluation_document import LossCurve, Report
 from ml_assets.evaluation.gates import Champion
 from ml_assets.evaluation.holdout import evaluate
 from ml_assets.evaluation.pictures import pictures
-from ml_assets.evaluation.report import plain_findings, render, summary_markdown, write_report
+from ml_assets.evaluation.report import render, summary_markdown, write_report
+from ml_assets.evaluation.report_sentences import plain_findings
 from ml_assets.evaluation.spec import EvaluationSpec
-from ml_assets_tests.evaluation.holdout_case import HoldoutCase
+from ml_assets_tests.evaluation.holdout_case import HoldoutCase, model_facts
 from resources.job.recoveries import Recovery
 
 SPEC = EvaluationSpec.model_validate(
@@ -74,6 +75,7 @@ def make_report(
         loss=LOSS,
         recoveries=recoveries,
         rows_lost=0 if recoveries else None,
+        model=model_facts(),
         evaluation=evaluate(case.holdout, predictions, SPEC, champion=champion),
     )
 

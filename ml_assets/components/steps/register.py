@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import commit_facts, report_facts, rules_table, tracked_facts
+from ml_assets.components.pages import card_facts, commit_facts, report_facts, rules_table, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.pipeline.links import report_page
 from ml_assets.pipeline.register import register_model
@@ -69,7 +69,10 @@ def _why_not(
 def _page(
     model: str, version: RegisteredModel, training_set: TrainingSet, trained: TrainedModel, platform: Platform
 ) -> dict[str, Any]:
-    page = report_page(platform.settings.ui_url, version.report)
+    page, card = (
+        report_page(platform.settings.ui_url, version.report, file)
+        for file in ("report.html", "model_card.html")
+    )
     place = f"models/{model}/versions/{version.number}"
     return {
         "version": version.number,
@@ -80,7 +83,7 @@ def _page(
         **tracked_facts(platform.tracker.uri, trained.mlflow_run, place),
         **commit_facts(platform.lake, training_set.commit),
         "lake/branch": version.branch,
-        **(report_facts(page, version.report_file) if version.evaluation else {}),
+        **(report_facts(page, version.report_file) | card_facts(card) if version.evaluation else {}),
     }
 
 

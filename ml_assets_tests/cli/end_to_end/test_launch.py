@@ -1,6 +1,7 @@
 """`ml-assets launch` materializes a table or a whole model, and says what came of it and what to type next."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -25,6 +26,48 @@ def test_a_model_is_trained_evaluated_and_registered(trained: Said) -> None:
     assert "decision blessed, rmse " in said["store_demand/evaluation"]
     assert "version 1" in said["store_demand/registered_model"]
     assert "ml-assets promote store_demand 1 --reason" in trained.out
+
+
+def test_a_model_card_says_what_was_trained_and_measured(
+    filled_terminal: Terminal, trained: Said, tmp_path: Path
+) -> None:
+    card = filled_terminal("card", "store_demand")
+    assert card.status == 0, card.err
+    lines = card.out.splitlines()
+    assert lines[0] == "# Model card: store_demand"
+    assert lines[2].startswith(f"version 1 (1.0.0), staging · partition {TRAINED_WEEK} · evaluation ")
+    for said in (
+        "Units per store and product of the coming week.",
+        "The label is the column units; the objective is regression.",
+        "| holdout    | 2023-11-20 to 2024-01-08 |   576 |",
+        "| beats the baseline ",
+        "product=milk",
+        "* Measured on 2023-11-20 to 2024-01-08 (partition_date).",
+        "* Hyperparameters (declared): hidden 32, embedding 4",
+    ):
+        assert said in card.out
+    assert all(
+        f"| {what} " in card.out for what in ("lake commit", "code of the model", "code of the features")
+    )
+    file = tmp_path / "card.html"
+    assert f"wrote {file}" in filled_terminal("card", "store_demand", "1", "--html", str(file)).out
+    assert "<h1>Model card: store_demand</h1>" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("store_demand", "7"), "store_demand has no version 7; it has 1 (1.0.0)"),
+        (("store_deman",), "there are: flight_arrival, flight_delay, flight_delay_nightly, store_demand"),
+        (("flight_delay",), "flight_delay has no registered version yet. To make one: ml-assets launch"),
+    ],
+)
+def test_cards_of_versions_that_do_not_exist_are_refused(
+    filled_terminal: Terminal, trained: Said, arguments: tuple[str, ...], said: str
+) -> None:
+    refused = filled_terminal("card", *arguments)
+    assert refused.status == 1
+    assert said in refused.err
 
 
 def test_the_plan_knows_that_it_was_trained(filled_terminal: Terminal, trained: Said) -> None:

@@ -154,7 +154,12 @@ def test_checks_say_that_inputs_are_current_and_the_gate_passed(first: ModelRun)
     assert checks["gate"].passed
     assert first.facts[EVALUATION]["decision"] == "blessed"
     assert first.facts[EVALUATION]["rmse"] < first.facts[EVALUATION]["baseline_rmse"]
-    report = Path(first.facts[EVALUATION]["report_file"].removeprefix("file://")).read_text()
+    file = Path(first.facts[EVALUATION]["report_file"].removeprefix("file://"))
+    report = file.read_text()
+    card = first.facts[REGISTERED]["model_card"]
+    assert card == first.facts[REGISTERED]["report"].replace("report.html", "model_card.html")
+    assert first.facts[EVALUATION]["evaluation"] in card
+    assert "Model card: " in file.with_name("model_card.html").read_text()
     assert re.search(r"aive baseline \(mean by machine, prior of \d+ rows?, chosen on validation\)", report)
 
 

@@ -88,9 +88,10 @@ def test_files_lie_under_addresses_that_can_be_told_beforehand(installed: Instal
     client = open_client(installed.settings.resolved_tracking_uri.reveal())
     folder = f"evaluations/{installed.facts['evaluation']['evaluation']}"
     report = {file.path for file in client.list_artifacts(run.info.run_id, folder)}
-    assert report == {f"{folder}/report.html", f"{folder}/evaluation.json"}
+    files = {"report.html", "model_card.html", "model_card.md", "evaluation.json"}
+    assert report == {f"{folder}/{file}" for file in files}
     name = report_name(installed.model, DAY, installed.facts["evaluation"]["evaluation"])
-    assert installed.installation.platform.artifacts.files(name).keys() == {"report.html", "evaluation.json"}
+    assert installed.installation.platform.artifacts.files(name).keys() == files
 
 
 def test_same_training_again_is_the_same_run_with_the_same_parameters(installed: Installed) -> None:

@@ -1,0 +1,247 @@
+"""Model card: a model for people who did not build it. Made from the report of an evaluation, and from nothing else.
+
+Sections follow "Model Cards for Model Reporting" (Mitchell et al., 2019): use, data, metrics, slices, limits, lineage.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from ml_assets.evaluation import sentences
+from ml_assets.evaluation.bootstrap import Interval
+from ml_assets.evaluation.evaluation_document import Evaluation, ModelFacts, Part, Report, RuleResult
+from ml_assets.evaluation.metrics import MetricFacts
+from ml_assets.evaluation.pictures import caption, pictures
+from ml_assets.evaluation.report_sentences import left_out, plain_findings, reference_of, survived
+from ml_assets.objective_facts import facts_of
+from ml_assets.reports.numbers import count
+from ml_assets.reports.written_page import Block, Bullets, Chapter, Drawing, Grid, Paragraph, WrittenPage
+from resources.words import counted, name_some
+
+WEAKEST = 8
+"""Slices that the card shows: those with the worst metric. The report has more, `evaluation.json` all."""
+_NAMED = 12
+"""Columns and small slices that a sentence names. It counts the others."""
+_DRAWN = ("calibration", "ranking", "confusion", "fit")
+"""Pictures of the report that the card shows, where the objective has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """Standing of a registered version, as the ledger has it when the card is made."""
+
+    number: int
+    semantic: str
+    stage: str
+    history: tuple[str, ...]
+    """Promotions and demotions, one sentence each, oldest first."""
+    objections: tuple[str, ...] = ()
+    """Facts that became known after the evaluation, such as inputs that were rejected since."""
+
+
+def model_card(report: Report, release: Release | None = None) -> WrittenPage:
+    """Return the card of the model in `report`; with `release`, as a registered version."""
+    evaluation, facts = report.evaluation, report.model
+    named = [] if release is None else [f"version {release.number} ({release.semantic}), {release.stage}"]
+    about = [*named, f"partition {report.partition}", f"evaluation {report.digest[:12]}"]
+    chapters = [
+        Chapter("Use", tuple(_use(facts))),
+        Chapter("Prediction", tuple(_prediction(evaluation, facts))),
+        Chapter("Data", (_data(report),), "label known by: rows whose label became known later are left out"),
+        Chapter("Metrics", tuple(_metrics(evaluation)), _how_measured(evaluation)),
+        Chapter("Gates", (_gates(evaluation),)),
+        *_slices(evaluation),
+        Chapter("Limits", (Bullets(tuple(_limits(report, release))),)),
+        Chapter("Training", tuple(_training(report))),
+        *([] if release is None or not release.history else [_history(release)]),
+        Chapter("Lineage", (Grid(("what", "identity"), tuple(report.lineage.items())),)),
+    ]
+    return WrittenPage(
+        title=f"Model card: {report.title}",
+        about=" · ".join(about),
+        headline=evaluation.decision.summary,
+        tone=evaluation.decision.status,
+        chapters=tuple(chapters),
+    )
+
+
+def _use(facts: ModelFacts) -> Iterator[Block]:
+    if facts.description:
+        yield Paragraph(facts.description)
+    card = facts.card
+    lacking = "not declared (key card.intended_use in defs.yaml)"
+    yield Bullets(
+        (
+            f"Intended use: {card.intended_use or lacking}",
+            *(f"Not intended for: {one}" for one in card.not_intended_for),
+            *([f"Contact: {card.contact}"] if card.contact else []),
+        )
+    )
+
+
+def _prediction(evaluation: Evaluation, facts: ModelFacts) -> Iterator[Block]:
+    classes = [one.name for one in evaluation.classes]
+    of = f" ({name_some(classes, _NAMED)})" if classes else ""
+    yield Paragraph(
+        f"For each row of {facts.table} the model returns {facts_of(evaluation.objective).answer}{of}. "
+        f"The label is the column {facts.label}; the objective is {evaluation.objective}."
+    )
+    rows = tuple((kind, str(len(names)), ", ".join(names)) for kind, names in facts.inputs.items())
+    yield Grid(("input", "columns", "names"), rows, numbers=frozenset({1}))
+
+
+def _data(report: Report) -> Grid:
+    rows = tuple(
+        (
+            one.split,
+            f"{one.first} to {one.last}",
+            count(one.rows),
+            count(one.lost),
+            one.known_by,
+        )
+        for one in report.splits
+    )
+    columns = ("split", "partitions", "rows", "left out", "label known by")
+    return Grid(columns, rows, numbers=frozenset({2, 3}))
+
+
+def _how_measured(evaluation: Evaluation) -> str:
+    return (
+        f"{counted(evaluation.rows, 'holdout row')}, the same for all models; {evaluation.confidence:.0%} intervals "
+        f"over {evaluation.blocks} blocks by {evaluation.bootstrap_unit}"
+    )
+
+
+def _metrics(evaluation: Evaluation) -> Iterator[Block]:
+    measured = evaluation.overall.metrics
+    rows = tuple(
+        (
+            f"{metric.label} {'↑' if metric.higher_is_better else '↓'}",
+            *(sentences.with_interval(values[metric.name]) for values in measured.values()),
+        )
+        for metric in evaluation.measured
+    )
+    columns = ("metric", *(f"this model ({role})" if role == "challenger" else role for role in measured))
+    yield Grid(columns, rows)
+    others = [name for role, name in evaluation.names.items() if role in measured and role != "challenger"]
+    yield Paragraph(f"Compared with: {'; '.join(others)}. ↑ higher is better, ↓ lower is better.")
+    if plain := plain_findings(evaluation):
+        yield Bullets(tuple(plain))
+    drawn = pictures(evaluation, form="svg")
+    yield from (Drawing(name, drawn[name], caption(name, evaluation)) for name in _DRAWN if name in drawn)
+
+
+def _gates(evaluation: Evaluation) -> Grid:
+    rows = tuple(
+        (
+            rule.rule,
+            rule.slice or "all rows",
+            f"{rule.metric} {rule.asks}",
+            _measured(rule),
+            rule.status.replace("_", " "),
+        )
+        for rule in evaluation.decision.rules
+    )
+    return Grid(("gate", "slice", "asks", "measured", "result"), rows)
+
+
+def _measured(rule: RuleResult) -> str:
+    if rule.measured is None:
+        return ""
+    if rule.compared_with:
+        return sentences.gain(rule.measured, rule.relative)
+    return sentences.with_interval(rule.measured)
+
+
+def _slices(evaluation: Evaluation) -> Iterator[Chapter]:
+    metric = evaluation.measured[0]
+    measured = [part for part in evaluation.slices if part.metrics]
+    if not measured:
+        return
+    against = reference_of(evaluation)
+    ranked = sorted(measured, key=lambda part: _badness(part, metric))[:WEAKEST]
+    rows = tuple(
+        (
+            _named(part),
+            count(part.rows),
+            sentences.with_interval(part.metrics["challenger"][metric.name]),
+            sentences.gain(part.improvements[against][metric.name], relative=False),
+        )
+        for part in ranked
+    )
+    note = f"{len(ranked)} of {len(measured)} measured slices, worst {metric.label} first"
+    columns = ("slice", "rows", metric.label, f"improvement on {against}")
+    yield Chapter("Weakest slices", (Grid(columns, rows, numbers=frozenset({1})),), note)
+
+
+def _badness(part: Part, metric: MetricFacts) -> float:
+    value = part.metrics["challenger"][metric.name].value
+    if value is None:
+        return float("inf")
+    return value if metric.higher_is_better else -value
+
+
+def _limits(report: Report, release: Release | None) -> Iterator[str]:
+    """Yield declared limits, then those that the evaluation measured."""
+    evaluation, against = report.evaluation, reference_of(report.evaluation)
+    yield from report.model.card.limits
+    if release is not None:
+        yield from release.objections
+    if evaluation.decision.status != "blessed":
+        yield from evaluation.decision.reasons
+    yield (
+        f"Measured on {evaluation.first_block} to {evaluation.last_block} ({evaluation.bootstrap_unit}). Nothing here "
+        "says how it does on later rows."
+    )
+    if small := [part for part in evaluation.slices if not part.metrics]:
+        names = name_some([f"{_named(part)} ({part.rows})" for part in small], _NAMED)
+        yield f"Slices of fewer than {evaluation.min_slice_rows} rows are not measured: {names}."
+    metric = evaluation.measured[0]
+    worse = [
+        _named(part)
+        for part in evaluation.slices
+        if part.metrics and _is_worse(part.improvements[against], metric)
+    ]
+    if worse:
+        yield f"{metric.label} is worse than that of the {against} on {name_some(worse, _NAMED)}."
+    yield from left_out(report)
+    if report.recoveries:
+        yield f"The training was {survived(report)}."
+
+
+def _is_worse(improvements: Mapping[str, Interval], metric: MetricFacts) -> bool:
+    high = improvements[metric.name].high
+    return high is not None and high < 0
+
+
+def _named(part: Part) -> str:
+    return f"{part.slice}={part.value}"
+
+
+def _training(report: Report) -> Iterator[Block]:
+    facts = report.model
+    weights = f"the weights of {facts.begins_with}" if facts.begins_with else "random weights"
+    yield Paragraph(f"{facts.made_by}, from {weights}, seed {facts.seed}.")
+    chosen = f"chosen by the study {facts.study[:12]}" if facts.study else "declared"
+    yield Bullets(
+        (
+            f"Hyperparameters ({chosen}): {_values(facts.hyperparameters)}",
+            f"Training settings: {_values(facts.training)}",
+        )
+    )
+
+
+def _values(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in _flat(values)) or "none"
+
+
+def _flat(values: Mapping[str, object], below: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(cast("dict[str, object]", value), f"{below}{name}.")
+        else:
+            yield f"{below}{name}", value
+
+
+def _history(release: Release) -> Chapter:
+    return Chapter("Promotions", (Bullets(release.history),))

@@ -1,0 +1,93 @@
+"""Model card of a registered version: its newest evaluation, and its standing in the ledger.
+
+Here: finding the version and its report. Not here: the content of a card (`evaluation.card`).
+"""
+
+from typing import TYPE_CHECKING
+
+from ml_assets.pipeline.record import recorded_report
+from resources.artifacts import ArtifactMissing
+from resources.platform import Platform
+
+if TYPE_CHECKING:
+    from ml_assets.evaluation.card import Release, WrittenPage
+    from ml_assets.evaluation.evaluation_document import Report
+    from ml_assets.release.registry import RegisteredVersion
+    from resources.ledger import EvaluationRow
+
+
+class ReportUnavailable(Exception):
+    """A version has no evaluation, or the report of its evaluation is gone."""
+
+
+def card_of(platform: Platform, version: "RegisteredVersion") -> "WrittenPage":
+    """Return the card of a registered version. Raises `ReportUnavailable`."""
+    from ml_assets.evaluation.card import model_card
+
+    row, report = report_of(platform, version)
+    return model_card(report, _release(platform, version, row))
+
+
+def version_to_show(platform: Platform, model: str, number: int | None) -> "RegisteredVersion | None":
+    """Return the version `number`; None: that in production, or else the newest. None if `model` has no version.
+
+    Raises `VersionMissing`, which lists the versions.
+    """
+    from ml_assets.release.bundle_standing import BundleStandings
+    from ml_assets.release.of_platform import registry_of
+
+    registry, versions = registry_of(platform), registry_of(platform).versions(model)
+    if number is not None and versions:
+        return registry.version(model, number)
+    held = BundleStandings.read(platform.ledger.models, model).in_production
+    serving = [one for one in versions if held is not None and one.bundle_digest == held.bundle_digest]
+    return (serving or versions or [None])[-1]
+
+
+def report_of(platform: Platform, version: "RegisteredVersion") -> "tuple[EvaluationRow, Report]":
+    """Return the evaluation that counts for a version, with its report. Raises `ReportUnavailable`."""
+    from ml_assets.release.of_platform import releases_of
+
+    named = f"{version.model} {version.number} ({version.semantic})"
+    row = releases_of(platform).standing(version.model, version.bundle_digest).shown
+    if row is None:
+        raise ReportUnavailable(
+            f"{named} was never evaluated by this ledger: materialize the model, which evaluates it"
+        )
+    try:
+        return row, recorded_report(platform, row)
+    except ArtifactMissing as missing:
+        raise ReportUnavailable(
+            f"the report of evaluation {row.name} of {named} is gone from {row.report}: materialize {row.partition} "
+            f"of the model again, which evaluates it anew"
+        ) from missing
+
+
+def _release(platform: Platform, version: "RegisteredVersion", row: "EvaluationRow") -> "Release":
+    from ml_assets.evaluation.card import Release
+    from ml_assets.release.of_platform import releases_of
+    from ml_assets.release.rows_behind import InputsUnknown, in_words
+
+    releases = releases_of(platform)
+    history: list[str] = []
+    for one in releases.log(version.model):
+        if one.bundle_digest != version.bundle_digest:
+            continue
+        despite = f" Despite {one.despite}." if one.despite else ""
+        history.append(f"{one.at:%Y-%m-%d %H:%M} UTC, promoted by {one.author}: {one.reason}.{despite}")
+        if one.demotion is not None:
+            ended = one.demotion
+            history.append(f"{ended.at:%Y-%m-%d %H:%M} UTC, demoted by {ended.author}: {ended.reason}.")
+    try:
+        refused = releases.rejected_inputs(row)
+        objections = (f"Training inputs were rejected since: {in_words(refused)}.",) if refused else ()
+    except InputsUnknown as unknown:
+        objections = (f"Its training inputs are not known any more: {unknown}.",)
+    standing = releases.standing(version.model, version.bundle_digest)
+    return Release(
+        number=version.number,
+        semantic=version.semantic,
+        stage=standing.stage,
+        history=tuple(history),
+        objections=objections,
+    )

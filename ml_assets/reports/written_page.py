@@ -1,0 +1,130 @@
+"""Page of a few chapters that is written twice: as Markdown, readable in a terminal, and as HTML without other files.
+
+For pages of text and tables, such as a model card. A report with a layout of its own has a template (`page`).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ml_assets.reports.page import rendered
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Plain text."""
+
+    text: str
+    kind: Literal["paragraph"] = "paragraph"
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """List of sentences."""
+
+    items: tuple[str, ...]
+    kind: Literal["bullets"] = "bullets"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Table of texts. Columns whose number is in `numbers` are aligned to the right."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: frozenset[int] = frozenset()
+    kind: Literal["grid"] = "grid"
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """SVG in base64 with its caption. Markdown leaves it out."""
+
+    name: str
+    svg: str
+    caption: str
+    kind: Literal["drawing"] = "drawing"
+
+
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+"""Beginning of an HTML tag; other `<` stay as they are."""
+
+Block = Paragraph | Bullets | Grid | Drawing
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Blocks below a heading."""
+
+    title: str
+    blocks: tuple[Block, ...]
+    note: str = ""
+    """Explanation beside the heading: units, or how to read the figures."""
+
+
+@dataclass(frozen=True)
+class WrittenPage:
+    """Page with a headline sentence and chapters."""
+
+    title: str
+    about: str
+    """Line below the title: version, partition, evaluation."""
+    headline: str
+    """The sentence for someone who reads nothing else."""
+    tone: str
+    """`blessed`, `undecided` or `rejected`: colour of the headline."""
+    chapters: tuple[Chapter, ...]
+
+    def to_markdown(self) -> str:
+        """Return the page as Markdown. Columns of tables are padded, so that it reads well in a terminal."""
+        lines = [f"# {_text(self.title)}", "", _text(self.about), "", f"**{_text(self.headline)}**"]
+        for chapter in self.chapters:
+            lines += ["", f"## {_text(chapter.title)}", ""]
+            if chapter.note:
+                lines += [f"_{_text(chapter.note)}_", ""]
+            written = [some for block in chapter.blocks if (some := _markdown(block))]
+            for number, some in enumerate(written):
+                lines += ([""] if number else []) + some
+        return "\n".join(lines) + "\n"
+
+    def to_html(self) -> str:
+        """Return the page as HTML. A pure function: the same page gives the same bytes."""
+        return rendered("ml_assets.reports", "written_page.html.j2", {}, page=self)
+
+
+def _markdown(block: Block) -> list[str]:
+    match block:
+        case Paragraph():
+            return [_text(block.text)]
+        case Bullets():
+            return [f"* {_text(item)}" for item in block.items]
+        case Grid():
+            return _table(block)
+        case Drawing():
+            return []
+
+
+def _table(grid: Grid) -> list[str]:
+    rows = [[_cell(cell) for cell in row] for row in (grid.columns, *grid.rows)]
+    # Narrower rows of dashes are not a table for every reader of Markdown.
+    widths = [max(3, *(len(row[at]) for row in rows)) for at in range(len(grid.columns))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            cell.rjust(width) if at in grid.numbers else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ]
+        return f"| {' | '.join(padded)} |"
+
+    rule = [f"{'-' * (width - 1)}{':' if at in grid.numbers else '-'}" for at, width in enumerate(widths)]
+    return [line(rows[0]), line(rule), *(line(row) for row in rows[1:])]
+
+
+def _cell(text: str) -> str:
+    return _text(text).replace("|", r"\|")
+
+
+def _text(text: str) -> str:
+    """Return text on one line in which no HTML begins."""
+    return _TAG.sub(r"\\<", " ".join(text.split("\n")))

@@ -1,0 +1,76 @@
+"""The model card: declared words, measured figures, and limits that nobody has to write down."""
+
+import pytest
+
+from ml_assets.evaluation.card import Release, model_card
+from ml_assets.evaluation.evaluation_document import Report
+from ml_assets.evaluation.gates import Champion
+from ml_assets.reports.written_page import Bullets, Chapter, Grid, WrittenPage
+from ml_assets_tests.evaluation.holdout_case import HoldoutCase, model_facts
+from ml_assets_tests.evaluation.test_report import make_report
+
+
+@pytest.fixture(scope="module")
+def report(case: HoldoutCase) -> Report:
+    words = {"intended_use": "Tells <b>staff</b>.", "not_intended_for": ["Claims."], "limits": ["2013 only."]}
+    made = make_report(case, Champion("version 7"))
+    return made.model_copy(update={"model": model_facts(**words)})
+
+
+def _items(page: WrittenPage, chapter: str) -> list[str]:
+    return [
+        item
+        for one in page.chapters
+        if one.title == chapter
+        for block in one.blocks
+        if isinstance(block, Bullets)
+        for item in block.items
+    ]
+
+
+def test_declared_words_and_measured_limits_are_on_it(report: Report) -> None:
+    page = model_card(report)
+    assert _items(page, "Use") == ["Intended use: Tells <b>staff</b>.", "Not intended for: Claims."]
+    limits = _items(page, "Limits")
+    assert limits[0] == "2013 only."
+    assert any("requires at least 0.9900, missed by" in one for one in limits), "a failed gate is a limit"
+    assert any(
+        one.startswith("Slices of fewer than 100 rows are not measured: carrier=HA (") for one in limits
+    )
+
+
+def test_a_released_version_has_its_standing_and_what_became_known_since(report: Report) -> None:
+    release = Release(
+        number=3,
+        semantic="1.2.0",
+        stage="production",
+        history=("2013-12-31 09:00 UTC, promoted by ada: better.",),
+        objections=("Training inputs were rejected since: datasets/flights 2013-10-01.",),
+    )
+    page = model_card(report, release)
+    assert page.about.startswith("version 3 (1.2.0), production · partition 2013-12-31 · evaluation ")
+    assert _items(page, "Promotions") == ["2013-12-31 09:00 UTC, promoted by ada: better."]
+    assert release.objections[0] in _items(page, "Limits")
+
+
+def test_both_forms_hold_the_same_text_and_no_html_of_others(report: Report) -> None:
+    page = model_card(report)
+    html, markdown = page.to_html(), page.to_markdown()
+    assert "Tells &lt;b&gt;staff&lt;/b&gt;." in html
+    assert "Tells \\<b>staff\\</b>." in markdown
+    assert html.count("data:image/svg+xml;base64,") == 2
+    assert "base64" not in markdown
+    for chapter in page.chapters:
+        assert f"## {chapter.title}" in markdown
+        assert f"<h2>{chapter.title}" in html
+
+
+def test_a_bar_or_a_new_line_in_a_cell_does_not_break_a_table() -> None:
+    grid = Grid(("what", "rows"), (("a | b", "1"), ("two\nlines", "12345")), numbers=frozenset({1}))
+    page = WrittenPage("t", "", "h", "blessed", (Chapter("c", (grid,)),))
+    assert page.to_markdown().splitlines()[-4:] == [
+        "| what      |  rows |",
+        "| --------- | ----: |",
+        r"| a \| b    |     1 |",
+        "| two lines | 12345 |",
+    ]
