@@ -122,7 +122,18 @@ def run_study(
             parent = tracked.run_id
         side: SideBySide[TrialOutcome] = SideBySide(tuning.parallel_trials)
         led = LedPage(page, side)
-        trials = _Trials(spec, platform, frozen, digest, study, led, parent, run_id, resources, tuning.budget)
+        trials = _Trials(
+            spec=spec,
+            platform=platform,
+            frozen=frozen,
+            digest=digest,
+            study=study,
+            page=led,
+            parent=parent,
+            run_id=run_id,
+            resources=resources,
+            budget=tuning.budget,
+        )
         side.run(trials.begin, trials.end)
         require_nothing_rejected_since(platform, frozen)
         result = StudyResult(
@@ -227,7 +238,7 @@ def _is_of(cadence: Any, key: str) -> bool:
     return True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Trials:
     """Trainings of one study."""
 

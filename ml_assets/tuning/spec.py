@@ -186,11 +186,11 @@ Pruner = Literal["none", "median", "successive_halving", "hyperband"]
 class PriorSection(Section):
     """Use of the model's newest result as the beginning of a new study."""
 
-    best: int = Field(default=2, ge=1, le=100)
+    best: int = Field(default=1, ge=1, le=100)
     """Number of first trials that repeat the values of the best earlier trials. They count among `trials`."""
-    keep: float = Field(default=0.5, gt=0, lt=1)
+    keep: float = Field(default=0.8, gt=0, lt=1)
     """Share of the earlier trials that sampler `tpe` or `GPSampler` sees, evenly from the best to the worst. Each later
-    study keeps this share of them again: after four studies with 0.5, one in 16 is left."""
+    study keeps this share of them again: after ten studies with 0.8, one in ten is left."""
 
 
 class TuningSection(Section):
