@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks._report import Result, emit, parse_args
 from deployment.testbed.cluster import command as cluster_command
-from deployment.testbed.cluster.cluster import LocalCluster
+from deployment.testbed.cluster.local_cluster import LocalCluster
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers import command as servers_command
 from ml_assets_tests.browser.graphql import Dagster

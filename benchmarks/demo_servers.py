@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks._report import Result, emit, parse_args
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers.postgresql import make_database
-from deployment.testbed.servers.record import ServersRecord, variables
+from deployment.testbed.servers.servers_record import ServersRecord, variables
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = Path(sys.executable).with_name("ml-assets")

@@ -22,7 +22,7 @@ import polars as pl
 from benchmarks._report import Result, emit, parse_args
 from benchmarks.lake import publish_to_lake, read_from_lake, write_days
 from deployment.testbed.servers import Servers
-from deployment.testbed.servers.record import ServersRecord, storage_variables
+from deployment.testbed.servers.servers_record import ServersRecord, storage_variables
 from resources.lake.lakefs import LakeFSStore
 from resources.lake.lakefs_api import LakeFSApi
 from resources.lake.lakefs_setup import set_up

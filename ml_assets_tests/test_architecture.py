@@ -147,7 +147,9 @@ def _classes(paths: list[Path]) -> list[tuple[str, str]]:
 
 _SAME_KIND = {
     "__init__": "the package itself",
+    "command": "the command line of a part of the testbed",
     "errors": "the exceptions of a package",
+    "leftovers": "processes and files that a part of the testbed must not leave",
     "local": "the implementation of a protocol on this machine",
     "protocol": "the interface of a resource",
     "spec": "the YAML section of a stage",
@@ -163,7 +165,7 @@ _NAMED_ELSEWHERE = {
 def test_no_module_name_stands_for_two_things() -> None:
     modules = [
         (path.stem, str(path.relative_to(ROOT)))
-        for path in _code()
+        for path in _of("ml_assets", "resources", "deployment")
         if path.stem not in _SAME_KIND
         and not any(str(path.relative_to(ROOT)).startswith(f"{folder}/") for folder in _NAMED_ELSEWHERE)
     ]

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployment.testbed.files import locked
+from deployment.testbed.testbed_files import locked
 
 MODULES = Path(__file__).parent / "modules"
 CACHE_VARIABLE = "ML_ASSETS_BUILD_CACHE"

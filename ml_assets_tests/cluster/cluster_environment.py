@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deployment.testbed.cluster.cluster import LocalCluster
-from deployment.testbed.servers.record import ServersRecord
+from deployment.testbed.cluster.local_cluster import LocalCluster
+from deployment.testbed.servers.servers_record import ServersRecord
 
 REPOSITORY = Path(__file__).parents[2]
 STATE_VARIABLE = "CLUSTER_STATE"

@@ -16,10 +16,10 @@ import pytest
 from playwright.sync_api import Browser
 
 from deployment.testbed.cluster import command as cluster_command
-from deployment.testbed.cluster.cluster import LocalCluster
+from deployment.testbed.cluster.local_cluster import LocalCluster
 from deployment.testbed.processes import ServerFailed
 from deployment.testbed.servers import Servers
-from deployment.testbed.servers.record import storage_variables
+from deployment.testbed.servers.servers_record import storage_variables
 from ml_assets_tests.browser.conftest import browser, screenshots  # noqa: F401 - fixtures
 from ml_assets_tests.browser.dagster_pages import Pages, open_pages
 from ml_assets_tests.browser.graphql import Dagster

@@ -20,7 +20,7 @@ from typing import Any
 from deployment.testbed.build import cache_folder, recipe_of
 from deployment.testbed.cluster.commands import run, succeeds
 from deployment.testbed.cluster.layers import Layer
-from deployment.testbed.files import locked
+from deployment.testbed.testbed_files import locked
 from ml_assets_tests.cluster import packages
 from ml_assets_tests.cluster.cluster_environment import REPOSITORY
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deployment.testbed.cluster.cluster import LocalCluster
 from deployment.testbed.cluster.command import DEFAULT
+from deployment.testbed.cluster.local_cluster import LocalCluster
 from ml_assets_tests.cluster.cluster_environment import waited_for
 from resources.job.job import TrainingJob
 from resources.job.training_settings import TrainingSettings

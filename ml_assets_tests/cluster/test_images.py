@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from deployment.testbed.servers import Servers
-from deployment.testbed.servers.record import storage_variables
+from deployment.testbed.servers.servers_record import storage_variables
 from ml_assets_tests.cluster.cluster_environment import REPOSITORY, SECURITY, ClusterEnvironment
 from ml_assets_tests.cluster.image_builder import ImageBuilder, image_builder
 from ml_assets_tests.cluster.launched_job import LaunchedJob, settings_of

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from deployment.testbed import processes
-from deployment.testbed.cluster import cgroups, network, node, record
-from deployment.testbed.cluster.cluster import LocalCluster, down, up
+from deployment.testbed.cluster import cgroups, cluster_record, network, node
+from deployment.testbed.cluster.cluster_layout import ClusterLayout
 from deployment.testbed.cluster.commands import run
-from deployment.testbed.cluster.layout import ClusterLayout
-from deployment.testbed.cluster.machine import MachineUnfit
+from deployment.testbed.cluster.fitness import MachineUnfit
+from deployment.testbed.cluster.local_cluster import LocalCluster, down, up
 from deployment.testbed.processes import Process
 from ml_assets_tests.cluster.cluster_environment import REPOSITORY, pod, waited_for
 
@@ -113,7 +113,7 @@ def namespaces_of(cluster: LocalCluster) -> set[str]:
 
 
 def pids(layout: ClusterLayout) -> dict[str, int]:
-    return {name: process.pid for name, process in record.load(layout.state).processes.items()}
+    return {name: process.pid for name, process in cluster_record.load(layout.state).processes.items()}
 
 
 def test_down_with_running_pods_leaves_nothing(layout: ClusterLayout) -> None:
@@ -133,7 +133,7 @@ def test_down_with_running_pods_leaves_nothing(layout: ClusterLayout) -> None:
         process for pid in cgroups.members(NAME) if (process := processes.process_of("cluster", pid))
     ]
     assert traces(layout, namespaces)  # what is looked for can be found
-    machine = record.load(layout.state).processes[layout.node(1).process("machine")]
+    machine = cluster_record.load(layout.state).processes[layout.node(1).process("machine")]
     # A short command inside a node may outlive who asked for it.
     asked = subprocess.Popen(node.inside(layout.node(1), machine, ["sleep", "600"]))
     waited_for(lambda: asked.pid in cgroups.members(NAME), "the command to be one of the cluster's", 300)
@@ -211,10 +211,10 @@ def test_a_user_without_rights_is_told_what_is_missing(tmp_path: Path) -> None:
     code = f"""
 import os
 from pathlib import Path
-from deployment.testbed.cluster import machine
-from deployment.testbed.cluster.layout import ClusterLayout
+from deployment.testbed.cluster import fitness
+from deployment.testbed.cluster.cluster_layout import ClusterLayout
 os.setuid(65534)
-machine.check(ClusterLayout(Path({str(tmp_path / "cluster")!r}), {NAME!r}, {NETWORK!r}), ours=False)
+fitness.check(ClusterLayout(Path({str(tmp_path / "cluster")!r}), {NAME!r}, {NETWORK!r}), ours=False)
 """
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False

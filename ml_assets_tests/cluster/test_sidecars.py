@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deployment.testbed.cluster.cluster import LocalCluster
+from deployment.testbed.cluster.local_cluster import LocalCluster
 from ml_assets_tests.cluster.conftest import CLUSTER_STATE
 from ml_assets_tests.cluster.record_pods import TRAINING, scenario_job, scenario_profile, staged
 from resources.job.errors import Diverged, OutOfMemory, TrainingFailed

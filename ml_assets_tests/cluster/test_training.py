@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deployment.testbed.servers import Servers
-from deployment.testbed.servers.record import storage_variables
+from deployment.testbed.servers.servers_record import storage_variables
 from ml_assets.snapshots.split_reader import open_snapshot
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
 from ml_assets_tests.cluster.launched_job import LaunchedJob, settings_of

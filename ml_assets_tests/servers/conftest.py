@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deployment.testbed.servers import Servers
-from deployment.testbed.servers.record import load
+from deployment.testbed.servers.servers_record import load
 from ml_assets_tests.scheduling import Grouped
 from ml_assets_tests.servers.running_servers import RunningServers, named_folder, other_worker
 

@@ -12,7 +12,7 @@ from typing import Any
 from deployment.testbed.processes import family
 from deployment.testbed.servers import NAMES, Servers
 from deployment.testbed.servers.postgresql import make_database, query
-from deployment.testbed.servers.record import ServersRecord, storage_variables, variables
+from deployment.testbed.servers.servers_record import ServersRecord, storage_variables, variables
 from resources.addresses import Address
 from resources.settings import Settings
 

@@ -13,7 +13,7 @@ from deployment.testbed.build import read_module
 from deployment.testbed.processes import ServerFailed
 from deployment.testbed.servers import NAMES, Servers
 from deployment.testbed.servers.leftovers import leftovers
-from deployment.testbed.servers.record import load
+from deployment.testbed.servers.servers_record import load
 from ml_assets_tests.servers.running_servers import RunningServers
 
 

@@ -10,8 +10,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from deployment.testbed.cluster.cluster_layout import API_SERVICE, DOMAIN, ClusterLayout
 from deployment.testbed.cluster.commands import run
-from deployment.testbed.cluster.layout import API_SERVICE, DOMAIN, ClusterLayout
 
 DAYS = "365"
 CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc")

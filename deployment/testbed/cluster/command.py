@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from deployment.testbed.cluster import cluster
-from deployment.testbed.cluster.cluster import LocalCluster
-from deployment.testbed.cluster.layout import ClusterLayout
+from deployment.testbed.cluster import local_cluster
+from deployment.testbed.cluster.cluster_layout import ClusterLayout
+from deployment.testbed.cluster.local_cluster import LocalCluster
 from deployment.testbed.cluster.simulation import GPUS
 from deployment.testbed.processes import ServerFailed
 
@@ -71,11 +71,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def _act(asked: argparse.Namespace, layout: ClusterLayout) -> None:
     if asked.action == "up":
-        cluster.up(layout)
+        local_cluster.up(layout)
     if asked.action == "down":
-        cluster.down(layout)
+        local_cluster.down(layout)
     elif asked.action in {"up", "status"}:
-        sys.stdout.write("\n".join([*cluster.status(layout), ""]))
+        sys.stdout.write("\n".join([*local_cluster.status(layout), ""]))
     else:
         numbers = [asked.number] if "number" in asked else []
         getattr(LocalCluster(layout.state), asked.action.replace("-", "_"))(*numbers)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deployment.testbed.cluster.certificates import Pki
-from deployment.testbed.cluster.layout import API_PORT, DOMAIN, SERVICES, ClusterLayout
+from deployment.testbed.cluster.cluster_layout import API_PORT, DOMAIN, SERVICES, ClusterLayout
 
 GRACE_SECONDS = 10
 """Seconds without a heartbeat until a node is NotReady. Kubernetes' default is 50, and tests would wait for that."""

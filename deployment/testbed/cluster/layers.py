@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from deployment.testbed.cluster.cluster_layout import NodeLayout
 from deployment.testbed.cluster.commands import run
-from deployment.testbed.cluster.layout import NodeLayout
 from deployment.testbed.cluster.node import ctr, folder_of
 from deployment.testbed.processes import Process
 

@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from deployment.testbed.cluster import cgroups, network
-from deployment.testbed.cluster.layout import ClusterLayout
+from deployment.testbed.cluster.cluster_layout import ClusterLayout
 
 
 def leftovers(layout: ClusterLayout) -> list[str]:

@@ -8,8 +8,8 @@ its other end.
 import json
 from typing import Any
 
+from deployment.testbed.cluster.cluster_layout import ClusterLayout, NodeLayout
 from deployment.testbed.cluster.commands import CommandFailed, run, succeeds
-from deployment.testbed.cluster.layout import ClusterLayout, NodeLayout
 
 
 def links() -> dict[str, str]:

@@ -13,9 +13,9 @@ from pathlib import Path
 from deployment.testbed import processes
 from deployment.testbed.cluster import cgroups, network
 from deployment.testbed.cluster.certificates import Pki
+from deployment.testbed.cluster.cluster_layout import DOMAIN, NodeLayout
 from deployment.testbed.cluster.commands import run, succeeds
 from deployment.testbed.cluster.control import GRACE_SECONDS, Programs, write_once
-from deployment.testbed.cluster.layout import DOMAIN, NodeLayout
 from deployment.testbed.processes import Process
 
 OWN_FOLDERS = ("/var/lib/kubelet", "/var/lib/containerd", "/var/lib/cni", "/var/log")

@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from deployment.testbed.build import MODULES, build, kept, read_module, recipe_of
-from deployment.testbed.cluster import images, parts
+from deployment.testbed.cluster import cluster_parts, images
+from deployment.testbed.cluster.cluster_record import ClusterRecord
 from deployment.testbed.cluster.commands import CommandFailed, run
-from deployment.testbed.cluster.record import ClusterRecord
 from deployment.testbed.processes import ServerFailed
 
 _GROUP = "kueue.x-k8s.io"
@@ -45,8 +45,10 @@ def install(held: ClusterRecord) -> None:
     `ServerFailed`.
     """
     image, archive, manifests = _made(held)
-    parts.import_images(held, {image: archive}, held.layout.numbers)
-    parts.kubectl(held, "apply", "--server-side", "--force-conflicts", "--filename", manifests, seconds=120)
+    cluster_parts.import_images(held, {image: archive}, held.layout.numbers)
+    cluster_parts.kubectl(
+        held, "apply", "--server-side", "--force-conflicts", "--filename", manifests, seconds=120
+    )
     began = time.monotonic()
     while reason := _why_not(held):
         if time.monotonic() - began > READY_SECONDS:
@@ -58,7 +60,7 @@ def _why_not(held: ClusterRecord) -> str:
     """Return the reason why its webhooks do not answer; empty once they do. No Job can be created without them."""
     trial = {"apiVersion": f"{_GROUP}/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "trial"}}
     try:
-        parts.kubectl(
+        cluster_parts.kubectl(
             held, "apply", "--server-side", "--dry-run=server", "--filename=-", stdin=json.dumps(trial)
         )
     except CommandFailed as error:
@@ -87,7 +89,7 @@ def _objects(held: ClusterRecord, image: str) -> str:
     path = "sigs.k8s.io/kueue"
     told = run([go, "-C", MODULES / "kueue", "mod", "download", "-json", path], seconds=300)
     recipe = Path(json.loads(told)["Dir"]) / "config" / "default"
-    said = parts.kubectl(held, "kustomize", recipe, seconds=120)
+    said = cluster_parts.kubectl(held, "kustomize", recipe, seconds=120)
     kept = [one for one in yaml.safe_load_all(said) if one and one["kind"] != "APIService"]
     return yaml.safe_dump_all([_changed(one, image) for one in kept])
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from deployment.testbed import processes
 from deployment.testbed.build import build
-from deployment.testbed.cluster import parts
+from deployment.testbed.cluster import cluster_parts
+from deployment.testbed.cluster.cluster_record import ClusterRecord
 from deployment.testbed.cluster.control import GRACE_SECONDS
-from deployment.testbed.cluster.record import ClusterRecord
 
 PROCESS = "kwok"
 TAINT = "kwok.x-k8s.io/node"
@@ -31,14 +31,16 @@ def add_nodes(held: ClusterRecord, count: int) -> None:
         f"--node-lease-duration-seconds={2 * GRACE_SECONDS}",
         f"--config={_STAGES}",
     ]
-    parts.start_beside_control(held, PROCESS, command)
+    cluster_parts.start_beside_control(held, PROCESS, command)
     nodes = {"apiVersion": "v1", "kind": "List", "items": [_node(number) for number in range(count)]}
-    parts.kubectl(held, "apply", "--server-side", "--filename=-", stdin=json.dumps(nodes), seconds=120)
+    cluster_parts.kubectl(
+        held, "apply", "--server-side", "--filename=-", stdin=json.dumps(nodes), seconds=120
+    )
 
 
 def remove_nodes(held: ClusterRecord) -> None:
     """Remove all simulated nodes, and the process that simulates them."""
-    parts.kubectl(held, "delete", "nodes", f"--selector={_selector()}", seconds=120)
+    cluster_parts.kubectl(held, "delete", "nodes", f"--selector={_selector()}", seconds=120)
     if PROCESS in held.processes:
         processes.kill(held.processes.pop(PROCESS))
         held.save()

@@ -1,11 +1,11 @@
 """S3, PostgreSQL, lakeFS and MLflow as ordinary processes on loopback, with all their files in one folder.
 
-Here: start and readiness check of each server (a module each), the record of running servers (`record`), and starting,
-ending, killing and counting leftovers of all together (`group`). The supervision of processes is shared with the
-cluster: `deployment.testbed.processes`.
+Here: start and readiness check of each server (a module each), the record of running servers (`servers_record`), and
+starting, ending, killing and counting leftovers of all together (`server_group`). The supervision of processes is shared
+with the cluster: `deployment.testbed.processes`.
 """
 
-from deployment.testbed.servers.group import NAMES, Servers
-from deployment.testbed.servers.record import ServersRecord
+from deployment.testbed.servers.server_group import NAMES, Servers
+from deployment.testbed.servers.servers_record import ServersRecord
 
 __all__ = ["NAMES", "Servers", "ServersRecord"]

@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from deployment.testbed.servers.group import NAMES, Servers
-from deployment.testbed.servers.record import HOST
+from deployment.testbed.servers.server_group import NAMES, Servers
+from deployment.testbed.servers.servers_record import HOST
 
 DEFAULT = Path("build") / "servers"
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from deployment.testbed.processes import Process, family, is_listening, process_of
-from deployment.testbed.servers.record import HOST, MARK, ServersRecord
+from deployment.testbed.servers.servers_record import HOST, MARK, ServersRecord
 
 
 def marked_processes(folder: Path) -> list[Process]:

@@ -8,7 +8,7 @@ import sys
 import urllib.request
 
 from deployment.testbed.processes import Process, start, why_http_not
-from deployment.testbed.servers.record import (
+from deployment.testbed.servers.servers_record import (
     HOST,
     MLFLOW,
     S3,

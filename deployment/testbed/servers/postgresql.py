@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deployment.testbed.processes import Process, ServerFailed, start
-from deployment.testbed.servers.record import (
+from deployment.testbed.servers.servers_record import (
     DATABASE_USER,
     DATABASES,
     HOST,

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deployment.testbed.build import cache_folder
+from deployment.testbed.cluster.cluster_layout import ClusterLayout
 from deployment.testbed.cluster.control import EtcdPorts, Programs
-from deployment.testbed.cluster.layout import ClusterLayout
-from deployment.testbed.files import locked, write_record
 from deployment.testbed.processes import Process, ServerFailed, free_port
+from deployment.testbed.testbed_files import locked, write_record
 
 
 class NoCluster(ServerFailed):

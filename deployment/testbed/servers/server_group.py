@@ -16,10 +16,10 @@ from typing import Protocol
 from deployment.testbed import processes
 from deployment.testbed.processes import Process, ServerFailed
 from deployment.testbed.servers import leftovers, postgresql
-from deployment.testbed.servers.lakefs import LakeFSServer
+from deployment.testbed.servers.lakefs_server import LakeFSServer
 from deployment.testbed.servers.mlflow import MLflowServer
-from deployment.testbed.servers.record import HOST, ServersRecord, draw, load
-from deployment.testbed.servers.s3 import S3Server
+from deployment.testbed.servers.s3_server import S3Server
+from deployment.testbed.servers.servers_record import HOST, ServersRecord, draw, load
 
 
 class Server(Protocol):

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from deployment.testbed.files import write_record
 from deployment.testbed.processes import Process, free_port
+from deployment.testbed.testbed_files import write_record
 
 HOST = "127.0.0.1"
 S3, POSTGRESQL, LAKEFS, MLFLOW = "s3", "postgresql", "lakefs", "mlflow"

@@ -13,24 +13,24 @@ from typing import Any
 from deployment.testbed import processes
 from deployment.testbed.build import build
 from deployment.testbed.cluster import (
-    api,
+    api_server,
     certificates,
     cgroups,
+    cluster_parts,
+    cluster_record,
     control,
+    fitness,
     images,
-    machine,
     network,
     node,
-    parts,
     queues,
-    record,
     simulation,
 )
+from deployment.testbed.cluster.cluster_layout import ClusterLayout
+from deployment.testbed.cluster.cluster_record import ClusterRecord, NoCluster
 from deployment.testbed.cluster.commands import run
 from deployment.testbed.cluster.layers import Layer
-from deployment.testbed.cluster.layout import ClusterLayout
 from deployment.testbed.cluster.leftovers import leftovers
-from deployment.testbed.cluster.record import ClusterRecord, NoCluster
 from deployment.testbed.processes import Process, ServerFailed
 
 
@@ -40,7 +40,7 @@ class LocalCluster:
     def __init__(self, state: Path) -> None:
         """Open the cluster. Raise `NoCluster` if none was started in the folder."""
         self.state = state
-        self.layout = record.load(state).layout
+        self.layout = cluster_record.load(state).layout
 
     @property
     def kubeconfig(self) -> Path:
@@ -53,15 +53,15 @@ class LocalCluster:
     @property
     def image(self) -> str:
         """Return the name of the base image on every node: this machine's Debian with Python."""
-        return record.load(self.state).base_image
+        return cluster_record.load(self.state).base_image
 
     def archive(self, image: str) -> Path:
         """Return the archive from which one of the nodes' own images was imported."""
-        return record.load(self.state).archives[image]
+        return cluster_record.load(self.state).archives[image]
 
     def kubectl(self, *words: str, stdin: str = "", seconds: float = 60.0) -> str:
         """Return kubectl's output. Raise `CommandFailed`."""
-        return parts.kubectl(record.load(self.state), *words, stdin=stdin, seconds=seconds)
+        return cluster_parts.kubectl(cluster_record.load(self.state), *words, stdin=stdin, seconds=seconds)
 
     def objects(self, kind: str, *words: str) -> list[dict[str, Any]]:
         """Return all objects of a kind from kubectl's JSON; `words` are further options."""
@@ -69,17 +69,17 @@ class LocalCluster:
 
     def server_version(self) -> str:
         """Return the version that the API server reports. Raise `ApiSilent`."""
-        return api.get(self.layout, "/version")["gitVersion"]
+        return api_server.get(self.layout, "/version")["gitVersion"]
 
     def address_for_pods(self, port: int) -> str:
         """Forward a port of this machine's loopback; return HOST:PORT at which pods reach it."""
-        with record.changing(self.layout.name):
-            held = record.load(self.state)
+        with cluster_record.changing(self.layout.name):
+            held = cluster_record.load(self.state)
             outside = next((own for own, target in held.forwards.items() if target == port), None)
             if outside is None:
                 outside = processes.free_port(self.layout.address)
                 held.forwards[outside] = port
-            parts.start_forward(held, outside)
+            cluster_parts.start_forward(held, outside)
         return f"{self.layout.address}:{outside}"
 
     def kill(self, name: str) -> None:
@@ -88,26 +88,26 @@ class LocalCluster:
 
     def restart(self, name: str) -> None:
         """Start a dead part of the control plane again with the same addresses. Return when the API is ready."""
-        with record.changing(self.layout.name):
-            held = record.load(self.state)
-            parts.start_control(held, [name])
+        with cluster_record.changing(self.layout.name):
+            held = cluster_record.load(self.state)
+            cluster_parts.start_control(held, [name])
             if name in {"etcd", "kube-apiserver"}:
                 processes.wait_ready(
                     held.processes["kube-apiserver"],
-                    lambda: api.why_not_ready(self.layout),
-                    parts.READY_SECONDS,
+                    lambda: api_server.why_not_ready(self.layout),
+                    cluster_parts.READY_SECONDS,
                 )
 
     def kill_node(self, number: int) -> None:
         """Cut the power of a node: its network first, then every process. /run and mounts are lost; disks stay."""
-        with record.changing(self.layout.name):
-            held = record.load(self.state)
-            parts.end_node(held, self.layout.node(number))
+        with cluster_record.changing(self.layout.name):
+            held = cluster_record.load(self.state)
+            cluster_parts.end_node(held, self.layout.node(number))
 
     def start_node(self, number: int) -> None:
         """Switch a killed node on again; return when it is Ready. Do nothing if it runs."""
-        with record.changing(self.layout.name):
-            parts.start_nodes(record.load(self.state), [number])
+        with cluster_record.changing(self.layout.name):
+            cluster_parts.start_nodes(cluster_record.load(self.state), [number])
 
     def cut_node(self, number: int) -> None:
         """Pull the node's cable. Its pods run on, unreachable, until `mend_node`."""
@@ -134,14 +134,14 @@ class LocalCluster:
         The archive may leave out the lowest layers of the image. Nodes get those layers, `below` from the bottom, by
         hard links.
         """
-        held = record.load(self.state)
-        parts.import_images(
+        held = cluster_record.load(self.state)
+        cluster_parts.import_images(
             held, {image: archive}, self.layout.numbers if numbers is None else numbers, below
         )
 
     def remove_image(self, image: str) -> None:
         """Remove an image from all running nodes, and free its disk."""
-        held = record.load(self.state)
+        held = cluster_record.load(self.state)
         for number in self.layout.numbers:
             ours = self.layout.node(number)
             holder = held.processes[ours.process("machine")]
@@ -149,25 +149,25 @@ class LocalCluster:
 
     def add_queues(self) -> None:
         """Install Kueue; return when it accepts Jobs."""
-        with record.changing(self.layout.name):
-            queues.install(record.load(self.state))
+        with cluster_record.changing(self.layout.name):
+            queues.install(cluster_record.load(self.state))
 
     def add_simulated_nodes(self, count: int) -> None:
         """Create `count` simulated nodes with `simulation.GPUS` GPUs each."""
-        with record.changing(self.layout.name):
-            simulation.add_nodes(record.load(self.state), count)
+        with cluster_record.changing(self.layout.name):
+            simulation.add_nodes(cluster_record.load(self.state), count)
 
     def remove_simulated_nodes(self) -> None:
         """Remove all simulated nodes."""
-        with record.changing(self.layout.name):
-            simulation.remove_nodes(record.load(self.state))
+        with cluster_record.changing(self.layout.name):
+            simulation.remove_nodes(cluster_record.load(self.state))
 
     def down(self) -> None:
         """End all processes and remove everything that the cluster made."""
         down(self.layout)
 
     def _process(self, name: str) -> Process:
-        held = record.load(self.state).processes
+        held = cluster_record.load(self.state).processes
         if name not in held:
             raise NoCluster(f"The cluster in {self.state} has no {name}. It has: {', '.join(sorted(held))}.")
         return held[name]
@@ -179,38 +179,42 @@ def up(layout: ClusterLayout) -> LocalCluster:
     Raise `MachineUnfit` before anything is made. Raise `BuildFailed`, `CommandFailed` or `ServerFailed` later; then
     `down` cleans up.
     """
-    if record.exists(layout.state):
-        layout = record.load(layout.state).layout
-    with record.changing(layout.name):
-        machine.check(layout, ours=record.exists(layout.state))
+    if cluster_record.exists(layout.state):
+        layout = cluster_record.load(layout.state).layout
+    with cluster_record.changing(layout.name):
+        fitness.check(layout, ours=cluster_record.exists(layout.state))
         held = _prepared(layout)
         node.make_mount_points()
         certificates.make(layout)
         cgroups.make(f"{layout.name}/control")
         network.make_bridge(layout)
-        parts.start_control(held, ["etcd", "kube-apiserver"])
+        cluster_parts.start_control(held, ["etcd", "kube-apiserver"])
         for number in layout.numbers:
-            parts.start_machine(held, layout.node(number))
+            cluster_parts.start_machine(held, layout.node(number))
         # While the API server starts.
-        parts.import_images(held, held.archives, layout.numbers)
+        cluster_parts.import_images(held, held.archives, layout.numbers)
         processes.wait_ready(
-            held.processes["kube-apiserver"], lambda: api.why_not_ready(layout), parts.READY_SECONDS
+            held.processes["kube-apiserver"],
+            lambda: api_server.why_not_ready(layout),
+            cluster_parts.READY_SECONDS,
         )
-        parts.start_control(
+        cluster_parts.start_control(
             held, list(control.commands(layout, held.programs, certificates.Pki(layout.pki), held.ports))
         )
-        parts.start_nodes(held, layout.numbers)
+        cluster_parts.start_nodes(held, layout.numbers)
         for outside in held.forwards:
-            parts.start_forward(held, outside)
+            cluster_parts.start_forward(held, outside)
         processes.wait_ready(
             held.processes["coredns"],
             lambda: processes.why_http_not(
                 f"http://{layout.address}:{control.NAME_SERVICE_READY_PORT}/ready"
             ),
-            parts.READY_SECONDS,
+            cluster_parts.READY_SECONDS,
         )
         processes.wait_ready(
-            held.processes["kube-controller-manager"], lambda: _why_no_account(layout), parts.READY_SECONDS
+            held.processes["kube-controller-manager"],
+            lambda: _why_no_account(layout),
+            cluster_parts.READY_SECONDS,
         )
     return LocalCluster(layout.state)
 
@@ -219,11 +223,11 @@ def down(layout: ClusterLayout) -> None:
     """End every process of the cluster and remove everything it made. Also works on a half-made cluster, and on none.
     Raise `ServerFailed` if something is left.
     """
-    if record.exists(layout.state):
-        layout = record.load(layout.state).layout
+    if cluster_record.exists(layout.state):
+        layout = cluster_record.load(layout.state).layout
     elif network.links().get(layout.bridge) != str(layout.state):
         return
-    with record.changing(layout.name):
+    with cluster_record.changing(layout.name):
         cgroups.end(layout.name)
         cgroups.remove(layout.name)
         network.remove_bridge(layout)
@@ -236,16 +240,16 @@ def down(layout: ClusterLayout) -> None:
 
 def status(layout: ClusterLayout) -> list[str]:
     """Return a line for each part, then a line for each node. Raise `NoCluster`."""
-    held = record.load(layout.state)
+    held = cluster_record.load(layout.state)
     layout = held.layout
     lines = [
         f"{name:<26}{'up' if processes.alive(process) else 'DEAD':<6}pid {process.pid}"
         for name, process in sorted(held.processes.items())
     ]
     try:
-        nodes = api.get(layout, "/api/v1/nodes")["items"]
-        version = api.get(layout, "/version")["gitVersion"]
-    except api.ApiSilent as error:
+        nodes = api_server.get(layout, "/api/v1/nodes")["items"]
+        version = api_server.get(layout, "/version")["gitVersion"]
+    except api_server.ApiSilent as error:
         return [*lines, f"The API server does not answer: {error}"]
     for item in nodes:
         ready = next((c["status"] for c in item["status"]["conditions"] if c["type"] == "Ready"), "Unknown")
@@ -258,8 +262,8 @@ def _prepared(layout: ClusterLayout) -> ClusterRecord:
     """Return the record, written before the things that it names are made. Programs and images are made here if they
     are missing.
     """
-    if record.exists(layout.state):
-        return record.load(layout.state)
+    if cluster_record.exists(layout.state):
+        return cluster_record.load(layout.state)
     with ThreadPoolExecutor() as pool:
         # Images are mostly downloads, programs are mostly compilation.
         making = pool.submit(images.make)
@@ -267,7 +271,7 @@ def _prepared(layout: ClusterLayout) -> ClusterRecord:
         made = making.result()
     held = ClusterRecord(
         layout=layout,
-        ports=record.new_ports(),
+        ports=cluster_record.new_ports(),
         programs=programs,
         base_image=made.base,
         pause_image=made.pause,
@@ -280,7 +284,7 @@ def _prepared(layout: ClusterLayout) -> ClusterRecord:
 def _why_no_account(layout: ClusterLayout) -> str:
     """Wait for the default service account of the namespace. Pods can be created only after it exists."""
     try:
-        api.get(layout, "/api/v1/namespaces/default/serviceaccounts/default")
-    except api.ApiSilent as error:
+        api_server.get(layout, "/api/v1/namespaces/default/serviceaccounts/default")
+    except api_server.ApiSilent as error:
         return str(error)
     return ""

@@ -1,6 +1,6 @@
 """Starting and ending parts of a cluster, and giving them images; each change is recorded at once. Living parts stay.
 
-Here: one part at a time. The order of all parts is in `cluster`.
+Here: one part at a time. The order of all parts is in `local_cluster`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from deployment.testbed import processes
-from deployment.testbed.cluster import api, certificates, cgroups, control, network, node
+from deployment.testbed.cluster import api_server, certificates, cgroups, control, network, node
+from deployment.testbed.cluster.cluster_layout import NodeLayout
+from deployment.testbed.cluster.cluster_record import ClusterRecord, NoCluster
 from deployment.testbed.cluster.commands import run
 from deployment.testbed.cluster.layers import Layer, link_layers
-from deployment.testbed.cluster.layout import NodeLayout
-from deployment.testbed.cluster.record import ClusterRecord, NoCluster
 
 READY_SECONDS = 90.0
 
@@ -95,7 +95,7 @@ def start_nodes(held: ClusterRecord, numbers: Iterable[int]) -> None:
 
 
 def _node_question(ours: NodeLayout, since: datetime) -> Callable[[], str]:
-    return lambda: api.why_node_not(ours.cluster, ours.name, since)
+    return lambda: api_server.why_node_not(ours.cluster, ours.name, since)
 
 
 def end_node(held: ClusterRecord, ours: NodeLayout) -> None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from deployment.testbed.cluster.layout import ClusterLayout
+from deployment.testbed.cluster.cluster_layout import ClusterLayout
 from deployment.testbed.processes import ServerFailed
 
 SECONDS = 5.0

@@ -10,7 +10,14 @@ from typing import Any
 
 from deployment.testbed.build import build
 from deployment.testbed.processes import Process, ServerFailed, start, why_http_not
-from deployment.testbed.servers.record import HOST, LAKEFS, REGION, S3, ServersRecord, server_environment
+from deployment.testbed.servers.servers_record import (
+    HOST,
+    LAKEFS,
+    REGION,
+    S3,
+    ServersRecord,
+    server_environment,
+)
 
 SECONDS = 15.0
 

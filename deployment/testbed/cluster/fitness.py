@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Iterator
 
 from deployment.testbed.cluster import cgroups, network
+from deployment.testbed.cluster.cluster_layout import ClusterLayout
 from deployment.testbed.cluster.commands import CommandFailed, succeeds
 from deployment.testbed.cluster.images import release
-from deployment.testbed.cluster.layout import ClusterLayout
 from deployment.testbed.cluster.node import CNI_PROGRAMS, OWN_FOLDERS
 from deployment.testbed.processes import ServerFailed
 

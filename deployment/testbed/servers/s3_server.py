@@ -5,7 +5,7 @@ import subprocess
 
 from deployment.testbed.build import build
 from deployment.testbed.processes import Process, ServerFailed, start, why_http_not
-from deployment.testbed.servers.record import BUCKETS, HOST, S3, ServersRecord, server_environment
+from deployment.testbed.servers.servers_record import BUCKETS, HOST, S3, ServersRecord, server_environment
 
 
 class S3Server:
