@@ -122,6 +122,7 @@ def _shown(stored: StoredStudy, platform: Platform) -> dict[str, Any]:
             **{name: one.parameters.get(name, "–") for name in names},
             "validation loss": "" if one.validation_loss is None else readable(one.validation_loss),
             "epochs": one.epochs,
+            **({"paused after": ", ".join(map(str, one.pauses))} if result.pruner != "none" else {}),
             "seconds": readable(one.seconds),
             "result": "chosen" if one.number == best.number else one.why.partition("\n")[0] or one.state,
         }

@@ -281,7 +281,9 @@ class _Trials:
             return ""
         sets = [trial_set(self.spec, self.frozen, self.digest, trial) for trial in self.running.values()]
         running = sum(Attempts.of(_events(self.platform, one)).worker_seconds for one in sets)
-        return self.budget.spent_says(spent_on(self.study.seconds, self.study.outcomes(), running))
+        # A continued trial has an outcome from its pause, and its reports cover that time, too.
+        ended = [one for one in self.study.outcomes() if one.number not in self.running]
+        return self.budget.spent_says(spent_on(self.study.seconds, ended, running))
 
     def train(self, trial: BegunTrial) -> TrialOutcome:
         """Train one trial, or continue it; return its end. Raises failures that are not of its values."""
@@ -291,6 +293,7 @@ class _Trials:
             "parameters": dict(trial.parameters),
             "fingerprint": training_set.job.fingerprint,
             "most_epochs": training_set.job.settings.epochs,
+            "pauses": trial.pauses,
         }
 
         def after_epoch(epoch: int, validation_loss: float) -> None:
@@ -300,7 +303,8 @@ class _Trials:
             if pauses and epoch < training_set.job.settings.epochs:
                 raise TrialPaused(epoch, validation_loss)
 
-        self.page.info(f"trial {trial.number}: {in_words(trial.parameters)}")
+        begins = f"continues after epoch {trial.pauses[-1]}" if trial.pauses else in_words(trial.parameters)
+        self.page.info(f"trial {trial.number}: {begins}")
         try:
             trained = train_model(
                 self.spec,
@@ -316,6 +320,7 @@ class _Trials:
                 ),
             )
         except TrialPaused as paused:
+            common["pauses"] = (*trial.pauses, paused.epoch)
             return TrialOutcome(
                 **common,
                 **_cost(self.platform, training_set),

@@ -180,7 +180,7 @@ class SpaceSection(Section):
 Sampler = Literal["grid", "random", "tpe", "GPSampler", "QMCSampler"]
 _WHOLE_SPACE: tuple[Sampler, ...] = ("GPSampler", "QMCSampler")
 """Samplers of Optuna that would draw conditional parameters at random, without a word."""
-Pruner = Literal["none", "median", "successive_halving", "hyperband"]
+Pruner = Literal["none", "median", "successive_halving", "hyperband", "freeze_thaw"]
 
 
 class PriorSection(Section):
@@ -204,7 +204,8 @@ class TuningSection(Section):
     pruner: Pruner = "none"
     """Pauses a trial with a checkpoint if its validation loss after an epoch is bad. `median`: worse than the median of
     the other trials. `successive_halving`: not in the better half after 1/9, 2/9, 4/9 and 8/9 of the epochs.
-    `hyperband`: groups of trials that are thinned to a third, each from another epoch on."""
+    `hyperband`: groups of trials that are thinned to a third, each from another epoch on. `freeze_thaw`: all trials
+    are paused early; the best continue in rounds, and then those that may beat them by their extrapolated curves."""
     trials: int = Field(ge=1, le=MOST_TRIALS)
     """Largest number of trials, each a training."""
     parallel_trials: int = Field(default=1, ge=1, le=100)

@@ -1,8 +1,9 @@
 """Study in Optuna's storage: the trial that runs next, and the ends of trials.
 
 A trial is recorded before its training starts. So a study whose process was killed continues: a trial that had begun
-keeps its number and its values, and a finished trial is not repeated. Not here: the training of a trial
-(`pipeline.tune`), the choice among trials (`study_result`).
+keeps its number and its values, and a finished trial is not repeated. Optuna ends a paused trial for good. A trial that
+continues is therefore another record in the storage, with the same number, values and losses so far. Not here: the
+training of a trial (`pipeline.tune`), the trial to continue (`freeze_thaw`), the choice among trials (`study_result`).
 """
 
 import hashlib
@@ -11,7 +12,7 @@ import uuid
 import warnings
 from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ml_assets.tuning.budget import covered_seconds
 from ml_assets.tuning.difference import difference
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from optuna.study import StudySummary
     from optuna.trial import FrozenTrial, Trial
 
-_NUMBER, _OUTCOME = "number", "outcome"
-"""User attributes of a trial in the storage: its number in the study, and how it ended."""
+    from ml_assets.tuning.learning_curves import LearningCurve
+
+_NUMBER, _OUTCOME, _PAUSES = "number", "outcome", "pauses"
+"""User attributes of a trial in the storage: its number in the study, how it ended, and the epochs of its pauses."""
 _SHOWN = "prior_point"
 """User attribute of a trial that an earlier study trained: its place among the points of the prior."""
 _PRIOR = "prior"
@@ -51,7 +54,9 @@ class BegunTrial:
     parameters: Mapping[str, Scalar]
     """`hyperparameters.<key>` or `training.<key>` → value."""
     in_storage: int
-    """Number in Optuna's storage, which also counts trials without values."""
+    """Number in Optuna's storage, which also counts trials without values, and each continuation."""
+    pauses: tuple[int, ...] = ()
+    """Epochs after which it was paused, and from which it continued."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +91,7 @@ class Study:
         import optuna
 
         self._section, self._seed, self._storage = section, seed, storage
+        self._most_epochs = most_epochs
         self._study = optuna.create_study(
             storage=storage,
             study_name=name,
@@ -109,16 +115,16 @@ class Study:
         self._launch, self._ran_from = f"{_RAN}{uuid.uuid4().hex}", 0.0
 
     def next(self, *, may_begin: bool = True, besides: Container[int | None] = ()) -> BegunTrial | None:
-        """Return a trial that did not end; else begin another, if `may_begin`. None if there is none.
+        """Return a trial that did not end; else begin another, or continue a paused one. None if there is none.
 
-        `besides`: numbers of the trials that the caller runs already.
+        Without `may_begin` no trial begins. A paused one continues only if none has finished or runs, so that the study
+        has a result. `besides`: numbers of the trials that the caller runs already.
         """
         from optuna.trial import TrialState
 
-        begun = 0
+        begun = len(self._newest())
         for one in self._trials():
             number = one.user_attrs.get(_NUMBER)
-            begun += number is not None
             if one.state != TrialState.RUNNING or number in besides:
                 continue
             if number is not None:
@@ -127,7 +133,7 @@ class Study:
             self._study.tell(one.number, state=TrialState.FAIL)
         combinations = list(self._section.space.points) if self._section.sampler == "grid" else None
         if not may_begin or begun >= self.most:
-            return None
+            return self._continued() if may_begin or not self._may_have_result else None
         fixed = combinations or [one.parameters for one in self.prior.repeated]
         if begun >= len(fixed):
             self._learn()
@@ -170,11 +176,17 @@ class Study:
     def should_pause(self, trial: BegunTrial, epoch: int, validation_loss: float) -> bool:
         """Record the lowest validation loss of `trial` up to `epoch`. True if the pruner stops the trial there.
 
-        A process that continues the study reads the epochs of a trial again: the first record of an epoch counts.
+        A process that continues the trial reads its epochs again: the first record of an epoch counts, and no epoch
+        before a pause stops it again.
         """
         at = self._storage.get_trial_id_from_study_id_trial_number(self._id, trial.in_storage)
         if epoch not in self._storage.get_trial(at).intermediate_values:
             self._storage.set_trial_intermediate_value(at, epoch, validation_loss)
+        if self._section.pruner == "freeze_thaw":
+            from ml_assets.tuning import freeze_thaw
+
+            is_new = epoch > max(trial.pauses, default=0)
+            return is_new and freeze_thaw.should_pause(self._curves(trial.number, epoch), trial.number)
         return self._study.pruner.prune(self._study, self._storage.get_trial(at))
 
     def end(self, trial: BegunTrial, outcome: TrialOutcome) -> None:
@@ -224,15 +236,14 @@ class Study:
 
     def outcomes(self) -> list[TrialOutcome]:
         """Return the ends of all trials, by number."""
-        ended = [one for one in self._trials() if one.state.is_finished() and _OUTCOME in one.user_attrs]
-        found = [
+        newest = self._newest(_OUTCOME)
+        return [
             replace(
-                TrialOutcome(**json.loads(one.user_attrs[_OUTCOME])),
-                curve=tuple(sorted(one.intermediate_values.items())),
+                TrialOutcome.of(json.loads(newest[at].user_attrs[_OUTCOME])),
+                curve=tuple(sorted(newest[at].intermediate_values.items())),
             )
-            for one in ended
+            for at in sorted(newest)
         ]
-        return sorted(found, key=lambda one: one.number)
 
     def importances(self) -> dict[str, float]:
         """Return parameter → its share of the importance for a low loss, largest first; empty for few trials."""
@@ -251,6 +262,65 @@ class Study:
 
     def _trials(self) -> "list[FrozenTrial]":
         return self._study.get_trials(deepcopy=False)
+
+    def _newest(self, attribute: str = _NUMBER) -> "dict[int, FrozenTrial]":
+        """Return number → its newest record that has `attribute`."""
+        records = sorted(self._trials(), key=lambda one: one.number)
+        return {
+            one.user_attrs[_NUMBER]: one for one in records if {_NUMBER, attribute} <= one.user_attrs.keys()
+        }
+
+    @property
+    def _may_have_result(self) -> bool:
+        from optuna.trial import TrialState
+
+        return any(one.state in (TrialState.COMPLETE, TrialState.RUNNING) for one in self._newest().values())
+
+    def _continued(self) -> BegunTrial | None:
+        """Continue the paused trial that the pruner chooses; return None if it ends the study."""
+        from optuna.trial import TrialState, create_trial
+
+        from ml_assets.tuning import freeze_thaw
+
+        if (
+            self._section.pruner != "freeze_thaw"
+            or (number := freeze_thaw.next_trial(self._curves())) is None
+        ):
+            return None
+        paused = self._newest()[number]
+        again = create_trial(
+            state=TrialState.RUNNING,
+            params=paused.params,
+            distributions=paused.distributions,
+            intermediate_values=paused.intermediate_values,
+            user_attrs={_NUMBER: number, _PAUSES: [*paused.user_attrs.get(_PAUSES, ()), paused.last_step]},
+        )
+        return _begun(self._storage.get_trial(self._storage.create_new_trial(self._id, again)))
+
+    def _curves(self, number: int = -1, epoch: int = 0) -> "dict[int, LearningCurve]":
+        """Return number → losses so far of the trials that did not fail; of trial `number` those up to `epoch`."""
+        from optuna.trial import TrialState
+
+        from ml_assets.tuning.learning_curves import LearningCurve
+
+        states: Mapping[TrialState, Literal["running", "paused", "ended"]] = {
+            TrialState.RUNNING: "running",
+            TrialState.PRUNED: "paused",
+            TrialState.COMPLETE: "ended",
+        }
+        return {
+            at: LearningCurve(
+                losses=tuple(
+                    loss
+                    for of, loss in sorted(one.intermediate_values.items())
+                    if at != number or of <= epoch
+                ),
+                most_epochs=int(one.params.get("training.epochs", self._most_epochs)),
+                state=states[one.state],
+            )
+            for at, one in self._newest().items()
+            if one.state in states and one.intermediate_values
+        }
 
     def _sampler(self, number: int) -> "BaseSampler":
         from optuna import samplers
@@ -314,7 +384,7 @@ def _pruner(section: TuningSection, most_epochs: int) -> "BasePruner":
     from optuna import pruners
 
     match section.pruner:
-        case "none":
+        case "none" | "freeze_thaw":  # freeze_thaw also continues trials, which Optuna's pruners cannot
             return pruners.NopPruner()
         case "median":
             return pruners.MedianPruner(n_warmup_steps=2)
@@ -328,7 +398,10 @@ def _pruner(section: TuningSection, most_epochs: int) -> "BasePruner":
 
 def _begun(trial: "FrozenTrial") -> BegunTrial:
     return BegunTrial(
-        number=trial.user_attrs[_NUMBER], parameters=dict(trial.params), in_storage=trial.number
+        number=trial.user_attrs[_NUMBER],
+        parameters=dict(trial.params),
+        in_storage=trial.number,
+        pauses=tuple(trial.user_attrs.get(_PAUSES, ())),
     )
 
 

@@ -29,7 +29,7 @@ class TrialOutcome:
     parameters: Mapping[str, Scalar]
     """`hyperparameters.<key>` or `training.<key>` → value."""
     state: Literal["finished", "paused", "failed"]
-    """`paused`: the pruner stopped it after a checkpoint."""
+    """`paused`: the pruner stopped it after a checkpoint, and did not continue it."""
     fingerprint: str = ""
     """Fingerprint of the trial's training."""
     validation_loss: float | None = None
@@ -38,6 +38,8 @@ class TrialOutcome:
     """Epochs trained."""
     most_epochs: int = 0
     """Epochs that it might have trained: `training.epochs`."""
+    pauses: Sequence[int] = field(default=(), hash=False)
+    """Epochs after which the pruner paused it. It continued from each, except from the last one if it is paused."""
     steps: int = 0
     seconds: float = 0.0
     """Wall time of the training loop, over all attempts."""
@@ -48,9 +50,16 @@ class TrialOutcome:
     mlflow_run: str = ""
     """Id of the trial's run in MLflow."""
     why: str = ""
-    """Reason of a failure; empty for a finished trial."""
+    """Reason of a failure or of a pause; empty for a finished trial."""
     curve: Sequence[tuple[int, float]] = field(default=(), hash=False)
     """Epoch and lowest validation loss up to it, for each epoch with which the pruner compared."""
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        """Return the outcome from its JSON object."""
+        curve = tuple((int(epoch), float(loss)) for epoch, loss in facts["curve"])
+        known: dict[str, Any] = {**facts, "pauses": tuple(facts["pauses"]), "curve": curve}
+        return cls(**known)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +170,7 @@ class StudyResult:
         facts: dict[str, Any] = json.loads(text)
         del facts["chosen"], facts["because"]
         facts["window"] = TrainedOn(**facts["window"])
-        facts["trials"] = tuple(_trial(one) for one in facts["trials"])
+        facts["trials"] = tuple(TrialOutcome.of(one) for one in facts["trials"])
         facts["inherited"] = tuple(KnownPoint(**one) for one in facts["inherited"])
         return cls(**facts)
 
@@ -173,11 +182,6 @@ def spent_on(seconds: float, trials: Iterable[TrialOutcome], running: float = 0.
     """
     worked = running + sum(one.worker_seconds for one in trials)
     return Spent(hours=seconds / 3600, worker_hours=worked / 3600)
-
-
-def _trial(facts: Mapping[str, Any]) -> TrialOutcome:
-    exact: dict[str, Any] = {"curve": tuple((epoch, loss) for epoch, loss in facts["curve"])}
-    return TrialOutcome(**{**facts, **exact})
 
 
 def _loss(trial: TrialOutcome) -> float:

@@ -31,6 +31,7 @@ from ml_assets_tests.components.model_run import mlflow_run
 from ml_assets_tests.components.readings_pipeline import MODEL, READINGS, WINDOW, Source, days
 from resources.job.events import JOB, RESULT, read_events
 from resources.job.job import TrainingJob, TrainingResult
+from resources.launcher.local import LocalLauncher
 
 pytestmark = pytest.mark.timeout(
     1800
@@ -41,6 +42,8 @@ HELD = (18.0, 40.0)
 """Values whose trainings wait as long as the file of `HOLD` exists: the test ends their study meanwhile."""
 WILD = 1000.0
 """Value whose first epoch is bad. Its training is slow from then on, so that a pruner stops it in time."""
+PAUSED = 1.0
+"""Value whose training is as slow, until the second start of its workers."""
 HOLD = "TUNING_HOLD"
 HELD_AT = 40
 """Steps after which it waits."""
@@ -58,13 +61,16 @@ def build(inputs: Any, *, start: float = 18.0) -> nn.Module:
     """Return the readings' model, two trainings of which a file holds up."""
     model = readings_pipeline.build(inputs, start=start)
     steps = 0
+    begun = Path(f"{os.environ[HOLD]}.{os.environ.get('RANK')}")
+    is_slow = start == WILD or (start == PAUSED and not begun.exists())
 
     def wait(*_: object) -> None:
         nonlocal steps
         steps += model.training
         while start in HELD and steps >= HELD_AT and Path(os.environ[HOLD]).exists():
             time.sleep(0.05)
-        if start == WILD and steps >= HELD_AT:
+        if is_slow and steps >= HELD_AT:
+            begun.touch()
             time.sleep(0.5)
 
     model.register_forward_pre_hook(wait)
@@ -252,12 +258,11 @@ def test_a_study_whose_trials_all_fail_names_the_first(ready: Installation) -> N
     assert "main holds no partition of features/shifts" in failure_of(empty.run(STUDY))
 
 
-def test_a_pruned_trial_is_paused_with_a_checkpoint(ready: Installation) -> None:
-    """Two ranks stop at the same step, after a checkpoint of that step."""
-    Path(os.environ[HOLD]).unlink()
-    space = {"hyperparameters": {"start": {"kind": "categorical", "choices": [STARTS[0], WILD]}}}
+def test_a_paused_trial_continues_as_if_it_had_not_been_paused(ready: Installation, tmp_path: Path) -> None:
+    """Two ranks stop at the same step after a checkpoint of it, and later train on from there."""
+    space = {"hyperparameters": {"start": {"kind": "categorical", "choices": [PAUSED, WILD]}}}
     training = readings_pipeline.PIPELINE["training"] | {"epochs": 9, "patience": 9, "workers": 2}
-    tuning = TUNING | {"space": space, "pruner": "successive_halving", "parallel_trials": 1}
+    tuning = TUNING | {"space": space, "pruner": "freeze_thaw", "parallel_trials": 1}
 
     def declared(**more: Any) -> Installation:
         parts = {"model": {"function": f"{__name__}.build"}, "training": training, "tuning": tuning | more}
@@ -278,19 +283,26 @@ def test_a_pruned_trial_is_paused_with_a_checkpoint(ready: Installation) -> None
     facts = {name: value.value for name, value in found.metadata.items()}
     rows = [record.data for record in found.metadata["trials"].records]
     assert [row["result"].partition(" after")[0] for row in rows] == ["chosen", "paused"]
-    assert facts["chosen because"].endswith(f"1 trial paused: hyperparameters.start={STARTS[0]:g}")
+    assert [row["paused after"] for row in rows] == ["1", "1"]
+    assert facts["chosen because"].endswith(f"1 trial paused: hyperparameters.start={PAUSED:g}")
     epochs = rows[1]["epochs"]
     assert 1 <= epochs < 9
     assert rows[1]["seconds"] > 0
-    assert (
-        facts["epochs saved"] == f"{9 - epochs} of 18 ({(9 - epochs) / 18:.0%}) by pruner successive_halving"
-    )
-    (paused,) = [folder for folder, job in _trainings(pruned).items() if job.hyperparameters["start"] == WILD]
-    ended = [event.values for event in read_events(paused) if event.kind == "failed"]
-    assert {one["error"] for one in ended} == {"Preempted"}
-    (saved,) = {one["message"].rpartition(" ")[2] for one in ended}
-    assert 30 <= int(saved) < 270
-    assert not (paused / RESULT).exists()
+    assert facts["epochs saved"] == f"{9 - epochs} of 18 ({(9 - epochs) / 18:.0%}) by pruner freeze_thaw"
+    folders = {job.hyperparameters["start"]: folder for folder, job in _trainings(pruned).items()}
+    for folder in folders.values():
+        ended = [event.values for event in read_events(folder) if event.kind == "failed"]
+        assert {one["error"] for one in ended} == {"Preempted"}
+        (saved,) = {one["message"].rpartition(" ")[2] for one in ended}
+        assert 30 <= int(saved) < 270
+    assert not (folders[WILD] / RESULT).exists()
+    continued = TrainingResult.read(folders[PAUSED] / RESULT)
+    job = TrainingJob.from_json((folders[PAUSED] / JOB).read_text())
+    uninterrupted = LocalLauncher().run(job, tmp_path / "again", lambda event: None, lambda line: None)
+    assert continued.attempts == 2
+    assert uninterrupted.attempts == 1
+    assert continued.weights_sha256 == uninterrupted.weights_sha256
+    assert continued.best_validation_loss == uninterrupted.best_validation_loss
 
     # A study that begins from this result repeats its best values, whose training is finished, and names what changed.
     trainings = _trainings(pruned).keys()
@@ -301,5 +313,5 @@ def test_a_pruned_trial_is_paused_with_a_checkpoint(ready: Installation) -> None
     assert _trainings(pruned).keys() == trainings
     assert began["new study"].value == (
         f"it differs from study {facts['name in Optuna']}: sampler changed from grid to random; pruner changed from "
-        "successive_halving to none; prior changed from none to {best: 1}"
+        "freeze_thaw to none; prior changed from none to {best: 1}"
     )
