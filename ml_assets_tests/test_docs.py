@@ -75,7 +75,8 @@ def _words() -> frozenset[str]:
     code = [
         path
         for path in _tracked()
-        if path.suffix not in (".md", ".txt", ".png") and path.relative_to(ROOT).parts[0] != "ml_assets_tests"
+        if path.suffix not in (".md", ".txt", ".png", ".npz")
+        and path.relative_to(ROOT).parts[0] != "ml_assets_tests"
     ]
     text = "\n".join([*map(str, _tracked()), *(path.read_text() for path in code)])
     settings = {name for name, _ in _environment()}
