@@ -158,7 +158,7 @@ def run_study(
             )
         if not result.finished:
             first = result.trials[0]
-            stopped = f". Besides, {result.stopped}: raise tuning.budget" if result.stopped else ""
+            stopped = f". Also, {result.stopped}: raise tuning.budget" if result.stopped else ""
             raise NoTrialFinished(
                 f"none of {counted(len(result.trials), 'trial')} of {spec.name} finished. Trial {first.number} "
                 f"({in_words(first.parameters)}): {first.why}{stopped}"
