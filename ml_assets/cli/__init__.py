@@ -19,6 +19,7 @@ COMMANDS = {
     "leaktest": "Rebuild features without the future; require identical rows.",
     "accept": "Accept a rejected partition as it is, with a reason.",
     "card": "Print the model card of a version: use, data, metrics, limits, lineage.",
+    "diff": "Show what differs between two versions, and what moved on the same rows.",
     "promote": "Put a registered version into production, with a reason.",
     "demote": "Take a model out of production, with a reason.",
     "ledger": "Show the ledger's schema revision, or downgrade to an earlier one.",

@@ -63,17 +63,17 @@ def evaluate(
     Raises `EvaluationInputError`. A poor model is not an error: see `Evaluation.decision`.
     """
     spec = with_values_of(spec, holdout.schema)
-    y = _labels(holdout, label, spec, classes)
+    y = labels_of(holdout, label, spec, classes)
     scores = _predictions(predictions, (len(y), *([len(classes)] if classes else [])), spec, champion)
-    blocks, names = _blocks(holdout, spec)
+    blocks, names = bootstrap_blocks(holdout, spec)
     counts = draw_blocks(len(names), spec.draws, spec.seed)
     own = {metric: metric.groups_of(holdout) for metric in own_metrics}
     for metric, groups in own.items():
         metric.require_weights(y, scores["challenger"], groups)
-    scored = _Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own)
+    scored = Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own)
     everything: dict[SliceKey | None, Rows] = {None: np.arange(len(y))}
     slices = everything | slice_rows(holdout, spec.sliced_by)
-    cells = [_measure(key, rows, scored, spec) for key, rows in slices.items()]
+    cells = [measured(key, rows, scored, spec) for key, rows in slices.items()]
     parts = [_part(cell, rows, y, scores, spec) for cell, rows in zip(cells, slices.values(), strict=True)]
     called: dict[Role, str] = {
         "challenger": "challenger",
@@ -106,7 +106,8 @@ def evaluate(
     )
 
 
-def _labels(holdout: pl.DataFrame, label: str, spec: EvaluationSpec, classes: Sequence[str]) -> Vector:
+def labels_of(holdout: pl.DataFrame, label: str, spec: EvaluationSpec, classes: Sequence[str]) -> Vector:
+    """Return the labels of a holdout, float64 `[N]`. Raises `EvaluationInputError` if they do not fit the objective."""
     for column in (label, spec.bootstrap_unit):
         if column not in holdout.columns:
             raise EvaluationInputError(
@@ -157,7 +158,8 @@ def _predictions(
     return scores
 
 
-def _blocks(holdout: pl.DataFrame, spec: EvaluationSpec) -> tuple[BlockIds, list[str]]:
+def bootstrap_blocks(holdout: pl.DataFrame, spec: EvaluationSpec) -> tuple[BlockIds, list[str]]:
+    """Return the number of each row\'s block, `[N]`, and the names of the blocks. Raises `EvaluationInputError`."""
     column = holdout.get_column(spec.bootstrap_unit)
     if nulls := column.null_count():
         raise EvaluationInputError(
@@ -168,7 +170,7 @@ def _blocks(holdout: pl.DataFrame, spec: EvaluationSpec) -> tuple[BlockIds, list
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Scored:
+class Scored:
     """Everything to measure on."""
 
     y: Vector
@@ -188,7 +190,8 @@ class _Scored:
             yield own.facts.name, own.form(y, p, groups[rows], blocks)
 
 
-def _measure(key: SliceKey | None, rows: Rows, scored: _Scored, spec: EvaluationSpec) -> Cell:
+def measured(key: SliceKey | None, rows: Rows, scored: Scored, spec: EvaluationSpec) -> Cell:
+    """Return the estimates of all models in `scored` on some rows; none for a slice with too few rows."""
     present = len(np.unique(scored.blocks[rows]))
     has_one_label = bool(np.ptp(scored.y[rows]) == 0)
     if key is not None and len(rows) < spec.fewest_slice_rows:

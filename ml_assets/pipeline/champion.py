@@ -50,17 +50,54 @@ def rival_of(
     are raised, since a retry of the step may succeed.
     """
     from ml_assets.evaluation.gates import Champion
-    from ml_assets.release.bundle_store import BundleDamaged, BundleMissing
     from ml_assets.release.of_platform import bundles_of, releases_of
-    from ml_assets.release.runtime import BundleRefused, GoldenMismatch, InputRefused
 
     promotion = releases_of(platform).in_production(spec.name)
     if promotion is None or promotion.bundle_digest == challenger_digest:
         return None
     name, digest = f"version {promotion.version}", promotion.bundle_digest
     try:
-        bundle = bundles_of(platform).open(digest)
-        predictions = _predictions(bundle, spec.evaluation.objective, classes, holdout, table)
+        predictions = scored(platform, digest, spec.evaluation.objective, classes, holdout, table)
+    except CannotScore as error:
+        return Rival(bundle_digest=digest, champion=Champion(name, cannot_score=str(error)), predictions=None)
+    seen = partitions_seen(bundles_of(platform).open(digest), partitions)
+    champion = Champion.compare(name, trained_on=seen, holdout=tuple(partitions))
+    return Rival(bundle_digest=digest, champion=champion, predictions=predictions)
+
+
+def partitions_seen(bundle: "Bundle", partitions: Sequence[str]) -> list[str]:
+    """Return those of `partitions` on which the model was trained or selected."""
+    windows = bundle.facts.lineage.windows
+    return [
+        key
+        for split in ("train", "validation")
+        for key in partitions
+        if windows[split][0] <= key <= windows[split][1]
+    ]
+
+
+class CannotScore(Exception):
+    """A stored model has no predictions for some rows. The message has the reason."""
+
+
+def scored(
+    platform: Platform,
+    digest: str,
+    objective: str,
+    classes: Sequence[str],
+    holdout: "pl.DataFrame",
+    table: "pl.LazyFrame",
+) -> NDArray[np.float64]:
+    """Return the predictions of the bundle `digest` on `holdout`, rows of `table`. Raises `CannotScore`.
+
+    Server errors are raised as they are, since a retry may succeed.
+    """
+    from ml_assets.release.bundle_store import BundleDamaged, BundleMissing
+    from ml_assets.release.of_platform import bundles_of
+    from ml_assets.release.runtime import BundleRefused, GoldenMismatch, InputRefused
+
+    try:
+        return _predictions(bundles_of(platform).open(digest), objective, classes, holdout, table)
     except (
         _NotComparable,
         InputRefused,
@@ -69,16 +106,7 @@ def rival_of(
         BundleMissing,
         BundleDamaged,
     ) as error:
-        return Rival(bundle_digest=digest, champion=Champion(name, cannot_score=str(error)), predictions=None)
-    windows = bundle.facts.lineage.windows
-    seen = [
-        key
-        for split in ("train", "validation")
-        for key in partitions
-        if windows[split][0] <= key <= windows[split][1]
-    ]
-    champion = Champion.compare(name, trained_on=seen, holdout=tuple(partitions))
-    return Rival(bundle_digest=digest, champion=champion, predictions=predictions)
+        raise CannotScore(str(error)) from error
 
 
 class _NotComparable(Exception):

@@ -10,9 +10,10 @@ from resources.artifacts import ArtifactMissing
 from resources.platform import Platform
 
 if TYPE_CHECKING:
-    from ml_assets.evaluation.card import Release, WrittenPage
+    from ml_assets.evaluation.card import Release
     from ml_assets.evaluation.evaluation_document import Report
     from ml_assets.release.registry import RegisteredVersion
+    from ml_assets.reports.written_page import WrittenPage
     from resources.ledger import EvaluationRow
 
 
@@ -46,21 +47,30 @@ def version_to_show(platform: Platform, model: str, number: int | None) -> "Regi
 
 def report_of(platform: Platform, version: "RegisteredVersion") -> "tuple[EvaluationRow, Report]":
     """Return the evaluation that counts for a version, with its report. Raises `ReportUnavailable`."""
-    from ml_assets.release.of_platform import releases_of
-
-    named = f"{version.model} {version.number} ({version.semantic})"
-    row = releases_of(platform).standing(version.model, version.bundle_digest).shown
-    if row is None:
-        raise ReportUnavailable(
-            f"{named} was never evaluated by this ledger: materialize the model, which evaluates it"
-        )
+    row = evaluation_of(platform, version)
     try:
         return row, recorded_report(platform, row)
     except ArtifactMissing as missing:
         raise ReportUnavailable(
-            f"the report of evaluation {row.name} of {named} is gone from {row.report}: materialize {row.partition} "
-            f"of the model again, which evaluates it anew"
+            f"the report of evaluation {row.name} of {_named(version)} is gone from {row.report}: "
+            f"materialize {row.partition} of the model again, which evaluates it anew"
         ) from missing
+
+
+def evaluation_of(platform: Platform, version: "RegisteredVersion") -> "EvaluationRow":
+    """Return the evaluation that counts for a version. Raises `ReportUnavailable` if it has none."""
+    from ml_assets.release.of_platform import releases_of
+
+    row = releases_of(platform).standing(version.model, version.bundle_digest).shown
+    if row is None:
+        raise ReportUnavailable(
+            f"{_named(version)} was never evaluated by this ledger: materialize the model, which evaluates it"
+        )
+    return row
+
+
+def _named(version: "RegisteredVersion") -> str:
+    return f"{version.model} {version.number} ({version.semantic})"
 
 
 def _release(platform: Platform, version: "RegisteredVersion", row: "EvaluationRow") -> "Release":

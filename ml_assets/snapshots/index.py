@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 
 from ml_assets.snapshots.row_choice import ROW
 from ml_assets.snapshots.spec import SnapshotError
-from ml_assets.snapshots.split_reader import SPLITS, Snapshot, SplitIndex, SplitName, file_sha256, verify_file
+from ml_assets.snapshots.split_reader import (
+    SPLITS,
+    Snapshot,
+    SplitIndex,
+    SplitName,
+    file_sha256,
+    index_name,
+    verify_file,
+)
 
 _COLUMN = "row"
 
@@ -24,7 +32,7 @@ def write_index(folder: Path, split: SplitName, rows: NDArray[np.int64]) -> Spli
     """Write the index of a split: ascending row numbers of the table, 0-based."""
     pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest of the module strict
     parquet: Any = import_module("pyarrow.parquet")
-    path = folder / f"{split}.index.parquet"
+    path = folder / index_name(split)
     table = pa.table({_COLUMN: pa.array(rows, pa.int64())})
     encoding = {_COLUMN: "DELTA_BINARY_PACKED"}
     parquet.write_table(table, path, use_dictionary=False, column_encoding=encoding, compression="zstd")

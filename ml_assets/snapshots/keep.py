@@ -5,9 +5,11 @@ documents and the index of each split, on top of the commit that holds the rows.
 model has seen.
 """
 
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 
-from ml_assets.snapshots.split_reader import FITTED, MANIFEST, Snapshot
+from ml_assets.snapshots.split_reader import FITTED, MANIFEST, SPLITS, Snapshot, index_name, open_snapshot
 from resources.lake import VersionedStore
 
 JOB_BRANCH = "job_branch"
@@ -54,6 +56,18 @@ def keep_snapshot(
         store.put(branch, f"snapshots/{model}/{partition}/{name}", snapshot.folder / name)
     facts = {**metadata, "snapshot": snapshot.digest, JOB_BRANCH: branch}
     return store.commit(branch, f"Snapshot of {model} {partition}", facts)
+
+
+def kept_snapshot(store: VersionedStore, branch: str, model: str, partition: str, folder: Path) -> Snapshot:
+    """Copy the documents of the snapshot that `branch` keeps to `folder`, which is empty; return it without shards.
+
+    Raises `ObjectNotFound` or `RefNotFound` if the branch does not keep it.
+    """
+    prefix = f"snapshots/{model}/{partition}/"
+    names = [MANIFEST, FITTED, *(index_name(split) for split in SPLITS)]
+    for path, local in store.fetch(branch, [f"{prefix}{name}" for name in names]).items():
+        shutil.copyfile(local, folder / path.removeprefix(prefix))
+    return open_snapshot(folder)
 
 
 def _kept_for_a_version(store: VersionedStore, model: str, branch: str) -> str | None:

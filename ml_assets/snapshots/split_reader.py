@@ -23,6 +23,11 @@ SplitName: TypeAlias = Literal["train", "validation", "holdout"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "holdout")
 
 
+def index_name(split: SplitName) -> str:
+    """Return the name of a split's index file."""
+    return f"{split}.index.parquet"
+
+
 class SnapshotError(Exception):
     """A snapshot cannot be made or read. The message has the remedy."""
 

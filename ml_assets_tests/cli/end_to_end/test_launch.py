@@ -54,6 +54,28 @@ def test_a_model_card_says_what_was_trained_and_measured(
     assert "<h1>Model card: store_demand</h1>" in file.read_text()
 
 
+def test_a_version_differs_from_itself_in_nothing(
+    filled_terminal: Terminal, trained: Said, tmp_path: Path
+) -> None:
+    file = tmp_path / "diff.html"
+    found = filled_terminal("diff", "store_demand", "1", "1")
+    assert found.status == 0, found.err
+    for said in (
+        "**No metric moved more than by chance, on the holdout of version 1 (1.0.0), 2023-11-20 to 2024-01-08.**",
+        "| RMSE   |  576 |",
+        "product=milk",
+        "* 48 partitions in both windows have the same content, and no other changed.",
+        "No setting changed.",
+        "Both versions have the same weights.",
+    ):
+        assert said in found.out
+    filled_terminal("diff", "store_demand", "1", "1", "--html", str(file))
+    assert "<h1>store_demand: version 1 (1.0.0) to version 1 (1.0.0)</h1>" in file.read_text()
+    refused = filled_terminal("diff", "store_demand", "1", "7")
+    assert (refused.status, refused.out) == (1, "")
+    assert "store_demand has no version 7; it has 1 (1.0.0)" in refused.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -17,9 +17,12 @@ import dagster as dg
 import polars as pl
 import pytest
 
+from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.features.encoding import FittedState
+from ml_assets.pipeline.difference_page import difference_page
 from ml_assets.pipeline.values import InitialVersion, TrainingSet
+from ml_assets.pipeline.version_difference import compare_versions
 from ml_assets.release.bundle_store import WEIGHTS
 from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.snapshots.keep import keep_branch, version_branch
@@ -450,6 +453,15 @@ def test_a_champion_that_cannot_score_todays_rows_can_be_demoted(
     again = train(installation, NEXT_DAY).facts
     assert again[EVALUATION]["decision"] == "blessed"
     assert releases.evaluations(MODEL)[-1].champion_digest is None
+
+    number = int(str(again[REGISTERED]["version"]))
+    pair = [registry_of(installation.platform).version(MODEL, one) for one in (version.number, number)]
+    spec = TrainingPipelineSpec.model_validate(readings_pipeline.PIPELINE)
+    page = difference_page(compare_versions(spec, installation.platform, *pair)).to_markdown()
+    assert f"**Not comparable: Version {version.number} (" in page
+    assert "columns ['made_last_week'] are missing" in page
+    assert "* made_yesterday (numeric) is new." in page
+    assert "* 1 partition came (" in page
 
 
 # Staleness

@@ -1,0 +1,121 @@
+"""Change of the metrics from one model to another on the same rows, on the whole holdout and by slice.
+
+The bootstrap is that of the gates: whole blocks, the same draws for both models. Intervals of slices hold jointly.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from ml_assets.evaluation.bootstrap import Estimate, Interval, draw_blocks, interval, joint_intervals, paired
+from ml_assets.evaluation.evaluation_document import Role
+from ml_assets.evaluation.gates import Cell
+from ml_assets.evaluation.holdout import Scored, bootstrap_blocks, labels_of, measured
+from ml_assets.evaluation.metrics import MetricFacts, Vector
+from ml_assets.evaluation.own_metrics import OwnMetric
+from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
+from ml_assets.evaluation.spec import EvaluationSpec
+
+_BEFORE: Role = "champion"
+_AFTER: Role = "challenger"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricChange:
+    """One metric of both models on some rows."""
+
+    metric: MetricFacts
+    slice: SliceKey | None
+    """None for the whole holdout."""
+    rows: int
+    before: float
+    after: float
+    improvement: Interval
+    """Positive if the later model is better."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """All changes on one holdout."""
+
+    rows: int
+    blocks: int
+    bootstrap_unit: str
+    confidence: float
+    overall: tuple[MetricChange, ...]
+    """Every metric, in the order of the objective."""
+    slices: tuple[MetricChange, ...]
+    """First metric of the objective on each slice with enough rows, in the order of the slices."""
+
+
+def difference(
+    holdout: pl.DataFrame,
+    before: Vector,
+    after: Vector,
+    spec: EvaluationSpec,
+    *,
+    own_metrics: Sequence[OwnMetric] = (),
+    label: str,
+    classes: Sequence[str] = (),
+) -> Difference:
+    """Compare the predictions of two models, `[N]` or `[N, K]`, on the rows of `holdout`.
+
+    Labels are as for `holdout.evaluate`. Raises `EvaluationInputError`.
+    """
+    spec = with_values_of(spec, holdout.schema)
+    y = labels_of(holdout, label, spec, classes)
+    blocks, names = bootstrap_blocks(holdout, spec)
+    counts = draw_blocks(len(names), spec.draws, spec.seed)
+    scores: Mapping[Role, Vector] = {_BEFORE: before, _AFTER: after}
+    own = {metric: metric.groups_of(holdout) for metric in own_metrics}
+    scored = Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own)
+    everything: dict[SliceKey | None, Rows] = {None: np.arange(len(y))}
+    cells = [
+        measured(key, rows, scored, spec)
+        for key, rows in (everything | slice_rows(holdout, spec.sliced_by)).items()
+    ]
+    whole, *slices = [cell for cell in cells if cell.estimates]
+    first = spec.measured[0]
+    joint = joint_intervals(
+        [_paired(cell, first) for cell in slices if cell.blocks >= spec.min_blocks], spec.confidence
+    )
+    found = iter(joint)
+    return Difference(
+        rows=len(y),
+        blocks=len(names),
+        bootstrap_unit=spec.bootstrap_unit,
+        confidence=spec.confidence,
+        overall=tuple(
+            _change(whole, metric, interval(_paired(whole, metric), spec.confidence))
+            for metric in spec.measured
+        ),
+        slices=tuple(
+            _change(
+                cell,
+                first,
+                next(found) if cell.blocks >= spec.min_blocks else Interval(_paired(cell, first).value),
+            )
+            for cell in slices
+        ),
+    )
+
+
+def _paired(cell: Cell, metric: MetricFacts) -> Estimate:
+    return paired(
+        cell.estimates[_AFTER, metric.name],
+        cell.estimates[_BEFORE, metric.name],
+        higher_is_better=metric.higher_is_better,
+    )
+
+
+def _change(cell: Cell, metric: MetricFacts, improvement: Interval) -> MetricChange:
+    return MetricChange(
+        metric=metric,
+        slice=cell.slice,
+        rows=cell.rows,
+        before=cell.estimates[_BEFORE, metric.name].value,
+        after=cell.estimates[_AFTER, metric.name].value,
+        improvement=improvement,
+    )

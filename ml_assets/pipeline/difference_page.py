@@ -1,0 +1,163 @@
+"""Page about the difference of two versions, for a terminal and as HTML. Arranges; compares nothing."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ml_assets.pipeline.version_difference import VersionDifference
+from ml_assets.reports.numbers import count, number
+from ml_assets.reports.written_page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
+from resources.words import counted, name_some
+
+if TYPE_CHECKING:
+    from ml_assets.evaluation.model_difference import MetricChange
+    from ml_assets.tables.changed_rows import TableChange
+
+MOST_DAYS = 20
+"""Changed partitions that the page shows: those with most other rows."""
+MOST_SLICES = 12
+"""Slices that the page shows: those whose metric moved most, measured in half-widths of its interval."""
+
+
+def difference_page(found: VersionDifference) -> WrittenPage:
+    """Return the page: what moved, and everything that differs between the two versions."""
+    before, after = found.before, found.after
+    return WrittenPage(
+        title=f"{before.version.model}: {before.name} to {after.name}",
+        about=(
+            f"evaluation {before.evaluation.name} ({before.evaluation.partition}) · "
+            f"evaluation {after.evaluation.name} ({after.evaluation.partition})"
+        ),
+        headline=_headline(found),
+        tone=_tone(found),
+        chapters=(
+            *_metrics(found),
+            Chapter("Rows", tuple(_rows(found))),
+            Chapter("Feature code and contracts", tuple(_declarations(found))),
+            Chapter("Model and settings", tuple(_settings(found))),
+        ),
+    )
+
+
+def _headline(found: VersionDifference) -> str:
+    if found.measured is None:
+        return "Not comparable: " + " ".join(found.cannot_score)
+    moved = [
+        f"{one.metric.label} is {'better' if direction > 0 else 'worse'}"
+        for one in found.measured.overall
+        if (direction := _direction(one))
+    ]
+    where = f"on {found.scored_on}"
+    return f"{', '.join(moved)}, {where}." if moved else f"No metric moved more than by chance, {where}."
+
+
+def _tone(found: VersionDifference) -> str:
+    directions = [] if found.measured is None else [_direction(one) for one in found.measured.overall]
+    if any(one < 0 for one in directions):
+        return "rejected"
+    return "blessed" if any(one > 0 for one in directions) else "undecided"
+
+
+def _direction(one: "MetricChange") -> int:
+    """Return 1 if the whole interval says better, −1 if it says worse, 0 if it contains zero."""
+    low, high = one.improvement.low, one.improvement.high
+    return 0 if low is None or high is None else int(low > 0) - int(high < 0)
+
+
+def _metrics(found: VersionDifference) -> Iterator[Chapter]:
+    measured = found.measured
+    seen = [Bullets(found.seen)] if found.seen else []
+    if measured is None:
+        yield Chapter("Metrics", (Bullets(found.cannot_score), *seen))
+        return
+    note = (
+        f"{counted(measured.rows, 'row')}, the same for both; + is better; {measured.confidence:.0%} intervals "
+        f"over {measured.blocks} blocks by {measured.bootstrap_unit}"
+    )
+    yield Chapter("Metrics", (_grid("metric", measured.overall), *seen), note)
+    if measured.slices:
+        moved = sorted(measured.slices, key=_by_chance)[:MOST_SLICES]
+        label = measured.overall[0].metric.label
+        shown = f"{len(moved)} of {len(measured.slices)} slices"
+        note = f"{label}; {shown}, most certain change first; intervals hold jointly"
+        yield Chapter("Slices", (_grid("slice", moved),), note)
+
+
+def _by_chance(one: "MetricChange") -> float:
+    """Return minus the change in half-widths; the smallest is the most certain change."""
+    value, high = one.improvement.value, one.improvement.high
+    if value is None or high is None or high == value:
+        return 0.0
+    return -abs(value) / (high - value)
+
+
+def _grid(first: str, changes: "list[MetricChange] | tuple[MetricChange, ...]") -> Grid:
+    from ml_assets.evaluation.sentences import gain
+
+    words = {1: "better", 0: "", -1: "worse"}
+    rows = tuple(
+        (
+            str(one.slice or one.metric.label),
+            count(one.rows),
+            number(one.before),
+            number(one.after),
+            gain(one.improvement, relative=False),
+            words[_direction(one)],
+        )
+        for one in changes
+    )
+    return Grid((first, "rows", "before", "after", "improvement", ""), rows, numbers=frozenset({1, 2, 3}))
+
+
+def _rows(found: VersionDifference) -> Iterator[Block]:
+    lineages = [one.bundle.facts.lineage for one in (found.before, found.after)]
+    splits = tuple(
+        (split, *(f"{one.windows[split][0]} to {one.windows[split][1]}" for one in lineages))
+        for split in ("train", "validation", "holdout")
+    )
+    yield Grid(("split", "before", "after"), splits)
+    if found.data is None:
+        yield Paragraph(f"Rows cannot be compared: {found.data_lost}.")
+        return
+    yield Bullets(tuple(_sentences(found.data)))
+    worst = sorted(found.data.changed, key=lambda one: -(one.came + one.went + one.changed))[:MOST_DAYS]
+    if worst:
+        rows = tuple(
+            (one.key, *(count(n) for n in (one.before, one.after, one.came, one.went, one.changed)), one.why)
+            for one in sorted(worst, key=lambda one: one.key)
+        )
+        columns = ("partition", "rows before", "after", "came", "went", "changed", "why")
+        yield Grid(columns, rows, numbers=frozenset({1, 2, 3, 4, 5}))
+
+
+def _sentences(data: "TableChange") -> Iterator[str]:
+    for some, verb in ((data.came, "came"), (data.went, "went")):
+        if some:
+            yield f"{counted(len(some), 'partition')} {verb} ({count(sum(some.values()))} rows): {_span(list(some))}."
+    told = f", {count(len(data.changed))} have other content" if data.changed else ", and no other changed"
+    yield f"{counted(data.same, 'partition')} in both windows have the same content{told}."
+    if len(data.changed) > MOST_DAYS:
+        yield f"The table shows the {MOST_DAYS} partitions with most other rows."
+
+
+def _span(keys: list[str]) -> str:
+    return name_some(sorted(keys), 6)
+
+
+def _declarations(found: VersionDifference) -> Iterator[Block]:
+    if found.data is not None and found.data.declarations:
+        yield Bullets(found.data.declarations)
+    else:
+        yield Paragraph("No change." if found.data is not None else "Unknown, as the rows.")
+
+
+def _settings(found: VersionDifference) -> Iterator[Block]:
+    if found.columns:
+        yield Bullets(found.columns)
+    rows = tuple(
+        (key, *("–" if value is None else str(value) for value in pair))
+        for key, pair in found.settings.items()
+    )
+    yield Grid(("setting", "before", "after"), rows) if rows else Paragraph("No setting changed.")
+    weights = [one.bundle.facts.lineage.weights_sha256 for one in (found.before, found.after)]
+    if weights[0] == weights[1]:
+        yield Paragraph("Both versions have the same weights.")

@@ -1,0 +1,219 @@
+"""Difference of two registered versions of a model: data, code, settings, and both models on the same rows.
+
+The rows are the holdout of the version with the later one, as it was evaluated. Here: finding and comparing the parts.
+Not here: the page about them (`difference_page`).
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ml_assets.pipeline.champion import CannotScore, partitions_seen, scored
+from ml_assets.pipeline.metric_functions import own_metrics
+from ml_assets.pipeline.model_card import evaluation_of
+from ml_assets.pipeline.record import recorded_report
+from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.tables.changed_rows import ReadWindow, TableChange, compare_windows
+from ml_assets.tables.reader import PartitionMissing, TableReader
+from resources.artifacts import ArtifactMissing
+from resources.lake import ObjectNotFound, RefNotFound
+from resources.platform import Platform
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from ml_assets.evaluation.evaluation_document import ModelFacts
+    from ml_assets.evaluation.model_difference import Difference
+    from ml_assets.release.bundle_store import Bundle
+    from ml_assets.release.registry import RegisteredVersion
+    from ml_assets.snapshots.split_reader import Snapshot
+    from resources.ledger import EvaluationRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionFacts:
+    """One of the two versions, as ledger, lake and bundle store hold it."""
+
+    version: "RegisteredVersion"
+    evaluation: "EvaluationRow"
+    bundle: "Bundle"
+    declared: "ModelFacts | None"
+    """Facts of its report; None if the report is gone."""
+
+    @property
+    def name(self) -> str:
+        """Name for people."""
+        return f"version {self.version.number} ({self.version.semantic})"
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Everything declared that can change weights, as flat keys: hyperparameters, training, seed, study, code."""
+        lineage = self.bundle.facts.lineage
+        study = {"study": self.declared.study} if self.declared is not None and self.declared.study else {}
+        return {**dict(_flat(lineage.configuration)), **study, "code of the model": lineage.code_version}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionDifference:
+    """Everything in which two versions differ."""
+
+    before: VersionFacts
+    after: VersionFacts
+    data: TableChange | None
+    """Change of the feature table; None if a version read another table, or the lake lost a window."""
+    data_lost: str
+    """Reason why there is no `data`; empty if there is."""
+    columns: tuple[str, ...]
+    """Columns that only one of the models reads, one sentence each."""
+    settings: Mapping[str, tuple[object, object]]
+    """Key → values before and after; None for a key that a version lacks."""
+    measured: "Difference | None"
+    cannot_score: tuple[str, ...]
+    """Versions that cannot be scored on these rows, one sentence each with the reason."""
+    scored_on: str
+    """Rows on which both were scored, in words."""
+    seen: tuple[str, ...]
+    """Versions that were trained or selected on some of these rows, one sentence each."""
+
+
+def compare_versions(
+    spec: PipelineSpec, platform: Platform, before: "RegisteredVersion", after: "RegisteredVersion"
+) -> VersionDifference:
+    """Compare two versions of the model of `spec`, whose current section `evaluation` names metrics and slices.
+
+    Raises `ReportUnavailable`, and `BundleMissing` or `BundleDamaged` for a version whose bundle is gone.
+    """
+    old, new = _facts(platform, before), _facts(platform, after)
+    data, lost = _data(spec, platform, old, new)
+    measured, cannot, scored_on, seen = _on_the_same_rows(spec, platform, old, new)
+    settings = {
+        key: (old.settings.get(key), new.settings.get(key)) for key in {**old.settings, **new.settings}
+    }
+    return VersionDifference(
+        before=old,
+        after=new,
+        data=data,
+        data_lost=lost,
+        columns=tuple(_columns(old, new)),
+        settings={key: (was, now) for key, (was, now) in settings.items() if was != now},
+        measured=measured,
+        cannot_score=cannot,
+        scored_on=scored_on,
+        seen=seen,
+    )
+
+
+def _facts(platform: Platform, version: "RegisteredVersion") -> VersionFacts:
+    from ml_assets.release.of_platform import bundles_of
+
+    row, bundle = evaluation_of(platform, version), bundles_of(platform).open(version.bundle_digest)
+    try:
+        declared = recorded_report(platform, row).model
+    except ArtifactMissing:
+        declared = None
+    return VersionFacts(version=version, evaluation=row, bundle=bundle, declared=declared)
+
+
+def _data(
+    spec: PipelineSpec, platform: Platform, old: VersionFacts, new: VersionFacts
+) -> tuple[TableChange | None, str]:
+    tables = [one.evaluation.trained_on.table for one in (old, new)]
+    if tables[0] != tables[1]:
+        return None, f"{old.name} read {tables[0]}, {new.name} reads {tables[1]}"
+    try:
+        return compare_windows(_window(platform, old), _window(platform, new), spec.features.primary_key), ""
+    except (RefNotFound, ObjectNotFound, PartitionMissing) as error:
+        return None, f"the lake lost a window: {error}"
+
+
+def _window(platform: Platform, one: VersionFacts) -> ReadWindow:
+    trained = one.evaluation.trained_on
+    reader = TableReader(platform.lake, trained.commit)
+    keys = [key for key in reader.keys(trained.table) if trained.first <= key <= trained.last]
+    return ReadWindow(reader=reader, table=trained.table, keys=keys)
+
+
+def _columns(old: VersionFacts, new: VersionFacts) -> list[str]:
+    was, now = ({one.name: one.kind for one in side.bundle.facts.inputs} for side in (old, new))
+    said = [f"{name} ({kind}) is new." for name, kind in now.items() if name not in was]
+    said += [f"{name} ({kind}) is gone." for name, kind in was.items() if name not in now]
+    said += [
+        f"{name} was {was[name]}, and is {kind}." for name, kind in now.items() if was.get(name, kind) != kind
+    ]
+    classes = [side.bundle.facts.fitted.classes for side in (old, new)]
+    if classes[0] != classes[1]:
+        said.append(f"The classes were {', '.join(classes[0])}, and are {', '.join(classes[1])}.")
+    return said
+
+
+def _on_the_same_rows(
+    spec: PipelineSpec, platform: Platform, old: VersionFacts, new: VersionFacts
+) -> "tuple[Difference | None, tuple[str, ...], str, tuple[str, ...]]":
+    """Return the change of the metrics, versions that cannot score, the rows in words, versions that have seen them."""
+    from ml_assets.evaluation.model_difference import difference
+    from ml_assets.features.encoding import class_ids
+
+    source = max(new, old, key=lambda one: one.bundle.facts.lineage.windows["holdout"][1])
+    first, last = source.bundle.facts.lineage.windows["holdout"]
+    words = f"the holdout of {source.name}, {first} to {last}"
+    with tempfile.TemporaryDirectory(prefix="ml-assets-") as folder:
+        try:
+            snapshot, holdout, table = _holdout(platform, source, Path(folder))
+        except (RefNotFound, ObjectNotFound, PartitionMissing) as error:
+            return None, (f"The lake lost {words}: {error}.",), words, ()
+        classes = source.bundle.facts.fitted.classes
+        answers: list[Any] = []
+        cannot: list[str] = []
+        for one in (old, new):
+            try:
+                digest = one.bundle.digest
+                answers.append(scored(platform, digest, spec.evaluation.objective, classes, holdout, table))
+            except CannotScore as error:
+                cannot.append(f"{one.name[0].upper()}{one.name[1:]} cannot score {words}: {error}.")
+    keys = snapshot.keys("holdout")
+    seen = tuple(
+        f"{one.name[0].upper()}{one.name[1:]} was trained or selected on {len(some)} of these {len(keys)} partitions, "
+        "so its metrics here are too good."
+        for one in (old, new)
+        if (some := partitions_seen(one.bundle, keys))
+    )
+    if cannot:
+        return None, tuple(cannot), words, seen
+    label = snapshot.label
+    if classes:
+        holdout = holdout.with_columns(class_ids(holdout[label], classes).alias(label))
+    before, after = answers
+    measured = difference(
+        holdout,
+        before,
+        after,
+        spec.evaluation,
+        own_metrics=own_metrics(spec.evaluation),
+        label=label,
+        classes=classes,
+    )
+    return measured, (), words, seen
+
+
+def _holdout(
+    platform: Platform, source: VersionFacts, folder: Path
+) -> "tuple[Snapshot, pl.DataFrame, pl.LazyFrame]":
+    from ml_assets.snapshots.index import rows_of
+    from ml_assets.snapshots.keep import kept_snapshot, version_branch
+
+    version, window = source.version, _window(platform, source)
+    branch = version_branch(version.model, version.number, version.bundle_digest)
+    # The partition of the run that froze the snapshot; a later evaluation of the same bundle is of the same partition.
+    snapshot = kept_snapshot(platform.lake, branch, version.model, source.evaluation.partition, folder)
+    table = window.reader.scan(window.table, window.keys)
+    return snapshot, rows_of(table, snapshot)["holdout"], table
+
+
+def _flat(values: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(cast("dict[str, Any]", value), f"{below}{name}.")
+        else:
+            yield f"{below}{name}", value

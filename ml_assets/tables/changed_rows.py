@@ -1,0 +1,142 @@
+"""Change of a table between two commits, in the partitions that two windows read.
+
+Here: which partitions came, went or hold other rows, and the declarations and code that made them. Not here: models.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from ml_assets.tables.manifest import PartitionManifest
+from ml_assets.tables.reader import TableReader
+from ml_assets.validation.column_types import explain_columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionChange:
+    """Rows of one partition that two windows share, if its content differs."""
+
+    key: str
+    before: int
+    after: int
+    """Number of rows."""
+    came: int
+    went: int
+    changed: int
+    """Rows with the same primary key and other values."""
+    why: str
+    """Parts of the manifest that differ: code, contract, columns, inputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableChange:
+    """One table as two windows read it, at two commits."""
+
+    came: Mapping[str, int]
+    went: Mapping[str, int]
+    """Partition that only one window reads → rows."""
+    same: int
+    """Partitions that both windows read with the same content."""
+    changed: tuple[PartitionChange, ...]
+    """Partitions that both windows read with other content, oldest first."""
+    declarations: tuple[str, ...]
+    """Tables behind the windows whose code, contract or columns differ, one sentence each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadWindow:
+    """Partitions of a table at a commit."""
+
+    reader: TableReader
+    table: str
+    keys: Sequence[str]
+
+
+def compare_windows(before: ReadWindow, after: ReadWindow, primary_key: Sequence[str]) -> TableChange:
+    """Compare two windows of one table. `primary_key` names a row. Raises `PartitionMissing`."""
+    old = before.reader.manifests(before.table, before.keys)
+    new = after.reader.manifests(after.table, after.keys)
+    both = [key for key in after.keys if key in old]
+    differing = [key for key in both if old[key].content_digest != new[key].content_digest]
+    return TableChange(
+        came={key: one.rows for key, one in new.items() if key not in old},
+        went={key: one.rows for key, one in old.items() if key not in new},
+        same=len(both) - len(differing),
+        changed=tuple(_changed(key, old[key], new[key], before, after, primary_key) for key in differing),
+        declarations=tuple(_declarations(before, after)),
+    )
+
+
+def _changed(
+    key: str,
+    old: PartitionManifest,
+    new: PartitionManifest,
+    before: ReadWindow,
+    after: ReadWindow,
+    primary_key: Sequence[str],
+) -> PartitionChange:
+    rows = [_hashed(window, key, primary_key) for window in (before, after)]
+    joined = rows[0].join(rows[1], on="key", how="full", nulls_equal=True, suffix="_after")
+    came, went = pl.col("row").is_null(), pl.col("row_after").is_null()
+    counts = joined.select(
+        came=came.sum(),
+        went=went.sum(),
+        changed=(~came & ~went & (pl.col("row") != pl.col("row_after"))).sum(),
+    ).row(0, named=True)
+    return PartitionChange(key=key, before=old.rows, after=new.rows, why=_why(old, new), **counts)
+
+
+def _hashed(window: ReadWindow, key: str, primary_key: Sequence[str]) -> pl.DataFrame:
+    frame = window.reader.scan(window.table, [key]).collect()
+    named = [name for name in primary_key if name in frame.columns]
+    values = sorted(frame.columns)  # another order of the columns is the same row
+    return frame.select(key=pl.struct(named or values).hash(), row=pl.struct(values).hash())
+
+
+def _why(old: PartitionManifest, new: PartitionManifest) -> str:
+    inputs = sorted(
+        table for table in {*old.inputs, *new.inputs} if old.inputs.get(table) != new.inputs.get(table)
+    )
+    said = [f"input {table}" for table in inputs]
+    said += ["code"] if old.code_version != new.code_version else []
+    said += ["contract"] if old.contract_digest != new.contract_digest else []
+    said += ["columns"] if old.schema_hash != new.schema_hash else []
+    return ", ".join(said) or "rows of the source"
+
+
+def _declarations(before: ReadWindow, after: ReadWindow) -> list[str]:
+    old, new = _behind(before), _behind(after)
+    found: list[str] = []
+    for table in {**new, **old}:
+        if table not in old or table not in new:
+            found.append(f"{table} is read only by the {'later' if table in new else 'earlier'} version.")
+            continue
+        for what, name in (("code", "code_version"), ("contract", "contract_digest")):
+            versions = [
+                list(dict.fromkeys(getattr(one, name)[:12] for one in side[table])) for side in (old, new)
+            ]
+            if versions[0] != versions[1]:
+                found.append(f"{table}: {what} {'+'.join(versions[0])} became {'+'.join(versions[1])}.")
+        if columns := explain_columns(new[table][-1].schema, old[table][-1].schema):
+            found.append(f"{table}: in the later version, {columns}.")
+    return found
+
+
+def _behind(window: ReadWindow) -> dict[str, list[PartitionManifest]]:
+    """Return table → manifests of the window and of all partitions that it was made from, as far as they are kept."""
+    found: dict[str, list[PartitionManifest]] = {}
+    wanted: dict[str, set[str]] = {window.table: set(window.keys)}
+    while wanted:
+        table, keys = wanted.popitem()
+        there = sorted(keys & set(window.reader.keys(table)))
+        found[table] = list(window.reader.manifests(table, there).values())
+        below: dict[str, set[str]] = defaultdict(set)
+        for manifest in found[table]:
+            for source, made_from in manifest.inputs.items():
+                below[source] |= {key for key, digest in made_from.items() if digest}
+        for source, more in below.items():
+            if source not in found:
+                wanted[source] = wanted.get(source, set()) | more
+    return {table: manifests for table, manifests in found.items() if manifests}

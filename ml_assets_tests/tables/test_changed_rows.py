@@ -1,0 +1,39 @@
+"""Change of a table between two windows: partitions that came, went or changed, and the rows that differ in them."""
+
+import polars as pl
+
+from ml_assets.tables.changed_rows import PartitionChange, ReadWindow, compare_windows
+from ml_assets.tables.reader import TableReader
+from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys
+
+KEY = ("ordered_at", "order")
+
+
+def _window(orders: OrdersTable, wanted: list[str]) -> ReadWindow:
+    return ReadWindow(reader=TableReader.at(orders.store), table=ORDERS, keys=wanted)
+
+
+def test_days_and_rows_that_differ_are_counted_with_the_reason(orders: OrdersTable) -> None:
+    orders.publish(days(4))
+    before = _window(orders, keys(3))
+    changed, other = keys(1, 1)[0], keys(1, 2)[0]
+    more = day(changed, 42).with_columns(
+        amount=pl.when(pl.col("order") == 7).then(999.0).otherwise(pl.col("amount"))
+    )
+    orders.publish({changed: more.filter(pl.col("order") != 3)}, run="run00002")
+    orders.publish({other: day(other, factor=2.0)}, run="run00003", code_version="v2")
+    found = compare_windows(before, _window(orders, keys(3, 1)), KEY)
+    assert (found.came, found.went, found.same) == ({"2013-01-04": 40}, {"2013-01-01": 40}, 0)
+    assert found.changed == (
+        PartitionChange(
+            key=changed, before=40, after=41, came=2, went=1, changed=1, why="rows of the source"
+        ),
+        PartitionChange(key=other, before=40, after=40, came=0, went=0, changed=40, why="code"),
+    )
+    assert found.declarations == ("datasets/orders: code v1 became v1+v2.",)
+
+
+def test_equal_windows_have_no_difference(orders: OrdersTable) -> None:
+    orders.publish(days(2))
+    found = compare_windows(_window(orders, keys(2)), _window(orders, keys(2)), KEY)
+    assert (found.came, found.went, found.same, found.changed, found.declarations) == ({}, {}, 2, (), ())
