@@ -26,6 +26,8 @@ from resources.platform import Platform
 
 HYPERPARAMETERS = "hyperparameters"
 """Last part of the asset's key."""
+_GROUP = "studies"
+"""Group of all studies: "Materialize all" of a pipeline's group must not run a search that costs many trainings."""
 
 
 def study_key(model: str) -> dg.AssetKey:
@@ -45,7 +47,7 @@ def study_asset(spec: TrainingPipelineSpec, tuning: TuningSection) -> dg.AssetsD
     @dg.asset(
         key=key,
         deps=[dg.AssetKey(spec.features.table.split("/"))],
-        group_name=spec.group_name,
+        group_name=_GROUP,
         description="Values of the hyperparameters with the lowest validation loss among the trials of a study on the "
         "newest window. The next training uses them. "
         f"Run it: `ml-assets launch {spec.name}/{HYPERPARAMETERS}`.",

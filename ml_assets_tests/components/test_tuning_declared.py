@@ -195,6 +195,9 @@ def test_the_study_is_upstream_of_the_checkpoint_and_no_job_runs_it() -> None:
     study = key_of(f"{readings_pipeline.MODEL}/hyperparameters")
     assert study in graph.get(key_of(STAGES[1])).parent_keys
     assert graph.get(study).partitions_def is None
+    assert (
+        graph.get(study).group_name != graph.get(key_of(STAGES[1])).group_name
+    )  # whose "Materialize all" trains once
     assert graph.get(study).automation_condition is None
     job = defs.resolve_job_def(f"train_{readings_pipeline.MODEL}")
     assert study not in job.asset_layer.executable_asset_keys
