@@ -13,6 +13,7 @@ from ml_assets.evaluation.holdout import evaluate
 from ml_assets.evaluation.own_metrics import OwnMetric
 from ml_assets.evaluation.report import render
 from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets_tests.evaluation.holdout_case import model_facts
 
 ROWS = 600
 RANDOM = np.random.default_rng(3)
@@ -70,11 +71,16 @@ def test_an_own_metric_has_the_intervals_and_gates_of_a_built_in_one() -> None:
             own, peer = of_model["far_off"], of_model["mae"]
             assert (own.value, own.low, own.high) == pytest.approx((peer.value, peer.low, peer.high))
     assert found.values()["far_off"] == pytest.approx(found.values()["mae"])
-    page = render(Report(title="m", partition="2013-01-10", lineage={}, evaluation=found))
+    page = render(
+        Report(title="m", partition="2013-01-10", lineage={}, evaluation=found, model=model_facts())
+    )
     assert "far off" in page
     other = found.model_copy(update={"own_metrics": measured(far_off, version="2").own_metrics})
-    digests = {Report(title="m", partition="p", lineage={}, evaluation=one).digest for one in (found, other)}
-    assert len(digests) == 2  # other code is another evaluation
+    reports = [
+        Report(title="m", partition="p", lineage={}, evaluation=one, model=model_facts())
+        for one in (found, other)
+    ]
+    assert len({report.digest for report in reports}) == 2  # other code is another evaluation
 
 
 def test_a_slice_without_a_value_is_undecided_by_name() -> None:

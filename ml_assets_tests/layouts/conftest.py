@@ -1,5 +1,5 @@
 """Common parts of the trainings in several processes."""
 
-from ml_assets_tests.training.conftest import lab, snapshot
+from ml_assets_tests.training.conftest import lab, snapshot, unbroken
 
-__all__ = ["lab", "snapshot"]
+__all__ = ["lab", "snapshot", "unbroken"]

@@ -11,7 +11,7 @@ from ml_assets.code.code_version import versions_of
 from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.attempt.attempts import read_attempts
 from ml_assets_tests.training.lab_package import RATES, with_model, with_script
-from ml_assets_tests.training.test_runs import Watcher
+from ml_assets_tests.training.watcher import Watcher
 from resources.job.errors import InputChanged
 from resources.job.events import TrainingEvent, read_events
 from resources.job.job import TrainingJob

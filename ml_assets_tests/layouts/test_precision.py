@@ -20,8 +20,8 @@ from ml_assets.training.run import Run, prepare
 from ml_assets_tests.training.rank_processes import in_ranks, one_rank
 from ml_assets_tests.training.single_step import Step, one_step
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
-from ml_assets_tests.training.test_runs import Watcher
 from ml_assets_tests.training.text_snapshots import text_snapshot
+from ml_assets_tests.training.watcher import Watcher
 from resources.job.errors import OutOfMemory
 from resources.job.training_settings import Parallel
 

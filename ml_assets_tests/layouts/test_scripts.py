@@ -33,7 +33,7 @@ from ml_assets_tests.components.model_run import (
 )
 from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
-from ml_assets_tests.training.test_runs import Watcher
+from ml_assets_tests.training.watcher import Watcher
 from resources.job.errors import AttemptsExhausted, BadConfiguration
 from resources.job.events import TrainingEvent, read_events
 from resources.job.job import TrainingJob, TrainingResult

@@ -1,20 +1,14 @@
 """Trainings in real processes: two ranks under torchrun's agent, ended in every way they can end."""
 
 import dataclasses
-import inspect
 import os
 import re
 import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from torch.distributed.elastic.multiprocessing.api import PContext
 
 from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.step.load import load_model, predict
@@ -25,48 +19,9 @@ from ml_assets_tests.training.small_jobs import (
     small_job,
     small_snapshot,
 )
+from ml_assets_tests.training.watcher import SECONDS_TO_SAVE, Unbroken, Watcher, children_of
 from resources.job.errors import AttemptsExhausted, BadConfiguration, Diverged, InputChanged, OutOfMemory
-from resources.job.events import TrainingEvent, read_events
-from resources.job.job import TrainingJob, TrainingResult
-from resources.launcher.local import LocalLauncher
-
-SECONDS_TO_SAVE = float(inspect.signature(PContext.close).parameters["timeout"].default)
-"""The agent kills ranks that it asked to end and that still run so much later."""
-
-
-class Watcher:
-    """Callbacks of a launcher. Keeps events and log lines, and may react to events."""
-
-    def __init__(self, react: Callable[["Watcher", TrainingEvent], None] | None = None) -> None:
-        self.events: list[TrainingEvent] = []
-        self.log: list[str] = []
-        self.pids: list[int] = []
-        self._react = react
-
-    def on_event(self, event: TrainingEvent) -> None:
-        self.events.append(event)
-        if event.kind == "started":
-            self.pids += event.values["pids"]
-        if self._react is not None:
-            self._react(self, event)
-
-    def kinds(self) -> list[str]:
-        return [event.kind for event in self.events]
-
-    def run(self, job: TrainingJob, folder: Path) -> TrainingResult:
-        return LocalLauncher().run(job, folder, self.on_event, self.log.append)
-
-
-@pytest.fixture(scope="module")
-def unbroken(
-    tmp_path_factory: pytest.TempPathFactory, snapshot: Snapshot
-) -> tuple[TrainingJob, Path, TrainingResult, Watcher]:
-    """The job of most tests here, trained without any trouble."""
-    job, folder, watcher = small_job(snapshot), tmp_path_factory.mktemp("job"), Watcher()
-    return job, folder, watcher.run(job, folder), watcher
-
-
-Unbroken = tuple[TrainingJob, Path, TrainingResult, Watcher]
+from resources.job.events import TrainingEvent
 
 
 def test_two_ranks_learn_from_each_row_once_per_epoch(snapshot: Snapshot, unbroken: Unbroken) -> None:
@@ -119,141 +74,6 @@ def test_an_identical_job_finds_the_finished_result_without_a_process(unbroken: 
     assert again.log == []
 
 
-def test_a_kill_a_damaged_checkpoint_and_a_sigterm_change_no_bit(
-    tmp_path: Path, snapshot: Snapshot, unbroken: Unbroken
-) -> None:
-    """The training ends in the weights of the undisturbed run."""
-    job, _, expected, _ = unbroken
-    sent: dict[str, float] = {}
-
-    def trouble(watcher: Watcher, event: TrainingEvent) -> None:
-        if event.kind == "metrics" and event.step >= 55 and "kill" not in sent:
-            sent["kill"] = event.step
-            os.kill(event_pids(watcher)[1], signal.SIGKILL)
-            wait_until_dead(event_pids(watcher))  # what rank 0 is writing may yet come to count
-            newest = max((tmp_path / "checkpoints").glob("step-*"))
-            sent["damaged"] = int(newest.name.removeprefix("step-"))
-            part = newest / "__1_0.distcp"
-            part.write_bytes(part.read_bytes()[:-100] + bytes(100))
-        if event.kind == "metrics" and event.step >= 95 and "term" not in sent:
-            sent["term"], sent["term_step"] = time.monotonic(), event.step
-            os.kill(event_pids(watcher)[1], signal.SIGTERM)
-        if event.kind == "checkpoint" and "term" in sent and watcher.kinds().count("started") == 2:
-            sent["saved"], sent["saved_step"] = time.monotonic(), event.step  # the last of this attempt
-
-    watcher = Watcher(trouble)
-    result = watcher.run(job, tmp_path)
-
-    assert result.attempts == 3
-    assert result.resumed_from_steps[0] < sent["damaged"]  # fell back to the good one before
-    assert result.resumed_from_steps[1] == sent["saved_step"] >= sent["term_step"]  # nothing lost
-    assert sent["saved"] - sent["term"] < SECONDS_TO_SAVE
-    assert any("exit code 75, 1 of 3 failures" in line for line in watcher.log)  # not counted
-    assert result.weights_sha256 == expected.weights_sha256
-    assert result.best_validation_loss == expected.best_validation_loss
-    assert_each_row_once_per_epoch(tmp_path, snapshot, job)
-    assert_workers_were_held_while_they_trained(result, watcher)
-    assert alive(watcher.pids) == []
-
-
-def assert_workers_were_held_while_they_trained(result: TrainingResult, watcher: Watcher) -> None:
-    """Two of them: not between attempts, but also for steps that were done again."""
-    whole = watcher.events[-1].time - watcher.events[0].time
-    between = sum(event.values["seconds"] for event in watcher.events if event.kind == "recovered")
-    assert max(result.seconds, whole - between - 0.1) < result.worker_seconds / 2 < whole - between / 2
-
-
-def test_nothing_is_left_among_temporary_files_even_by_a_killed_agent(
-    tmp_path: Path, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def kill_agent(watcher: Watcher, event: TrainingEvent) -> None:
-        if event.kind == "checkpoint" and watcher.kinds().count("checkpoint") == 1:
-            (agent,) = _children_of(os.getpid(), "ml_assets.training.node.torchrun")
-            os.kill(agent, signal.SIGKILL)
-
-    with tempfile.TemporaryDirectory(prefix="t") as temporary:  # sockets need a short path
-        monkeypatch.setenv("TMPDIR", temporary)
-        result = Watcher(kill_agent).run(small_job(snapshot, epochs=1), tmp_path)
-        assert result.attempts == 2
-        assert list(Path(temporary).iterdir()) == []
-
-
-def _children_of(pid: int, command: str) -> list[int]:
-    children = [
-        int(child)
-        for thread in Path(f"/proc/{pid}/task").iterdir()
-        for child in (thread / "children").read_text().split()
-    ]
-    return [child for child in children if command in Path(f"/proc/{child}/cmdline").read_text()]
-
-
-def wait_until_dead(pids: list[int]) -> None:
-    deadline = time.monotonic() + 2 * SECONDS_TO_SAVE
-    while alive(pids):
-        assert time.monotonic() < deadline, "a rank outlives the other"
-        time.sleep(0.02)
-
-
-def event_pids(watcher: Watcher) -> list[int]:
-    """Ranks of the newest attempt."""
-    return watcher.pids[-2:]
-
-
-def test_a_launcher_takes_over_from_a_cancelled_and_from_a_killed_one(
-    tmp_path: Path, snapshot: Snapshot, unbroken: Unbroken
-) -> None:
-    """A cancelled run saves. A killed launcher leaves no worker behind."""
-    job, _, expected, _ = unbroken
-
-    def cancel(_: Watcher, event: TrainingEvent) -> None:
-        if event.kind == "metrics" and event.step >= 5:
-            raise KeyboardInterrupt
-
-    cancelled = Watcher(cancel)
-    with pytest.raises(KeyboardInterrupt):
-        cancelled.run(job, tmp_path)
-    assert alive(cancelled.pids) == []
-    saved = max((tmp_path / "checkpoints").glob("step-*"))
-    assert 5 <= int(saved.name.removeprefix("step-")) < job.settings.epochs * 39
-
-    (tmp_path / "job.json").write_text(job.to_json())
-    other = subprocess.Popen([sys.executable, "-c", _LAUNCH, str(tmp_path)])
-
-    killed_at: list[int] = []
-
-    def kill_launcher(_: Watcher, event: TrainingEvent) -> None:
-        if event.kind == "metrics" and event.step >= 45 and not killed_at:
-            other.kill()
-            other.wait()
-            killed_at.append(event.step)
-
-    twin = Watcher(kill_launcher)
-    while not any(event.kind == "resumed" for event in read_events(tmp_path)):  # else the twin would be first
-        assert other.poll() is None
-        time.sleep(0.05)
-    result = twin.run(job, tmp_path)
-
-    assert other.returncode == -signal.SIGKILL
-    assert twin.kinds().count("started") == 3  # it followed the others' events, then its own
-    assert result.attempts == 3
-    assert result.resumed_from_steps[1] >= killed_at[0]  # the ranks saved although nobody listened
-    assert result.weights_sha256 == expected.weights_sha256
-    assert_each_row_once_per_epoch(tmp_path, snapshot, job)
-    assert_workers_were_held_while_they_trained(result, twin)
-    assert alive(twin.pids) == []
-
-
-_LAUNCH = """
-import sys
-from pathlib import Path
-from resources.job.job import TrainingJob
-from resources.launcher.local import LocalLauncher
-folder = Path(sys.argv[1])
-job = TrainingJob.from_json((folder / "job.json").read_text())
-LocalLauncher().run(job, folder, lambda event: None, lambda line: None)
-"""
-
-
 def test_who_is_asked_to_stop_when_all_is_done_stands_in_nobodys_way(
     tmp_path: Path, snapshot: Snapshot
 ) -> None:
@@ -263,7 +83,7 @@ def test_who_is_asked_to_stop_when_all_is_done_stands_in_nobodys_way(
     def stop_at_the_end(watcher: Watcher, event: TrainingEvent) -> None:
         if event.kind == "finished" and not asked:
             asked.append(time.monotonic())
-            (agent,) = _children_of(os.getpid(), "ml_assets.training.node.torchrun")
+            (agent,) = children_of(os.getpid(), "ml_assets.training.node.torchrun")
             os.kill(agent, signal.SIGTERM)
 
     watcher = Watcher(stop_at_the_end)
