@@ -21,12 +21,12 @@ from ml_assets.evaluation.block_counts import BlockForm, Matrix
 from ml_assets.evaluation.metrics import Vector
 
 UNDEFINED_SHARE = 0.05
-"""Share of undefined redraws (one class only) above which a metric gets no interval."""
+"""Share of undefined redraws (one class only) above which a metric gets no interval. One infinite redraw is enough."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A measured value and its confidence interval; None where they are not defined."""
+    """A measured value and its confidence interval; None where they are not defined or not finite."""
 
     value: float | None
     low: float | None = None
@@ -65,10 +65,11 @@ def paired(
     """
     sign = 1.0 if higher_is_better else -1.0
     value = sign * (challenger.value - reference.value)
-    draws = sign * (challenger.draws - reference.draws)
-    if relative:
-        draws = draws / np.where(reference.draws != 0, np.abs(reference.draws), np.nan)
-        value = value / abs(reference.value) if reference.value else math.nan
+    with np.errstate(invalid="ignore"):  # two infinite losses have no difference
+        draws = sign * (challenger.draws - reference.draws)
+        if relative:
+            draws = draws / np.where(reference.draws != 0, np.abs(reference.draws), np.nan)
+            value = value / abs(reference.value) if reference.value else math.nan
     return Estimate(value, draws, challenger.blocks)
 
 
@@ -122,9 +123,9 @@ def widening(blocks: int, confidence: float) -> float:
 
 
 def _defined(one: Estimate) -> bool:
-    return (
-        one.blocks > 1 and math.isfinite(one.value) and float(np.isnan(one.draws).mean()) <= UNDEFINED_SHARE
-    )
+    if one.blocks <= 1 or not math.isfinite(one.value) or np.isinf(one.draws).any():
+        return False
+    return float(np.isnan(one.draws).mean()) <= UNDEFINED_SHARE
 
 
 def _finite(value: float) -> float | None:

@@ -133,6 +133,9 @@ def _check_value(gate: Gate, metric: MetricFacts, cell: Cell, spec: EvaluationSp
     limit = _limit(gate)
     one = cell.estimates["challenger", metric.name]
     measured = interval(one, spec.confidence, lowest=metric.lowest, highest=metric.highest)
+    if math.isinf(one.value) and (one.value > 0) != least:
+        explanation, would = sentences.infinite(metric, sentences.asks(gate), where=_where(cell))
+        return _result(gate, cell, "failed", explanation, measured=measured, would_pass=would)
     explanation, would = sentences.value_rule(metric, measured, limit, least=least, where=_where(cell))
     if measured.value is None:
         return _undefined(gate, cell, explanation, measured, would)
@@ -167,9 +170,16 @@ def _check_change(
         for one, fine in zip(improvements, enough, strict=True)
     ]
     return [
-        _check_improvement(gate, reference, metric, cell, measured, spec, len(kept))
-        for cell, measured in zip(cells, intervals, strict=True)
+        _infinitely_worse(gate, metric, cell, measured)
+        if one.value == -math.inf
+        else _check_improvement(gate, reference, metric, cell, measured, spec, len(kept))
+        for cell, one, measured in zip(cells, improvements, intervals, strict=True)
     ]
+
+
+def _infinitely_worse(gate: Gate, metric: MetricFacts, cell: Cell, measured: Interval) -> RuleResult:
+    explanation, would = sentences.infinite(metric, sentences.asks(gate), where=_where(cell))
+    return _result(gate, cell, "failed", explanation, measured=measured, would_pass=would)
 
 
 def _check_improvement(

@@ -68,8 +68,6 @@ def evaluate(
     blocks, names = bootstrap_blocks(holdout, spec)
     counts = draw_blocks(len(names), spec.draws, spec.seed)
     own = {metric: metric.groups_of(holdout) for metric in own_metrics}
-    for metric, groups in own.items():
-        metric.require_weights(y, scores["challenger"], groups)
     scored = Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own)
     everything: dict[SliceKey | None, Rows] = {None: np.arange(len(y))}
     slices = everything | slice_rows(holdout, spec.sliced_by)
@@ -182,11 +180,15 @@ class Scored:
     """Own metrics, each with the groups of the rows."""
 
     def forms(self, rows: Rows, p: Vector, objective: ObjectiveName) -> Iterator[tuple[str, BlockForm]]:
-        """Yield each metric of predictions `p` on some of the rows."""
+        """Yield each metric of predictions `p` on some of the rows.
+
+        Raises `EvaluationInputError` if a function of the project ignores the weights of these rows.
+        """
         y, p, blocks = self.y[rows], p[rows], self.blocks[rows]
         for metric in metrics_of(objective):
             yield metric.name, block_form(metric, y, p, blocks, self.counts.shape[1])
         for own, groups in self.own.items():
+            own.require_weights(y, p, groups[rows], blocks, self.counts)
             yield own.facts.name, own.form(y, p, groups[rows], blocks)
 
 

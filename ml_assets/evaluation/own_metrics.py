@@ -20,9 +20,12 @@ from ml_assets.evaluation.metrics import MetricFacts, Vector
 from ml_assets.evaluation.spec import OwnMetricSection
 
 Groups = npt.NDArray[Any]
-_TRIED = 300
-"""Rows, spread over the holdout, on which a function is tried before it measures."""
+_TRIED = 3
+"""Redraws on which a function is tried before it measures, beside both halves of the blocks."""
 _ROUNDING = 1e-6
+"""Relative difference of two sums over the same rows in another order."""
+_CANCELLED = 64 * float(np.finfo(np.float64).eps)
+"""Difference of two such sums near 0, as a share of the largest label or prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,7 @@ class OwnMetric:
         return holdout.get_column(self.declared.group).to_numpy()
 
     def value(self, y: Vector, p: Vector, group: Groups, weight: Vector) -> float:
-        """Call the function. NaN if it is not defined on these rows, or no row counts.
+        """Call the function. NaN if it is not defined on these rows, or no row counts; a loss may be infinite.
 
         Raises `EvaluationInputError` if the function fails, or returns something other than a number.
         """
@@ -64,21 +67,26 @@ class OwnMetric:
             raise EvaluationInputError(f"{who} returned {type(found).__name__}: return one number")
         return float(found)
 
-    def require_weights(self, y: Vector, p: Vector, group: Groups) -> None:
-        """Raise `EvaluationInputError` if the function ignores `weight`: its intervals would have no width."""
-        few = np.unique(np.linspace(0, len(y) - 1, _TRIED).round().astype(np.intp))
-        y, p, group = y[few], p[few], group[few]
-        times = np.arange(len(y)) % 3
-        weighted = self.value(y, p, group, times.astype(np.float64))
-        again = np.repeat(np.arange(len(y)), times)
-        repeated = self.value(y[again], p[again], group[again], np.ones(len(again)))
-        are_nan = math.isnan(weighted) and math.isnan(repeated)
-        if not (are_nan or math.isclose(weighted, repeated, rel_tol=_ROUNDING, abs_tol=_ROUNDING)):
-            raise EvaluationInputError(
-                f"metric {self.facts.name} ({self.declared.function}) gives {weighted:g} for rows with weights 0, 1 "
-                f"and 2, and {repeated:g} for the same rows left out, once and twice: let a row count as often as "
-                "its `weight` says, such as np.average(losses, weights=weight)"
-            )
+    def require_weights(self, y: Vector, p: Vector, group: Groups, blocks: BlockIds, counts: Matrix) -> None:
+        """Raise `EvaluationInputError` if the function ignores `weight`: its intervals would have no width.
+
+        Weights must give the same value as rows that are repeated. Tried on half of the blocks, on the other half (a
+        maximum lies in one of them), and on the first redraws. `counts` are as for `estimate`.
+        """
+        odd = np.unique(blocks, return_inverse=True)[1] % 2
+        largest = max(float(np.abs(y).max(initial=0)), float(np.abs(p).max(initial=0)))
+        for times in (2 * odd, 2 - 2 * odd, *(drawn[blocks].astype(np.intp) for drawn in counts[:_TRIED])):
+            again = np.repeat(np.arange(len(y)), times)
+            weighted = self.value(y, p, group, times.astype(np.float64))
+            repeated = self.value(y[again], p[again], group[again], np.ones(len(again)))
+            if math.isnan(weighted) and math.isnan(repeated):
+                continue  # these rows tell nothing
+            if not math.isclose(weighted, repeated, rel_tol=_ROUNDING, abs_tol=_CANCELLED * largest):
+                raise EvaluationInputError(
+                    f"metric {self.facts.name} ({self.declared.function}) gives {weighted:.9g} for {len(y)} rows whose "
+                    f"blocks have weights such as 0 and 2, and {repeated:.9g} for the same rows left out or repeated: "
+                    "let a row count as often as its `weight` says, such as np.average(losses, weights=weight)"
+                )
 
     def form(self, y: Vector, p: Vector, group: Groups, blocks: BlockIds) -> BlockForm:
         """Return the metric as a function of the number of times each block was drawn."""

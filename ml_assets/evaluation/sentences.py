@@ -3,7 +3,7 @@
 import math
 
 from ml_assets.evaluation.bootstrap import Interval
-from ml_assets.evaluation.metrics import MetricFacts
+from ml_assets.evaluation.metrics import Metric, MetricFacts
 from ml_assets.evaluation.spec import Gate, Margin, Reference
 from ml_assets.reports.numbers import decimals, number, share
 
@@ -60,11 +60,18 @@ def value_rule(
     if measured.value is None:
         return (
             f"{metric.label}{where} is not defined on these rows; the rule requires {asked}",
-            "rows with both labels",
+            "rows with different labels"
+            if isinstance(metric, Metric)
+            else f"rows on which {metric.name} returns a number",
         )
     short = limit - measured.value if least else measured.value - limit
     would = f"{metric.label} of {asked}, {number(abs(short))} {'more' if least else 'less'} than measured"
     return (f"{explanation}, missed by {number(short)}" if short > 0 else explanation), would
+
+
+def infinite(metric: MetricFacts, asked: str, *, where: str) -> tuple[str, str]:
+    """Return the explanation of a rule that an infinite value fails, and the condition under which it would pass."""
+    return f"{metric.label}{where} is infinite; the rule requires {asked}", f"a finite {metric.label}"
 
 
 def change_rule(

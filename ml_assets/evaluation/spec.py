@@ -113,7 +113,8 @@ class OwnMetricSection(Section):
     function: str
     """`package.module.function`: `(label, prediction, group, weight) -> float`, NaN where it is not defined. All are
     numpy arrays `[rows]`, float64 but for `group`; `prediction` is `[rows, classes]` if the label has classes, whose
-    labels are numbers from 0. A row counts `weight` times: 0 and more. Only the step that evaluates imports it."""
+    labels are numbers from 0. A row counts `weight` times: 0 and more. Only the step `evaluate` and `ml-assets diff`
+    import it."""
     better: Literal["higher", "lower"]
     """Direction: `lower` for losses and costs."""
     group: str | None = None

@@ -1,6 +1,6 @@
 """Own metrics of a pipeline: the functions behind `evaluation.metrics`, with the versions of their code.
 
-Only the step that evaluates imports them. Not here: calling them (`evaluation.own_metrics`).
+Only the step `evaluate` and `ml-assets diff` import them. Not here: calling them (`evaluation.own_metrics`).
 """
 
 from collections.abc import Iterator

@@ -9,6 +9,7 @@ import scipy.stats
 from ml_assets.evaluation.block_counts import block_form
 from ml_assets.evaluation.bootstrap import (
     Estimate,
+    Interval,
     draw_blocks,
     estimate,
     interval,
@@ -120,6 +121,17 @@ def test_joint_intervals_are_wider_and_hold_together() -> None:
     assert (half > 1.2 * alone.high).all()
     inside = (np.abs(draws) <= half[:, None]).all(axis=0).mean()
     assert inside == pytest.approx(0.95, abs=0.01)
+
+
+def test_one_infinite_redraw_leaves_a_statistic_without_interval() -> None:
+    """Its width would be infinite. The intervals of the other slices stay as they are."""
+    draws = np.linspace(-1, 1, 100)
+    fine, infinite = Estimate(0.0, draws, 20), Estimate(0.0, np.where(draws > 0.99, -np.inf, draws), 20)
+    alone, beside = joint_intervals([fine], 0.95)[0], joint_intervals([fine, infinite], 0.95)
+    assert beside == [alone, Interval(0.0)]
+    both = paired(infinite, infinite, higher_is_better=True)
+    assert np.isnan(both.draws).sum() == 1
+    assert both.value == 0
 
 
 def test_undefined_redraws_are_left_out_until_they_are_too_many() -> None:

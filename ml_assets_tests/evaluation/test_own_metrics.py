@@ -7,12 +7,13 @@ import numpy as np
 import polars as pl
 import pytest
 
+from ml_assets.evaluation.bootstrap import draw_blocks
 from ml_assets.evaluation.errors import EvaluationInputError
 from ml_assets.evaluation.evaluation_document import Evaluation, Report
 from ml_assets.evaluation.holdout import evaluate
 from ml_assets.evaluation.own_metrics import OwnMetric
 from ml_assets.evaluation.report import render
-from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.evaluation.spec import EvaluationSpec, OwnMetricSection
 from ml_assets_tests.evaluation.holdout_case import model_facts
 
 ROWS = 600
@@ -91,15 +92,16 @@ def test_a_slice_without_a_value_is_undecided_by_name() -> None:
     assert (north.slice, north.status) == ("store=north", "passed")
     assert (south.slice, south.status, south.metric) == ("store=south", "undecided", "northern")
     assert "northern on store=south is not defined on these rows" in south.explanation
+    assert south.would_pass == "rows on which northern returns a number"
 
 
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda label, prediction, group, weight: float(np.abs(label - prediction).mean()), "gives .* for rows with w"),
-        (lambda label, prediction, group, weight: 1 / 0, "failed on 300 rows: ZeroDivisionError: division by zero"),
+        (lambda label, prediction, group, weight: float(np.abs(label - prediction).mean()), "gives .* for 600 rows wh"),
+        (lambda label, prediction, group, weight: 1 / 0, "failed on 600 rows: ZeroDivisionError: division by zero"),
         (lambda label, prediction, group, weight: float(np.ravel(label).__isub__(prediction).mean()),
-         "failed on 300 rows: ValueError: output array is read-only"),
+         "failed on 600 rows: ValueError: output array is read-only"),
         (lambda label, prediction, group, weight: label, "returned ndarray: return one number"),
     ],
 )  # fmt: skip
@@ -107,6 +109,60 @@ def test_a_function_that_cannot_measure_is_refused(function: Callable[..., Any],
     function.__name__ = "far_off"
     with pytest.raises(EvaluationInputError, match=rf"metric far_off \(project.metrics.far_off\) {said}"):
         measured(function)
+
+
+def far(label: Any, prediction: Any, group: Any, weight: Any) -> float:
+    """Ignores `weight`. One row of the holdout counts."""
+    return float((np.abs(label - prediction) > np.abs(label - prediction).max() - 1e-9).mean())
+
+
+def largest(label: Any, prediction: Any, group: Any, weight: Any) -> float:
+    """Ignores `weight`."""
+    return float(np.abs(label - prediction).max())
+
+
+def tiny(label: Any, prediction: Any, group: Any, weight: Any) -> float:
+    """Ignores `weight`, and is far below 1."""
+    return float(np.abs(label - prediction).mean() * 1e-9)
+
+
+def of_many(label: Any, prediction: Any, group: Any, weight: Any) -> float:
+    """Ignores `weight`, and is not defined on few rows."""
+    return float(np.abs(label - prediction).mean()) if len(label) > 550 else np.nan
+
+
+@pytest.mark.parametrize("function", [far, largest, tiny, of_many])
+def test_a_function_that_ignores_the_weights_is_refused(function: Callable[..., Any]) -> None:
+    gates = [{"name": "near", "metric": function.__name__, "at_most": 100}]
+    with pytest.raises(EvaluationInputError, match="let a row count as often as its `weight` says"):
+        measured(function, gates=gates)
+
+
+def test_a_sum_that_cancels_is_not_refused() -> None:
+    def bias(label: Any, prediction: Any, group: Any, weight: Any) -> float:
+        return float(np.average(label - prediction, weights=weight))
+
+    declared = OwnMetricSection(function="project.metrics.bias", better="lower")
+    label, blocks = np.tile([0.1, 0.2, -0.3, 0.7, -0.7], 8), np.repeat(np.arange(8), 5)
+    own = OwnMetric(declared=declared, function=bias, code_version="1")
+    own.require_weights(label, np.zeros(40), np.zeros(40), blocks, draw_blocks(8, 100, 0))
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        {"at_most": 100, "on_undefined": "pass"},
+        {"better_than": "reference", "margin": -100, "on_undecided": "pass", "on_undefined": "pass"},
+    ],
+)
+def test_an_infinite_loss_fails_a_rule(gate: dict[str, Any]) -> None:
+    def unbounded(label: Any, prediction: Any, group: Any, weight: Any) -> float:
+        impossible = (label == LABEL[0]) & (prediction == PREDICTIONS["challenger"][0])
+        return np.inf if weight[impossible].any() else far_off(label, prediction, group, weight)
+
+    found = measured(unbounded, gates=[{"name": "bounded", "metric": "unbounded", **gate}], slices=[])
+    assert found.decision.status == "rejected", found.decision.reasons
+    assert "unbounded is infinite; the rule requires" in found.decision.rules[0].explanation
 
 
 def test_names_that_mean_two_metrics_or_none_are_refused() -> None:
