@@ -57,5 +57,9 @@ class Prior:
 
 
 def thinned(points: Sequence[KnownPoint], keep: float) -> list[KnownPoint]:
-    """Return a share of the points, at equal distances in their order, the first one included."""
-    return [points[math.floor(place / keep)] for place in range(math.ceil(len(points) * keep))]
+    """Return a share of the points, at equal distances in their order, the first one included.
+
+    At least one point is left out, unless there is only one: points of old days must not stay for ever.
+    """
+    kept = max(1, math.floor(len(points) * keep)) if points else 0
+    return [points[math.floor(place / keep)] for place in range(kept)]

@@ -141,8 +141,12 @@ class SpaceSection(Section):
 
     @property
     def dimensions(self) -> Mapping[str, FloatRange | IntRange | Choices]:
-        """Name of a parameter, `hyperparameters.<key>` or `training.<key>` → its values. Parents come first."""
-        return parents_first(self._declared)
+        """Name of a parameter, `hyperparameters.<key>` or `training.<key>` → its values. Parents come first.
+
+        Otherwise in the order of the names: a study draws in this order, and a file whose keys change places declares
+        the same study.
+        """
+        return parents_first(dict(sorted(self._declared.items())))
 
     @property
     def is_conditional(self) -> bool:

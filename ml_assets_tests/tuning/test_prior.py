@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from optuna.storages import RDBStorage
 from pydantic import ValidationError
@@ -53,13 +53,27 @@ def _rates(points: tuple[KnownPoint, ...]) -> list[Any]:
     return [one.parameters[RATE] for one in points]
 
 
-@given(st.lists(st.floats(0, 1), max_size=40), st.floats(0.01, 0.99))
-def test_a_share_of_the_points_is_kept_from_the_best_on(losses: list[float], keep: float) -> None:
-    points = [KnownPoint(parameters={}, validation_loss=loss) for loss in sorted(losses)]
-    kept = thinned(points, keep)
-    assert kept[:1] == points[:1]
-    assert len(points) * keep <= len(kept) < len(points) * keep + 1
-    assert [one.validation_loss for one in kept] == sorted(one.validation_loss for one in kept)
+@given(st.integers(1, 500), st.integers(1, 99))
+@example(75, 68)
+@example(150, 34)
+def test_a_share_of_the_points_is_kept_from_the_best_on(count: int, percent: int) -> None:
+    """Also where the division rounds up, as 51 / 0.68 does."""
+    points = [KnownPoint(parameters={}, validation_loss=float(place)) for place in range(count)]
+    kept = [one.validation_loss for one in thinned(points, percent / 100)]
+    assert kept[0] == 0
+    assert kept == sorted(set(kept))
+    assert abs(len(kept) - count * percent / 100) < 1.001
+
+
+@given(st.floats(0.01, 0.99))
+def test_each_study_forgets_some_points_until_the_best_is_left(keep: float) -> None:
+    points = [KnownPoint(parameters={}, validation_loss=float(place)) for place in range(30)]
+    while len(points) > 1:
+        fewer = thinned(points, keep)
+        assert len(fewer) < len(points)
+        points = fewer
+    assert thinned(points, keep) == points
+    assert thinned([], keep) == []
 
 
 def test_the_prior_holds_points_of_the_space_once_and_ages() -> None:
@@ -68,9 +82,9 @@ def test_the_prior_holds_points_of_the_space_once_and_ages() -> None:
         KnownPoint(parameters={RATE: rate}, validation_loss=_loss(rate)) for rate in (0.5, 0.2, 7.0)
     )
     result = _result(0.9, 0.2, 0.31, 0.8, inherited=older)
-    prior = Prior.of(result, space, PriorSection(best=1, keep=0.5))
-    # Best first: 0.31, 0.2, 0.5, 0.8, 0.9. 7.0 lies outside, 0.2 is known twice.
-    assert (prior.result, _rates(prior.repeated), _rates(prior.seen)) == (result.digest, [0.31], [0.5, 0.9])
+    prior = Prior.of(result, space, PriorSection(best=1, keep=0.6))
+    # Best first: 0.31, 0.2, 0.5, 0.8, 0.9; the first, second and fourth are kept. 7.0 lies outside, 0.2 is twice.
+    assert (prior.result, _rates(prior.repeated), _rates(prior.seen)) == (result.digest, [0.31], [0.2, 0.8])
     assert Prior.from_document(prior.to_document()) == prior
     for nothing in (
         Prior.of(None, space, PriorSection()),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 
-from ml_assets.tuning.spec import TuningSection
+from ml_assets.tuning.spec import SpaceSection, TuningSection
 from ml_assets.tuning.study import BegunTrial, Study, StudyFacts
 from ml_assets.tuning.study_result import StudyResult, TrialOutcome
 from resources.addresses import Address
@@ -144,6 +144,20 @@ def test_tpe_draws_near_good_trials_also_after_a_kill(storage: RDBStorage) -> No
     assert _outcomes(storage, section, "tpe-killed", frozenset({11, 12})) == _outcomes(
         storage, section, "tpe-whole"
     )
+
+
+def test_keys_may_change_places_in_the_file_of_a_study() -> None:
+    """The identity of a study does not hold their order, so neither may its draws nor its grid."""
+    section = _section("random", 4)
+    turned = {group: dict(reversed(keys.items())) for group, keys in section.space.model_dump().items()}
+    same = SpaceSection.model_validate(turned)
+    assert list(same.hyperparameters) != list(section.space.hyperparameters)
+    assert list(same.dimensions) == list(section.space.dimensions)
+    drawn: list[Any] = []
+    for space in (section.space, same):
+        study = _study(InMemoryStorage(), section.model_copy(update={"space": space}), "order")
+        drawn.append([study.next(besides=range(number)) for number in range(4)])
+    assert drawn[0] == drawn[1]
 
 
 def test_more_trials_continue_the_same_study(storage: RDBStorage) -> None:
