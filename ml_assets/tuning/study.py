@@ -10,7 +10,7 @@ import hashlib
 import json
 import uuid
 import warnings
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -18,11 +18,12 @@ from ml_assets.tuning.budget import covered_seconds
 from ml_assets.tuning.difference import difference
 from ml_assets.tuning.importance import MeasuredTrial, importances
 from ml_assets.tuning.prior import Prior
-from ml_assets.tuning.spec import Choices, FloatRange, IntRange, Sampler, Scalar, TuningSection
+from ml_assets.tuning.spec import Choices, FloatRange, IntRange, Sampler, Scalar, SpaceSection, TuningSection
 from ml_assets.tuning.study_result import METRIC, KnownPoint, TrialOutcome
 from resources.words import counted
 
 if TYPE_CHECKING:
+    import optuna
     from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
     from optuna.storages import BaseStorage
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 _NUMBER, _OUTCOME, _PAUSES = "number", "outcome", "pauses"
 """User attributes of a trial in the storage: its number in the study, how it ended, and the epochs of its pauses."""
-_SHOWN = "prior_point"
-"""User attribute of a trial that an earlier study trained: its place among the points of the prior."""
 _PRIOR = "prior"
 """User attribute of a study: the points that it began with."""
 _LEARNING: tuple[Sampler, ...] = ("tpe", "GPSampler")
@@ -135,43 +134,30 @@ class Study:
         if not may_begin or begun >= self.most:
             return self._continued() if may_begin or not self._may_have_result else None
         fixed = combinations or [one.parameters for one in self.prior.repeated]
-        if begun >= len(fixed):
-            self._learn()
         # A sampler for each number: a process that continues the study draws what the killed process would have drawn.
         sampler = self._sampler(begun)
-        asked = self._ask(_fixed(fixed[begun], sampler) if begun < len(fixed) else sampler)
+        if begun < len(fixed):
+            sampler = _fixed(fixed[begun], sampler)
+        elif points := self.inherited():
+            sampler = _fixed(self._drawn_near(points, begun), sampler)
+        asked = _ask(self._study, sampler, self._section.space)
         asked.set_user_attr(_NUMBER, begun)
         return _begun(self._study.trials[asked.number])
 
-    def _ask(self, sampler: "BaseSampler") -> "Trial":
-        self._study.sampler = sampler
-        asked = self._study.ask()
-        for name, values in self._section.space.dimensions.items():
-            if values.exists(asked.params):
-                _suggest(asked, name, values)
-        return asked
+    def _drawn_near(self, points: Sequence[KnownPoint], number: int) -> Mapping[str, Scalar]:
+        """Return the values that the sampler draws for a trial if it sees `points` beside the trials of this study.
 
-    def _learn(self) -> None:
-        """Show the sampler the points of earlier studies, once.
-
-        Other rows have another loss, even of equal values. So each point is moved by the mean difference of the
-        repeated trials, which trained on both.
+        The points are no records of the study: a pruner would compare with them, and their losses could not move.
         """
-        if self._section.sampler not in _LEARNING:
-            return
-        shown = {
-            one.user_attrs[_SHOWN]
-            for one in self._trials()
-            if one.state.is_finished() and _SHOWN in one.user_attrs
-        }
-        now = {one.number: one.validation_loss for one in self.outcomes() if one.validation_loss is not None}
-        moves = [now[i] - one.validation_loss for i, one in enumerate(self.prior.repeated) if i in now]
-        move = sum(moves) / len(moves) if moves else 0.0
-        for i, one in enumerate(self.prior.seen):
-            if i not in shown:
-                asked = self._ask(_fixed(one.parameters, self._sampler(0)))
-                asked.set_user_attr(_SHOWN, i)
-                self._study.tell(asked, one.validation_loss + move)
+        import optuna
+
+        space = self._section.space
+        seen = optuna.create_study(direction="minimize")
+        for point in points:
+            asked = _ask(seen, _fixed(point.parameters, self._sampler(0)), space)
+            seen.tell(asked, point.validation_loss)
+        seen.add_trials(self._newest().values())
+        return _ask(seen, self._sampler(number), space).params
 
     def should_pause(self, trial: BegunTrial, epoch: int, validation_loss: float) -> bool:
         """Record the lowest validation loss of `trial` up to `epoch`. True if the pruner stops the trial there.
@@ -227,12 +213,21 @@ class Study:
         return covered_seconds((start, end) for start, end in spans)
 
     def inherited(self) -> list[KnownPoint]:
-        """Return the points of earlier studies that the sampler saw, best first."""
-        return [
-            KnownPoint(parameters=dict(one.params), validation_loss=one.value)
-            for one in self._trials()
-            if _SHOWN in one.user_attrs and one.value is not None
+        """Return the points of earlier studies that the sampler sees, best first.
+
+        Other rows have another loss, even of equal values. So each point is moved by the mean difference of the
+        repeated trials, which trained on both. Only finished trials count: losses of other epochs are higher.
+        """
+        if self._section.sampler not in _LEARNING:
+            return []
+        now = {one.number: one.validation_loss for one in self.outcomes() if one.state == "finished"}
+        moves = [
+            loss - one.validation_loss
+            for i, one in enumerate(self.prior.repeated)
+            if (loss := now.get(i)) is not None
         ]
+        move = sum(moves) / len(moves) if moves else 0.0
+        return [replace(one, validation_loss=one.validation_loss + move) for one in self.prior.seen]
 
     def outcomes(self) -> list[TrialOutcome]:
         """Return the ends of all trials, by number."""
@@ -340,6 +335,16 @@ class Study:
                     return samplers.GPSampler(seed=seed)
                 case "QMCSampler":  # one sequence for the whole study, at a place that the storage counts
                     return samplers.QMCSampler(seed=self._seed % 2**32, scramble=True)
+
+
+def _ask(study: "optuna.Study", sampler: "BaseSampler", space: SpaceSection) -> "Trial":
+    """Begin a trial of `study` with a value of each parameter that exists beside the others."""
+    study.sampler = sampler
+    asked = study.ask()
+    for name, values in space.dimensions.items():
+        if values.exists(asked.params):
+            _suggest(asked, name, values)
+    return asked
 
 
 def _fixed(parameters: Mapping[str, Scalar], otherwise: "BaseSampler") -> "BaseSampler":

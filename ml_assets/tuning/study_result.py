@@ -100,7 +100,7 @@ class StudyResult:
     prior: str = ""
     """Digest of the result that it began from; empty if it searched from nothing."""
     inherited: Sequence[KnownPoint] = field(default=(), hash=False)
-    """Points of earlier studies that the sampler saw."""
+    """Points of earlier studies that the sampler sees."""
     metric: str = METRIC
     direction: str = "minimize"
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from optuna.storages import RDBStorage
+from optuna.storages import InMemoryStorage, RDBStorage
 from pydantic import ValidationError
 
 from ml_assets.tuning.prior import Prior, thinned
 from ml_assets.tuning.spec import PriorSection, SpaceSection, TuningSection
-from ml_assets.tuning.study import Study, StudyFacts
+from ml_assets.tuning.study import BegunTrial, Study, StudyFacts
 from ml_assets.tuning.study_result import KnownPoint, StudyResult, TrialOutcome
 from resources.addresses import Address
 from resources.ledger import TrainedOn
@@ -136,6 +136,66 @@ def test_a_new_study_repeats_the_best_and_searches_near_it(storage: RDBStorage) 
     assert _run(storage, "killed", prior, killed=True).outcomes() == outcomes
     result = dataclasses.replace(yesterday, prior=yesterday.digest, inherited=tuple(study.inherited()))
     assert StudyResult.from_json(result.to_json()) == result
+
+
+YESTERDAY = _result(*(number / 23 for number in range(24)))
+
+
+def _begun_from_yesterday(**tuning: Any) -> Study:
+    """Return a study in memory that repeats the best point of yesterday and sees 18 others."""
+    section = TuningSection.model_validate({"space": SPACE, "trials": 10, "prior": {}, **tuning})
+    prior = Prior.of(YESTERDAY, section.space, section.prior)
+    return Study(InMemoryStorage(), "today", section, 7, FACTS, 27, prior)
+
+
+def _next(study: Study, *besides: int) -> BegunTrial:
+    trial = study.next(besides=besides)
+    assert trial is not None
+    return trial
+
+
+def _end(study: Study, trial: BegunTrial, state: Any = "finished", above: float = 10.0) -> None:
+    loss = _loss(trial.parameters[RATE], above)
+    outcome = TrialOutcome(
+        number=trial.number, parameters=trial.parameters, state=state, validation_loss=loss
+    )
+    study.end(trial, outcome)
+
+
+def _difference(study: Study) -> float:
+    """Return the distance of the inherited losses from those of yesterday."""
+    moved = {one.validation_loss - _loss(one.parameters[RATE]) for one in study.inherited()}
+    assert max(moved) - min(moved) < 1e-9
+    return moved.pop()
+
+
+def test_earlier_losses_move_when_a_repeated_trial_has_finished() -> None:
+    """Also if other trials began while it trained, or if the pruner paused it."""
+    study = _begun_from_yesterday(parallel_trials=2)
+    repeated, second = _next(study), _next(study, 0)
+    assert _difference(study) == 0
+    _end(study, second)
+    assert _difference(study) == 0
+    _end(study, repeated)
+    assert _difference(study) == pytest.approx(10)
+    frozen = _begun_from_yesterday(pruner="freeze_thaw", trials=2)
+    first = _next(frozen)
+    assert frozen.should_pause(first, 1, 90.0)
+    _end(frozen, first, "paused", above=90.0)
+    assert _difference(frozen) == 0
+
+
+def test_the_pruner_compares_with_trials_of_this_study_alone() -> None:
+    """Points of earlier studies have no learning curves. Median begins after five trials of this study."""
+    study = _begun_from_yesterday(pruner="median")
+    paused: list[int] = []
+    for number in range(7):
+        trial = _next(study)
+        if any(study.should_pause(trial, epoch, 10.0 + number) for epoch in range(1, 10)):
+            paused.append(number)
+        _end(study, trial)
+    assert paused == [5, 6]
+    assert len(study.outcomes()) == 7
 
 
 def test_a_grid_takes_no_prior() -> None:
