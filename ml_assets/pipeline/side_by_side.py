@@ -6,6 +6,7 @@ A training follows its workers in its thread, which an exception ends, as Ctrl-C
 
 import ctypes
 import queue
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -41,7 +42,8 @@ class SideBySide(Generic[Result]):
 
         Both are called in this thread, one call at a time. `next_work` is called again after each result. If one of
         them, or a piece of work, raises, or a signal interrupts this thread, all other work is stopped at once, each
-        piece by `StoppedWithOthers` in its thread; the exception is raised again after all threads have ended.
+        piece by `StoppedWithOthers` in its thread, unless an exception of its own ends it already; the exception is
+        raised again after all threads have ended.
         """
         try:
             while True:
@@ -95,16 +97,30 @@ class SideBySide(Generic[Result]):
         raise error
 
     def _stop(self) -> None:
-        alive = [thread for thread in self._running if thread.is_alive()]
-        for thread in alive:
-            assert thread.ident is not None  # it was started
-            # The only way to interrupt a thread wherever it waits. It takes effect when its code runs next: the
-            # launchers look at their workers at least each second.
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread.ident), ctypes.py_object(StoppedWithOthers)
-            )
-        for thread in alive:
-            thread.join()
+        told: set[threading.Thread] = set()
+        while alive := [thread for thread in self._running if thread.is_alive()]:
+            for thread in alive:
+                # A piece of work that ends by its own exception gives its workers time to save: a second exception
+                # would cut this time.
+                if thread not in told and not _handles_exception(thread):
+                    told.add(thread)
+                    _interrupt(thread)
+            alive[0].join(_POLL_SECONDS)
+
+
+def _handles_exception(thread: threading.Thread) -> bool:
+    """True while the code of `thread` is in an `except` or a `finally` that an exception reached."""
+    handled = sys._current_exceptions().get(thread.ident or 0)  # pyright: ignore[reportPrivateUsage]
+    return handled not in (None, (None, None, None))  # Python 3.11 has a triple for each thread
+
+
+def _interrupt(thread: threading.Thread) -> None:
+    """Raise `StoppedWithOthers` in `thread` when its code runs next: launchers look at workers each second."""
+    assert thread.ident is not None  # it was started
+    # The only way to interrupt a thread wherever it waits.
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident), ctypes.py_object(StoppedWithOthers)
+    )
 
 
 class LedPage:

@@ -3,6 +3,7 @@
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,23 @@ print("trains", flush=True)
 time.sleep(600)
 """
 """Worker that saves on SIGTERM, as the ranks of a training do."""
+
+
+SAVES_SLOWLY = """
+import signal, sys, time
+def save(*_):
+    open(sys.argv[1] + ".begun", "w").close()
+    time.sleep(1.5)
+    open(sys.argv[1], "w").close()
+    raise SystemExit(0)
+signal.signal(signal.SIGTERM, save)
+print("trains", flush=True)
+time.sleep(600)
+"""
+
+
+class _Paused(BaseException):
+    """Raised by the pruner in the thread of a trial."""
 
 
 class _Lost(Exception):
@@ -98,3 +116,30 @@ def test_the_workers_of_all_trials_save_before_the_study_ends(
         side.run(_begin(works), lambda _: None)
     assert ends == [StoppedWithOthers, StoppedWithOthers]
     assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]
+
+
+def test_a_trial_that_just_pauses_saves_although_another_one_fails(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    ends: list[type[BaseException]] = []
+
+    def pause(_: str) -> None:
+        raise _Paused
+
+    def train() -> int:
+        lock = open_lock(tmp_path / "lock")
+        assert lock is not None
+        try:
+            return run_process((sys.executable, "-c", SAVES_SLOWLY, str(saved)), lock, 60.0, pause)
+        except BaseException as error:
+            ends.append(type(error))
+            raise
+
+    def fail() -> int:
+        while not saved.with_suffix(".begun").exists():
+            time.sleep(0.01)
+        raise _Lost
+
+    with pytest.raises(_Lost):
+        SideBySide[int](2).run(_begin([train, fail]), lambda _: None)
+    assert saved.exists()
+    assert ends == [_Paused]
