@@ -1,4 +1,4 @@
-"""Newest result of a model's study, and the values that its next training takes from it.
+"""Newest result of a model's study, and what its next training and its next study take from it.
 
 Here: where results are stored, and when a result counts. Not here: running a study (`tune`).
 """
@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 from ml_assets.pipeline.links import STUDIES
 from ml_assets.pipeline.spec import PipelineSpec
-from ml_assets.tables.guard import rejections_of
+from ml_assets.pipeline.window import rejected_behind
 from ml_assets.tables.refusal import InputsRefused
 from ml_assets.tuning.choice import Choice, in_words
+from ml_assets.tuning.prior import Prior, windows_of
+from ml_assets.tuning.spec import TuningSection
 from ml_assets.tuning.study_result import StudyResult
 from resources.files import write_whole
+from resources.ledger import TrainedOn
 from resources.platform import Platform
 
 RESULT, REPORT = "study.json", "report.html"
@@ -73,18 +76,34 @@ def chosen_for(spec: PipelineSpec, platform: Platform) -> Chosen | None:
 
 def require_chosen_on_valid_rows(spec: PipelineSpec, platform: Platform, chosen: Chosen) -> None:
     """Raise `InputsRefused` if the window of the study now holds a rejected partition, at any depth."""
-    from ml_assets.release.rows_behind import contents_of
-
     result = chosen.result
     if result is None:
         return
-    behind = contents_of(platform.lake, platform.ledger.models, result.window)
-    if refused := rejections_of(platform.ledger, behind):
+    if refused := rejected_behind(platform, result.window):
         raise InputsRefused(
             f"{spec.name} with the hyperparameters of study {result.digest[:12]}",
             refused,
             more=f" Or search again, on a window without it: ml-assets launch {spec.name}/hyperparameters",
         )
+
+
+def prior_for(spec: PipelineSpec, tuning: TuningSection, platform: Platform) -> Prior:
+    """Return the points of earlier studies with which a new study of `spec` begins.
+
+    Points whose window now holds a rejected partition, at any depth, or is no longer in the lake are left out.
+    """
+    from ml_assets.release import rows_behind
+
+    result = newest_result(platform, spec.name)
+    refused: dict[TrainedOn, str] = {}
+    for window in windows_of(result) if result and tuning.prior else []:
+        try:
+            why = rows_behind.in_words(rejected_behind(platform, window))
+        except rows_behind.InputsUnknown as error:
+            why = f"{error}"
+        if why:
+            refused[window] = why
+    return Prior.of(result, tuning.space, tuning.prior, refused)
 
 
 def newest_result(platform: Platform, model: str) -> StudyResult | None:

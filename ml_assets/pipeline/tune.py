@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ml_assets.pipeline.chosen import REPORT, RESULT, newest_result, store_result
+from ml_assets.pipeline.chosen import REPORT, RESULT, prior_for, store_result
 from ml_assets.pipeline.identity import settings_digest
 from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.live import StudyPage
@@ -31,7 +31,6 @@ from ml_assets.tables.reader import TableReader
 from ml_assets.tables.refusal import BuildRefused
 from ml_assets.tuning.budget import BudgetSection
 from ml_assets.tuning.choice import Choice, in_words
-from ml_assets.tuning.prior import Prior
 from ml_assets.tuning.spec import TuningSection
 from ml_assets.tuning.study import BegunTrial, Study, StudyFacts
 from ml_assets.tuning.study_report import StudyReport, render
@@ -116,6 +115,8 @@ def run_study(
             f"study {name} begins with {counted(len(study.prior.repeated), 'best point')} of result "
             f"{study.prior.result[:12]}, and its sampler sees {len(study.prior.seen)} others"
         )
+    if study.prior.left_out:
+        page.info(f"study {name}: {study.prior.left_out}")
     with platform.tracker.start(_tracking_facts(spec, platform, frozen, digest, tuning)) as tracked:
         parent = ""
         with suppress(TrackerUnavailable):
@@ -201,7 +202,7 @@ def _open(
         snapshot=frozen.job.snapshot_digest,
         decided_by=decided_by(frozen, tuning),
     )
-    prior = Prior.of(newest_result(platform, spec.name), tuning.space, tuning.prior)
+    prior = prior_for(spec, tuning, platform)
     with platform.ledger.turn("studies"):  # processes that create the tables or the study together would fail
         return Study(platform.studies, name, tuning, spec.seed, facts, _most_epochs(spec, tuning), prior)
 

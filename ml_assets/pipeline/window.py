@@ -15,6 +15,7 @@ from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.guard import rejections_of, validate_window
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.refusal import BuildRefused, InputsRefused
+from resources.ledger import TrainedOn
 from resources.platform import Platform
 
 
@@ -92,11 +93,18 @@ def require_nothing_rejected_since(
 
     A training takes hours, and a run that continues a failed run may begin days later.
     """
+    if refused := rejected_behind(platform, training_set.trained_on):
+        raise rejected_since(training_set, refused, is_trained=is_trained)
+
+
+def rejected_behind(platform: Platform, window: TrainedOn) -> dict[str, str]:
+    """Return `table key` → reason for each partition behind `window`, at any depth, that is rejected now.
+
+    Raises `InputsUnknown` if the lake no longer holds the window.
+    """
     from ml_assets.release.rows_behind import contents_of
 
-    behind = contents_of(platform.lake, platform.ledger.models, training_set.trained_on)
-    if refused := rejections_of(platform.ledger, behind):
-        raise rejected_since(training_set, refused, is_trained=is_trained)
+    return rejections_of(platform.ledger, contents_of(platform.lake, platform.ledger.models, window))
 
 
 def rejected_since(

@@ -12,6 +12,8 @@ from typing import Any, Self
 
 from ml_assets.tuning.spec import PriorSection, SpaceSection
 from ml_assets.tuning.study_result import KnownPoint, StudyResult
+from resources.ledger import TrainedOn
+from resources.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,26 +26,38 @@ class Prior:
     """Values of the first trials, best first."""
     seen: tuple[KnownPoint, ...] = ()
     """Points that the sampler sees besides, best first."""
+    left_out: str = ""
+    """Number of points that do not count because of their rows, and the reasons; empty if all count."""
 
     @classmethod
-    def of(cls, result: StudyResult | None, space: SpaceSection, section: PriorSection | None) -> Self:
-        """Return the prior from `result`; an empty one if there is none, or if no value of it lies in `space`."""
+    def of(
+        cls,
+        result: StudyResult | None,
+        space: SpaceSection,
+        section: PriorSection | None,
+        refused: Mapping[TrainedOn, str],
+    ) -> Self:
+        """Return the prior from `result`; an empty one if there is none, or if no value of it lies in `space`.
+
+        `refused`: window → the reason for which no study may learn from its losses.
+        """
         if result is None or section is None:
             return cls()
-        own = [
-            KnownPoint(parameters=one.parameters, validation_loss=one.validation_loss or 0.0)
-            for one in result.finished
-        ]
-        every = sorted([*own, *result.inherited], key=lambda one: one.validation_loss)
+        every = sorted(_points(result), key=lambda one: one.validation_loss)
+        counting = [one for one in every if one.window not in refused]
+        left_out = ""
+        if lost := len(every) - len(counting):
+            reasons = "; ".join(dict.fromkeys(refused.values()))
+            left_out = f"{counted(lost, 'point')} of earlier studies left out: {reasons}"
         known: list[KnownPoint] = []
-        for one in every:
+        for one in counting:
             if space.holds(one.parameters) and all(one.parameters != other.parameters for other in known):
                 known.append(one)
         if not known:
-            return cls()
+            return cls(left_out=left_out)
         repeated = known[: section.best]
         seen = [one for one in thinned(known, section.keep) if one not in repeated]
-        return cls(result=result.digest, repeated=tuple(repeated), seen=tuple(seen))
+        return cls(result=result.digest, repeated=tuple(repeated), seen=tuple(seen), left_out=left_out)
 
     def to_document(self) -> Mapping[str, Any]:
         """Return JSON values."""
@@ -52,8 +66,26 @@ class Prior:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Inverse of `to_document`."""
-        repeated, seen = ([KnownPoint(**one) for one in document[name]] for name in ("repeated", "seen"))
-        return cls(result=document["result"], repeated=tuple(repeated), seen=tuple(seen))
+        points = {name: tuple(KnownPoint.of(one) for one in document[name]) for name in ("repeated", "seen")}
+        known: dict[str, Any] = {**document, **points}
+        return cls(**known)
+
+
+def windows_of(result: StudyResult) -> list[TrainedOn]:
+    """Return the windows whose losses `result` holds, each once: its own, and those of earlier studies."""
+    return list(dict.fromkeys(one.window for one in _points(result)))
+
+
+def _points(result: StudyResult) -> list[KnownPoint]:
+    own = [
+        KnownPoint(
+            parameters=one.parameters,
+            validation_loss=one.validation_loss or 0.0,
+            window=result.window,
+        )
+        for one in result.finished
+    ]
+    return [*own, *result.inherited]
 
 
 def thinned(points: Sequence[KnownPoint], keep: float) -> list[KnownPoint]:

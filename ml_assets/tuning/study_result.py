@@ -70,6 +70,14 @@ class KnownPoint:
     """`hyperparameters.<key>` or `training.<key>` → value."""
     validation_loss: float
     """Lowest validation loss. Of another study's rows, moved by the difference that repeated trials showed."""
+    window: TrainedOn
+    """Window of that study."""
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        """Return the point from its JSON object."""
+        known: dict[str, Any] = {**facts, "window": TrainedOn(**facts["window"])}
+        return cls(**known)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +179,7 @@ class StudyResult:
         del facts["chosen"], facts["because"]
         facts["window"] = TrainedOn(**facts["window"])
         facts["trials"] = tuple(TrialOutcome.of(one) for one in facts["trials"])
-        facts["inherited"] = tuple(KnownPoint(**one) for one in facts["inherited"])
+        facts["inherited"] = tuple(KnownPoint.of(one) for one in facts["inherited"])
         return cls(**facts)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from optuna.storages import InMemoryStorage, RDBStorage
 from pydantic import ValidationError
 
-from ml_assets.tuning.prior import Prior, thinned
+from ml_assets.tuning.prior import Prior, thinned, windows_of
 from ml_assets.tuning.spec import PriorSection, SpaceSection, TuningSection
 from ml_assets.tuning.study import BegunTrial, Study, StudyFacts
 from ml_assets.tuning.study_result import KnownPoint, StudyResult, TrialOutcome
@@ -29,6 +29,10 @@ def _loss(rate: Any, day: float = 0.0) -> float:
     return abs(float(rate) - BEST) + day
 
 
+WINDOW = TrainedOn(commit="c", table="features/shop", first="a", last="b", partitions=2)
+OLDER = dataclasses.replace(WINDOW, commit="b", last="a")
+
+
 def _result(*rates: float, inherited: tuple[KnownPoint, ...] = ()) -> StudyResult:
     trials = [
         TrialOutcome(number=i, parameters={RATE: rate}, state="finished", validation_loss=_loss(rate))
@@ -41,7 +45,7 @@ def _result(*rates: float, inherited: tuple[KnownPoint, ...] = ()) -> StudyResul
         model="shop",
         partition="2024-01-20",
         snapshot="2" * 64,
-        window=TrainedOn(commit="c", table="features/shop", first="a", last="b", partitions=2),
+        window=WINDOW,
         sampler="tpe",
         pruner="none",
         trials=(*trials, failed),
@@ -58,7 +62,9 @@ def _rates(points: tuple[KnownPoint, ...]) -> list[Any]:
 @example(150, 34)
 def test_a_share_of_the_points_is_kept_from_the_best_on(count: int, percent: int) -> None:
     """Also where the division rounds up, as 51 / 0.68 does."""
-    points = [KnownPoint(parameters={}, validation_loss=float(place)) for place in range(count)]
+    points = [
+        KnownPoint(parameters={}, validation_loss=float(place), window=WINDOW) for place in range(count)
+    ]
     kept = [one.validation_loss for one in thinned(points, percent / 100)]
     assert kept[0] == 0
     assert kept == sorted(set(kept))
@@ -67,7 +73,7 @@ def test_a_share_of_the_points_is_kept_from_the_best_on(count: int, percent: int
 
 @given(st.floats(0.01, 0.99))
 def test_each_study_forgets_some_points_until_the_best_is_left(keep: float) -> None:
-    points = [KnownPoint(parameters={}, validation_loss=float(place)) for place in range(30)]
+    points = [KnownPoint(parameters={}, validation_loss=float(place), window=WINDOW) for place in range(30)]
     while len(points) > 1:
         fewer = thinned(points, keep)
         assert len(fewer) < len(points)
@@ -79,19 +85,35 @@ def test_each_study_forgets_some_points_until_the_best_is_left(keep: float) -> N
 def test_the_prior_holds_points_of_the_space_once_and_ages() -> None:
     space = SpaceSection.model_validate(SPACE)
     older = tuple(
-        KnownPoint(parameters={RATE: rate}, validation_loss=_loss(rate)) for rate in (0.5, 0.2, 7.0)
+        KnownPoint(parameters={RATE: rate}, validation_loss=_loss(rate), window=OLDER)
+        for rate in (0.5, 0.2, 7.0)
     )
     result = _result(0.9, 0.2, 0.31, 0.8, inherited=older)
-    prior = Prior.of(result, space, PriorSection(best=1, keep=0.6))
+    prior = Prior.of(result, space, PriorSection(best=1, keep=0.6), {})
     # Best first: 0.31, 0.2, 0.5, 0.8, 0.9; the first, second and fourth are kept. 7.0 lies outside, 0.2 is twice.
     assert (prior.result, _rates(prior.repeated), _rates(prior.seen)) == (result.digest, [0.31], [0.2, 0.8])
     assert Prior.from_document(prior.to_document()) == prior
     for nothing in (
-        Prior.of(None, space, PriorSection()),
-        Prior.of(result, space, None),
-        Prior.of(_result(7.0), space, PriorSection()),
+        Prior.of(None, space, PriorSection(), {}),
+        Prior.of(result, space, None, {}),
+        Prior.of(_result(7.0), space, PriorSection(), {}),
     ):
         assert nothing == Prior()
+
+
+def test_points_of_refused_rows_are_left_out_also_inherited_ones() -> None:
+    space, section = SpaceSection.model_validate(SPACE), PriorSection(best=1, keep=0.5)
+    older = KnownPoint(parameters={RATE: 0.3}, validation_loss=0.0, window=OLDER)
+    result = _result(0.5, 0.4, inherited=(older,))
+    assert windows_of(result) == [WINDOW, OLDER]
+    own = Prior.of(result, space, section, {OLDER: "shop b is rejected: late"})
+    assert _rates(own.repeated) == [0.4]
+    assert own.left_out == "1 point of earlier studies left out: shop b is rejected: late"
+    inherited = Prior.of(result, space, section, {WINDOW: "shop a is rejected: late"})
+    assert (inherited.repeated, inherited.seen) == ((older,), ())
+    neither = Prior.of(result, space, section, {WINDOW: "one", OLDER: "two"})
+    assert neither == Prior(left_out="3 points of earlier studies left out: one; two")
+    assert Prior.from_document(neither.to_document()) == neither
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +143,7 @@ def _run(storage: RDBStorage, name: str, prior: Prior | None, *, killed: bool = 
 
 def test_a_new_study_repeats_the_best_and_searches_near_it(storage: RDBStorage) -> None:
     yesterday = _result(*(number / 23 for number in range(24)))
-    prior = Prior.of(yesterday, SpaceSection.model_validate(SPACE), PriorSection(best=2, keep=0.5))
+    prior = Prior.of(yesterday, SpaceSection.model_validate(SPACE), PriorSection(best=2, keep=0.5), {})
     study = _run(storage, "today", prior)
     outcomes = study.outcomes()
     drawn = [one.parameters[RATE] for one in outcomes]
@@ -136,6 +158,7 @@ def test_a_new_study_repeats_the_best_and_searches_near_it(storage: RDBStorage) 
     assert _run(storage, "killed", prior, killed=True).outcomes() == outcomes
     result = dataclasses.replace(yesterday, prior=yesterday.digest, inherited=tuple(study.inherited()))
     assert StudyResult.from_json(result.to_json()) == result
+    assert {one.window for one in result.inherited} == {WINDOW}
 
 
 YESTERDAY = _result(*(number / 23 for number in range(24)))
@@ -144,7 +167,7 @@ YESTERDAY = _result(*(number / 23 for number in range(24)))
 def _begun_from_yesterday(**tuning: Any) -> Study:
     """Return a study in memory that repeats the best point of yesterday and sees 18 others."""
     section = TuningSection.model_validate({"space": SPACE, "trials": 10, "prior": {}, **tuning})
-    prior = Prior.of(YESTERDAY, section.space, section.prior)
+    prior = Prior.of(YESTERDAY, section.space, section.prior, {})
     return Study(InMemoryStorage(), "today", section, 7, FACTS, 27, prior)
 
 

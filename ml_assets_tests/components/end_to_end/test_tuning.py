@@ -16,7 +16,7 @@ import pytest
 from torch import nn
 
 from ml_assets.components.tags import DATA_VERSION
-from ml_assets.pipeline.chosen import chosen_for
+from ml_assets.pipeline.chosen import chosen_for, prior_for
 from ml_assets.tables.accept import accept_partition
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (
@@ -229,9 +229,20 @@ def test_a_killed_study_continues_and_its_values_are_trained(ready: Installation
     refused = f"{READINGS} {rejected} (is rejected: out_of_range in load"
     assert refused in failure_of(ready.run(STUDY))
     assert refused in failure_of(ready.train(day))
-    mend()
+    # Nor does the next study learn from it.
     platform = ready.platform
+    *_, searching = _components(sampler="random", prior={"best": 1})
+    assert searching.spec.tuning is not None
+    nothing = prior_for(searching.spec, searching.spec.tuning, platform)
+    assert nothing.repeated == nothing.seen == ()
+    assert nothing.left_out.startswith(
+        f"3 points of earlier studies left out: {READINGS} {rejected} is rejected: out_of_range in load"
+    )
+    mend()
     accept_partition(platform.lake, platform.ledger, READINGS, rejected, "ada", "the sensor was turned")
+
+    again = prior_for(searching.spec, searching.spec.tuning, platform)
+    assert (again.repeated[0].parameters, again.left_out) == ({"hyperparameters.start": chosen}, "")
 
     # Another space: the values that were chosen from the old one do not count.
     elsewhere = {"hyperparameters": {"start": {"kind": "float", "low": 60, "high": 80}}}
