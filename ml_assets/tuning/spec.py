@@ -24,6 +24,8 @@ SEARCHED_SETTINGS = (
 """Keys of `training` that a space may hold. The others decide the machines, or the arithmetic of a step."""
 _MOST_VALUES = 10_000
 """Largest number of values of an integer range that a check tries one by one."""
+_ROUNDING = 1e-8
+"""Part of a step by which a value may miss it: 0.1 + 3 · 0.2 is 0.7000000000000001. Optuna allows the same."""
 MOST_TRIALS = 10_000
 """Largest number of trials of a study."""
 
@@ -60,10 +62,14 @@ class FloatRange(Conditional):
         return self.low, self.high
 
     def holds(self, value: Scalar) -> bool:
-        """True if `value` lies in the range."""
+        """True if `value` lies in the range; with `step`, if it is one of the values but for rounding."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        return self.low <= value <= self.high
+        if self.step is None:
+            return self.low <= value <= self.high
+        steps = (value - self.low) / self.step
+        most = len(self.values() or ()) - 1
+        return abs(steps - round(steps)) < _ROUNDING and 0 <= round(steps) <= most
 
 
 class IntRange(Conditional):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 
-from ml_assets.tuning.spec import SpaceSection, TuningSection
+from ml_assets.tuning.spec import FloatRange, SpaceSection, TuningSection
 from ml_assets.tuning.study import BegunTrial, Study, StudyFacts
 from ml_assets.tuning.study_result import StudyResult, TrialOutcome
 from resources.addresses import Address
@@ -144,6 +144,15 @@ def test_tpe_draws_near_good_trials_also_after_a_kill(storage: RDBStorage) -> No
     assert _outcomes(storage, section, "tpe-killed", frozenset({11, 12})) == _outcomes(
         storage, section, "tpe-whole"
     )
+
+
+def test_a_range_with_steps_holds_its_steps_alone() -> None:
+    """Also those that rounding moves above the end of the range. Other values would be drawn by no sampler."""
+    stepped = FloatRange(kind="float", low=0.1, high=0.7, step=0.2)
+    assert max(stepped.values() or ()) > 0.7
+    assert all(stepped.holds(value) for value in (*(stepped.values() or ()), 0.3, 0.7))
+    assert not any(stepped.holds(value) for value in (0.15, 0.69, -0.1, 0.9, True, None, "0.3"))
+    assert FloatRange(kind="float", low=0.1, high=0.9).holds(0.15)
 
 
 def test_keys_may_change_places_in_the_file_of_a_study() -> None:
