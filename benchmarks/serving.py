@@ -58,6 +58,7 @@ def main() -> int:
         model="bench",
         fingerprint="f",
         snapshot_digest="s",
+        label="label",
         windows={},
         schema_hash="h",
         code_version="",

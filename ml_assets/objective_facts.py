@@ -16,6 +16,8 @@ Labels: TypeAlias = Literal["zero or one", "numbers", "counts", "classes"]
 """Labels that an objective accepts. Counts are whole numbers from 0. Classes are texts, whole numbers or booleans."""
 Link: TypeAlias = Literal["sigmoid", "identity", "exp", "softmax"]
 """Function from the raw output of a model to its prediction."""
+ROUNDED = 1e-6
+"""Distance of a prediction from its range that rounding explains. Evaluation moves such a prediction into the range."""
 Picture: TypeAlias = Literal["calibration", "coverage", "ranking", "scores", "fit", "residuals", "confusion"]
 """Picture of a report: `evaluation.pictures` draws it."""
 

@@ -15,14 +15,13 @@ from ml_assets.evaluation.curves import class_figures, curves
 from ml_assets.evaluation.errors import EvaluationInputError
 from ml_assets.evaluation.evaluation_document import Evaluation, OwnMetricFacts, Part, Role
 from ml_assets.evaluation.gates import Cell, Champion, decide
+from ml_assets.evaluation.legal_predictions import in_range, prediction_fault
 from ml_assets.evaluation.metrics import Vector, metrics_of
 from ml_assets.evaluation.own_metrics import Groups, OwnMetric
 from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
 from ml_assets.evaluation.spec import EvaluationSpec, Reference
-from ml_assets.objective_facts import Labels, Link, ObjectiveName, facts_of
+from ml_assets.objective_facts import Labels, ObjectiveName, facts_of
 
-_ROUNDING = 1e-4
-"""Largest distance of a sum of probabilities from 1: a bundle computes them in float32."""
 _LEGAL_LABELS: dict[Labels, tuple[Callable[[Vector, int], bool], str]] = {
     "zero or one": (lambda y, _: bool(np.isin(y, (0.0, 1.0)).all()), "0 or 1"),
     "numbers": (lambda y, _: True, "a number"),
@@ -30,12 +29,6 @@ _LEGAL_LABELS: dict[Labels, tuple[Callable[[Vector, int], bool], str]] = {
     "classes": (lambda y, classes: bool(np.isin(y, np.arange(classes)).all()), "the number of a class"),
 }
 """Labels of an objective → function of labels and number of classes that returns True for legal ones, and words."""
-_LEGAL_PREDICTIONS: dict[Link, str] = {
-    "sigmoid": "probabilities",
-    "identity": "numbers",
-    "exp": "counts of at least 0",
-    "softmax": "probabilities that add up to 1 in each row",
-}
 _ROLES: tuple[Role, ...] = ("challenger", "champion", "baseline", "reference")
 _REFERENCES: tuple[Reference, ...] = ("champion", "baseline", "reference")
 
@@ -135,7 +128,6 @@ def _predictions(
             f"predictions are for {', '.join(sorted(given))}; expected {', '.join(sorted(wanted))} "
             "(`champion` goes with `champion=Champion(…)`, both or neither)"
         )
-    facts = facts_of(spec.objective)
     scores: dict[Role, Vector] = {}
     for role in _ROLES:
         if role not in given:
@@ -143,16 +135,9 @@ def _predictions(
         p = np.asarray(given[role], dtype=np.float64)
         if p.shape != shape:
             raise EvaluationInputError(f"predictions of the {role} have shape {p.shape}, expected {shape}")
-        if wrong := int((~np.isfinite(p)).sum()):
-            raise EvaluationInputError(f"{wrong} of {p.size} predictions of the {role} are not finite")
-        low, high = facts.prediction_range
-        adds_up = not facts.has_classes or np.abs(p.sum(axis=1) - 1).max() <= _ROUNDING
-        if p.min() < low or p.max() > high or not adds_up:
-            raise EvaluationInputError(
-                f"predictions of the {role} must be {_LEGAL_PREDICTIONS[facts.link]}; they run from {p.min():.4g} to "
-                f"{p.max():.4g} (raw output? apply the {facts.link})"
-            )
-        scores[role] = p
+        if fault := prediction_fault(p, spec.objective):
+            raise EvaluationInputError(f"predictions of the {role} {fault}")
+        scores[role] = in_range(p, spec.objective)
     return scores
 
 

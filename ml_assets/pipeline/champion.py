@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ml_assets.evaluation.gates import Champion
     from ml_assets.release.bundle_store import Bundle
+    from ml_assets.release.question import Question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +52,15 @@ def rival_of(
     """
     from ml_assets.evaluation.gates import Champion
     from ml_assets.release.of_platform import bundles_of, releases_of
+    from ml_assets.release.question import Question
 
     promotion = releases_of(platform).in_production(spec.name)
     if promotion is None or promotion.bundle_digest == challenger_digest:
         return None
     name, digest = f"version {promotion.version}", promotion.bundle_digest
+    asked = Question(label=spec.features.label, objective=spec.evaluation.objective, classes=tuple(classes))
     try:
-        predictions = scored(platform, digest, spec.evaluation.objective, classes, holdout, table)
+        predictions = scored(platform, digest, asked, holdout, table)
     except CannotScore as error:
         return Rival(bundle_digest=digest, champion=Champion(name, cannot_score=str(error)), predictions=None)
     seen = partitions_seen(bundles_of(platform).open(digest), partitions)
@@ -83,21 +86,21 @@ class CannotScore(Exception):
 def scored(
     platform: Platform,
     digest: str,
-    objective: str,
-    classes: Sequence[str],
+    asked: "Question",
     holdout: "pl.DataFrame",
     table: "pl.LazyFrame",
 ) -> NDArray[np.float64]:
-    """Return the predictions of the bundle `digest` on `holdout`, rows of `table`. Raises `CannotScore`.
+    """Return the predictions of the bundle `digest` on `holdout`, rows of `table`.
 
-    Server errors are raised as they are, since a retry may succeed.
+    Raises `CannotScore` also for a model that answers another question than `asked`, or with values that cannot be its
+    answer. Server errors are raised as they are, since a retry may succeed.
     """
     from ml_assets.release.bundle_store import BundleDamaged, BundleMissing
     from ml_assets.release.of_platform import bundles_of
     from ml_assets.release.runtime import BundleRefused, GoldenMismatch, InputRefused
 
     try:
-        return _predictions(bundles_of(platform).open(digest), objective, classes, holdout, table)
+        return _predictions(bundles_of(platform).open(digest), asked, holdout, table)
     except (
         _NotComparable,
         InputRefused,
@@ -110,21 +113,18 @@ def scored(
 
 
 class _NotComparable(Exception):
-    """The champion answers another question than this pipeline's."""
+    """The champion answers another question, or its answers cannot be measured."""
 
 
 def _predictions(
-    bundle: "Bundle", objective: str, classes: Sequence[str], holdout: "pl.DataFrame", table: "pl.LazyFrame"
+    bundle: "Bundle", asked: "Question", holdout: "pl.DataFrame", table: "pl.LazyFrame"
 ) -> NDArray[np.float64]:
+    from ml_assets.evaluation.legal_predictions import prediction_fault
     from ml_assets.release.runtime import ServingModel
 
-    if bundle.facts.objective != objective:
-        raise _NotComparable(
-            f"its objective is {bundle.facts.objective}, that of this pipeline is {objective}"
-        )
-    if bundle.facts.fitted.classes != tuple(classes):
-        raise _NotComparable(
-            f"its classes are {', '.join(bundle.facts.fitted.classes)}; the training rows of this pipeline have "
-            f"{', '.join(classes)}"
-        )
-    return predicted(ServingModel.load(bundle.folder), holdout, table)
+    if difference := bundle.facts.question.other_than(asked):
+        raise _NotComparable(difference)
+    predictions = predicted(ServingModel.load(bundle.folder), holdout, table)
+    if fault := prediction_fault(predictions, asked.objective):
+        raise _NotComparable(f"its predictions {fault}")
+    return predictions

@@ -178,6 +178,7 @@ def _lineage(
         model=spec.name,
         fingerprint=job.fingerprint,
         snapshot_digest=job.snapshot_digest,
+        label=snapshot.label,
         windows={split: (snapshot.keys(split)[0], snapshot.keys(split)[-1]) for split in SPLITS},
         schema_hash=snapshot.schema_hash,
         code_version=job.code_version,

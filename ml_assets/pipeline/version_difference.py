@@ -119,20 +119,23 @@ def _facts(platform: Platform, version: "RegisteredVersion") -> VersionFacts:
 def _data(
     spec: PipelineSpec, platform: Platform, old: VersionFacts, new: VersionFacts
 ) -> tuple[TableChange | None, str]:
+    from ml_assets.release.rows_behind import InputsUnknown
+
     tables = [one.evaluation.trained_on.table for one in (old, new)]
     if tables[0] != tables[1]:
         return None, f"{old.name} read {tables[0]}, {new.name} reads {tables[1]}"
     try:
         return compare_windows(_window(platform, old), _window(platform, new), spec.features.primary_key), ""
-    except (RefNotFound, ObjectNotFound, PartitionMissing) as error:
+    except (RefNotFound, ObjectNotFound, PartitionMissing, InputsUnknown) as error:
         return None, f"the lake lost a window: {error}"
 
 
 def _window(platform: Platform, one: VersionFacts) -> ReadWindow:
+    from ml_assets.release.rows_behind import keys_of
+
     trained = one.evaluation.trained_on
     reader = TableReader(platform.lake, trained.commit)
-    keys = [key for key in reader.keys(trained.table) if trained.first <= key <= trained.last]
-    return ReadWindow(reader=reader, table=trained.table, keys=keys)
+    return ReadWindow(reader=reader, table=trained.table, keys=keys_of(reader, trained))
 
 
 def _columns(old: VersionFacts, new: VersionFacts) -> list[str]:
@@ -142,6 +145,9 @@ def _columns(old: VersionFacts, new: VersionFacts) -> list[str]:
     said += [
         f"{name} was {was[name]}, and is {kind}." for name, kind in now.items() if was.get(name, kind) != kind
     ]
+    labels = [side.bundle.facts.lineage.label for side in (old, new)]
+    if labels[0] != labels[1]:
+        said.append(f"The label was {labels[0]}, and is {labels[1]}.")
     classes = [side.bundle.facts.fitted.classes for side in (old, new)]
     if classes[0] != classes[1]:
         said.append(f"The classes were {', '.join(classes[0])}, and are {', '.join(classes[1])}.")
@@ -152,8 +158,11 @@ def _on_the_same_rows(
     spec: PipelineSpec, platform: Platform, old: VersionFacts, new: VersionFacts
 ) -> "tuple[Difference | None, tuple[str, ...], str, tuple[str, ...]]":
     """Return the change of the metrics, versions that cannot score, the rows in words, versions that have seen them."""
+    from ml_assets.evaluation.legal_predictions import in_range
     from ml_assets.evaluation.model_difference import difference
     from ml_assets.features.encoding import class_ids
+    from ml_assets.release.question import Question
+    from ml_assets.release.rows_behind import InputsUnknown
 
     source = max(new, old, key=lambda one: one.bundle.facts.lineage.windows["holdout"][1])
     first, last = source.bundle.facts.lineage.windows["holdout"]
@@ -161,15 +170,16 @@ def _on_the_same_rows(
     with tempfile.TemporaryDirectory(prefix="ml-assets-") as folder:
         try:
             snapshot, holdout, table = _holdout(platform, source, Path(folder))
-        except (RefNotFound, ObjectNotFound, PartitionMissing) as error:
+        except (RefNotFound, ObjectNotFound, PartitionMissing, InputsUnknown) as error:
             return None, (f"The lake lost {words}: {error}.",), words, ()
         classes = source.bundle.facts.fitted.classes
+        asked = Question(label=snapshot.label, objective=spec.evaluation.objective, classes=tuple(classes))
         answers: list[Any] = []
         cannot: list[str] = []
         for one in (old, new):
             try:
                 digest = one.bundle.digest
-                answers.append(scored(platform, digest, spec.evaluation.objective, classes, holdout, table))
+                answers.append(in_range(scored(platform, digest, asked, holdout, table), asked.objective))
             except CannotScore as error:
                 cannot.append(f"{one.name[0].upper()}{one.name[1:]} cannot score {words}: {error}.")
     keys = snapshot.keys("holdout")

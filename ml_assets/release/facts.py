@@ -13,7 +13,8 @@ from typing import Any, Self
 
 from ml_assets.features.encoding import FittedState
 from ml_assets.objective_facts import facts_of
-from ml_assets.release.runtime import FACTS, FORMAT, BlobInput, InputColumn
+from ml_assets.release.question import Question
+from ml_assets.release.runtime import FORMAT, BlobInput, InputColumn, read_facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,8 @@ class Lineage:
     """Fingerprint of the training job, 64 hex digits: the name of its folder, its lock and its MLflow run."""
     snapshot_digest: str
     """SHA-256 of the training snapshot."""
+    label: str
+    """Column of the feature table that the model predicts."""
     windows: Mapping[str, tuple[str, str]]
     """Split (`train`, `validation`, `holdout`) → first and last partition key, both inclusive."""
     schema_hash: str
@@ -62,10 +65,16 @@ class BundleFacts:
 
     @property
     def schema_digest(self) -> str:
-        """SHA-256 of input columns, objective and classes. A change makes a new major version."""
+        """SHA-256 of input columns, label, objective and classes. A change makes a new major version."""
         columns = [(column.name, column.kind, column.dtype) for column in self.inputs]
-        output = {"classes": self.fitted.classes} if self.fitted.classes else {}
-        return _digest({"inputs": columns, "objective": self.objective, **output})
+        return _digest({"inputs": columns, "question": asdict(self.question)})
+
+    @property
+    def question(self) -> Question:
+        """Label, objective and classes."""
+        return Question(
+            label=self.lineage.label, objective=self.objective, classes=tuple(self.fitted.classes)
+        )
 
     @property
     def recipe_digest(self) -> str:
@@ -106,8 +115,8 @@ class BundleFacts:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the facts of the bundle in `folder`."""
-        facts: dict[str, Any] = json.loads((folder / FACTS).read_text())
+        """Read the facts of the bundle in `folder`. Raises `BundleRefused` for a folder of another format."""
+        facts = read_facts(folder)
         lineage: dict[str, Any] = facts["lineage"]
         windows = {split: (first, last) for split, (first, last) in lineage.pop("windows").items()}
         return cls(

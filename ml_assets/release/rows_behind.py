@@ -46,7 +46,7 @@ def contents_of(lake: VersionedStore, log: ModelLog, window: TrainedOn) -> Conte
     while True:
         try:
             reader = TableReader(lake, window.commit)
-            here = contents_behind(reader, window.table, _keys_of(reader, window))
+            here = contents_behind(reader, window.table, keys_of(reader, window))
         except (RefNotFound, ObjectNotFound, PartitionMissing) as error:
             raise InputsUnknown(
                 f"the lake no longer holds {window.table} at commit {window.commit[:12]}, which it was trained on"
@@ -65,7 +65,11 @@ def contents_of(lake: VersionedStore, log: ModelLog, window: TrainedOn) -> Conte
         window = row.trained_on
 
 
-def _keys_of(reader: TableReader, window: TrainedOn) -> Sequence[str]:
+def keys_of(reader: TableReader, window: TrainedOn) -> Sequence[str]:
+    """Return the partitions of `window`, oldest first. Partitions of another cadence between them are not part of it.
+
+    Raises `InputsUnknown` if the lake holds another number of them, `PartitionMissing` and the errors of the lake.
+    """
     keys = [key for key in reader.keys(window.table) if window.first <= key <= window.last]
     if len(keys) != window.partitions and window.last in keys:  # some have another cadence
         manifests = reader.manifests(window.table, keys)

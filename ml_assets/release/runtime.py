@@ -42,7 +42,7 @@ else:  # in a bundle: use its own copy, even if a version of the project is inst
     CategoryValue, NotACategory = _categories.CategoryValue, _categories.NotACategory
     category_text, category_texts = _categories.category_text, _categories.category_texts
 
-FORMAT = 2
+FORMAT = 3
 """Version of a bundle's layout. A runtime reads only its own version."""
 GRAPH, FACTS, GOLDEN = "model.onnx", "bundle.json", "golden.parquet"
 DECODE = "decode.py"
@@ -65,6 +65,21 @@ class BundleRefused(Exception):
 
 class GoldenMismatch(BundleRefused):
     """The bundle's predictions for its golden rows differ from those of the trained model."""
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Return the content of `bundle.json`. Raises `BundleRefused` for a folder of another format."""
+    if not (folder / FACTS).is_file():
+        raise BundleRefused(
+            f"{folder} has no {FACTS}: it is not a bundle, or its copy is incomplete. Copy the bundle again"
+        )
+    facts: dict[str, Any] = json.loads((folder / FACTS).read_text())
+    if facts["format"] != FORMAT:
+        raise BundleRefused(
+            f"bundle {folder} has format {facts['format']}, this runtime reads {FORMAT}: use the "
+            f"runtime.py in the bundle, or materialize the model again"
+        )
+    return facts
 
 
 class InputRefused(ValueError):
@@ -208,16 +223,7 @@ class ServingModel:
         difference of a prediction (of its logarithm if it is a count); absolute up to 1, relative above. Raises
         `BundleRefused` for a folder of another format and `GoldenMismatch` if a prediction differs.
         """
-        if not (folder / FACTS).is_file():
-            raise BundleRefused(
-                f"{folder} has no {FACTS}: it is not a bundle, or its copy is incomplete. Copy the bundle again"
-            )
-        facts = json.loads((folder / FACTS).read_text())
-        if facts["format"] != FORMAT:
-            raise BundleRefused(
-                f"bundle {folder} has format {facts['format']}, this runtime reads {FORMAT}: use the "
-                f"runtime.py in the bundle"
-            )
+        facts = read_facts(folder)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1

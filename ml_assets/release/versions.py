@@ -1,6 +1,7 @@
 """Semantic versions of models.
 
-Major: input columns or objective changed. Minor: code or configuration changed. Patch: only the data changed.
+Major: input columns, label, objective or classes changed. Minor: code or configuration changed. Patch: only the data
+changed.
 """
 
 from collections.abc import Iterable

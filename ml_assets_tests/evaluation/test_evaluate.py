@@ -12,6 +12,7 @@ from ml_assets.evaluation.errors import EvaluationInputError
 from ml_assets.evaluation.evaluation_document import Evaluation
 from ml_assets.evaluation.gates import Champion
 from ml_assets.evaluation.holdout import evaluate
+from ml_assets.evaluation.legal_predictions import in_range, prediction_fault
 from ml_assets.evaluation.metrics import METRICS
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase
@@ -194,7 +195,10 @@ def scores(case: HoldoutCase, **changes: Any) -> dict[str, Any]:
     ("changes", "complaint"),
     [
         ({"challenger": np.zeros(3)}, r"have shape \(3,\), expected \(2400,\)"),
-        ({"challenger": np.full(2400, np.nan)}, "2400 of 2400 predictions of the challenger are not finite"),
+        (
+            {"challenger": np.full(2400, np.nan)},
+            "predictions of the challenger are not finite in 2400 of 2400 places",
+        ),
         ({"champion": np.full(2400, 3.0)}, r"must be probabilities; .* \(raw output\? apply the sigmoid"),
         ({"challenger ": np.zeros(2400)}, "expected baseline, challenger, champion, reference"),
     ],
@@ -202,6 +206,17 @@ def scores(case: HoldoutCase, **changes: Any) -> dict[str, Any]:
 def test_bad_predictions_are_refused(case: HoldoutCase, changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(EvaluationInputError, match=complaint):
         evaluate(case.holdout, scores(case, **changes), SPEC, champion=CHAMPION)
+
+
+def test_rounding_may_move_a_prediction_out_of_its_range() -> None:
+    """A script is accepted with the same tolerance. A champion with a larger fault cannot score."""
+    rounded = np.array([-1e-7, 0.5])
+    assert prediction_fault(rounded, "count") == ""
+    assert in_range(rounded, "count").tolist() == [0, 0.5]
+    assert prediction_fault(np.array([-0.02, 0.5]), "count").startswith(
+        "must be counts of at least 0; they run from"
+    )
+    assert prediction_fault(rounded - 5, "regression") == ""
 
 
 def test_champion_and_its_predictions_go_together(case: HoldoutCase) -> None:

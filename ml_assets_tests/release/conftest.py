@@ -188,6 +188,7 @@ def contents_of(
         "model": "small",
         "fingerprint": "f" * 64,
         "snapshot_digest": "5" * 64,
+        "label": "label",
         "windows": {"train": ("2013-01-29", "2013-09-30"), "holdout": ("2013-11-01", "2013-12-31")},
         "schema_hash": "a" * 64,
         "code_version": "c" * 64,

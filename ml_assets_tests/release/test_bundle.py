@@ -18,7 +18,7 @@ from ml_assets.release.bundle import TOLERANCE, BundleContents, ParityBroken, bu
 from ml_assets.release.bundle_store import FILES, Bundle, BundleDamaged, BundleMissing, BundleStore, digest_of
 from ml_assets.release.facts import BundleFacts
 from ml_assets.release.golden import MOST_ROWS, golden_rows
-from ml_assets.release.runtime import ServingModel
+from ml_assets.release.runtime import BundleRefused, ServingModel
 from ml_assets_tests.release.conftest import contents_of
 from resources.artifacts import FolderArtifacts
 
@@ -129,6 +129,25 @@ def test_bundle_says_nothing_of_the_machine_it_was_made_on(bundle: Bundle) -> No
     assert [entry.name for entry in graph.graph.input] == [
         "hour", "distance", "is_late", "delay", "carrier", "gate",
     ]  # fmt: skip
+
+
+def test_another_label_is_another_question(bundle: Bundle, variant: Callable[..., Bundle]) -> None:
+    """A version that predicts another column is a major one, and is never compared with the one before."""
+    other = variant(label="late_60")
+    assert other.facts.schema_digest != bundle.facts.schema_digest
+    assert other.facts.recipe_digest == bundle.facts.recipe_digest
+    difference = bundle.facts.question.other_than(other.facts.question)
+    assert difference == "its label is label, that of this comparison is late_60"
+    assert bundle.facts.question.other_than(bundle.facts.question) == ""
+
+
+def test_facts_of_another_format_are_refused_in_words(copied: Path) -> None:
+    facts = json.loads((copied / "bundle.json").read_text())
+    (copied / "bundle.json").write_text(json.dumps(facts | {"format": 1}))
+    with pytest.raises(
+        BundleRefused, match=r"has format 1, this runtime reads 3: .* materialize the model again"
+    ):
+        BundleFacts.read(copied)
 
 
 def test_facts_survive_the_file(bundle: Bundle, contents: BundleContents) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_assets.objective_facts import facts_of
+from ml_assets.objective_facts import ROUNDED, facts_of
 from ml_assets.snapshots.split_reader import InputSpec, Snapshot
 from ml_assets.training.script.data import ReadableSplit, blobs_of
 from resources.job.errors import BadConfiguration
@@ -96,7 +96,7 @@ class Example:
             )
         facts = facts_of(self.objective)
         low, high = facts.prediction_range
-        beyond = np.flatnonzero((answer < low - 1e-6) | (answer > high + 1e-6))
+        beyond = np.flatnonzero((answer < low - ROUNDED) | (answer > high + ROUNDED))
         if is_prediction and len(beyond):
             raise BadConfiguration(
                 f"{who} answered {answer[beyond[0]]:g} to {self._row_words(int(beyond[0]))}: with objective "

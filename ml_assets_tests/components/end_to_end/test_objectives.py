@@ -155,8 +155,7 @@ def test_a_champion_with_other_classes_is_an_outcome(classes: ModelRun) -> None:
     found = train(installation, LAST).facts[EVALUATION]
     assert found["why"] == "Undecided: the champion cannot score these rows."
     assert (
-        "its classes are big, low, medium; the training rows of this pipeline have high, low, medium"
-        in found["summary"]
+        "its classes are big, low, medium; those of this comparison are high, low, medium" in found["summary"]
     )
 
 

@@ -1,0 +1,25 @@
+"""Question that a model answers: two models are comparable if they answer the same one."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Label, objective and classes."""
+
+    label: str
+    """Column that the model predicts."""
+    objective: str
+    classes: tuple[str, ...] = ()
+    """Classes of the label, in the order of a prediction; empty if labels are numbers."""
+
+    def other_than(self, asked: "Question") -> str:
+        """Return the first difference from the question `asked`, as a clause; empty if they are the same."""
+        if self.label != asked.label:
+            return f"its label is {self.label}, that of this comparison is {asked.label}"
+        if self.objective != asked.objective:
+            return f"its objective is {self.objective}, that of this comparison is {asked.objective}"
+        if self.classes != asked.classes:
+            mine, others = (", ".join(one.classes) or "none" for one in (self, asked))
+            return f"its classes are {mine}; those of this comparison are {others}"
+        return ""
