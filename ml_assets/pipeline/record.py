@@ -32,6 +32,17 @@ class UnrecordedEvaluation:
     """Bundle of the champion in the comparison; None without a champion."""
     rules: "EvaluationSpec"
 
+    @property
+    def decided_by(self) -> str:
+        """SHA-256 of all that decided: challenger (it names its holdout), champion, rules, code of own metrics."""
+        facts = {
+            "bundle": self.bundle.digest,
+            "champion": self.champion_digest,
+            "rules": self.rules.model_dump(mode="json"),
+            "metrics": [one.code_version for one in self.report.evaluation.own_metrics],
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
 
 COMPARED: "tuple[Role, ...]" = ("baseline", "reference")
 """Roles whose metrics are shown beside the challenger's."""
@@ -84,7 +95,7 @@ def record(
         rules=tuple(_rules(decision)),
         bundle=bundle.digest,
         evaluation=row.evaluation_digest,
-        decided_by=_decided_by(made),
+        decided_by=made.decided_by,
         # From the row: a retried step finds the report that it wrote first.
         report=report_name(row.model, row.partition, row.evaluation_digest),
         report_file=row.report,
@@ -115,13 +126,3 @@ def _rules(decision: "GateDecision") -> list[RuleOutcome]:
         )
         for rule in decision.rules
     ]
-
-
-def _decided_by(made: UnrecordedEvaluation) -> str:
-    """Return the SHA-256 of all that decided: the challenger (which names its holdout), the champion, and the rules."""
-    facts = {
-        "bundle": made.bundle.digest,
-        "champion": made.champion_digest,
-        "rules": made.rules.model_dump(mode="json"),
-    }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

@@ -47,8 +47,10 @@ class Drawing:
     kind: Literal["drawing"] = "drawing"
 
 
-_TAG = re.compile(r"<(?=[A-Za-z/!?])")
-"""Beginning of an HTML tag; other `<` stay as they are."""
+_TAG = re.compile(r"(\\*)<(?=[A-Za-z/!?])")
+"""Beginning of an HTML tag; other `<` stay as they are. Backslashes before it would undo its escape."""
+_BAR = re.compile(r"(\\*)\|")
+"""End of a cell, with the backslashes before it."""
 
 Block = Paragraph | Bullets | Grid | Drawing
 
@@ -122,9 +124,9 @@ def _table(grid: Grid) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return _text(text).replace("|", r"\|")
+    return _BAR.sub(r"\1\1\\|", _text(text))
 
 
 def _text(text: str) -> str:
     """Return text on one line in which no HTML begins."""
-    return _TAG.sub(r"\\<", " ".join(text.split("\n")))
+    return _TAG.sub(r"\1\1\\<", " ".join(text.split("\n")))

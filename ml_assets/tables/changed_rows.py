@@ -25,7 +25,7 @@ class PartitionChange:
     came: int
     went: int
     changed: int
-    """Rows with the same primary key and other values."""
+    """Rows with the same primary key and other values; 0 if both partitions have no key in common."""
     why: str
     """Parts of the manifest that differ: code, contract, columns, inputs."""
 
@@ -77,7 +77,11 @@ def _changed(
     after: ReadWindow,
     primary_key: Sequence[str],
 ) -> PartitionChange:
-    rows = [_hashed(window, key, primary_key) for window in (before, after)]
+    frames = [window.reader.scan(window.table, [key]).collect() for window in (before, after)]
+    there = all(set(primary_key) <= set(frame.columns) for frame in frames)
+    rows = [_hashed(frame, primary_key if there else []) for frame in frames]
+    if any(frame["key"].is_duplicated().any() for frame in rows):  # it is the key of one of both alone
+        rows = [_hashed(frame, []) for frame in frames]
     joined = rows[0].join(rows[1], on="key", how="full", nulls_equal=True, suffix="_after")
     came, went = pl.col("row").is_null(), pl.col("row_after").is_null()
     counts = joined.select(
@@ -88,11 +92,15 @@ def _changed(
     return PartitionChange(key=key, before=old.rows, after=new.rows, why=_why(old, new), **counts)
 
 
-def _hashed(window: ReadWindow, key: str, primary_key: Sequence[str]) -> pl.DataFrame:
-    frame = window.reader.scan(window.table, [key]).collect()
-    named = [name for name in primary_key if name in frame.columns]
+def _hashed(frame: pl.DataFrame, named: Sequence[str]) -> pl.DataFrame:
+    """Return the hashes `key` and `row` of each row. Without names, the key is the row and its place among equals."""
     values = sorted(frame.columns)  # another order of the columns is the same row
-    return frame.select(key=pl.struct(named or values).hash(), row=pl.struct(values).hash())
+    row = pl.struct(values).hash()
+    if named:
+        return frame.select(key=pl.struct(named).hash(), row=row)
+    return frame.select(row=row).select(
+        "row", key=pl.struct("row", copy=pl.int_range(pl.len()).over("row")).hash()
+    )
 
 
 def _why(old: PartitionManifest, new: PartitionManifest) -> str:

@@ -65,6 +65,13 @@ def test_both_forms_hold_the_same_text_and_no_html_of_others(report: Report) -> 
         assert f"<h2>{chapter.title}" in html
 
 
+def test_backslashes_do_not_undo_an_escape() -> None:
+    grid = Grid(("what",), ((r"a\|b",), (r"\<script>",)))
+    page = WrittenPage("t", r"\\<b>", "h", "blessed", (Chapter("c", (grid,)),))
+    assert page.to_markdown().splitlines()[2] == r"\\\\\<b>"
+    assert [line.split()[1] for line in page.to_markdown().splitlines()[-2:]] == [r"a\\\|b", r"\\\<script>"]
+
+
 def test_a_bar_or_a_new_line_in_a_cell_does_not_break_a_table() -> None:
     grid = Grid(("what", "rows"), (("a | b", "1"), ("two\nlines", "12345")), numbers=frozenset({1}))
     page = WrittenPage("t", "", "h", "blessed", (Chapter("c", (grid,)),))

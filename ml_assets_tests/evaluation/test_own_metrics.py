@@ -1,6 +1,7 @@
 """A metric of the project's own code is measured as a built-in one: intervals, slices, gates, and an identity."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from ml_assets.evaluation.holdout import evaluate
 from ml_assets.evaluation.own_metrics import OwnMetric
 from ml_assets.evaluation.report import render
 from ml_assets.evaluation.spec import EvaluationSpec, OwnMetricSection
+from ml_assets.pipeline.record import UnrecordedEvaluation
+from ml_assets.release.bundle_store import Bundle
 from ml_assets_tests.evaluation.holdout_case import model_facts
 
 ROWS = 600
@@ -82,6 +85,13 @@ def test_an_own_metric_has_the_intervals_and_gates_of_a_built_in_one() -> None:
         for one in (found, other)
     ]
     assert len({report.digest for report in reports}) == 2  # other code is another evaluation
+    spec = EvaluationSpec.model_validate({"objective": "regression", "gates": [GATES[0] | {"metric": "mae"}]})
+    bundle = Bundle("b" * 64, Path(), "")
+    unrecorded = [
+        UnrecordedEvaluation(bundle=bundle, report=report, champion_digest=None, rules=spec)
+        for report in reports
+    ]
+    assert len({one.decided_by for one in unrecorded}) == 2  # and another data version of its asset
 
 
 def test_a_slice_without_a_value_is_undecided_by_name() -> None:

@@ -1,6 +1,7 @@
 """Change of a table between two windows: partitions that came, went or changed, and the rows that differ in them."""
 
 import polars as pl
+import pytest
 
 from ml_assets.tables.changed_rows import PartitionChange, ReadWindow, compare_windows
 from ml_assets.tables.reader import TableReader
@@ -31,6 +32,19 @@ def test_days_and_rows_that_differ_are_counted_with_the_reason(orders: OrdersTab
         PartitionChange(key=other, before=40, after=40, came=0, went=0, changed=40, why="code"),
     )
     assert found.declarations == ("datasets/orders: code v1 became v1+v2.",)
+
+
+@pytest.mark.parametrize("key", [("shop",), ("ordered_at", "number"), ()])
+def test_rows_are_counted_whole_if_the_key_is_not_that_of_both(
+    orders: OrdersTable, key: tuple[str, ...]
+) -> None:
+    """The key shrank, one of its columns is new, or there is none."""
+    (some,) = keys(1)
+    orders.publish(days(1))
+    before = _window(orders, [some])
+    orders.publish({some: day(some, 42).slice(2)}, run="run00002")
+    (found,) = compare_windows(before, _window(orders, [some]), key).changed
+    assert (found.came, found.went, found.changed) == (2, 2, 0)
 
 
 def test_equal_windows_have_no_difference(orders: OrdersTable) -> None:
