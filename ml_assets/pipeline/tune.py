@@ -208,10 +208,12 @@ def _open(
 
 
 def _stopped(is_spent: str, study: Study) -> str:
-    """Return the reason for which an ended study has fewer trials than declared; empty if it has all."""
-    left = study.most - len(study.outcomes())
-    if not is_spent or left <= 0:
+    """Return the reason for which a study ended before all its trials and their continuations; empty if it did not."""
+    if not is_spent:
         return ""
+    left = study.most - len(study.outcomes())
+    if left <= 0:
+        return f"{is_spent}, so no paused trial continued" if study.would_continue else ""
     return f"{is_spent}, so {left:,} of {counted(study.most, 'trial')} did not begin"
 
 

@@ -44,6 +44,12 @@ def next_trial(curves: Curves) -> int | None:
     return max(fair, key=lambda number: (fair[number], -number), default=None)
 
 
+def best_paused(curves: Curves) -> int | None:
+    """Return the paused trial with the lowest loss so far; None if none is paused."""
+    paused = {number: curve.last for number, curve in curves.items() if curve.state == "paused"}
+    return min(paused, key=lambda number: (paused[number], number), default=None)
+
+
 def _next_of_rounds(curves: Curves) -> int | None:
     """Return the trial that the first incomplete round takes on; None after the rounds."""
     before = FIRST

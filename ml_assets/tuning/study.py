@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 _NUMBER, _OUTCOME, _PAUSES = "number", "outcome", "pauses"
 """User attributes of a trial in the storage: its number in the study, how it ended, and the epochs of its pauses."""
+_DECIDED = "decided"
+"""User attribute of a trial: the last epoch after which the pruner decided, and whether it paused the trial there."""
+_TO_ITS_END = "to_its_end"
+"""User attribute of a trial that no pruner pauses any more."""
 _PRIOR = "prior"
 """User attribute of a study: the points that it began with."""
 _LEARNING: tuple[Sampler, ...] = ("tpe", "GPSampler")
@@ -116,8 +120,8 @@ class Study:
     def next(self, *, may_begin: bool = True, besides: Container[int | None] = ()) -> BegunTrial | None:
         """Return a trial that did not end; else begin another, or continue a paused one. None if there is none.
 
-        Without `may_begin` no trial begins. A paused one continues only if none has finished or runs, so that the study
-        has a result. `besides`: numbers of the trials that the caller runs already.
+        Without `may_begin` no trial begins. If none has finished or runs, the paused one with the lowest loss trains to
+        its end, so that the study has a result. `besides`: numbers of the trials that the caller runs already.
         """
         from optuna.trial import TrialState
 
@@ -131,8 +135,10 @@ class Study:
             # A kill before it had all its values: it never trained.
             self._study.tell(one.number, state=TrialState.FAIL)
         combinations = list(self._section.space.points) if self._section.sampler == "grid" else None
-        if not may_begin or begun >= self.most:
-            return self._continued() if may_begin or not self._may_have_result else None
+        if not may_begin:
+            return None if self._may_have_result else self._continued(to_its_end=True)
+        if begun >= self.most:
+            return self._continued()
         fixed = combinations or [one.parameters for one in self.prior.repeated]
         # A sampler for each number: a process that continues the study draws what the killed process would have drawn.
         sampler = self._sampler(begun)
@@ -162,18 +168,29 @@ class Study:
     def should_pause(self, trial: BegunTrial, epoch: int, validation_loss: float) -> bool:
         """Record the lowest validation loss of `trial` up to `epoch`. True if the pruner stops the trial there.
 
-        A process that continues the trial reads its epochs again: the first record of an epoch counts, and no epoch
-        before a pause stops it again.
+        A process that continues the trial reads its epochs again. So the first loss of an epoch and the first decision
+        after it count, and no epoch before a pause stops it again.
         """
         at = self._storage.get_trial_id_from_study_id_trial_number(self._id, trial.in_storage)
-        if epoch not in self._storage.get_trial(at).intermediate_values:
+        known = self._storage.get_trial(at)
+        if epoch not in known.intermediate_values:
             self._storage.set_trial_intermediate_value(at, epoch, validation_loss)
+        decided, paused = known.user_attrs.get(_DECIDED, (max(trial.pauses, default=0), False))
+        if epoch > decided:
+            decided, paused = epoch, self._is_bad(trial.number, at, epoch)
+            self._storage.set_trial_user_attr(at, _DECIDED, (decided, paused))
+        return paused and epoch == decided
+
+    def _is_bad(self, number: int, at: int, epoch: int) -> bool:
+        """True if the pruner stops the trial after `epoch`. `at`: id of its record in the storage."""
+        known = self._storage.get_trial(at)
+        if known.user_attrs.get(_TO_ITS_END):
+            return False
         if self._section.pruner == "freeze_thaw":
             from ml_assets.tuning import freeze_thaw
 
-            is_new = epoch > max(trial.pauses, default=0)
-            return is_new and freeze_thaw.should_pause(self._curves(trial.number, epoch), trial.number)
-        return self._study.pruner.prune(self._study, self._storage.get_trial(at))
+            return freeze_thaw.should_pause(self._curves(number, epoch), number)
+        return bool(self._study.pruner.prune(self._study, known))  # some return a value of NumPy
 
     def end(self, trial: BegunTrial, outcome: TrialOutcome) -> None:
         """Record the end of `trial`. The first record of a trial counts."""
@@ -271,16 +288,25 @@ class Study:
 
         return any(one.state in (TrialState.COMPLETE, TrialState.RUNNING) for one in self._newest().values())
 
-    def _continued(self) -> BegunTrial | None:
-        """Continue the paused trial that the pruner chooses; return None if it ends the study."""
-        from optuna.trial import TrialState, create_trial
+    @property
+    def would_continue(self) -> bool:
+        """True if the pruner would continue a paused trial."""
+        return self._next_paused(to_its_end=False) is not None
 
+    def _next_paused(self, *, to_its_end: bool) -> int | None:
+        """Return the paused trial that trains next, or, for `to_its_end`, the best so far; None if there is none."""
         from ml_assets.tuning import freeze_thaw
 
-        if (
-            self._section.pruner != "freeze_thaw"
-            or (number := freeze_thaw.next_trial(self._curves())) is None
-        ):
+        if self._section.pruner != "freeze_thaw":
+            return None
+        choose = freeze_thaw.best_paused if to_its_end else freeze_thaw.next_trial
+        return choose(self._curves())
+
+    def _continued(self, *, to_its_end: bool = False) -> BegunTrial | None:
+        """Continue a paused trial, for `to_its_end` without another pause; return None if there is none."""
+        from optuna.trial import TrialState, create_trial
+
+        if (number := self._next_paused(to_its_end=to_its_end)) is None:
             return None
         paused = self._newest()[number]
         again = create_trial(
@@ -288,7 +314,11 @@ class Study:
             params=paused.params,
             distributions=paused.distributions,
             intermediate_values=paused.intermediate_values,
-            user_attrs={_NUMBER: number, _PAUSES: [*paused.user_attrs.get(_PAUSES, ()), paused.last_step]},
+            user_attrs={
+                _NUMBER: number,
+                _PAUSES: [*paused.user_attrs.get(_PAUSES, ()), paused.last_step],
+                _TO_ITS_END: to_its_end,
+            },
         )
         return _begun(self._storage.get_trial(self._storage.create_new_trial(self._id, again)))
 

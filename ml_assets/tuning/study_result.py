@@ -102,7 +102,7 @@ class StudyResult:
     seconds: float = 0.0
     """Wall time in which the study ran trials, over all launches."""
     stopped: str = ""
-    """Reason for which it began fewer trials than declared; empty if it began all."""
+    """Reason for which it began fewer trials than declared, or continued no paused one; empty if it did all."""
     differs: str = ""
     """Difference from the model's study before, in a sentence; empty for its first study."""
     prior: str = ""

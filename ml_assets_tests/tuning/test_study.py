@@ -318,6 +318,53 @@ def test_paused_trials_continue_also_in_a_killed_study(deaths: list[int]) -> Non
     assert training.trained < 0.6 * 12 * LONG
 
 
+def test_a_spent_budget_costs_one_more_training_at_most() -> None:
+    """Also if it is spent before a round has ended, and all trials have begun: the best so far trains to its end."""
+    facts = {"space": SPACE, "sampler": "random", "pruner": "freeze_thaw", "trials": 12}
+    study = _study(InMemoryStorage(), TuningSection.model_validate(facts), "spent", LONG)
+    training = _Training()
+    while (trial := study.next(may_begin=training.trained < 20)) is not None:
+        outcome = training.train(study, trial, at_most=LONG)
+        assert outcome is not None
+        study.end(trial, outcome)
+        if training.trained >= 20:
+            assert study.would_continue
+    (finished,) = [one for one in study.outcomes() if one.state == "finished"]
+    best = min(
+        range(12), key=lambda number: _curve(BegunTrial(number=number, parameters={}, in_storage=0))[2]
+    )
+    assert finished.number == best
+    assert training.trained < 20 + LONG
+
+
+@pytest.mark.parametrize("pruner", ["median", "successive_halving", "freeze_thaw"])
+def test_a_trial_that_dies_while_it_pauses_pauses_again_there(pruner: str) -> None:
+    """And reaches no later epoch, though it reads all epochs again. What others reached meanwhile changes nothing."""
+    storage = InMemoryStorage()
+    facts = {"space": SPACE, "sampler": "random", "pruner": pruner, "trials": 8}
+    section = TuningSection.model_validate(facts)
+    study = _study(storage, section, pruner)
+
+    def losses_of(trial: BegunTrial) -> list[float]:
+        return [(2.0 if trial.number < 6 else 9.0 + trial.number) - 0.01 * at for at in range(EPOCHS)]
+
+    def paused_at(study: Study, trial: BegunTrial) -> int | None:
+        losses = losses_of(trial)
+        return next((at for at in range(1, EPOCHS) if study.should_pause(trial, at, losses[at - 1])), None)
+
+    for _ in range(7):
+        trial = study.next()
+        assert trial is not None
+        paused = paused_at(study, trial)
+        again = _study(storage, section, pruner)
+        assert again.next() == trial
+        assert paused_at(again, trial) == paused
+        common: dict[str, Any] = {"number": trial.number, "parameters": trial.parameters}
+        state = "finished" if paused is None else "paused"
+        study.end(trial, TrialOutcome(**common, state=state, validation_loss=losses_of(trial)[paused or -1]))
+    assert paused is not None
+
+
 def test_a_continued_trial_is_another_record_with_the_same_losses(storage: RDBStorage) -> None:
     outcomes, _ = _thawed(storage, "records", [], trials=3)
     records = optuna.load_study(study_name="records", storage=storage).trials
