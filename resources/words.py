@@ -1,9 +1,10 @@
-"""Parts of sentences for messages: lists of names, suggestions, counts, places."""
+"""Parts of sentences for messages: lists of names, suggestions, counts, places, keys."""
 
 import traceback
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import islice
+from typing import cast
 
 
 def name_some(names: Collection[str], most: int = 5) -> str:
@@ -31,3 +32,12 @@ def place_of(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "importlib" not in frame.filename]
     return "" if isinstance(error, SyntaxError) or len(own) < 2 else f" ({own[-1].filename}:{own[-1].lineno})"
+
+
+def dotted(values: Mapping[str, object], below: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of nested mappings with their keys: `{"a": {"b": 1}}` has the key `a.b`."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from dotted(cast("dict[str, object]", value), f"{below}{name}.")
+        else:
+            yield f"{below}{name}", value

@@ -4,19 +4,16 @@ from pathlib import Path
 
 import click
 
-from ml_assets.cli.project import Project, say
+from ml_assets.cli.project import Project
 from ml_assets.cli.registered import registered
+from ml_assets.cli.written import html_option, show
 
 
 @click.command("diff", short_help="Show what differs between two versions, and what moved on the same rows.")
 @click.argument("model")
 @click.argument("before", metavar="V1", type=int)
 @click.argument("after", metavar="V2", type=int)
-@click.option(
-    "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the page as HTML to this file instead of printing it.",
-)
+@html_option
 def command(model: str, before: int, after: int, html: Path | None) -> None:
     """Compare versions V1 and V2 of MODEL: rows by day, feature code, settings, and metrics on the same rows.
 
@@ -30,8 +27,4 @@ def command(model: str, before: int, after: int, html: Path | None) -> None:
         spec = project.component(TrainingPipeline, model).spec
         versions = [registered(project, model, number) for number in (before, after)]
         page = difference_page(compare_versions(spec, project.platform, *versions))
-    if html is None:
-        say(page.to_markdown().rstrip())
-    else:
-        html.write_text(page.to_html(), encoding="utf-8")
-        say(f"wrote {html}")
+    show(page, html)

@@ -5,7 +5,6 @@ Sections follow "Model Cards for Model Reporting" (Mitchell et al., 2019): use, 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from ml_assets.evaluation import sentences
 from ml_assets.evaluation.bootstrap import Interval
@@ -16,7 +15,7 @@ from ml_assets.evaluation.report_sentences import left_out, plain_findings, refe
 from ml_assets.objective_facts import facts_of
 from ml_assets.reports.numbers import count
 from ml_assets.reports.written_page import Block, Bullets, Chapter, Drawing, Grid, Paragraph, WrittenPage
-from resources.words import counted, name_some
+from resources.words import counted, dotted, name_some
 
 WEAKEST = 8
 """Slices that the card shows: those with the worst metric. The report has more, `evaluation.json` all."""
@@ -232,15 +231,7 @@ def _training(report: Report) -> Iterator[Block]:
 
 
 def _values(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in _flat(values)) or "none"
-
-
-def _flat(values: Mapping[str, object], below: str = "") -> Iterator[tuple[str, object]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(cast("dict[str, object]", value), f"{below}{name}.")
-        else:
-            yield f"{below}{name}", value
+    return ", ".join(f"{name} {value}" for name, value in dotted(values)) or "none"
 
 
 def _history(release: Release) -> Chapter:

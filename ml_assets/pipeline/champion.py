@@ -51,7 +51,7 @@ def rival_of(
     are raised, since a retry of the step may succeed.
     """
     from ml_assets.evaluation.gates import Champion
-    from ml_assets.release.of_platform import bundles_of, releases_of
+    from ml_assets.release.of_platform import releases_of
     from ml_assets.release.question import Question
 
     promotion = releases_of(platform).in_production(spec.name)
@@ -60,10 +60,11 @@ def rival_of(
     name, digest = f"version {promotion.version}", promotion.bundle_digest
     asked = Question(label=spec.features.label, objective=spec.evaluation.objective, classes=tuple(classes))
     try:
-        predictions = scored(platform, digest, asked, holdout, table)
+        bundle = _opened(platform, digest)
+        predictions = scored(bundle, asked, holdout, table)
     except CannotScore as error:
         return Rival(bundle_digest=digest, champion=Champion(name, cannot_score=str(error)), predictions=None)
-    seen = partitions_seen(bundles_of(platform).open(digest), partitions)
+    seen = partitions_seen(bundle, partitions)
     champion = Champion.compare(name, trained_on=seen, holdout=tuple(partitions))
     return Rival(bundle_digest=digest, champion=champion, predictions=predictions)
 
@@ -84,31 +85,29 @@ class CannotScore(Exception):
 
 
 def scored(
-    platform: Platform,
-    digest: str,
-    asked: "Question",
-    holdout: "pl.DataFrame",
-    table: "pl.LazyFrame",
+    bundle: "Bundle", asked: "Question", holdout: "pl.DataFrame", table: "pl.LazyFrame"
 ) -> NDArray[np.float64]:
-    """Return the predictions of the bundle `digest` on `holdout`, rows of `table`.
+    """Return the predictions of `bundle` on `holdout`, rows of `table`.
 
     Raises `CannotScore` also for a model that answers another question than `asked`, or with values that cannot be its
     answer. Server errors are raised as they are, since a retry may succeed.
     """
-    from ml_assets.release.bundle_store import BundleDamaged, BundleMissing
-    from ml_assets.release.of_platform import bundles_of
     from ml_assets.release.runtime import BundleRefused, GoldenMismatch, InputRefused
 
     try:
-        return _predictions(bundles_of(platform).open(digest), asked, holdout, table)
-    except (
-        _NotComparable,
-        InputRefused,
-        BundleRefused,
-        GoldenMismatch,
-        BundleMissing,
-        BundleDamaged,
-    ) as error:
+        return _predictions(bundle, asked, holdout, table)
+    except (_NotComparable, InputRefused, BundleRefused, GoldenMismatch) as error:
+        raise CannotScore(str(error)) from error
+
+
+def _opened(platform: Platform, digest: str) -> "Bundle":
+    """Return a stored bundle. Raises `CannotScore` if it is lost or damaged."""
+    from ml_assets.release.bundle_store import BundleDamaged, BundleMissing
+    from ml_assets.release.of_platform import bundles_of
+
+    try:
+        return bundles_of(platform).open(digest)
+    except (BundleMissing, BundleDamaged) as error:
         raise CannotScore(str(error)) from error
 
 

@@ -37,7 +37,8 @@ def version_to_show(platform: Platform, model: str, number: int | None) -> "Regi
     from ml_assets.release.bundle_standing import BundleStandings
     from ml_assets.release.of_platform import registry_of
 
-    registry, versions = registry_of(platform), registry_of(platform).versions(model)
+    registry = registry_of(platform)
+    versions = registry.versions(model)
     if number is not None and versions:
         return registry.version(model, number)
     held = BundleStandings.read(platform.ledger.models, model).in_production

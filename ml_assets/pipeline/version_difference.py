@@ -5,10 +5,10 @@ Not here: the page about them (`difference_page`).
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ml_assets.pipeline.champion import CannotScore, partitions_seen, scored
 from ml_assets.pipeline.metric_functions import own_metrics
@@ -20,6 +20,7 @@ from ml_assets.tables.reader import PartitionMissing, TableReader
 from resources.artifacts import ArtifactMissing
 from resources.lake import ObjectNotFound, RefNotFound
 from resources.platform import Platform
+from resources.words import dotted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -52,7 +53,7 @@ class VersionFacts:
         """Everything declared that can change weights, as flat keys: hyperparameters, training, seed, study, code."""
         lineage = self.bundle.facts.lineage
         study = {"study": self.declared.study} if self.declared is not None and self.declared.study else {}
-        return {**dict(_flat(lineage.configuration)), **study, "code of the model": lineage.code_version}
+        return {**dict(dotted(lineage.configuration)), **study, "code of the model": lineage.code_version}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,16 +89,16 @@ def compare_versions(
     old, new = _facts(platform, before), _facts(platform, after)
     data, lost = _data(spec, platform, old, new)
     measured, cannot, scored_on, seen = _on_the_same_rows(spec, platform, old, new)
-    settings = {
-        key: (old.settings.get(key), new.settings.get(key)) for key in {**old.settings, **new.settings}
-    }
+    was, now = old.settings, new.settings
     return VersionDifference(
         before=old,
         after=new,
         data=data,
         data_lost=lost,
         columns=tuple(_columns(old, new)),
-        settings={key: (was, now) for key, (was, now) in settings.items() if was != now},
+        settings={
+            key: (was.get(key), now.get(key)) for key in {**was, **now} if was.get(key) != now.get(key)
+        },
         measured=measured,
         cannot_score=cannot,
         scored_on=scored_on,
@@ -178,8 +179,7 @@ def _on_the_same_rows(
         cannot: list[str] = []
         for one in (old, new):
             try:
-                digest = one.bundle.digest
-                answers.append(in_range(scored(platform, digest, asked, holdout, table), asked.objective))
+                answers.append(in_range(scored(one.bundle, asked, holdout, table), asked.objective))
             except CannotScore as error:
                 cannot.append(f"{one.name[0].upper()}{one.name[1:]} cannot score {words}: {error}.")
     keys = snapshot.keys("holdout")
@@ -219,11 +219,3 @@ def _holdout(
     snapshot = kept_snapshot(platform.lake, branch, version.model, source.evaluation.partition, folder)
     table = window.reader.scan(window.table, window.keys)
     return snapshot, rows_of(table, snapshot)["holdout"], table
-
-
-def _flat(values: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(cast("dict[str, Any]", value), f"{below}{name}.")
-        else:
-            yield f"{below}{name}", value

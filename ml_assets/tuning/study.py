@@ -107,9 +107,8 @@ class Study:
         known = self._study.user_attrs
         if _DIFFERS not in known:
             before = _newest_before(storage, name, facts.model)
-            self._study.set_user_attr(
-                _PRIOR, (prior or Prior()).to_document()
-            )  # fixed: the newest result changes
+            # Fixed now: the newest result changes.
+            self._study.set_user_attr(_PRIOR, (prior or Prior()).to_document())
             self._study.set_user_attr(_DIFFERS, "" if before is None else _differs(storage, before, facts))
         for key, value in {**asdict(facts), "metric": METRIC, "trials": self.most}.items():
             if known.get(key) != value:
@@ -171,7 +170,7 @@ class Study:
         A process that continues the trial reads its epochs again. So the first loss of an epoch and the first decision
         after it count, and no epoch before a pause stops it again.
         """
-        at = self._storage.get_trial_id_from_study_id_trial_number(self._id, trial.in_storage)
+        at = self._record_of(trial)
         known = self._storage.get_trial(at)
         if epoch not in known.intermediate_values:
             self._storage.set_trial_intermediate_value(at, epoch, validation_loss)
@@ -199,7 +198,7 @@ class Study:
         known = self._study.trials[trial.in_storage]
         if known.state != TrialState.RUNNING:
             return
-        at = self._storage.get_trial_id_from_study_id_trial_number(self._id, trial.in_storage)
+        at = self._record_of(trial)
         self._storage.set_trial_user_attr(at, _OUTCOME, json.dumps(asdict(outcome)))
         if outcome.state == "finished":
             self._study.tell(trial.in_storage, outcome.validation_loss, skip_if_finished=True)
@@ -259,7 +258,7 @@ class Study:
 
     def importances(self) -> dict[str, float]:
         """Return parameter → its share of the importance for a low loss, largest first; empty for few trials."""
-        drawn = {one.user_attrs[_NUMBER]: one for one in self._trials() if _NUMBER in one.user_attrs}
+        drawn = self._newest()
         return importances(
             [
                 MeasuredTrial(
@@ -271,6 +270,10 @@ class Study:
                 if one.validation_loss is not None
             ]
         )
+
+    def _record_of(self, trial: BegunTrial) -> int:
+        """Return the id of a trial's record in the storage."""
+        return self._storage.get_trial_id_from_study_id_trial_number(self._id, trial.in_storage)
 
     def _trials(self) -> "list[FrozenTrial]":
         return self._study.get_trials(deepcopy=False)

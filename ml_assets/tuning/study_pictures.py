@@ -11,8 +11,10 @@ from ml_assets.reports.numbers import number
 from ml_assets.tuning.spec import Choices, FloatRange, IntRange, Scalar, SpaceSection
 from ml_assets.tuning.study_result import StudyResult, TrialOutcome
 
-CHOSEN, FINISHED, PAUSED, FAILED = "#1d5fa6", "#7f93a8", "#d9822b", "#b4483e"
-"""Colours of the ends of trials."""
+CHOSEN = "#1d5fa6"
+"""Colour of the chosen trial."""
+_LOOKS = {"finished": ("#7f93a8", "o"), "paused": ("#d9822b", "d"), "failed": ("#b4483e", "x")}
+"""End of a trial → its colour and marker."""
 MOST_AXES = 8
 """Parameters that a picture shows: the most important ones."""
 _WIDE = (8.6, 3.0)
@@ -93,8 +95,7 @@ def _legend(axes: Axes) -> None:
 
 def _history(axes: Axes, result: StudyResult) -> None:
     top = _frame(axes, _span(_losses(result)))
-    looks = (("finished", FINISHED, "o"), ("paused", PAUSED, "d"), ("failed", FAILED, "x"))
-    for state, colour, marker in looks:
+    for state, (colour, marker) in _LOOKS.items():
         at = [(one.number, _clipped(one.validation_loss, top)) for one in result.trials if one.state == state]
         if at:
             axes.scatter(*zip(*at, strict=True), color=colour, marker=marker, s=22, label=state, zorder=3)
@@ -126,26 +127,20 @@ def _curves(axes: Axes, result: StudyResult) -> None:
     for one in sorted(result.trials, key=lambda one: (one.number == chosen, one.state == "finished")):
         if not one.curve:
             continue
-        colour = {"finished": FINISHED, "paused": PAUSED, "failed": FAILED}[one.state]
-        name = "chosen" if one.number == chosen else one.state
+        colour, marker = _LOOKS[one.state]
+        is_chosen = one.number == chosen
+        colour, name = (CHOSEN, "chosen") if is_chosen else (colour, one.state)
         epochs = [epoch for epoch, _ in one.curve]
         losses = [loss for _, loss in one.curve]
         axes.plot(
             epochs,
             losses,
-            color=CHOSEN if name == "chosen" else colour,
-            linewidth=2.0 if name == "chosen" else 0.9,
-            alpha=1.0 if name == "chosen" else 0.75,
+            color=colour,
+            linewidth=2.0 if is_chosen else 0.9,
+            alpha=1.0 if is_chosen else 0.75,
             label=None if name in named else name,
         )
-        marker = {"finished": "o", "paused": "d", "failed": "x"}[one.state]
-        axes.plot(
-            epochs[-1],
-            _clipped(losses[-1], top),
-            marker=marker,
-            markersize=4,
-            color=CHOSEN if name == "chosen" else colour,
-        )
+        axes.plot(epochs[-1], _clipped(losses[-1], top), marker=marker, markersize=4, color=colour)
         named.add(name)
     axes.set_title("Learning curves")
     axes.set_xlabel("epoch")
