@@ -13,7 +13,7 @@ from ml_assets.cli.project import Project, say
 MODEL = "flight_delay"
 PARTITION = "2013-12-31"
 FIRST, LAST = "2013-01-01", "2013-12-31"
-REFERENCE = ("datasets/airlines", "datasets/airports", "datasets/planes")
+UNPARTITIONED = ("datasets/airlines", "datasets/airports", "datasets/planes")
 DATED = ("datasets/flights", "datasets/weather", "features/flight_departures")
 STEPS = ("validate_inputs", "snapshot", "train", "evaluate", "register")
 
@@ -62,11 +62,11 @@ def command(as_json: bool) -> None:
         )
         return finished
 
-    fresh = [table for table in REFERENCE if not _is_finished(project, table)]
+    fresh = [table for table in UNPARTITIONED if not _is_finished(project, table)]
     if fresh:
-        run("reference tables", [dg.AssetKey(table.split("/")) for table in fresh])
+        run("tables without dates", [dg.AssetKey(table.split("/")) for table in fresh])
     else:
-        _say_reused(console, record, "reference tables")
+        _say_reused(console, record, "tables without dates")
     for table in DATED:
         if _is_finished(project, table):
             _say_reused(console, record, table)

@@ -57,19 +57,19 @@ def estimate(form: BlockForm, counts: Matrix, blocks: int) -> Estimate:
 
 
 def paired(
-    challenger: Estimate, reference: Estimate, *, higher_is_better: bool, relative: bool = False
+    challenger: Estimate, comparator: Estimate, *, higher_is_better: bool, relative: bool = False
 ) -> Estimate:
-    """Return the challenger's improvement over the reference for each redraw; positive if the challenger is better.
+    """Return the challenger's improvement over the comparator for each redraw; positive if the challenger is better.
 
-    `relative`: as a share of the reference's value (0.005 is half a percent).
+    `relative`: as a share of the comparator's value (0.005 is half a percent).
     """
     sign = 1.0 if higher_is_better else -1.0
-    value = sign * (challenger.value - reference.value)
+    value = sign * (challenger.value - comparator.value)
     with np.errstate(invalid="ignore"):  # two infinite losses have no difference
-        draws = sign * (challenger.draws - reference.draws)
+        draws = sign * (challenger.draws - comparator.draws)
         if relative:
-            draws = draws / np.where(reference.draws != 0, np.abs(reference.draws), np.nan)
-            value = value / abs(reference.value) if reference.value else math.nan
+            draws = draws / np.where(comparator.draws != 0, np.abs(comparator.draws), np.nan)
+            value = value / abs(comparator.value) if comparator.value else math.nan
     return Estimate(value, draws, challenger.blocks)
 
 

@@ -11,7 +11,7 @@ from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.evaluation_document import Evaluation, ModelFacts, Part, Report, RuleResult
 from ml_assets.evaluation.metrics import MetricFacts
 from ml_assets.evaluation.pictures import caption, pictures
-from ml_assets.evaluation.report_sentences import left_out, plain_findings, reference_of, survived
+from ml_assets.evaluation.report_sentences import comparator_of, left_out, plain_findings, survived
 from ml_assets.objective_facts import facts_of
 from ml_assets.reports.numbers import count
 from ml_assets.reports.written_page import Block, Bullets, Chapter, Drawing, Grid, Paragraph, WrittenPage
@@ -157,7 +157,7 @@ def _slices(evaluation: Evaluation) -> Iterator[Chapter]:
     measured = [part for part in evaluation.slices if part.metrics]
     if not measured:
         return
-    against = reference_of(evaluation)
+    against = comparator_of(evaluation)
     ranked = sorted(measured, key=lambda part: _badness(part, metric))[:WEAKEST]
     rows = tuple(
         (
@@ -182,7 +182,7 @@ def _badness(part: Part, metric: MetricFacts) -> float:
 
 def _limits(report: Report, release: Release | None) -> Iterator[str]:
     """Yield declared limits, then those that the evaluation measured."""
-    evaluation, against = report.evaluation, reference_of(report.evaluation)
+    evaluation, against = report.evaluation, comparator_of(report.evaluation)
     yield from report.model.card.limits
     if release is not None:
         yield from release.objections

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.card_spec import CardSection
 from ml_assets.evaluation.metrics import MetricFacts, metrics_of
-from ml_assets.evaluation.spec import OwnMetricSection, Reference
+from ml_assets.evaluation.spec import Comparator, OwnMetricSection
 from ml_assets.objective_facts import ObjectiveName
 from resources.job.recoveries import Recovery
 
@@ -31,7 +31,7 @@ class RuleResult(Document):
     metric: str
     slice: str | None
     """`carrier=AA`; None for the whole holdout."""
-    compared_with: Reference | None
+    compared_with: Comparator | None
     """None for a value threshold."""
     status: RuleStatus
     asks: str
@@ -42,7 +42,7 @@ class RuleResult(Document):
     limit: float
     """Value threshold, or the margin that the improvement must exceed."""
     relative: bool
-    """True if improvement and margin are shares of the reference's value."""
+    """True if improvement and margin are shares of the comparator's value."""
     explanation: str
     would_pass: str | None
     """Condition under which the rule would pass; None if it passed or does not apply."""
@@ -73,8 +73,8 @@ class Part(Document):
     """Mean prediction; empty if the label has classes."""
     metrics: dict[Role, dict[str, Interval]]
     """Empty if the slice is too small to measure."""
-    improvements: dict[Reference, dict[str, Interval]]
-    """Improvement of the challenger over the reference, for every metric; positive if the challenger is better."""
+    improvements: dict[Comparator, dict[str, Interval]]
+    """Improvement of the challenger over the comparator, for every metric; positive if the challenger is better."""
 
 
 class CalibrationBin(Document):

@@ -27,7 +27,7 @@ from ml_assets.evaluation.evaluation_document import (
 )
 from ml_assets.evaluation.metrics import MetricFacts
 from ml_assets.evaluation.slices import SliceKey
-from ml_assets.evaluation.spec import EVERY, EvaluationSpec, Gate, Reference
+from ml_assets.evaluation.spec import EVERY, Comparator, EvaluationSpec, Gate
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _check_value(gate: Gate, metric: MetricFacts, cell: Cell, spec: EvaluationSp
 
 
 def _check_change(
-    gate: Gate, reference: Reference, metric: MetricFacts, cells: Sequence[Cell], spec: EvaluationSpec
+    gate: Gate, comparator: Comparator, metric: MetricFacts, cells: Sequence[Cell], spec: EvaluationSpec
 ) -> list[RuleResult]:
     if not cells:
         return []
@@ -155,7 +155,7 @@ def _check_change(
     improvements = [
         paired(
             cell.estimates["challenger", metric.name],
-            cell.estimates[reference, metric.name],
+            cell.estimates[comparator, metric.name],
             higher_is_better=better,
             relative=gate.required_margin.relative,
         )
@@ -172,7 +172,7 @@ def _check_change(
     return [
         _infinitely_worse(gate, metric, cell, measured)
         if one.value == -math.inf
-        else _check_improvement(gate, reference, metric, cell, measured, spec, len(kept))
+        else _check_improvement(gate, comparator, metric, cell, measured, spec, len(kept))
         for cell, one, measured in zip(cells, improvements, intervals, strict=True)
     ]
 
@@ -184,7 +184,7 @@ def _infinitely_worse(gate: Gate, metric: MetricFacts, cell: Cell, measured: Int
 
 def _check_improvement(
     gate: Gate,
-    reference: Reference,
+    comparator: Comparator,
     metric: MetricFacts,
     cell: Cell,
     measured: Interval,
@@ -197,7 +197,7 @@ def _check_improvement(
         reason += _flaw(cell, spec) or "the metric is not defined on these rows, or on too many redraws"
         return _undefined(gate, cell, reason, measured, _TELLING)
     explanation, would = sentences.change_rule(
-        metric, reference, measured, margin, cell.blocks, where=where, joint=joint
+        metric, comparator, measured, margin, cell.blocks, where=where, joint=joint
     )
     if measured.high < margin.amount:
         return _result(gate, cell, "failed", explanation, measured=measured, would_pass=would)

@@ -19,7 +19,7 @@ from ml_assets.evaluation.legal_predictions import in_range, prediction_fault
 from ml_assets.evaluation.metrics import Vector, metrics_of
 from ml_assets.evaluation.own_metrics import Groups, OwnMetric
 from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
-from ml_assets.evaluation.spec import EvaluationSpec, Reference
+from ml_assets.evaluation.spec import Comparator, EvaluationSpec
 from ml_assets.objective_facts import Labels, ObjectiveName, facts_of
 
 _LEGAL_LABELS: dict[Labels, tuple[Callable[[Vector, int], bool], str]] = {
@@ -30,7 +30,7 @@ _LEGAL_LABELS: dict[Labels, tuple[Callable[[Vector, int], bool], str]] = {
 }
 """Labels of an objective → function of labels and number of classes that returns True for legal ones, and words."""
 _ROLES: tuple[Role, ...] = ("challenger", "champion", "baseline", "reference")
-_REFERENCES: tuple[Reference, ...] = ("champion", "baseline", "reference")
+_COMPARATORS: tuple[Comparator, ...] = ("champion", "baseline", "reference")
 
 
 def evaluate(
@@ -215,18 +215,18 @@ def _part(cell: Cell, rows: Rows, y: Vector, scores: Mapping[Role, Vector], spec
             for role in roles
         },
         improvements={
-            reference: {
+            comparator: {
                 metric.name: interval(
                     paired(
                         cell.estimates["challenger", metric.name],
-                        cell.estimates[reference, metric.name],
+                        cell.estimates[comparator, metric.name],
                         higher_is_better=metric.higher_is_better,
                     ),
                     spec.confidence,
                 )
                 for metric in metrics
             }
-            for reference in _REFERENCES
-            if reference in roles
+            for comparator in _COMPARATORS
+            if comparator in roles
         },
     )

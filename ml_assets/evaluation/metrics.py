@@ -39,9 +39,9 @@ class MetricFacts:
     highest: float = math.inf
     """Range of the metric; intervals are cut to it."""
 
-    def improvement(self, challenger: float, reference: float) -> float:
+    def improvement(self, challenger: float, comparator: float) -> float:
         """Return the challenger's improvement in the metric's unit; negative if it is worse."""
-        return challenger - reference if self.higher_is_better else reference - challenger
+        return challenger - comparator if self.higher_is_better else comparator - challenger
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from ml_assets.evaluation.evaluation_document import ClassFigures, Evaluation, P
 from ml_assets.evaluation.gates import distance_to_limit
 from ml_assets.evaluation.metrics import MetricFacts
 from ml_assets.evaluation.pictures import COLOURS, caption, pictures
-from ml_assets.evaluation.report_sentences import left_out, plain_findings, reference_of, survived
-from ml_assets.evaluation.spec import Reference
+from ml_assets.evaluation.report_sentences import comparator_of, left_out, plain_findings, survived
+from ml_assets.evaluation.spec import Comparator
 from ml_assets.objective_facts import facts_of
 from ml_assets.reports.drawing import as_markdown
 from ml_assets.reports.page import rendered
@@ -107,7 +107,7 @@ def render(report: Report) -> str:
     evaluation = report.evaluation
     drawn = pictures(evaluation, report.loss, form="svg")
     metric = evaluation.measured[0]
-    against = reference_of(evaluation)
+    against = comparator_of(evaluation)
     cuts = list(dict.fromkeys(part.slice for part in evaluation.slices))
     return rendered(
         "ml_assets.evaluation",
@@ -201,7 +201,7 @@ def _rule_row(alike: Sequence[RuleResult]) -> RuleRow:
 
 
 def _slice_rows(
-    evaluation: Evaluation, cut: str | None, metric: MetricFacts, against: Reference
+    evaluation: Evaluation, cut: str | None, metric: MetricFacts, against: Comparator
 ) -> tuple[list[SliceRow], list[Part], int]:
     """Return the measured slices of one cut (largest first; months in order), the small slices, the number left out."""
     parts = [part for part in evaluation.slices if part.slice == cut]
@@ -229,7 +229,7 @@ def _scale(evaluation: Evaluation, metric: MetricFacts) -> Scale:
     return _span([part.metrics["challenger"][metric.name] for part in parts if part.metrics])
 
 
-def _improvement_scale(evaluation: Evaluation, metric: MetricFacts, against: Reference) -> Scale:
+def _improvement_scale(evaluation: Evaluation, metric: MetricFacts, against: Comparator) -> Scale:
     parts = (evaluation.overall, *evaluation.slices)
     found = [part.improvements[against][metric.name] for part in parts if part.metrics]
     return _span([*found, Interval(0.0, 0.0, 0.0)])

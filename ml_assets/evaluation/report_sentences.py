@@ -4,22 +4,22 @@ from collections.abc import Sequence
 
 from ml_assets.evaluation import sentences
 from ml_assets.evaluation.evaluation_document import Evaluation, Report
-from ml_assets.evaluation.spec import Reference
+from ml_assets.evaluation.spec import Comparator
 from ml_assets.reports.numbers import count, number
 
 
-def reference_of(evaluation: Evaluation) -> Reference:
-    """Return the challenger's main reference: the champion if it was measured here, otherwise the baseline."""
+def comparator_of(evaluation: Evaluation) -> Comparator:
+    """Return the challenger's main comparator: the champion if it was measured here, otherwise the baseline."""
     return "champion" if "champion" in evaluation.overall.improvements else "baseline"
 
 
 def plain_findings(evaluation: Evaluation) -> list[str]:
-    """Return one sentence per reference with the result of the comparison, for someone who reads nothing else."""
+    """Return one sentence per comparator with the result of the comparison, for someone who reads nothing else."""
     found: list[str] = []
     if evaluation.champion_cannot_score:
         found.append(f"The challenger is not compared with the champion: {evaluation.champion_cannot_score}.")
-    for reference, improvements in evaluation.overall.improvements.items():
-        if reference == "champion" and evaluation.champion_seen:
+    for comparator, improvements in evaluation.overall.improvements.items():
+        if comparator == "champion" and evaluation.champion_seen:
             continue  # not a fair comparison; the decision explains why
         better: list[str] = []
         worse: list[str] = []
@@ -34,10 +34,10 @@ def plain_findings(evaluation: Evaluation) -> list[str]:
             for how, which in (("better", better), ("worse", worse), ("not distinguishable", level))
             if which
         ]
-        if reference == "reference" and worse and not better:
+        if comparator == "reference" and worse and not better:
             found.append(_reference_is_better(evaluation))
         elif parts:
-            found.append(f"Against {sentences.THE[reference]} the challenger is {'; '.join(parts)}.")
+            found.append(f"Against {sentences.THE[comparator]} the challenger is {'; '.join(parts)}.")
     return found
 
 

@@ -4,10 +4,10 @@ import math
 
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.metrics import Metric, MetricFacts
-from ml_assets.evaluation.spec import Gate, Margin, Reference
+from ml_assets.evaluation.spec import Comparator, Gate, Margin
 from ml_assets.reports.numbers import decimals, number, share
 
-THE: dict[Reference, str] = {
+THE: dict[Comparator, str] = {
     "champion": "the champion",
     "baseline": "the naive baseline",
     "reference": "the reference model",
@@ -76,7 +76,7 @@ def infinite(metric: MetricFacts, asked: str, *, where: str) -> tuple[str, str]:
 
 def change_rule(
     metric: MetricFacts,
-    reference: Reference,
+    comparator: Comparator,
     measured: Interval,
     margin: Margin,
     blocks: int,
@@ -92,7 +92,7 @@ def change_rule(
     low, high, value = measured.low or 0.0, measured.high or 0.0, measured.value or 0.0
     asked = write(margin.amount, signed=True) if margin.amount else "zero"
     together = f" (intervals of {joint} slices hold jointly)" if joint > 1 else ""
-    lead = f"improvement of {metric.label}{where} over {THE[reference]} is {gain(measured, margin.relative)}{together}"
+    lead = f"improvement of {metric.label}{where} over {THE[comparator]} is {gain(measured, margin.relative)}{together}"
     if low > margin.amount:
         explanation = f"{lead}; the whole interval is above {asked}"
     elif high < margin.amount:

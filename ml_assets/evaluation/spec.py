@@ -11,7 +11,7 @@ from ml_assets.evaluation.metrics import MetricFacts, find_metric, metrics_of
 from ml_assets.objective_facts import NAMES, ObjectiveName, facts_of
 from ml_assets.sections import Section, Seed
 
-Reference = Literal["champion", "baseline", "reference"]
+Comparator = Literal["champion", "baseline", "reference"]
 """Model to compare a challenger with: the version in production, the naive model, or a regression on the same
 columns."""
 SliceValue = str | bool | int | float | date
@@ -35,7 +35,7 @@ class SliceBy(Section):
 
 @dataclass(frozen=True)
 class Margin:
-    """Margin that an improvement has to clear, in the metric's unit, or as a share of the reference's value."""
+    """Margin that an improvement has to clear, in the metric's unit, or as a share of the other model's value."""
 
     amount: float
     relative: bool = False
@@ -59,10 +59,10 @@ class Gate(Section):
     """Value that the metric must reach."""
     at_most: float | None = None
     """Value that the metric must not exceed."""
-    better_than: Reference | None = None
+    better_than: Comparator | None = None
     """Model that the challenger must beat."""
     margin: float | str = 0.0
-    """Margin of `better_than`: a number in the metric's unit, or "0.5%" of the reference's value. Positive
+    """Margin of `better_than`: a number in the metric's unit, or "0.5%" of the other model's value. Positive
     always means better, also for losses. A negative margin allows a model that is worse by up to this amount."""
     slice: dict[str, SliceValue] | None = None
     """`{origin: JFK}` applies to one slice, `{origin: "*"}` to each, with intervals that hold jointly. The value is one
@@ -75,7 +75,7 @@ class Gate(Section):
     """`pass` turns a change threshold into a guard rail: it fails only if the interval shows harm."""
     on_undefined: Literal["undecided", "pass"] = "undecided"
     """Outcome if the rows cannot decide at all: fewer than `min_blocks` blocks, one label in all rows, a metric that
-    is not defined, or a margin in percent of a reference that is 0. A rule that fails there still fails."""
+    is not defined, or a margin in percent of another model's value that is 0. A rule that fails there still fails."""
 
     @field_validator("margin")
     @classmethod

@@ -90,10 +90,10 @@ def _initial_model(spec: PipelineSpec, platform: Platform) -> "InitialModel | No
     from ml_assets.release.initial_version import initial_model
     from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
 
-    reference = spec.model.init_from
-    if reference is None:
+    wanted = spec.model.init_from
+    if wanted is None:
         return None
-    return initial_model(reference, releases_of(platform), registry_of(platform), bundles_of(platform))
+    return initial_model(wanted, releases_of(platform), registry_of(platform), bundles_of(platform))
 
 
 def _as_value(initial: "InitialModel") -> InitialVersion:

@@ -187,12 +187,12 @@ class _DescribedByParts:
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        reference = handler(core_schema)
-        keys = handler.resolve_ref_schema(reference)["properties"]
+        pointer = handler(core_schema)
+        keys = handler.resolve_ref_schema(pointer)["properties"]
         for part in TrainingSettings.__bases__:
             for key, described in TypeAdapter(part).json_schema()["properties"].items():
                 keys[key]["description"] = described["description"]
-        return reference
+        return pointer
 
 
 _SETTINGS: TypeAdapter[TrainingSettings] = TypeAdapter(TrainingSettings)

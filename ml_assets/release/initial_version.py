@@ -81,12 +81,12 @@ class InitialModel:
             )
 
 
-def initial_model(reference: str, releases: Releases, registry: Registry, store: BundleStore) -> InitialModel:
-    """Return the version that `reference` names now.
+def initial_model(wanted: str, releases: Releases, registry: Registry, store: BundleStore) -> InitialModel:
+    """Return the version that `wanted` names now.
 
     Raises `InitialModelRefused`, `VersionMissing`, `BundleMissing`, `BundleDamaged`.
     """
-    version = _version_of(reference, releases, registry, store)
+    version = _version_of(wanted, releases, registry, store)
     return replace(version, evaluation=newest_fit(version, releases).evaluation_digest)
 
 
@@ -124,10 +124,10 @@ def newest_fit(version: InitialModel, releases: Releases) -> EvaluationRow:
     return newest
 
 
-def _version_of(reference: str, releases: Releases, registry: Registry, store: BundleStore) -> InitialModel:
-    model, at, alias = reference.partition("@")
+def _version_of(wanted: str, releases: Releases, registry: Registry, store: BundleStore) -> InitialModel:
+    model, at, alias = wanted.partition("@")
     if not at:
-        model, _, number = reference.partition("/")
+        model, _, number = wanted.partition("/")
     elif alias == PRODUCTION:
         promotion = releases.in_production(model)
         if promotion is not None:
