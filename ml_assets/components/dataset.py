@@ -53,7 +53,7 @@ def read_partition(read: Callable[..., pl.DataFrame], cadence: Cadence, key: str
     except FeatureFunctionError as error:
         failure = SourceFailed(str(error))
         failure.__cause__ = error.__cause__
-    except Exception as error:  # unreachable, but perhaps not at the next attempt
+    except Exception as error:  # unreachable, but perhaps not at the next try
         failure = SourceFailed(f"{place_of(read, error)}: the source raised {type(error).__name__}: {error}")
         failure.__cause__ = error
     return Incoming(key=key, data=failure)

@@ -26,7 +26,7 @@ TRANSIENT = (
     ConnectionError,
     TimeoutError,
 )
-"""Errors that may be gone at the next attempt. Dagster's retry policy covers only these."""
+"""Errors that may be gone at the next try. Dagster's retry policy covers only these."""
 
 RETRY_TRANSIENT = dg.RetryPolicy(
     max_retries=2, delay=2, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
@@ -34,7 +34,7 @@ RETRY_TRANSIENT = dg.RetryPolicy(
 """Retry policy of every step. Final failures have `allow_retries=False`, so Dagster does not repeat the step."""
 
 OUT_OF_REACH = (*TRANSIENT, OSError)
-"""Errors of a source that may work at the next attempt. Errors of HTTP clients and files are `OSError`s."""
+"""Errors of a source that may work at the next try. Errors of HTTP clients and files are `OSError`s."""
 
 MISSING = "ml_assets/missing"
 """Metadata of a refusal: JSON, table id → missing partition keys."""

@@ -78,7 +78,7 @@ def _complete_keys(cadence: Cadence, day: date) -> list[str]:
 
 
 def _lacking(platform: Platform, tables: DeclaredTables, table: str, keys: Sequence[str]) -> set[str]:
-    """Return the keys that another attempt may fix: missing, rejected or unusable."""
+    """Return the keys that another run may fix: missing, rejected or unusable."""
     reader = TableReader.at(platform.lake, "main")
     validation = validate_window(reader, platform.ledger, tables, table, keys)
     rejected = {key for key in keys if f"{table} {key}" in validation.rejected}

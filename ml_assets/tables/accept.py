@@ -13,22 +13,22 @@ class EvidenceGone(Exception):
 
 
 class _Overtaken(Exception):
-    """Another attempt or another acceptance came first."""
+    """Another verdict or another acceptance came first."""
 
 
 def accept_partition(
     store: VersionedStore, ledger: Ledger, table: str, key: str, author: str, reason: str
 ) -> Acceptance:
-    """Merge the newest attempt at a partition, a rejected one, into main unchanged.
+    """Merge the content that the newest verdict on a partition rejected into main, unchanged.
 
     Look-up, merge and record happen within one turn of the table, so no publish comes in between. A repeated call
-    changes nothing more, even after a kill in the middle. Raises `NothingToAccept` if the newest attempt was not
-    rejected, if another attempt came meanwhile (an acceptance covers one attempt), or if `reason` is empty. Raises
+    changes nothing more, even after a kill in the middle. Raises `NothingToAccept` if the newest verdict is not
+    a rejection, if another verdict came meanwhile (an acceptance covers one verdict), or if `reason` is empty. Raises
     `EvidenceGone` if the rejected content was not kept.
     """
     row = ledger.newest_verdicts(table, [key]).get(key)
     if row is None or not row.blocks or not reason.strip():
-        return ledger.accept(table, key, row.attempt if row else 0, author, reason)
+        return ledger.accept(table, key, row.number if row else 0, author, reason)
     metadata = {
         "table": table,
         "keys": key,
@@ -50,13 +50,13 @@ def accept_partition(
 
     def record() -> None:
         # After the merge, because the ledger must not record an acceptance of content that main lacks.
-        accepted.append(ledger.accept(table, key, row.attempt, author, reason))
+        accepted.append(ledger.accept(table, key, row.number, author, reason))
 
     try:
         partition = _evidence(store, table, key, row.branch, row.content_digest)
         land(store, ledger, table, [partition], row.run_id, facts, begin=begin, record=record)
     except _Overtaken:
-        return ledger.accept(table, key, row.attempt, author, reason)
+        return ledger.accept(table, key, row.number, author, reason)
     return accepted[0]
 
 

@@ -5,7 +5,7 @@ of a training, `ml-assets plan` and the demo call it. The failed-upstream sensor
 
 A partition is in one of five states:
 
-    rejected  its newest attempt was rejected, and no person accepted it
+    rejected  its newest verdict is a rejection, and no person accepted it
     unusable  main holds rows that no passing verdict covers, or that cannot be read with the others
     missing   main does not hold it as a partition of the declared cadence, or it is before the table's start or
               after its end
@@ -138,7 +138,7 @@ def contents_behind(reader: TableReader, table: str, keys: Sequence[str]) -> Con
 def rejections_of(ledger: Ledger, contents: Contents) -> dict[str, str]:
     """Return `table key` → reason for each content that is rejected now.
 
-    A content counts as rejected if the newest attempt at its partition, or the newest verdict on exactly these rows,
+    A content counts as rejected if the newest verdict on its partition, or the newest verdict on exactly these rows,
     is a rejection. Callers ask this when they continue with a window that the guard checked earlier. Newer rows that
     passed are no reason.
     """

@@ -1,7 +1,7 @@
 """Landing of partitions: write them to a branch and merge it into `main`. The callers decide if they may land.
 
 Main and the ledger change together within the table's turn (`Ledger.turn`). Two processes may land in any order: main
-always holds the content of the newest attempt in the ledger.
+always holds the content of the newest verdict in the ledger.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from resources.lake.threads import side_by_side
 from resources.ledger import Ledger
 
 MAIN = "main"
-ATTEMPTS = 8
+TRIES = 8
 """Merges to try before raising the error. After each lost race, the next try starts from the new head."""
 
 
@@ -68,11 +68,11 @@ def land(
     Partitions whose content main already holds are left out. If none is left, main does not change. `facts` is called
     with the keys that change. The table's turn covers `begin` (which may raise to end the landing), the merge and
     `record`. Objects are uploaded before the turn. If another process changed these partitions meanwhile, they are
-    uploaded again within the turn, so the later merge wins. Raises `MergeConflict` or `LakeBusy` after `ATTEMPTS`
+    uploaded again within the turn, so the later merge wins. Raises `MergeConflict` or `LakeBusy` after `TRIES`
     lost races, which only writers that take no turns can cause.
     """
 
-    def attempt(*, alone: bool) -> Landed | None:
+    def try_once(*, alone: bool) -> Landed | None:
         with contextlib.ExitStack() as stack:
             if alone:
                 stack.enter_context(ledger.turn(table))
@@ -88,11 +88,11 @@ def land(
             record()
             return Landed(commit_id, base)
 
-    for number in range(1, ATTEMPTS + 1):
+    for number in range(1, TRIES + 1):
         try:
-            landed = attempt(alone=number > 1)
+            landed = try_once(alone=number > 1)
         except (MergeConflict, LakeBusy):
-            if number == ATTEMPTS:
+            if number == TRIES:
                 raise
             landed = None
         if landed is not None:
@@ -146,7 +146,7 @@ def _has_changed(store: VersionedStore, base: TableReader, partitions: Sequence[
 
 
 def new_branch(store: VersionedStore, base: TableReader, first: StoredPartition, run_id: str) -> str:
-    """Create an audit branch from `base` for this attempt alone; return its name."""
+    """Create an audit branch from `base` for this try alone; return its name."""
     name = layout.audit_branch(first.table, first.key, run_id)
     store.create_branch(name, base.commit_id)
     return name

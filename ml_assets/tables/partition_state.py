@@ -137,9 +137,9 @@ def _own_state(
     elif row is None:
         why = "the ledger has no verdict on it"
     elif row.blocks:
-        why = f"its newest attempt was rejected by rules that changed since: {findings_of(row)}"
+        why = f"its newest verdict is a rejection by rules that changed since: {findings_of(row)}"
     elif row.content_digest != digest:
-        why = f"main does not hold the rows of its newest attempt, {row.attempt}"
+        why = f"main does not hold the rows of its newest verdict, {row.number}"
     if why:
         return PartitionState("unusable", f"is unusable: {why}; materialize it again", can_be_mended=True)
     return PartitionState("current")
@@ -257,4 +257,4 @@ def findings_of(row: VerdictRow) -> str:
     """Return one line with the findings of a rejection and the branch of its evidence."""
     findings = [f for f in Verdict.from_json(row.body_json).findings if f.blocks]
     what = "; ".join(f"{f.rule}{f' in {f.column}' if f.column else ''}: {f.measured}" for f in findings)
-    return f"{what} (evidence on {row.branch}, attempt {row.attempt})"
+    return f"{what} (evidence on {row.branch}, verdict {row.number})"

@@ -73,7 +73,7 @@ def publish(
 
     Reads `incoming` once, one partition at a time, and holds all frames until they are validated. Publishing content
     that main already holds changes nothing. If another run changed a partition meanwhile, the later merge wins. Raises
-    `LakeBusy` or `MergeConflict` after `ATTEMPTS` lost races, `KeyRefused` for a key that the table cannot have and
+    `LakeBusy` or `MergeConflict` after `TRIES` lost races, `KeyRefused` for a key that the table cannot have and
     `KeyTwice` for a repeated key. Bad data never raises.
     """
     partitions, failed = prepare_all(spec, incoming)
@@ -113,13 +113,13 @@ def validate(
 ) -> dict[str, Verdict]:
     """Return key → verdict on exactly this content: known verdicts, and new content validated as one joined frame.
 
-    `newest` is the ledger's newest attempt per key. A verdict that let content pass holds as long as content and rules
+    `newest` is the ledger's newest verdict per key. A verdict that let content pass holds as long as content and rules
     stay the same. A rejected partition is validated again, because the rule on its row count compares with a history
     that grows.
     """
     digests = {key: one.digest for key, one in partitions.items()}
     stored = ledger.find_verdicts(spec.table, digests, spec.rules_digest)
-    # An acceptance covers one attempt: it holds while that attempt is the newest.
+    # An acceptance covers one verdict: it holds while that verdict is the newest.
     known = {
         key: _verdict_of(row)
         for key, row in stored.items()
@@ -183,7 +183,7 @@ def _new_row(verdict: Verdict, run_id: str, branch: str) -> NewVerdict:
 
 
 def _says(row: VerdictRow | None, verdict: Verdict | NewVerdict) -> bool:
-    """True if a recorded attempt has the same content, rules and status as `verdict`."""
+    """True if a recorded verdict has the same content, rules and status as `verdict`."""
     return row is not None and (row.content_digest, row.contract_digest, row.status) == (
         verdict.content_digest,
         verdict.contract_digest,
@@ -192,7 +192,7 @@ def _says(row: VerdictRow | None, verdict: Verdict | NewVerdict) -> bool:
 
 
 class _Overtaken(Exception):
-    """A newer attempt came after the acceptance on which a verdict relies."""
+    """A newer verdict came after the acceptance on which a verdict relies."""
 
 
 def _land(
@@ -229,7 +229,7 @@ def _land(
 
 
 def _is_recorded(row: VerdictRow | None, new: NewVerdict) -> bool:
-    """True if the newest attempt has the same content and verdict and, if rejected, the same evidence branch."""
+    """True if the newest verdict has the same content and status and, if rejected, the same evidence branch."""
     return _says(row, new) and row is not None and (new.status != "rejected" or row.branch == new.branch)
 
 
@@ -243,7 +243,7 @@ def _keep_evidence(
 ) -> dict[str, str]:
     """Commit rejected partitions to a branch that is never merged; return key → its evidence branch.
 
-    If the newest attempt rejected equal content by the same rules, its branch is used again.
+    If the newest verdict rejected equal content by the same rules, its branch is used again.
     """
     existing = store.branches(layout.AUDIT) if bad else {}
     kept = {

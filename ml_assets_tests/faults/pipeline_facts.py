@@ -48,7 +48,7 @@ class PipelineFacts:
     merges: Mapping[tuple[str, str], int]
     """Table and partition → how often it was merged into main."""
     verdicts: Mapping[tuple[str, str], Sequence[tuple[str, str, int]]]
-    """Table and partition → content digest, status and rows of each attempt."""
+    """Table and partition → content digest, status and rows of each verdict."""
     branches: frozenset[str]
     """Branches of the lake, except those of audits: a killed run may leave one."""
     fingerprint: str
@@ -84,7 +84,7 @@ def facts_of(project: DemandProject) -> PipelineFacts:
         merges=_merges(project),
         verdicts={
             (table, week): [
-                (row.content_digest, row.status, row.rows) for row in platform.ledger.attempts(table, week)
+                (row.content_digest, row.status, row.rows) for row in platform.ledger.verdicts_on(table, week)
             ]
             for table, weeks in WEEKS.items()
             for week in weeks

@@ -17,7 +17,7 @@ NEW = NewVerdict(
     run_id="run",
     branch="audit",
 )
-"""An attempt at a partition, rejected."""
+"""A rejection of a partition."""
 
 
 EVALUATION = NewEvaluation(
@@ -87,7 +87,7 @@ def _verdicts_come_after(ledger: Ledger, decide: Callable[[Callable[[], None]], 
 
     Raises `AssertionError` where the verdict is recorded before `decide` has stored what it decided.
     """
-    before = len(ledger.attempts(NEW.table, NEW.key))
+    before = len(ledger.verdicts_on(NEW.table, NEW.key))
     threads: list[threading.Thread] = []
 
     def allow() -> None:
@@ -95,15 +95,15 @@ def _verdicts_come_after(ledger: Ledger, decide: Callable[[Callable[[], None]], 
         threads[0].start()
         threads[0].join(0.5)
         assert threads[0].is_alive()
-        assert len(ledger.attempts(NEW.table, NEW.key)) == before
+        assert len(ledger.verdicts_on(NEW.table, NEW.key)) == before
 
     decide(allow)
     threads[0].join(200)
-    assert len(ledger.attempts(NEW.table, NEW.key)) == before + 1
+    assert len(ledger.verdicts_on(NEW.table, NEW.key)) == before + 1
 
 
 def main(url: str, name: str, rounds: int) -> None:
-    """Append one attempt at each of three partitions per round, through a ledger opened anew."""
+    """Append one verdict on each of three partitions per round, through a ledger opened anew."""
     for number in range(rounds):
         Ledger(url).record_verdicts(
             [

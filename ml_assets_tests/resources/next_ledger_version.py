@@ -62,7 +62,7 @@ def assert_both_versions_keep_every_row(url: str, folder: Path) -> None:
     assert later.revision() == "r0001"
     assert _rows(later) == before
     assert_one_of_each(later)
-    assert [one.attempt for one in later.record_verdicts([NEW])] == [2]
+    assert [one.number for one in later.record_verdicts([NEW])] == [2]
 
 
 def assert_a_failed_upgrade_changes_nothing(url: str, folder: Path) -> None:
@@ -75,11 +75,11 @@ def assert_a_failed_upgrade_changes_nothing(url: str, folder: Path) -> None:
         Ledger(url).newest_verdicts(NEW.table)
     later = Ledger(url)
     assert later.revision() == "r0001"
-    assert len(later.attempts(NEW.table, NEW.key)) == 1
+    assert len(later.verdicts_on(NEW.table, NEW.key)) == 1
     with next_version(folder):
-        assert len(Ledger(url).attempts(NEW.table, NEW.key)) == 1
+        assert len(Ledger(url).verdicts_on(NEW.table, NEW.key)) == 1
 
 
 def _rows(ledger: Ledger) -> list[object]:
     log = ledger.models
-    return [*ledger.attempts(NEW.table, NEW.key), *log.evaluations("m"), *log.promotions("m")]
+    return [*ledger.verdicts_on(NEW.table, NEW.key), *log.evaluations("m"), *log.promotions("m")]

@@ -1,4 +1,4 @@
-"""Verdicts, acceptances and promotions stay; the newest attempt decides; writers at once lose nothing."""
+"""Verdicts, acceptances and promotions stay; the newest verdict decides; writers at once lose nothing."""
 
 import sqlite3
 import subprocess
@@ -59,19 +59,19 @@ def test_opening_touches_nothing_until_it_is_used(tmp_path: Path, url: str) -> N
 def test_newest_attempt_decides(ledger: Ledger) -> None:
     ledger.record_verdicts([new(), new("2013-01-02")])
     (row,) = ledger.record_verdicts([new(status="rejected", content_digest="c2", rows=3, branch="audit-1")])
-    assert (row.attempt, row.blocks) == (2, True)
+    assert (row.number, row.blocks) == (2, True)
     newest = ledger.newest_verdicts(TABLE, [DAY, "2013-01-02", "2013-01-03"])
     assert newest[DAY] == row
-    assert newest["2013-01-02"].attempt == 1
+    assert newest["2013-01-02"].number == 1
     assert newest.keys() == {DAY, "2013-01-02"}
     assert ledger.newest_verdicts(TABLE) == newest
     assert ledger.newest_verdicts("datasets/weather", [DAY]) == {}
-    assert [one.status for one in ledger.attempts(TABLE, DAY)] == ["passed", "rejected"]
+    assert [one.status for one in ledger.verdicts_on(TABLE, DAY)] == ["passed", "rejected"]
 
 
 def test_several_attempts_in_one_call_are_numbered_in_order(ledger: Ledger) -> None:
     rows = ledger.record_verdicts([new(), new("2013-01-02"), new(content_digest="c2")])
-    assert [(row.key, row.attempt) for row in rows] == [(DAY, 1), ("2013-01-02", 1), (DAY, 2)]
+    assert [(row.key, row.number) for row in rows] == [(DAY, 1), ("2013-01-02", 1), (DAY, 2)]
 
 
 def test_acceptance_holds_for_one_attempt_only(ledger: Ledger) -> None:
@@ -79,10 +79,10 @@ def test_acceptance_holds_for_one_attempt_only(ledger: Ledger) -> None:
     acceptance = ledger.accept(TABLE, DAY, 1, "ada", "a strike, the number is right")
     row = ledger.newest_verdicts(TABLE, [DAY])[DAY]
     assert (row.status, row.blocks, row.acceptance) == ("accepted", False, acceptance)
-    assert (acceptance.attempt, acceptance.content_digest) == (1, "c1")
+    assert (acceptance.number, acceptance.content_digest) == (1, "c1")
     ledger.record_verdicts([new(status="rejected", content_digest="c2")])
     assert ledger.newest_verdicts(TABLE, [DAY])[DAY].blocks
-    assert [one.status for one in ledger.attempts(TABLE, DAY)] == ["accepted", "rejected"]
+    assert [one.status for one in ledger.verdicts_on(TABLE, DAY)] == ["accepted", "rejected"]
 
 
 def test_accepting_twice_keeps_the_first_word(ledger: Ledger) -> None:
@@ -95,9 +95,9 @@ def test_only_a_rejected_partition_can_be_accepted_and_with_a_reason(ledger: Led
     with pytest.raises(NothingToAccept, match="materialize that partition first"):
         ledger.accept(TABLE, DAY, 1, "ada", "why not")
     ledger.record_verdicts([new()])
-    with pytest.raises(NothingToAccept, match=r"2013-01-01 is not rejected \(attempt 1: passed\)"):
+    with pytest.raises(NothingToAccept, match=r"2013-01-01 is not rejected \(verdict 1: passed\)"):
         ledger.accept(TABLE, DAY, 1, "ada", "why not")
-    with pytest.raises(NothingToAccept, match=r"is newer than attempt 0. Look at the errors"):
+    with pytest.raises(NothingToAccept, match=r"is newer than verdict 0. Look at the errors"):
         ledger.accept(TABLE, DAY, 0, "ada", "why not")
     with pytest.raises(NothingToAccept, match="needs a reason"):
         ledger.accept(TABLE, DAY, 1, "ada", "  ")
@@ -137,7 +137,7 @@ def test_a_year_of_partitions_is_looked_up_at_once(ledger: Ledger) -> None:
             start = time.perf_counter()
             found = look_up()
             seconds[way].append(time.perf_counter() - start)
-            assert [found[key].attempt for key in year] == [3] * 337
+            assert [found[key].number for key in year] == [3] * 337
     assert min(seconds["at once"]) < min(seconds["one by one"]) / 5
     assert (
         len(ledger.newest_verdicts(TABLE, keys))
@@ -217,7 +217,7 @@ def test_nothing_written_can_be_changed(tmp_path: Path, table: str, recursive: s
     ledger.accept(TABLE, DAY, 1, "ada", "fine")
     write_one_of_each(ledger)
     names = [column.name for column in ledger_tables.metadata.tables[table].columns if column.name != "id"]
-    others = {"attempt": "7", "semantic": "'7.0.0'", "bundle_digest": "'other'"}
+    others = {"number": "7", "semantic": "'7.0.0'", "bundle_digest": "'other'"}
     words = {
         "table": table,
         "columns": ", ".join(f'"{name}"' for name in names),
@@ -258,8 +258,8 @@ def test_writer_that_waits_too_long_is_told_so_while_readers_go_on(tmp_path: Pat
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerBusy, match="another program holds it"):
             ledger.record_verdicts([new()])
-        assert ledger.newest_verdicts(TABLE)[DAY].attempt == 1
-    assert ledger.record_verdicts([new()])[0].attempt == 2
+        assert ledger.newest_verdicts(TABLE)[DAY].number == 1
+    assert ledger.record_verdicts([new()])[0].number == 2
 
 
 def test_one_process_at_a_time_has_the_turn_of_a_table(
@@ -276,7 +276,7 @@ def test_one_process_at_a_time_has_the_turn_of_a_table(
         assert holder.stdout.readline() == b"mine\n"
         ledger = Ledger(url)
         with ledger.turn("datasets/other"):
-            assert ledger.record_verdicts([new()])[0].attempt == 1, "only turns wait"
+            assert ledger.record_verdicts([new()])[0].number == 1, "only turns wait"
         with monkeypatch.context() as patience:
             patience.setattr("resources.ledger.ledger.TURN_PATIENCE_SECONDS", 0.1)
             with (
@@ -303,11 +303,11 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path, url: str) -> 
     assert [writer.wait(timeout=100) for writer in writers] == [0, 0]
     ledger = Ledger(url)
     for key in (DAY, "2013-01-02"):
-        rows = ledger.attempts(TABLE, key)
-        assert [row.attempt for row in rows] == list(range(1, 2 * rounds + 1))
+        rows = ledger.verdicts_on(TABLE, key)
+        assert [row.number for row in rows] == list(range(1, 2 * rounds + 1))
         for name in names:
             assert [row.rows for row in rows if row.run_id == name] == list(range(rounds))
-    assert {len(ledger.attempts(TABLE, f"{name}-only")) for name in names} == {rounds}
+    assert {len(ledger.verdicts_on(TABLE, f"{name}-only")) for name in names} == {rounds}
 
 
 def test_processes_of_two_environments_never_share_a_ledger(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_ledger_agrees_with_its_definition(
     for rows, (key, status, accepts) in enumerate(steps, start=1):
         (row,) = ledger.record_verdicts([new(key, status=status, rows=rows, content_digest=str(rows))])
         if accepts and status == "rejected":
-            ledger.accept(TABLE, key, row.attempt, "ada", "fine")
+            ledger.accept(TABLE, key, row.number, "ada", "fine")
             status = "accepted"
         decided[key] = (rows, status)
         if status != "rejected":

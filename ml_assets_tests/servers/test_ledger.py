@@ -49,7 +49,7 @@ def test_what_was_written_is_found_by_another_process(url: str) -> None:
         "m", "1", "production", author="ada", reason="first", bundle_digest="b", evaluation_digest="e"
     )
     other = Ledger(url)
-    (row,) = other.attempts(NEW.table, NEW.key)
+    (row,) = other.verdicts_on(NEW.table, NEW.key)
     assert (row.status, row.acceptance) == ("accepted", acceptance)
     assert other.models.in_production("m") == promotion
     assert other.models.in_production("m", at=promotion.at) == promotion
@@ -57,15 +57,15 @@ def test_what_was_written_is_found_by_another_process(url: str) -> None:
 
 
 def test_processes_that_come_first_at_once_and_write_at_once_lose_nothing(url: str) -> None:
-    """Four find an empty database together; every attempt gets a number of its own."""
+    """Four find an empty database together; every verdict gets a number of its own."""
     names, rounds = ("one", "two", "three", "four"), 10
     program = [sys.executable, ledger_writer.__file__, url]
     writers = [subprocess.Popen([*program, name, str(rounds)]) for name in names]
     assert [writer.wait(timeout=120) for writer in writers] == [0] * 4
-    attempts = Ledger(url).attempts(NEW.table, NEW.key)
-    assert [one.attempt for one in attempts] == list(range(1, 4 * rounds + 1))
+    verdicts = Ledger(url).verdicts_on(NEW.table, NEW.key)
+    assert [one.number for one in verdicts] == list(range(1, 4 * rounds + 1))
     for name in names:
-        assert [one.rows for one in attempts if one.run_id == name] == list(range(rounds))
+        assert [one.rows for one in verdicts if one.run_id == name] == list(range(rounds))
 
 
 def test_processes_of_two_environments_never_share_a_ledger(servers: RunningServers, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_one_holds_the_turn_of_a_table_until_its_connection_breaks(
     ledger, other = Ledger(url), Ledger(url)
     monkeypatch.setattr("resources.ledger.ledger.TURN_PATIENCE_SECONDS", 0.2)
     with ledger.turn(NEW.table):
-        assert other.record_verdicts([NEW])[0].attempt == 1, "only turns wait"
+        assert other.record_verdicts([NEW])[0].number == 1, "only turns wait"
         with other.turn("datasets/other"):
             pass
         with pytest.raises(LedgerBusy, match="another process holds the lock on"), other.turn(NEW.table):
@@ -151,14 +151,14 @@ def test_server_that_comes_back_in_time_is_not_noticed(url: str, servers: Runnin
     ledger.record_verdicts([NEW])
     servers.kill("postgresql")
     written: list[int] = []
-    writing = threading.Thread(target=lambda: written.append(ledger.record_verdicts([NEW])[0].attempt))
+    writing = threading.Thread(target=lambda: written.append(ledger.record_verdicts([NEW])[0].number))
     writing.start()
     writing.join(1.0)
     assert writing.is_alive()  # it waits
     servers.restart("postgresql")
     writing.join(200)
     assert written == [2]
-    assert [one.attempt for one in ledger.attempts(NEW.table, NEW.key)] == [1, 2]
+    assert [one.number for one in ledger.verdicts_on(NEW.table, NEW.key)] == [1, 2]
 
 
 def test_server_that_stays_away_is_named_without_its_password(url: str, servers: RunningServers) -> None:
@@ -177,4 +177,4 @@ def test_wrong_password_and_missing_database_are_refused_at_once(url: str, serve
 
 
 def test_address_without_a_driver_finds_the_one_that_is_locked(url: str) -> None:
-    assert Ledger(url.replace("+psycopg2", "")).record_verdicts([NEW])[0].attempt == 1
+    assert Ledger(url.replace("+psycopg2", "")).record_verdicts([NEW])[0].number == 1

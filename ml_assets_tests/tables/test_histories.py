@@ -205,13 +205,13 @@ class Histories(RuleBasedStateMachine):
 
     @rule(table=TABLES, key=KEYS)
     def accept(self, table: str, key: str) -> None:
-        """A person accepts the newest attempt where it was rejected."""
-        attempt = self.newest.get((table, key))
-        if attempt is None or attempt.status != "rejected":
+        """A person accepts what the newest verdict rejected."""
+        verdict = self.newest.get((table, key))
+        if verdict is None or verdict.status != "rejected":
             return
         accept_partition(self.orders.store, self.orders.ledger, table, key, "ada", "it is real")
-        attempt.status = "accepted"
-        self.main[table, key] = attempt.evidence
+        verdict.status = "accepted"
+        self.main[table, key] = verdict.evidence
 
     @rule(table=TABLES)
     def change_the_contract(self, table: str) -> None:
@@ -273,14 +273,14 @@ class Histories(RuleBasedStateMachine):
 
     def _is_spoiled(self, table: str, key: str) -> bool:
         """Rejected, or rows that no passing verdict covers, at any depth."""
-        declared, attempt, record = (
+        declared, verdict, record = (
             self.declared[table],
             self.newest.get((table, key)),
             self._on_main(table, key),
         )
-        if attempt and attempt.status == "rejected" and (record or attempt.rules == declared.rules):
+        if verdict and verdict.status == "rejected" and (record or verdict.rules == declared.rules):
             return True
-        if record and (attempt is None or attempt.content != record.content):
+        if record and (verdict is None or verdict.content != record.content):
             return True
         read = self._read(table, key)
         if record and any(
@@ -288,7 +288,7 @@ class Histories(RuleBasedStateMachine):
         ):
             return True
         origins = [self.validated.get(one) for one in record.behind] if record else []
-        if any(attempt is not None and attempt.status == "rejected" for attempt in origins):
+        if any(verdict is not None and verdict.status == "rejected" for verdict in origins):
             return True
         return any(self._is_spoiled(INPUT[table], needed) for needed in read)
 
@@ -296,9 +296,9 @@ class Histories(RuleBasedStateMachine):
         """The rows it was made from are on main no longer, and the newest verdict on them rejects them."""
         source = INPUT[table]
         now = self.main.get((source, key))
-        attempt = self.validated.get((source, key, content))
+        verdict = self.validated.get((source, key, content))
         return (
-            (now is None or now.content != content) and attempt is not None and attempt.status == "rejected"
+            (now is None or now.content != content) and verdict is not None and verdict.status == "rejected"
         )
 
     def _read(self, table: str, key: str) -> set[str]:
@@ -311,7 +311,7 @@ class Histories(RuleBasedStateMachine):
 
     def _is_stale(self, table: str, key: str) -> bool:
         """Made otherwise than it would be made now."""
-        declared, record, attempt = (
+        declared, record, verdict = (
             self.declared[table],
             self._on_main(table, key),
             self.newest.get((table, key)),
@@ -320,7 +320,7 @@ class Histories(RuleBasedStateMachine):
             return True
         if (record.made.tight, record.made.code) != (declared.tight, declared.code):
             return True
-        if attempt is not None and attempt.rules != declared.rules:
+        if verdict is not None and verdict.rules != declared.rules:
             return True
         if table not in INPUT:
             return False
@@ -356,7 +356,7 @@ class Histories(RuleBasedStateMachine):
         again = before is not None and (before.content, before.rules) == (content, declared.rules)
         accepted = again and before is not None and before.status == "accepted"
         status = "rejected" if declared.rejects(content) and not accepted else "passed"
-        if not again:  # the same said again of the same rows is no new attempt
+        if not again:  # the same said again of the same rows is no new verdict
             self.newest[table, key] = ExpectedAttempt(content, declared.rules, status, record)
             self.validated[table, key, content] = self.newest[table, key]
         if status != "rejected":

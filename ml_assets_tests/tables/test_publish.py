@@ -72,7 +72,7 @@ def test_publishing_the_same_content_again_changes_nothing(orders: OrdersTable) 
         p.content_digest for p in first.merged.values()
     ]
     assert not any(p.changed for p in second.merged.values())
-    assert [len(orders.ledger.attempts(ORDERS, key)) for key in keys(6)] == [1] * 6
+    assert [len(orders.ledger.verdicts_on(ORDERS, key)) for key in keys(6)] == [1] * 6
 
 
 def test_a_commit_names_only_the_partitions_it_changed(orders: OrdersTable) -> None:
@@ -83,7 +83,7 @@ def test_a_commit_names_only_the_partitions_it_changed(orders: OrdersTable) -> N
     commit = orders.store.read_commit(result.commit_id)
     assert commit.metadata["keys"] == late
     assert commit.message == f"Publish {ORDERS} {late}"
-    assert [len(orders.ledger.attempts(ORDERS, key)) for key in keys(5)] == [1, 2, 1, 1, 1]
+    assert [len(orders.ledger.verdicts_on(ORDERS, key)) for key in keys(5)] == [1, 2, 1, 1, 1]
 
 
 def test_new_code_with_equal_rows_keeps_the_data_version(orders: OrdersTable) -> None:
@@ -251,7 +251,7 @@ def test_a_lost_race_for_one_day_is_merged_again_from_the_new_head(orders: Order
 def test_a_race_that_is_never_won_ends_in_the_lakes_own_error(
     orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ml_assets.tables.landing.ATTEMPTS", 2)
+    monkeypatch.setattr("ml_assets.tables.landing.TRIES", 2)
 
     class BusyStore(LocalStore):
         def merge(self, source: str, into: str, message: str, metadata) -> str:

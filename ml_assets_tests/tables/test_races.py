@@ -1,4 +1,4 @@
-"""Publishes and acceptances of one partition at once: the newest attempt is always what main holds."""
+"""Publishes and acceptances of one partition at once: the newest verdict is always about what main holds."""
 
 import shutil
 import tempfile
@@ -59,17 +59,17 @@ def _run(begun: Path, names: set[str], choose: Callable[[int], int]) -> dict[str
 
 
 def _assert_they_agree(orders: OrdersTable) -> None:
-    attempts = orders.ledger.attempts(ORDERS, DAY)
-    newest = attempts[-1]
+    verdicts = orders.ledger.verdicts_on(ORDERS, DAY)
+    newest = verdicts[-1]
     reader = TableReader.at(orders.store)
     held = reader.digests(ORDERS)[DAY]
     if not newest.blocks:
-        assert held == newest.content_digest, "main holds what the newest attempt is about"
-    assert held in {one.content_digest for one in attempts if not one.blocks}, (
+        assert held == newest.content_digest, "main holds what the newest verdict is about"
+    assert held in {one.content_digest for one in verdicts if not one.blocks}, (
         "main never holds rejected rows"
     )
     assert reader.manifest(ORDERS, DAY).content_digest == held
-    kept = {one.branch for one in attempts if one.status in ("rejected", "accepted")}
+    kept = {one.branch for one in verdicts if one.status in ("rejected", "accepted")}
     assert set(orders.store.branches("audit-")) == kept, "evidence alone is kept"
 
 
@@ -132,7 +132,7 @@ def test_accepting_does_not_cover_a_newer_attempt(begun: Path, tmp_path: Path) -
             return super().fetch(ref, paths)
 
     before = OrdersTable(folder).store.resolve("main")
-    with pytest.raises(NothingToAccept, match=r"is newer than attempt 2. Look at the errors"):
+    with pytest.raises(NothingToAccept, match=r"is newer than verdict 2. Look at the errors"):
         accept_partition(
             SlowStore(folder / "lake"), OrdersTable(folder).ledger, ORDERS, DAY, "ada", "refunds"
         )

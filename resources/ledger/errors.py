@@ -14,7 +14,7 @@ class LedgerUnavailable(LedgerError):
 
 
 class NothingToAccept(LedgerError):
-    """The newest attempt of this partition is not rejected or not the named attempt, or the reason is missing."""
+    """The newest verdict on this partition is not a rejection or not the named verdict, or the reason is missing."""
 
 
 class LedgerOfAnotherLake(LedgerError):

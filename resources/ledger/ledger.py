@@ -59,7 +59,7 @@ class Ledger:
         return self._database.turn(table, TURN_PATIENCE_SECONDS)
 
     def record_verdicts(self, new: Sequence[NewVerdict], at: datetime | None = None) -> list[VerdictRow]:
-        """Append one attempt per row, all in one transaction. Return the rows with their attempt numbers."""
+        """Append one verdict per row, all in one transaction. Return the rows with their numbers."""
         moment = at or datetime.now(UTC)
 
         def work(connection: sa.Connection) -> list[VerdictRow]:
@@ -67,16 +67,16 @@ class Ledger:
             for table, keys in _keys_by_table(new).items():
                 for some in _chunks(keys):
                     query = (
-                        sa.select(verdicts.c.key, sa.func.max(verdicts.c.attempt))
+                        sa.select(verdicts.c.key, sa.func.max(verdicts.c.number))
                         .where(verdicts.c.table == table, verdicts.c.key.in_(some))
                         .group_by(verdicts.c.key)
                     )
-                    latest.update({(table, key): attempt for key, attempt in connection.execute(query)})
+                    latest.update({(table, key): number for key, number in connection.execute(query)})
             rows: list[VerdictRow] = []
             for one in new:
-                attempt = latest.get((one.table, one.key), 0) + 1
-                latest[one.table, one.key] = attempt
-                rows.append(VerdictRow(**vars(one), attempt=attempt, at=moment))
+                number = latest.get((one.table, one.key), 0) + 1
+                latest[one.table, one.key] = number
+                rows.append(VerdictRow(**vars(one), number=number, at=moment))
             if rows:
                 values = [
                     {name: value for name, value in vars(row).items() if name != "acceptance"} for row in rows
@@ -87,7 +87,7 @@ class Ledger:
         return self._database.write(work)
 
     def newest_verdicts(self, table: str, keys: Iterable[str] | None = None) -> dict[str, VerdictRow]:
-        """Return key → newest attempt, for those of `keys` that have a verdict (None: all keys of the table)."""
+        """Return key → newest verdict, for those of `keys` that have a verdict (None: all keys of the table)."""
         found: dict[str, VerdictRow] = {}
         chunks = [None] if keys is None else _chunks(keys)
         if not chunks:
@@ -99,16 +99,16 @@ class Ledger:
                     found[row.key] = _verdict_row(row)
         return found
 
-    def attempts(self, table: str, key: str) -> list[VerdictRow]:
-        """Return all attempts at one partition, oldest first."""
+    def verdicts_on(self, table: str, key: str) -> list[VerdictRow]:
+        """Return all verdicts on one partition, oldest first."""
         query = _with_acceptance().where(verdicts.c.table == table, verdicts.c.key == key)
         with self._database.reading() as connection:
-            return [_verdict_row(row) for row in connection.execute(query.order_by(verdicts.c.attempt))]
+            return [_verdict_row(row) for row in connection.execute(query.order_by(verdicts.c.number))]
 
     def find_verdicts(
         self, table: str, contents: Mapping[str, str], contract_digest: str
     ) -> dict[str, VerdictRow]:
-        """Return key → newest attempt with this content and this contract, for content that was validated before.
+        """Return key → newest verdict with this content and this contract, for content that was validated before.
 
         `contents` is key → content digest. The key counts, because the same content may be right for one partition and
         wrong for another.
@@ -126,7 +126,7 @@ class Ledger:
     def verdicts_of(
         self, table: str, contents: Iterable[tuple[str, str]]
     ) -> dict[tuple[str, str], VerdictRow]:
-        """Return (key, content digest) → newest attempt with exactly that content, under any contract."""
+        """Return (key, content digest) → newest verdict with exactly that content, under any contract."""
         wanted = set(contents)
         found: dict[tuple[str, str], VerdictRow] = {}
         with self._database.reading() as connection:
@@ -137,16 +137,17 @@ class Ledger:
         return found
 
     def volumes(self, table: str) -> dict[str, int]:
-        """Return key → rows of its newest attempt that passed, warned or was accepted, sorted by key."""
+        """Return key → rows of its newest verdict that passed, warned or was accepted, sorted by key."""
         with self._database.reading() as connection:
             return {row.key: row.rows for row in connection.execute(_VOLUMES, {"of": table})}
 
     def accept(
-        self, table: str, key: str, attempt: int, author: str, reason: str, at: datetime | None = None
+        self, table: str, key: str, number: int, author: str, reason: str, at: datetime | None = None
     ) -> Acceptance:
-        """Accept an attempt at a partition. Raise `NothingToAccept` unless it is the newest attempt and rejected.
+        """Accept what verdict `number` rejected.
 
-        A second acceptance of the same attempt changes nothing and returns the first.
+        Raise `NothingToAccept` unless it is the newest verdict on the partition, and a rejection.
+        A second acceptance of the same verdict changes nothing and returns the first.
         """
         if not reason.strip():
             raise NothingToAccept(f"accepting {table} {key} needs a reason for the log")
@@ -154,25 +155,25 @@ class Ledger:
 
         def work(connection: sa.Connection) -> Acceptance:
             query = _with_acceptance().where(verdicts.c.table == table, verdicts.c.key == key)
-            found = connection.execute(query.order_by(verdicts.c.attempt.desc()).limit(1)).first()
+            found = connection.execute(query.order_by(verdicts.c.number.desc()).limit(1)).first()
             if found is None:
                 raise NothingToAccept(f"{table} has no verdict for {key}: materialize that partition first")
             row = _verdict_row(found)
-            if row.attempt != attempt:
+            if row.number != number:
                 raise NothingToAccept(
-                    f"attempt {row.attempt} of {table} {key} is newer than attempt {attempt}. Look at the errors of "
-                    "the newer attempt, then accept it"
+                    f"verdict {row.number} on {table} {key} is newer than verdict {number}. Look at the errors of "
+                    "the newer verdict, then accept it"
                 )
             if row.acceptance is not None:
                 return row.acceptance
             if not row.blocks:
                 raise NothingToAccept(
-                    f"{table} {key} is not rejected (attempt {row.attempt}: {row.status}): nothing to accept"
+                    f"{table} {key} is not rejected (verdict {row.number}: {row.status}): nothing to accept"
                 )
             acceptance = Acceptance(
                 table=table,
                 key=key,
-                attempt=row.attempt,
+                number=row.number,
                 content_digest=row.content_digest,
                 author=author,
                 reason=reason,
@@ -184,18 +185,18 @@ class Ledger:
         return self._database.write(work)
 
 
-def _same_attempt() -> sa.ColumnElement[bool]:
+def _same_number() -> sa.ColumnElement[bool]:
     return (
         (verdicts.c.table == acceptances.c.table)
         & (verdicts.c.key == acceptances.c.key)
-        & (verdicts.c.attempt == acceptances.c.attempt)
+        & (verdicts.c.number == acceptances.c.number)
     )
 
 
 def _with_acceptance() -> sa.Select[Any]:
     names = ("author", "reason", "at")
     theirs = [acceptances.c[name].label(f"accepted_{name}") for name in names]
-    return sa.select(verdicts, *theirs).select_from(verdicts).outerjoin(acceptances, _same_attempt())
+    return sa.select(verdicts, *theirs).select_from(verdicts).outerjoin(acceptances, _same_number())
 
 
 # Statements of the guard and of publishing, built once: building one took longer than SQLite's answer.
@@ -207,29 +208,29 @@ _SOME_CONTENTS = verdicts.c.content_digest.in_(sa.bindparam("digests", expanding
 def _newest(chosen: sa.ColumnElement[bool]) -> sa.Select[Any]:
     columns = verdicts.c.table, verdicts.c.key
     newest = (
-        sa.select(*columns, sa.func.max(verdicts.c.attempt).label("attempt")).where(chosen).group_by(*columns)
+        sa.select(*columns, sa.func.max(verdicts.c.number).label("number")).where(chosen).group_by(*columns)
     )
     one = newest.subquery()
     same = (
         (verdicts.c.table == one.c.table)
         & (verdicts.c.key == one.c.key)
-        & (verdicts.c.attempt == one.c.attempt)
+        & (verdicts.c.number == one.c.number)
     )
     return _with_acceptance().join(one, same)
 
 
 _NEWEST, _NEWEST_OF_KEYS = _newest(_ANY_KEY), _newest(_SOME_KEYS)
-_BY_CONTENT = _with_acceptance().where(_ANY_KEY, _SOME_CONTENTS).order_by(verdicts.c.attempt)
+_BY_CONTENT = _with_acceptance().where(_ANY_KEY, _SOME_CONTENTS).order_by(verdicts.c.number)
 _BY_CONTENT_AND_RULES = (
     _with_acceptance()
     .where(_SOME_KEYS, _SOME_CONTENTS, verdicts.c.contract_digest == sa.bindparam("rules"))
-    .order_by(verdicts.c.attempt)
+    .order_by(verdicts.c.number)
 )
 _VOLUMES = (
     sa.select(verdicts.c.key, verdicts.c.rows)
-    .select_from(verdicts.outerjoin(acceptances, _same_attempt()))
-    .where(_ANY_KEY, (verdicts.c.status != "rejected") | acceptances.c.attempt.is_not(None))
-    .order_by(verdicts.c.key, verdicts.c.attempt)
+    .select_from(verdicts.outerjoin(acceptances, _same_number()))
+    .where(_ANY_KEY, (verdicts.c.status != "rejected") | acceptances.c.number.is_not(None))
+    .order_by(verdicts.c.key, verdicts.c.number)
 )
 
 
@@ -238,7 +239,7 @@ def _verdict_row(row: sa.Row[Any]) -> VerdictRow:
     author, reason, at = (facts.pop(f"accepted_{name}") for name in ("author", "reason", "at"))
     if author is None:
         return VerdictRow(**facts)
-    shared = {name: facts[name] for name in ("table", "key", "attempt", "content_digest")}
+    shared = {name: facts[name] for name in ("table", "key", "number", "content_digest")}
     facts["status"] = "accepted"
     return VerdictRow(**facts, acceptance=Acceptance(**shared, author=author, reason=reason, at=at))
 

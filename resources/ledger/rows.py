@@ -9,12 +9,12 @@ Status = Literal["passed", "warned", "rejected", "accepted"]
 
 @dataclass(frozen=True, kw_only=True)
 class Acceptance:
-    """Decision of a person that one rejected attempt may be used nevertheless."""
+    """Decision of a person that one rejected content may be used nevertheless."""
 
     table: str
     key: str
-    attempt: int
-    """Number of the accepted attempt. A later attempt is validated again."""
+    number: int
+    """Number of the verdict that it overrides. A later verdict needs an acceptance of its own."""
     content_digest: str
     author: str
     reason: str
@@ -23,7 +23,7 @@ class Acceptance:
 
 @dataclass(frozen=True, kw_only=True)
 class NewVerdict:
-    """Verdict on an attempt before it is recorded."""
+    """Verdict before it is recorded."""
 
     table: str
     """Table id, such as `datasets/flights`."""
@@ -45,10 +45,10 @@ class NewVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictRow(NewVerdict):
-    """Recorded attempt at a partition. `status` is `accepted` if a person accepted it."""
+    """Recorded verdict on a partition. `status` is `accepted` if a person accepted it."""
 
-    attempt: int
-    """1, 2, … per (table, key). The newest attempt decides."""
+    number: int
+    """1, 2, … per (table, key). The newest verdict decides."""
     at: datetime
     acceptance: Acceptance | None = None
 

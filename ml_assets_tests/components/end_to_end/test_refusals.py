@@ -245,7 +245,7 @@ def test_a_range_of_models_in_one_run_is_refused_with_the_remedy(installation: I
 def test_a_ledger_takes_no_verdicts_on_the_lake_of_another_environment(
     installation: Installation, source: Source
 ) -> None:
-    """Otherwise the newest attempt of one environment would count for a day that the other rejected."""
+    """Otherwise the newest verdict of one environment would count for a day that the other rejected."""
     (day,) = days(1)
     source.spoiled[day] = lambda rows: rows.with_columns(pl.lit(-1.0).alias("load"))
     assert not installation.run(READINGS, partition=day).success

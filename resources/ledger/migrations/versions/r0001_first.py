@@ -22,26 +22,26 @@ def upgrade() -> None:
         _time(),
         keys=(("id",),),
     )
-    attempt = (("table", "key", "attempt"),)
+    number = (("table", "key", "number"),)
     _create(
         "ledger_verdicts",
         sa.Column("table", sa.Text, primary_key=True),
         sa.Column("key", sa.Text, primary_key=True),
-        sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
         *_texts("content_digest", "contract_digest", "status"),
         sa.Column("rows", sa.BigInteger, nullable=False),
         *_texts("body_json", "run_id", "branch"),
         _time(),
-        keys=attempt,
+        keys=number,
     )
     _create(
         "ledger_acceptances",
         sa.Column("table", sa.Text, primary_key=True),
         sa.Column("key", sa.Text, primary_key=True),
-        sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
         *_texts("content_digest", "author", "reason"),
         _time(),
-        keys=attempt,
+        keys=number,
     )
     _create(
         "ledger_promotions",
