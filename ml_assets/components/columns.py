@@ -136,10 +136,11 @@ def _other_partitions(key: str, column: str, partition_date: str, read: str) -> 
 
 
 def _shown(key: str, column: str, sensitive: Sequence[str], read: str, *, is_class: bool) -> str:
-    if key == "evaluation.slices" and column in sensitive:
+    if key in ("evaluation.slices", "evaluation.bias") and column in sensitive:
+        remedy = "Slice by" if key == "evaluation.slices" else "Compare the groups of"
         return (
             f"names '{column}' in {key}, and the contract of {read} marks it as sensitive: the report would show its "
-            "values. Slice by a coarser column"
+            f"values. {remedy} a coarser column, or one with codes in place of them"
         )
     if is_class and key == "features.label" and column in sensitive:
         return (

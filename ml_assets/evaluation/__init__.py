@@ -6,6 +6,7 @@ talks to the tracker or uses stored metrics: the champion predicts the same rows
     spec.py           the YAML section (EvaluationSpec)
     metrics.py        metrics on rows                  block_counts.py  the same metrics as functions of blocks
     own_metrics.py    metrics of the project's own code
+    bias_spec.py      its YAML section                 bias.py          decisions compared between groups
     bootstrap.py      redraws and intervals            slices.py        rows of each slice
     baseline.py       the naive model to beat          curves.py        calibration, ROC, histograms, as numbers
     reference.py      a regression on the same columns

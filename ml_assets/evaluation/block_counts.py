@@ -48,7 +48,8 @@ def block_form(metric: Metric, y: Vector, p: Vector, blocks: BlockIds, count: in
     return mean if target is None else lambda counts: np.abs(mean(counts) - target)
 
 
-def _ratio(top: Vector, bottom: Vector) -> Vector:
+def ratio(top: npt.NDArray[np.float64], bottom: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return top / bottom; NaN where bottom is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(bottom > 0, top / bottom, np.nan)
 
@@ -56,7 +57,7 @@ def _ratio(top: Vector, bottom: Vector) -> Vector:
 def _mean_of(row_losses: Vector, blocks: BlockIds, count: int) -> BlockForm:
     sums = np.bincount(blocks, weights=row_losses, minlength=count)
     rows = np.bincount(blocks, minlength=count).astype(np.float64)
-    return lambda counts: _ratio(counts @ sums, counts @ rows)
+    return lambda counts: ratio(counts @ sums, counts @ rows)
 
 
 def _rmse(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
@@ -75,7 +76,7 @@ def _r2(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
 
     def value(counts: Matrix) -> Vector:
         variance = mean_of_squares(counts) - mean(counts) ** 2
-        return 1 - _ratio(mean_square(counts), np.where(variance > nothing, variance, 0.0))
+        return 1 - ratio(mean_square(counts), np.where(variance > nothing, variance, 0.0))
 
     return value
 
@@ -86,7 +87,7 @@ def _ece(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
     cell = blocks * bins + calibration_bin(p, edges)
     gaps = np.bincount(cell, weights=p - y, minlength=count * bins).reshape(count, bins)
     rows = np.bincount(blocks, minlength=count).astype(np.float64)
-    return lambda counts: _ratio(np.abs(counts @ gaps).sum(axis=1), counts @ rows)
+    return lambda counts: ratio(np.abs(counts @ gaps).sum(axis=1), counts @ rows)
 
 
 def _auc(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
@@ -110,7 +111,7 @@ def _auc_by_rows(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockFor
             for side in (positive, ~positive)
         )
         wins = (won * (np.cumsum(lost, axis=1) - lost / 2)).sum(axis=1)
-        return _ratio(wins, won.sum(axis=1) * lost.sum(axis=1))
+        return ratio(wins, won.sum(axis=1) * lost.sum(axis=1))
 
     return value
 
@@ -129,7 +130,7 @@ def _auc_by_pairs(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockFo
     negatives = np.bincount(negative_blocks, minlength=count).astype(np.float64)
 
     def value(counts: Matrix) -> Vector:
-        return _ratio(((counts @ wins) * counts).sum(axis=1), (counts @ positives) * (counts @ negatives))
+        return ratio(((counts @ wins) * counts).sum(axis=1), (counts @ positives) * (counts @ negatives))
 
     return value
 
@@ -149,13 +150,13 @@ def _macro_f1(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
 
     every = np.ones(len(y), dtype=np.bool)
     right, total = per_block(label, found == label), per_block(label, every) + per_block(found, every)
-    return lambda counts: _mean_defined(_ratio(2 * (counts @ right), counts @ total))
+    return lambda counts: _mean_defined(ratio(2 * (counts @ right), counts @ total))
 
 
 def _mean_defined(values: Matrix) -> Vector:
     """Return the mean of each row's defined values, `[D]`; NaN if none is defined."""
     defined = ~np.isnan(values)
-    return _ratio(np.where(defined, values, 0.0).sum(axis=1), defined.sum(axis=1).astype(np.float64))
+    return ratio(np.where(defined, values, 0.0).sum(axis=1), defined.sum(axis=1).astype(np.float64))
 
 
 _FORMS: dict[str, Callable[[Vector, Vector, BlockIds, int], BlockForm]] = {

@@ -77,14 +77,20 @@ def interval(
     one: Estimate, confidence: float, *, lowest: float = -math.inf, highest: float = math.inf
 ) -> Interval:
     """Return the interval of one statistic, cut to the range `lowest`..`highest`."""
-    (found,) = joint_intervals([one], confidence)
-    if found.low is None or found.high is None:
-        return found
-    return Interval(found.value, max(found.low, lowest), min(found.high, highest))
+    (found,) = joint_intervals([one], confidence, lowest=lowest, highest=highest)
+    return found
 
 
-def joint_intervals(estimates: Sequence[Estimate], confidence: float) -> list[Interval]:
+def joint_intervals(
+    estimates: Sequence[Estimate],
+    confidence: float,
+    *,
+    lowest: float = -math.inf,
+    highest: float = math.inf,
+) -> list[Interval]:
     """Return joint intervals: in `confidence` of the redraws, *all* statistics lie within their intervals.
+
+    Intervals are cut to the range `lowest`..`highest`.
 
     Each interval is `value ± c × standard error` with the same c for all (the max-t method). Without it, one of
     fourteen carriers would look worse by luck. For a single statistic, it is the plain symmetric interval.
@@ -105,7 +111,7 @@ def joint_intervals(estimates: Sequence[Estimate], confidence: float) -> list[In
             continue
         error = float(np.sqrt(np.nanmean((one.draws - one.value) ** 2)))
         half = critical * error * widening(one.blocks, confidence)
-        intervals.append(Interval(one.value, one.value - half, one.value + half))
+        intervals.append(Interval(one.value, max(one.value - half, lowest), min(one.value + half, highest)))
     return intervals
 
 

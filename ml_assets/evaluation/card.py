@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ml_assets.evaluation import sentences
+from ml_assets.evaluation.bias_chapter import bias_chapters
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.evaluation_document import Evaluation, ModelFacts, Part, Report, RuleResult
 from ml_assets.evaluation.metrics import MetricFacts
@@ -48,6 +49,7 @@ def model_card(report: Report, release: Release | None = None) -> WrittenPage:
         Chapter("Prediction", tuple(_prediction(evaluation, facts))),
         Chapter("Data", (_data(report),), "label known by: rows whose label became known later are left out"),
         Chapter("Metrics", tuple(_metrics(evaluation)), _how_measured(evaluation)),
+        *bias_chapters(evaluation),
         Chapter("Gates", (_gates(evaluation),)),
         *_slices(evaluation),
         Chapter("Limits", (Bullets(tuple(_limits(report, release))),)),

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from ml_assets.evaluation.bias_spec import BiasSection
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.card_spec import CardSection
 from ml_assets.evaluation.metrics import MetricFacts, metrics_of
@@ -143,6 +144,33 @@ class OwnMetricFacts(Document):
     """Version of the function and of the project modules that it reaches."""
 
 
+class GroupShare(Document):
+    """Share of a group's rows that the challenger decides positive."""
+
+    rows: int
+    share: Interval
+    """No value without rows; no interval if the group does not count."""
+    left_out: str
+    """Reason why the group does not count in the difference, such as `1 row, fewer than 100`; empty if it does."""
+
+
+class GroupFigures(Document):
+    """Decisions of the challenger for one group."""
+
+    name: str
+    decided_positive: GroupShare
+    """Among all rows: demographic parity compares these."""
+    true_positives: GroupShare
+    """Among the rows of label 1: equal opportunity compares these."""
+
+
+class BiasFigures(Document):
+    """Decisions of the challenger for each group of a column. Intervals of the groups hold jointly."""
+
+    declared: BiasSection
+    groups: tuple[GroupFigures, ...]
+
+
 class Evaluation(Document):
     """All results of one challenger on one holdout."""
 
@@ -170,10 +198,16 @@ class Evaluation(Document):
     decision: GateDecision
     own_metrics: tuple[OwnMetricFacts, ...] = ()
     """Metrics beside those of the objective."""
+    bias: tuple[BiasFigures, ...] = ()
 
     @property
     def measured(self) -> tuple[MetricFacts, ...]:
         """All metrics, in the order of a report."""
+        return (*self.of_quality, *(metric for one in self.bias for metric in one.declared.facts))
+
+    @property
+    def of_quality(self) -> tuple[MetricFacts, ...]:
+        """Metrics that say how good the predictions are: all but bias, of which a constant prediction has none."""
         return (*metrics_of(self.objective), *(one.declared.facts for one in self.own_metrics))
 
     def values(self, role: Role = "challenger") -> dict[str, float]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from ml_assets.evaluation.bias import Grouping, groupings_of
 from ml_assets.evaluation.block_counts import BlockForm, BlockIds, Matrix, block_form
 from ml_assets.evaluation.bootstrap import Estimate, draw_blocks, estimate, interval, paired
 from ml_assets.evaluation.curves import class_figures, curves
@@ -61,7 +62,8 @@ def evaluate(
     blocks, names = bootstrap_blocks(holdout, spec)
     counts = draw_blocks(len(names), spec.draws, spec.seed)
     own = {metric: metric.groups_of(holdout) for metric in own_metrics}
-    scored = Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own)
+    bias = groupings_of(holdout, spec)
+    scored = Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own, bias=bias)
     everything: dict[SliceKey | None, Rows] = {None: np.arange(len(y))}
     slices = everything | slice_rows(holdout, spec.sliced_by)
     cells = [measured(key, rows, scored, spec) for key, rows in slices.items()]
@@ -94,6 +96,7 @@ def evaluate(
         own_metrics=tuple(
             OwnMetricFacts(declared=one.declared, code_version=one.code_version) for one in own_metrics
         ),
+        bias=tuple(one.figures(y, scores["challenger"], blocks, counts, spec.confidence) for one in bias),
     )
 
 
@@ -163,6 +166,7 @@ class Scored:
     """`[D, B]`: redraws of the blocks."""
     own: Mapping[OwnMetric, Groups]
     """Own metrics, each with the groups of the rows."""
+    bias: Sequence[Grouping]
 
     def forms(self, rows: Rows, p: Vector, objective: ObjectiveName) -> Iterator[tuple[str, BlockForm]]:
         """Yield each metric of predictions `p` on some of the rows.
@@ -175,6 +179,8 @@ class Scored:
         for own, groups in self.own.items():
             own.require_weights(y, p, groups[rows], blocks, self.counts)
             yield own.facts.name, own.form(y, p, groups[rows], blocks)
+        for grouping in self.bias:
+            yield from grouping.forms(rows, y, p, blocks, self.counts.shape[1])
 
 
 def measured(key: SliceKey | None, rows: Rows, scored: Scored, spec: EvaluationSpec) -> Cell:

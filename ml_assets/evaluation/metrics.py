@@ -38,6 +38,8 @@ class MetricFacts:
     lowest: float = -math.inf
     highest: float = math.inf
     """Range of the metric; intervals are cut to it."""
+    defined_on: str = "rows with different labels"
+    """Rows on which the metric has a value, in words."""
 
     def improvement(self, challenger: float, comparator: float) -> float:
         """Return the challenger's improvement in the metric's unit; negative if it is worse."""

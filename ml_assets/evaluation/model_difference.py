@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from ml_assets.evaluation.bias import groupings_of
 from ml_assets.evaluation.bootstrap import Estimate, Interval, draw_blocks, interval, joint_intervals, paired
 from ml_assets.evaluation.evaluation_document import Role
 from ml_assets.evaluation.gates import Cell
@@ -70,7 +71,8 @@ def difference(
     counts = draw_blocks(len(names), spec.draws, spec.seed)
     scores: Mapping[Role, Vector] = {_BEFORE: before, _AFTER: after}
     own = {metric: metric.groups_of(holdout) for metric in own_metrics}
-    scored = Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own)
+    bias = groupings_of(holdout, spec)
+    scored = Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own, bias=bias)
     everything: dict[SliceKey | None, Rows] = {None: np.arange(len(y))}
     cells = [
         measured(key, rows, scored, spec)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ml_assets.evaluation import sentences
+from ml_assets.evaluation.bias_chapter import bias_chapters
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.card import model_card
 from ml_assets.evaluation.evaluation_document import ClassFigures, Evaluation, Part, Report, RuleResult
@@ -19,6 +20,7 @@ from ml_assets.evaluation.spec import Comparator
 from ml_assets.objective_facts import facts_of
 from ml_assets.reports.drawing import as_markdown
 from ml_assets.reports.page import rendered
+from ml_assets.reports.written_page import Chapter
 from resources.job.recoveries import Recovery
 
 MOST_SLICES = 12
@@ -123,6 +125,7 @@ def render(report: Report) -> str:
         recoveries=_longest(report.recoveries),
         survived=survived(report),
         rules=[_rule_row(alike) for alike in _by_rule(evaluation.decision.rules)],
+        chapters=_chapters(evaluation),
         pictures=drawn,
         captions={name: caption(name, evaluation) for name in drawn},
         colours=COLOURS,
@@ -152,9 +155,16 @@ def summary_markdown(report: Report, images: dict[str, str] | None = None) -> st
     for metric in evaluation.measured:
         cells = [sentences.with_interval(evaluation.overall.metrics[role][metric.name]) for role in roles]
         lines.append(f"| {metric.label} | {' | '.join(cells)} |")
+    for chapter in _chapters(evaluation):
+        lines += ["", *chapter.to_markdown()]
     drawn = pictures(evaluation, report.loss) if images is None else images
     lines += ["", *as_markdown(drawn)]
     return "\n".join(lines)
+
+
+def _chapters(evaluation: Evaluation) -> list[Chapter]:
+    """Return the parts of report and asset page that need no layout of their own."""
+    return [*bias_chapters(evaluation)]
 
 
 def _longest(recoveries: Sequence[Recovery]) -> list[Recovery]:

@@ -24,7 +24,7 @@ def plain_findings(evaluation: Evaluation) -> list[str]:
         better: list[str] = []
         worse: list[str] = []
         level: list[str] = []
-        for metric in evaluation.measured:
+        for metric in evaluation.of_quality:
             one = improvements[metric.name]
             if one.low is None or one.high is None:
                 continue
@@ -46,7 +46,7 @@ def _reference_is_better(evaluation: Evaluation) -> str:
     by_metric = [
         f"{metric.label} {number(metrics['reference'][metric.name].value)} "
         f"against {number(metrics['challenger'][metric.name].value)}"
-        for metric in evaluation.measured
+        for metric in evaluation.of_quality
         if (high := improvements[metric.name].high) is not None and high < 0
     ]
     return f"A {evaluation.names['reference']} is better: {', '.join(by_metric)}."

@@ -3,7 +3,7 @@
 import math
 
 from ml_assets.evaluation.bootstrap import Interval
-from ml_assets.evaluation.metrics import Metric, MetricFacts
+from ml_assets.evaluation.metrics import MetricFacts
 from ml_assets.evaluation.spec import Comparator, Gate, Margin
 from ml_assets.reports.numbers import decimals, number, share
 
@@ -60,9 +60,7 @@ def value_rule(
     if measured.value is None:
         return (
             f"{metric.label}{where} is not defined on these rows; the rule requires {asked}",
-            "rows with different labels"
-            if isinstance(metric, Metric)
-            else f"rows on which {metric.name} returns a number",
+            metric.defined_on,
         )
     short = limit - measured.value if least else measured.value - limit
     would = f"{metric.label} of {asked}, {number(abs(short))} {'more' if least else 'less'} than measured"

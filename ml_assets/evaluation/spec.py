@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from ml_assets.evaluation.bias_spec import BiasSection
 from ml_assets.evaluation.metrics import MetricFacts, find_metric, metrics_of
 from ml_assets.objective_facts import NAMES, ObjectiveName, facts_of
 from ml_assets.sections import Section, Seed
@@ -54,7 +55,7 @@ class Gate(Section):
     metric: str
     """binary: auc, logloss, brier, ece. regression: rmse, mae, r2. quantile: pinball, coverage_error.
     count: poisson_deviance, mae, rmse. multiclass: logloss, accuracy, macro_auc, macro_f1. Or the name of a function
-    of `metrics`."""
+    of `metrics`, or `demographic_parity_COLUMN` or `equal_opportunity_COLUMN` of an item of `bias`."""
     at_least: float | None = None
     """Value that the metric must reach."""
     at_most: float | None = None
@@ -124,7 +125,12 @@ class OwnMetricSection(Section):
     def facts(self) -> MetricFacts:
         """Name (that of the function) and direction."""
         name = self.function.rpartition(".")[2]
-        return MetricFacts(name=name, label=name.replace("_", " "), higher_is_better=self.better == "higher")
+        return MetricFacts(
+            name=name,
+            label=name.replace("_", " "),
+            higher_is_better=self.better == "higher",
+            defined_on=f"rows on which {name} returns a number",
+        )
 
 
 class BaselineSpec(Section):
@@ -169,6 +175,8 @@ class EvaluationSpec(Section):
     another objective: `undecided`, `reject`, or `ignore`, which decides as if no version were in production."""
     metrics: tuple[OwnMetricSection, ...] = ()
     """Metrics of the project's own code. Each is called once for each model, slice and redraw."""
+    bias: tuple[BiasSection, ...] = ()
+    """Columns between whose groups the decisions are compared (`binary` only). Each gives two metrics."""
     gates: tuple[Gate, ...]
     """At least one: a model without gates cannot be blessed."""
 
@@ -183,8 +191,13 @@ class EvaluationSpec(Section):
         sliced = [one.name for one in self.sliced_by]
         if twice := {name for name in sliced if sliced.count(name) > 1}:
             raise ValueError(f"slice names must be unique: {', '.join(sorted(twice))}")
+        if self.bias and not facts_of(self.objective).is_zero_or_one:
+            raise ValueError(f"bias compares decisions of objective binary; {self.objective} decides nothing")
+        compared = [one.column for one in self.bias]
+        if twice := {name for name in compared if compared.count(name) > 1}:
+            raise ValueError(f"bias must name each column once: {', '.join(sorted(twice))}")
         own = [one.facts.name for one in self.metrics]
-        known = [*own, *facts_of(self.objective).metrics]
+        known = [one.name for one in self.measured]
         if twice := {name for name in own if known.count(name) > 1}:
             raise ValueError(f"metric names must be unique: rename the function {', '.join(sorted(twice))}")
         for gate in self.gates:
@@ -211,6 +224,7 @@ class EvaluationSpec(Section):
                     *(one.column for one in self.sliced_by),
                     *self.baseline.groups,
                     *(one.group for one in self.metrics if one.group is not None),
+                    *(one.column for one in self.bias),
                 )
             )
         )
@@ -226,8 +240,12 @@ class EvaluationSpec(Section):
 
     @property
     def measured(self) -> tuple[MetricFacts, ...]:
-        """All metrics, in the order of a report: those of the objective, then the own ones."""
-        return (*metrics_of(self.objective), *(one.facts for one in self.metrics))
+        """All metrics, in the order of a report: those of the objective, then the own ones, then those of bias."""
+        return (
+            *metrics_of(self.objective),
+            *(one.facts for one in self.metrics),
+            *(metric for one in self.bias for metric in one.facts),
+        )
 
 
 def _read(margin: float | str) -> Margin:

@@ -249,6 +249,7 @@ class PipelineSpec(Section):
             "evaluation.slices": tuple(one.column for one in measured.sliced_by),
             "evaluation.baseline.groups": measured.baseline.groups,
             "evaluation.metrics": tuple(one.group for one in measured.metrics if one.group is not None),
+            "evaluation.bias": tuple(one.column for one in measured.bias),
         }
 
     @field_validator("training", mode="before")

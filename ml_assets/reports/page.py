@@ -1,6 +1,6 @@
 """Page of a report: the template of a stage, within the frame that all reports share.
 
-A template extends `page.html.j2` and fills its blocks; `parts.html.j2` has a picture and a lineage.
+A template extends `page.html.j2` and fills its blocks; `parts.html.j2` has a picture, a lineage and a chapter.
 """
 
 from typing import Any

@@ -64,6 +64,16 @@ class Chapter:
     note: str = ""
     """Explanation beside the heading: units, or how to read the figures."""
 
+    def to_markdown(self) -> list[str]:
+        """Return the lines of the chapter."""
+        lines = [f"## {_text(self.title)}", ""]
+        if self.note:
+            lines += [f"_{_text(self.note)}_", ""]
+        written = [some for block in self.blocks if (some := _markdown(block))]
+        for number, some in enumerate(written):
+            lines += ([""] if number else []) + some
+        return lines
+
 
 @dataclass(frozen=True)
 class WrittenPage:
@@ -82,12 +92,7 @@ class WrittenPage:
         """Return the page as Markdown. Columns of tables are padded, so that it reads well in a terminal."""
         lines = [f"# {_text(self.title)}", "", _text(self.about), "", f"**{_text(self.headline)}**"]
         for chapter in self.chapters:
-            lines += ["", f"## {_text(chapter.title)}", ""]
-            if chapter.note:
-                lines += [f"_{_text(chapter.note)}_", ""]
-            written = [some for block in chapter.blocks if (some := _markdown(block))]
-            for number, some in enumerate(written):
-                lines += ([""] if number else []) + some
+            lines += ["", *chapter.to_markdown()]
         return "\n".join(lines) + "\n"
 
     def to_html(self) -> str:

@@ -26,6 +26,11 @@ def whole(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.Dat
     return shifts(inputs, first, last).with_columns(pl.col("made").round().cast(pl.Int64))
 
 
+def busy(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    """Return the rows of `shifts` with 1 for a large output, else 0."""
+    return shifts(inputs, first, last).with_columns((pl.col("made") > 22).cast(pl.Float32).alias("made"))
+
+
 def missing(label: Any, prediction: Any, group: Any, weight: Any) -> float:
     """Return the mean output beyond the predicted, with the same weight for each machine."""
     lacking = np.maximum(label - prediction, 0)

@@ -67,6 +67,21 @@ COUNT = labelled(
     },
 )
 
+BINARY = labelled(
+    "busy",
+    "float32",
+    "binary",
+    evaluation={
+        "bias": [{"column": "machine", "threshold": 0.5, "min_rows": 25}],
+        "gates": [
+            {"name": "ranks", "metric": "auc", "better_than": "baseline"},
+            {"name": "machines alike", "metric": "demographic_parity_machine", "at_most": 0.05},
+            {"name": "as fair as before", "metric": "equal_opportunity_machine", "better_than": "champion",
+             "on_undecided": "pass"},
+        ],
+    },
+)  # fmt: skip
+
 QUANTILE = readings_components(
     pipeline={
         "evaluation": PIPELINE["evaluation"]
@@ -195,6 +210,25 @@ def test_a_model_of_counts_from_yaml_to_mlflow(installation: Installation) -> No
     said = f"{MODEL}/1 has objective count, this pipeline multiclass: the last layer of its network has another number"
     assert said in failure_of(result)
     assert [event.step_key for event in result.get_step_failure_events()] == [f"{MODEL}.snapshot"]
+
+
+def test_a_model_that_decides_unlike_for_its_groups_is_rejected(installation: Installation) -> None:
+    """Machines differ in their output, so a right model decides unlike: the declared gate rejects it by name."""
+    binary = train(with_tables(installation.declared_as(BINARY)), LAST)
+    facts = binary.facts[EVALUATION]
+    assert facts["decision"] == "rejected"
+    assert "“machines alike”: demographic parity by machine is" in facts["summary"]
+    evaluation = report_of(binary).evaluation
+    rows = binary.installation.main.scan(FEATURES, days(6, start=13)).collect()
+    rows = rows.with_columns(decided=binary.served.predict(rows) >= 0.5)
+    by_machine = rows.group_by("machine").agg(pl.col("decided").mean()).sort("machine")["decided"].to_list()
+    (bias,) = evaluation.bias
+    assert [one.decided_positive.share.value for one in bias.groups] == pytest.approx(by_machine)
+    parity = max(by_machine) - min(by_machine)
+    assert facts["demographic_parity_machine"] == pytest.approx(parity, abs=1e-6)
+    assert parity > 0.05
+    assert "## Decisions by machine" in facts["summary"]
+    assert "Decisions by machine" in Path(facts["report_file"].removeprefix("file://")).read_text()
 
 
 def test_a_model_of_a_quantile_lies_above_its_share_of_the_labels(installation: Installation) -> None:

@@ -1,0 +1,203 @@
+"""Decisions compared between groups: the differences of scikit-learn's counts, with intervals, gates and names."""
+
+from datetime import date, timedelta
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from pydantic import ValidationError
+from sklearn.metrics import confusion_matrix
+
+from ml_assets.evaluation.bias_chapter import bias_chapters
+from ml_assets.evaluation.bootstrap import draw_blocks
+from ml_assets.evaluation.errors import EvaluationInputError
+from ml_assets.evaluation.evaluation_document import Evaluation, GateDecision, Report
+from ml_assets.evaluation.holdout import evaluate
+from ml_assets.evaluation.metrics import Vector
+from ml_assets.evaluation.report import render, summary_markdown
+from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets_tests.evaluation.holdout_case import model_facts
+
+DAYS, ROWS = 30, 3_000
+RANDOM = np.random.default_rng(14)
+REGION = RANDOM.choice(["east", "north", "south"], ROWS)
+LABEL = (RANDOM.random(ROWS) < 0.4).astype(np.float64)
+SCORE = np.clip(0.25 + 0.4 * LABEL + 0.15 * (REGION == "south") + RANDOM.normal(0, 0.2, ROWS), 0, 1)
+THRESHOLD = 0.55
+PARITY, OPPORTUNITY = "demographic_parity_region", "equal_opportunity_region"
+HOLDOUT = pl.DataFrame(
+    {
+        "date": [date(2024, 1, 1) + timedelta(days=int(day)) for day in np.arange(ROWS) % DAYS],
+        "region": REGION,
+        "half": np.where(np.arange(ROWS) < ROWS // 2, "first", "second"),
+        "label": LABEL,
+    }
+)
+
+
+def measured(holdout: pl.DataFrame = HOLDOUT, score: Vector = SCORE, **changes: Any) -> Evaluation:
+    spec = {
+        "objective": "binary",
+        "draws": 200,
+        "slices": ["half"],
+        "bias": [{"column": "region", "threshold": THRESHOLD}],
+        "gates": [{"name": "alike", "metric": PARITY, "at_most": 0.5}],
+    }
+    predictions = {
+        "challenger": score,
+        "baseline": np.full(len(score), 0.4),
+        "reference": np.clip(score + 0.1, 0, 1),
+    }
+    return evaluate(holdout, predictions, EvaluationSpec.model_validate(spec | changes))
+
+
+def rule(decision: GateDecision) -> tuple[str, str]:
+    (found,) = decision.rules
+    return found.status, found.explanation
+
+
+def shares(rows: Any) -> dict[str, tuple[float, float]]:
+    """Group → share decided positive and true positive rate among `rows`, from scikit-learn's counts."""
+    found: dict[str, tuple[float, float]] = {}
+    for group in ("east", "north", "south"):
+        inside = rows & (group == REGION)
+        tn, fp, fn, tp = confusion_matrix(LABEL[inside], SCORE[inside] >= THRESHOLD).ravel()
+        found[group] = (tp + fp) / (tn + fp + fn + tp), tp / (tp + fn)
+    return found
+
+
+def test_differences_are_those_of_the_counts_of_each_group() -> None:
+    found = measured()
+    every = np.ones(ROWS, dtype=np.bool)
+    halves = [(HOLDOUT["half"] == name).to_numpy() for name in ("first", "second")]
+    for part, rows in zip((found.overall, *found.slices), (every, *halves), strict=True):
+        for at, name in enumerate((PARITY, OPPORTUNITY)):
+            of_groups = [one[at] for one in shares(rows).values()]
+            one = part.metrics["challenger"][name]
+            assert one.value == pytest.approx(max(of_groups) - min(of_groups), abs=1e-12)
+            assert 0 <= (one.low or 0) < (one.value or 0) < (one.high or 0) <= 1
+    # A constant prediction decides alike for all; it is better by the whole difference, with an interval.
+    assert found.overall.metrics["baseline"][PARITY].value == 0
+    improvement = found.overall.improvements["baseline"][PARITY]
+    assert improvement.value == pytest.approx(-(found.values()[PARITY]))
+    assert improvement.high is not None
+    (figures,) = found.bias
+    for group, (positive, rate) in zip(figures.groups, shares(every).values(), strict=True):
+        assert (group.decided_positive.share.value, group.true_positives.share.value) == pytest.approx(
+            (positive, rate)
+        )
+        assert group.decided_positive.left_out == group.true_positives.left_out == ""
+        assert (group.true_positives.share.low or 0) < rate < (group.true_positives.share.high or 0)
+
+
+def test_redraws_are_differences_of_repeated_rows() -> None:
+    """The interval's redraws equal the difference on rows repeated as often as their block was drawn."""
+    from ml_assets.evaluation.bias import groupings_of
+
+    spec = EvaluationSpec.model_validate(
+        {
+            "objective": "binary",
+            "bias": [{"column": "region", "threshold": THRESHOLD}],
+            "gates": [{"name": "g", "metric": "auc", "at_least": 0.5}],
+        }
+    )
+    (grouping,) = groupings_of(HOLDOUT, spec)
+    blocks = (np.arange(ROWS) % DAYS).astype(np.intp)
+    counts = draw_blocks(DAYS, 3, seed=1)
+    forms = dict(grouping.forms(np.arange(ROWS), LABEL, SCORE, blocks, DAYS))
+    for draw, drawn in enumerate(counts):
+        again = np.repeat(np.arange(ROWS), drawn[blocks].astype(np.intp))
+        region, right = REGION[again], SCORE[again] >= THRESHOLD
+        positives = [float(right[region == one].mean()) for one in np.unique(region)]
+        rates = [float(right[(region == one) & (LABEL[again] > 0)].mean()) for one in np.unique(region)]
+        assert forms[PARITY](counts)[draw] == pytest.approx(max(positives) - min(positives))
+        assert forms[OPPORTUNITY](counts)[draw] == pytest.approx(max(rates) - min(rates))
+
+
+def test_gates_limit_and_compare_them_as_every_metric() -> None:
+    wide = measured(gates=[{"name": "alike", "metric": PARITY, "at_most": 0.05}]).decision
+    assert wide.status == "rejected"
+    assert "demographic parity by region is 0." in rule(wide)[1]
+    harm = {"name": "as fair", "metric": OPPORTUNITY, "better_than": "reference", "on_undecided": "pass"}
+    assert (
+        measured(gates=[harm]).decision.status == "rejected"
+    )  # shown: the reference decides almost all positive
+    same = measured(score=np.full(ROWS, 0.4), gates=[harm | {"better_than": "baseline"}])
+    assert same.decision.status == "blessed"  # no harm is shown
+
+
+def test_a_group_of_one_row_or_without_positives_is_named() -> None:
+    few = HOLDOUT.with_columns(
+        region=pl.when(pl.int_range(pl.len()) == 7)
+        .then(pl.lit("alone"))
+        .when((pl.col("region") == "north") & (pl.col("label") == 0))
+        .then(pl.lit("never"))
+        .when(pl.col("region") == "east")
+        .then(None)
+        .otherwise("region")
+    )
+    found = measured(few)
+    by_name = {one.name: one for one in found.bias[0].groups}
+    assert by_name["alone"].decided_positive.left_out == "1 row, fewer than 100"
+    assert by_name["never"].true_positives.left_out == "0 rows of label 1, fewer than 100"
+    assert by_name["never"].decided_positive.left_out == ""
+    assert by_name["never"].true_positives.share.value is None
+    assert by_name["(none)"].decided_positive.share.high is not None  # rows without a value
+    report = Report(title="m", partition="p", lineage={}, evaluation=found, model=model_facts())
+    for page in (render(report), summary_markdown(report, {})):
+        assert "parity: 1 row, fewer than 100" in page
+        assert "opportunity: 0 rows of label 1, fewer than 100" in page
+        assert "Decisions by region" in page
+
+
+def test_a_group_in_few_blocks_does_not_decide() -> None:
+    """A third of the redraws would lack a group of one day."""
+    one_day = HOLDOUT.with_columns(
+        region=pl.when(pl.col("date") == date(2024, 1, 3)).then(pl.lit("guest")).otherwise("region")
+    )
+    found = measured(one_day, bias=[{"column": "region", "threshold": THRESHOLD, "min_rows": 20}])
+    by_name = {one.name: one for one in found.bias[0].groups}
+    assert by_name["guest"].decided_positive.left_out == "rows in 1 block, fewer than 5"
+    assert found.overall.metrics["challenger"][PARITY].high is not None
+
+
+def test_without_two_groups_a_gate_is_undecided_with_the_remedy() -> None:
+    alone = measured(HOLDOUT.with_columns(region=pl.lit("north")))
+    assert alone.decision.status == "undecided"
+    (only,) = alone.decision.rules
+    assert only.explanation.startswith("demographic parity by region is not defined on these rows")
+    assert only.would_pass == "two groups of region with at least 100 rows in enough blocks"
+
+
+def test_a_column_of_numbers_is_no_group() -> None:
+    with pytest.raises(
+        EvaluationInputError, match="of 'region', which has 3,000 values: name a column with at m"
+    ):
+        measured(HOLDOUT.with_columns(region=pl.int_range(ROWS)))
+
+
+def test_a_page_shows_the_largest_groups_and_counts_the_others() -> None:
+    many = HOLDOUT.with_columns(region=pl.Series([f"r{number % 50}|<b>" for number in range(ROWS)]))
+    (chapter,) = bias_chapters(measured(many))
+    text = "\n".join(chapter.to_markdown())
+    assert text.count("fewer than 100") == 40
+    assert "30 smaller groups are in evaluation.json." in text
+    assert "r1\\|\\<b>" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"objective": "regression"},
+            "bias compares decisions of objective binary; regression decides nothing",
+        ),
+        ({"bias": [{"column": "region", "threshold": 0.5}] * 2}, "bias must name each column once: region"),
+        ({"bias": [{"column": "region", "threshold": 50}]}, "less than 1"),
+        ({"bias": []}, "no metric 'demographic_parity_region' for objective 'binary'"),
+    ],
+)
+def test_a_comparison_that_cannot_be_made_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        measured(**changes)
