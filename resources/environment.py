@@ -27,7 +27,7 @@ def environment_facts(project: Path, commit: str | None) -> dict[str, str]:
     """
     facts = {
         "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "machine": machine(),
     }
     for package in _PACKAGES:
         facts[package] = metadata.version(package)
@@ -40,6 +40,11 @@ def environment_facts(project: Path, commit: str | None) -> dict[str, str]:
         facts["mlflow.source.git.commit"] = commit.removesuffix(_DIRTY)
         facts["git_dirty"] = "true" if commit.endswith(_DIRTY) else "false"
     return facts
+
+
+def machine() -> str:
+    """Return this machine in a few words, such as `Linux x86_64, 8 cores`."""
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
 
 
 def device_facts(driver: Path = _NVIDIA) -> dict[str, str]:

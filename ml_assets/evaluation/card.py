@@ -12,9 +12,16 @@ from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.evaluation_document import Evaluation, ModelFacts, Part, Report, RuleResult
 from ml_assets.evaluation.metrics import MetricFacts
 from ml_assets.evaluation.pictures import caption, pictures
-from ml_assets.evaluation.report_sentences import comparator_of, left_out, plain_findings, survived
+from ml_assets.evaluation.report_sentences import (
+    comparator_of,
+    how_served,
+    left_out,
+    plain_findings,
+    survived,
+)
+from ml_assets.evaluation.serving_cost import ServingCost
 from ml_assets.objective_facts import facts_of
-from ml_assets.reports.numbers import count
+from ml_assets.reports.numbers import count, number
 from ml_assets.reports.written_page import Block, Bullets, Chapter, Drawing, Grid, Paragraph, WrittenPage
 from resources.words import counted, dotted, name_some
 
@@ -52,6 +59,7 @@ def model_card(report: Report, release: Release | None = None) -> WrittenPage:
         *bias_chapters(evaluation),
         Chapter("Gates", (_gates(evaluation),)),
         *_slices(evaluation),
+        *([] if evaluation.serving is None else [_serving(evaluation.serving)]),
         Chapter("Limits", (Bullets(tuple(_limits(report, release))),)),
         Chapter("Training", tuple(_training(report))),
         *([] if release is None or not release.history else [_history(release)]),
@@ -173,6 +181,16 @@ def _slices(evaluation: Evaluation) -> Iterator[Chapter]:
     note = f"{len(ranked)} of {len(measured)} measured slices, worst {metric.label} first"
     columns = ("slice", "rows", metric.label, f"improvement on {against}")
     yield Chapter("Weakest slices", (Grid(columns, rows, numbers=frozenset({1})),), note)
+
+
+def _serving(cost: ServingCost) -> Chapter:
+    rows = tuple(
+        (called, count(one.rows), count(one.calls), f"{number(one.p50_ms)} ms", f"{number(one.p99_ms)} ms")
+        for called, one in (("one row", cost.row), ("a batch", cost.batch))
+    )
+    grid = Grid(("call", "rows", "calls", "p50", "p99"), rows, numbers=frozenset({1, 2, 3, 4}))
+    size = Paragraph(f"The bundle has {number(cost.bundle_bytes / 1e6)} MB.")
+    return Chapter("Serving", (grid, size), how_served(cost))
 
 
 def _badness(part: Part, metric: MetricFacts) -> float:

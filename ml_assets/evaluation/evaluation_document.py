@@ -4,12 +4,14 @@ import hashlib
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import JsonValue
 
 from ml_assets.evaluation.bias_spec import BiasSection
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.card_spec import CardSection
+from ml_assets.evaluation.document import Document
 from ml_assets.evaluation.metrics import MetricFacts, metrics_of
+from ml_assets.evaluation.serving_cost import ServingCost
 from ml_assets.evaluation.spec import Comparator, OwnMetricSection
 from ml_assets.objective_facts import ObjectiveName
 from resources.job.recoveries import Recovery
@@ -17,12 +19,6 @@ from resources.job.recoveries import Recovery
 Role = Literal["challenger", "champion", "baseline", "reference"]
 RuleStatus = Literal["passed", "failed", "undecided", "not_applicable"]
 DecisionStatus = Literal["blessed", "rejected", "undecided"]
-
-
-class Document(BaseModel):
-    """Base class: immutable; unknown keys are errors when a document is read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class RuleResult(Document):
@@ -199,6 +195,8 @@ class Evaluation(Document):
     own_metrics: tuple[OwnMetricFacts, ...] = ()
     """Metrics beside those of the objective."""
     bias: tuple[BiasFigures, ...] = ()
+    serving: ServingCost | None = None
+    """Latency and size of the challenger's bundle; None if predictions were measured without a bundle."""
 
     @property
     def measured(self) -> tuple[MetricFacts, ...]:
@@ -209,6 +207,11 @@ class Evaluation(Document):
     def of_quality(self) -> tuple[MetricFacts, ...]:
         """Metrics that say how good the predictions are: all but bias, of which a constant prediction has none."""
         return (*metrics_of(self.objective), *(one.declared.facts for one in self.own_metrics))
+
+    @property
+    def serving_values(self) -> dict[str, float]:
+        """Latency and size by the name that a gate uses; empty if they were not measured."""
+        return {} if self.serving is None else self.serving.values()
 
     def values(self, role: Role = "challenger") -> dict[str, float]:
         """Return the defined metrics of one model on the whole holdout, without intervals."""

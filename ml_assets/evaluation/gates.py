@@ -14,6 +14,7 @@ measured elsewhere or stored with the champion.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Self
 
 from ml_assets.evaluation import sentences
@@ -60,14 +61,27 @@ class Cell:
     """True if all rows have the same label. Such rows cannot separate a good model from a bad one."""
 
 
-def decide(spec: EvaluationSpec, cells: Sequence[Cell], champion: Champion | None) -> GateDecision:
-    """Check every gate of `spec` on `cells`."""
+def decide(
+    spec: EvaluationSpec,
+    cells: Sequence[Cell],
+    champion: Champion | None,
+    serving: Mapping[str, float] = MappingProxyType({}),
+) -> GateDecision:
+    """Check every gate of `spec` on `cells`, and its gates on latency and size on `serving`, by metric."""
     gates = list(spec.gates)
     if champion is None:
         gates += _against_baseline(spec, "first model")
     elif champion.cannot_score and spec.on_incomparable == "ignore":
         gates += _against_baseline(spec, "the champion cannot score these rows")
-    rules = [result for gate in gates for result in _check_gate(gate, spec, cells, champion)]
+    rules = [
+        result
+        for gate in gates
+        for result in (
+            [_check_serving(gate, spec, serving[gate.metric])]
+            if gate.is_about_serving
+            else _check_gate(gate, spec, cells, champion)
+        )
+    ]
     return _conclude(rules, champion, spec)
 
 
@@ -126,6 +140,13 @@ def _matches(gate: Gate, cell: Cell) -> bool:
         return cell.slice is None
     name, value = gate.sliced
     return cell.slice is not None and cell.slice.name == name and value in (EVERY, cell.slice.value)
+
+
+def _check_serving(gate: Gate, spec: EvaluationSpec, value: float) -> RuleResult:
+    measured, limit = Interval(value), _limit(gate)
+    explanation, would = sentences.value_rule(spec.metric(gate), measured, limit, least=False, where="")
+    status: RuleStatus = "failed" if value > limit else "passed"
+    return _result(gate, None, status, explanation, measured=measured, would_pass=would)
 
 
 def _check_value(gate: Gate, metric: MetricFacts, cell: Cell, spec: EvaluationSpec) -> RuleResult:

@@ -19,6 +19,7 @@ from ml_assets.evaluation.gates import Cell, Champion, decide
 from ml_assets.evaluation.legal_predictions import in_range, prediction_fault
 from ml_assets.evaluation.metrics import Vector, metrics_of
 from ml_assets.evaluation.own_metrics import Groups, OwnMetric
+from ml_assets.evaluation.serving_cost import ServingCost
 from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
 from ml_assets.evaluation.spec import Comparator, EvaluationSpec
 from ml_assets.objective_facts import Labels, ObjectiveName, facts_of
@@ -45,6 +46,7 @@ def evaluate(
     classes: Sequence[str] = (),
     baseline_name: str = "naive baseline",
     reference_name: str = "regression on the same columns",
+    serving: ServingCost | None = None,
 ) -> Evaluation:
     """Measure a challenger on one holdout, compare it and decide its gates.
 
@@ -52,11 +54,16 @@ def evaluate(
     the number of one of `classes`, from 0; else numbers; no nulls), the block column and the slice columns of `spec`.
     `predictions` are float64 `[N]` in the rows' order (binary: probabilities; count: expected counts; multiclass:
     `[N, K]`, a probability for each of `classes`) for `challenger`, `baseline` and `reference`, and for `champion`
-    exactly if `champion` is given and can score. `own_metrics` are those that `spec.metrics` declares.
+    exactly if `champion` is given and can score. `own_metrics` are those that `spec.metrics` declares. Gates on latency
+    and size need `serving`.
 
     Raises `EvaluationInputError`. A poor model is not an error: see `Evaluation.decision`.
     """
     spec = with_values_of(spec, holdout.schema)
+    if serving is None and (limits := [gate.name for gate in spec.gates if gate.is_about_serving]):
+        raise EvaluationInputError(
+            f"gate {limits[0]!r} limits latency or size: pass `serving`, the bundle's cost"
+        )
     y = labels_of(holdout, label, spec, classes)
     scores = _predictions(predictions, (len(y), *([len(classes)] if classes else [])), spec, champion)
     blocks, names = bootstrap_blocks(holdout, spec)
@@ -92,11 +99,12 @@ def evaluate(
         slices=tuple(parts[1:]),
         classes=class_figures(classes, y, scores["challenger"]) if classes else (),
         curves=curves(spec.objective, y, scores, blocks, counts, spec.confidence),
-        decision=decide(spec, cells, champion),
+        decision=decide(spec, cells, champion, {} if serving is None else serving.values()),
         own_metrics=tuple(
             OwnMetricFacts(declared=one.declared, code_version=one.code_version) for one in own_metrics
         ),
         bias=tuple(one.figures(y, scores["challenger"], blocks, counts, spec.confidence) for one in bias),
+        serving=serving,
     )
 
 

@@ -15,7 +15,13 @@ from ml_assets.evaluation.evaluation_document import ClassFigures, Evaluation, P
 from ml_assets.evaluation.gates import distance_to_limit
 from ml_assets.evaluation.metrics import MetricFacts
 from ml_assets.evaluation.pictures import COLOURS, caption, pictures
-from ml_assets.evaluation.report_sentences import comparator_of, left_out, plain_findings, survived
+from ml_assets.evaluation.report_sentences import (
+    comparator_of,
+    how_served,
+    left_out,
+    plain_findings,
+    survived,
+)
 from ml_assets.evaluation.spec import Comparator
 from ml_assets.objective_facts import facts_of
 from ml_assets.reports.drawing import as_markdown
@@ -124,6 +130,7 @@ def render(report: Report) -> str:
         reasons=evaluation.decision.reasons,
         recoveries=_longest(report.recoveries),
         survived=survived(report),
+        how_served=None if evaluation.serving is None else how_served(evaluation.serving),
         rules=[_rule_row(alike) for alike in _by_rule(evaluation.decision.rules)],
         chapters=_chapters(evaluation),
         pictures=drawn,

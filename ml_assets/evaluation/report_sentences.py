@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from ml_assets.evaluation import sentences
 from ml_assets.evaluation.evaluation_document import Evaluation, Report
+from ml_assets.evaluation.serving_cost import ServingCost
 from ml_assets.evaluation.spec import Comparator
 from ml_assets.reports.numbers import count, number
+from resources.words import counted
 
 
 def comparator_of(evaluation: Evaluation) -> Comparator:
@@ -69,6 +71,12 @@ def survived(report: Report) -> str:
         f"{sum(one.seconds for one in told):,.1f} s until it trained again, "
         f"{count(sum(one.steps_lost for one in told))} steps repeated, {twice}{left_out}"
     )
+
+
+def how_served(cost: ServingCost) -> str:
+    """Return the conditions under which latency was measured."""
+    threads = counted(cost.threads, "thread")
+    return f"by the bundle's own runtime on {threads} of {cost.machine}, in the process of this evaluation"
 
 
 def left_out(report: Report) -> list[str]:

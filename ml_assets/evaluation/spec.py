@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ml_assets.evaluation.bias_spec import BiasSection
 from ml_assets.evaluation.metrics import MetricFacts, find_metric, metrics_of
+from ml_assets.evaluation.serving_cost import SERVING_METRICS, SERVING_NAMES
 from ml_assets.objective_facts import NAMES, ObjectiveName, facts_of
 from ml_assets.sections import Section, Seed
 
@@ -55,7 +56,9 @@ class Gate(Section):
     metric: str
     """binary: auc, logloss, brier, ece. regression: rmse, mae, r2. quantile: pinball, coverage_error.
     count: poisson_deviance, mae, rmse. multiclass: logloss, accuracy, macro_auc, macro_f1. Or the name of a function
-    of `metrics`, or `demographic_parity_COLUMN` or `equal_opportunity_COLUMN` of an item of `bias`."""
+    of `metrics`, or `demographic_parity_COLUMN` or `equal_opportunity_COLUMN` of an item of `bias`. With `at_most`,
+    also latency and size of the bundle: row_p50_ms, row_p99_ms, batch_p50_ms, batch_p99_ms (of 1,000 rows),
+    bundle_mb."""
     at_least: float | None = None
     """Value that the metric must reach."""
     at_most: float | None = None
@@ -95,7 +98,14 @@ class Gate(Section):
             raise ValueError(f"gate {self.name!r}: {', '.join(sorted(stray))} needs better_than")
         if self.slice is not None and len(self.slice) != 1:
             raise ValueError(f"gate {self.name!r}: slice is one `column: value`; found {self.slice}")
+        if self.is_about_serving and (self.at_most is None or self.slice is not None):
+            raise ValueError(f"gate {self.name!r}: {self.metric} takes `at_most` and no slice")
         return self
+
+    @property
+    def is_about_serving(self) -> bool:
+        """True if it limits latency or size of the bundle, which need no rows to compare on."""
+        return self.metric in SERVING_NAMES
 
     @property
     def required_margin(self) -> Margin:
@@ -197,7 +207,7 @@ class EvaluationSpec(Section):
         if twice := {name for name in compared if compared.count(name) > 1}:
             raise ValueError(f"bias must name each column once: {', '.join(sorted(twice))}")
         own = [one.facts.name for one in self.metrics]
-        known = [one.name for one in self.measured]
+        known = [*(one.name for one in self.measured), *SERVING_NAMES]
         if twice := {name for name in own if known.count(name) > 1}:
             raise ValueError(f"metric names must be unique: rename the function {', '.join(sorted(twice))}")
         for gate in self.gates:
@@ -236,7 +246,7 @@ class EvaluationSpec(Section):
 
     def metric(self, gate: Gate) -> MetricFacts:
         """Return the metric that `gate` names. Raises `UnknownMetric`, which lists the valid names."""
-        return find_metric(gate.metric, self.measured, self.objective)
+        return find_metric(gate.metric, (*self.measured, *SERVING_METRICS), self.objective)
 
     @property
     def measured(self) -> tuple[MetricFacts, ...]:

@@ -14,6 +14,7 @@ from ml_assets.pipeline.identity import require_as_frozen
 from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.metric_functions import own_metrics
 from ml_assets.pipeline.record import UnrecordedEvaluation, record
+from ml_assets.pipeline.serving_measurement import serving_cost_of
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import EvaluatedModel, TrainedModel, TrainingSet
 from ml_assets.pipeline.window import require_nothing_rejected_since
@@ -71,12 +72,13 @@ def _score(
     holdout, train, validation = rows["holdout"], rows["train"], rows["validation"]
     decode = decoder_of(spec.features)
     fitted = FittedState.from_json((snapshot.folder / FITTED).read_text())
+    raw = holdout if decode is None else few_with_blobs(holdout, table, decode.column, GOLDEN_BLOBS)
     bundle = build_bundle(
         BundleContents(
             module=_trained(job, snapshot, Path(result.weights)),
             fitted=fitted,
             objective=spec.evaluation.objective,
-            rows=holdout if decode is None else few_with_blobs(holdout, table, decode.column, GOLDEN_BLOBS),
+            rows=raw,
             lineage=_lineage(spec, job, snapshot, result, _versions(reader, training_set.table, keys)),
             metrics={"best_validation_loss": result.best_validation_loss},
             decode=decode,
@@ -113,6 +115,7 @@ def _score(
         classes=classes,
         baseline_name=baseline.name,
         reference_name=reference.name,
+        serving=serving_cost_of(bundle, raw, platform.artifacts, training_set.run_id),
     )
     report = Report(
         title=spec.name,

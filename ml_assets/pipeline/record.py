@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ml_assets.evaluation.serving_cost import SERVING_NAMES
 from ml_assets.pipeline.links import report_name
 from ml_assets.pipeline.values import EvaluatedModel, RuleOutcome, TrainedModel, TrainingSet
 from resources.ledger import EvaluationRow, NewEvaluation
@@ -34,12 +35,18 @@ class UnrecordedEvaluation:
 
     @property
     def decided_by(self) -> str:
-        """SHA-256 of all that decided: challenger (it names its holdout), champion, rules, code of own metrics."""
+        """SHA-256 of all that decided: challenger (it names its holdout), champion, rules, code of own metrics.
+
+        Latency differs from run to run, so only the results of its rules are part of it.
+        """
         facts = {
             "bundle": self.bundle.digest,
             "champion": self.champion_digest,
             "rules": self.rules.model_dump(mode="json"),
             "metrics": [one.code_version for one in self.report.evaluation.own_metrics],
+            "serving": [
+                one.status for one in self.report.evaluation.decision.rules if one.metric in SERVING_NAMES
+            ],
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -84,7 +91,11 @@ def record(
         )
     )
     run, figures = trained.mlflow_run, report.evaluation.values() | figures_beside(report)
-    platform.tracker.record(run, {f"holdout_{name}": value for name, value in figures.items()})
+    platform.tracker.record(
+        run,
+        {f"holdout_{name}": value for name, value in figures.items()}
+        | {f"serving_{name}": value for name, value in report.evaluation.serving_values.items()},
+    )
     newest = {"gate_status": decision.status, "evaluation": row.name, "bundle_digest": bundle.digest}
     platform.tracker.tag(run, newest)
     for file in (files.html, *files.cards, files.json):

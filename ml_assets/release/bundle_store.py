@@ -53,6 +53,11 @@ class Bundle:
         """Content of `bundle.json`."""
         return BundleFacts.read(self.folder)
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files that the digest covers."""
+        return sum((self.folder / name).stat().st_size for name in _files_of(self.folder))
+
 
 class BundleStore:
     """All bundles. Safe for several processes: a killed process leaves no half-visible bundle.

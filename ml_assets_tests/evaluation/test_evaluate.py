@@ -110,6 +110,7 @@ class TestChampionIsWhatItPredicts:
             "classes",
             "baseline_name",
             "reference_name",
+            "serving",  # of the challenger
         }
 
     def test_noise_in_its_place_changes_the_decision(self, case: HoldoutCase) -> None:

@@ -342,3 +342,18 @@ class TestExplanations:
         found = decision({"better_than": "champion"}, cells=[cell(0.2, 0.001, blocks=4)])
         assert found.status == "undecided"
         assert "4 blocks, and at least 5 are needed" in found.reasons[0]
+
+
+@pytest.mark.parametrize(("limit", "status"), [(5.0, "passed"), (1.0, "failed")])
+def test_latency_is_limited_beside_the_metrics(limit: float, status: str) -> None:
+    """It has no rows, so too few blocks do not matter."""
+    spec = EvaluationSpec.model_validate(
+        {"objective": "binary", "gates": [{"name": "fast", "metric": "row_p99_ms", "at_most": limit}]}
+    )
+    found = decide(spec, [Cell(None, 1, 1, {})], None, {"row_p99_ms": 1.25})
+    (rule,) = found.rules
+    assert rule.status == status
+    assert found.status == ("blessed" if status == "passed" else "rejected")
+    assert rule.explanation.startswith(
+        f"p99 latency of one row in ms is 1.2500; the rule requires at most {limit:.4f}"
+    )

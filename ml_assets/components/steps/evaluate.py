@@ -62,7 +62,7 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
 def _page(evaluated: EvaluatedModel, report: "Report", platform: Platform) -> dict[str, Any]:
     from ml_assets.evaluation.report import summary_markdown
 
-    figures = report.evaluation.values() | figures_beside(report)
+    figures = report.evaluation.values() | figures_beside(report) | report.evaluation.serving_values
     page = report_page(platform.settings.ui_url, evaluated.report)
     return {
         "summary": dg.MetadataValue.md(summary_markdown(report)),

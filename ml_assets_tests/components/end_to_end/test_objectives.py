@@ -8,6 +8,8 @@ import pytest
 
 from ml_assets.code.code_version import code_version
 from ml_assets.evaluation.evaluation_document import Report
+from ml_assets.pipeline.evaluate import evaluate_model
+from ml_assets.release.bundle_store import FILES
 from ml_assets.release.of_platform import bundles_of, releases_of
 from ml_assets_tests.components.installation import Installation, failure_of, readings_components
 from ml_assets_tests.components.model_run import CHECKPOINT, EVALUATION, REGISTERED, ModelRun, train
@@ -63,6 +65,8 @@ COUNT = labelled(
                 "margin": "30%",
             },
             {"name": "close", "metric": "mae", "at_most": 2.5},
+            {"name": "answers in time", "metric": "row_p99_ms", "at_most": 10_000},
+            {"name": "small", "metric": "bundle_mb", "at_most": 2},
         ],
     },
 )
@@ -198,6 +202,27 @@ def test_a_model_of_counts_from_yaml_to_mlflow(installation: Installation) -> No
     page = Path(facts["report_file"].removeprefix("file://")).read_text()
     assert "reference (Poisson regression)" in page
     assert "mean count" in page
+
+    # Latency and size of the bundle. A retried step repeats its evaluation, although the clock goes on.
+    cost = evaluation.serving
+    assert cost is not None
+    assert cost.bundle_bytes == sum((folder / name).stat().st_size for name in FILES)
+    assert facts["bundle_mb"] == pytest.approx(cost.bundle_bytes / 1e6)
+    assert facts["row_p99_ms"] == pytest.approx(cost.row.p99_ms, rel=0.01)
+    limits = [rule for rule in evaluation.decision.rules if rule.metric in cost.values()]
+    assert [(rule.rule, rule.status) for rule in limits] == [
+        ("answers in time", "passed"),
+        ("small", "passed"),
+    ]
+    assert "by the bundle&#39;s own runtime on 1 thread of " in page
+    installation = counts.installation
+    *_, pipeline = COUNT
+    training_set = counts.result.output_for_node(f"{MODEL}.snapshot", "snapshot")
+    trained = counts.result.output_for_node(f"{MODEL}.train")
+    repeated, report = evaluate_model(pipeline.spec, installation.platform, training_set, trained, "retry")
+    assert (report.evaluation.serving, repeated.evaluation[:12]) == (cost, facts["evaluation"])
+    (recorded,) = installation.platform.ledger.models.evaluations(MODEL)
+    assert recorded.run_id == counts.result.run_id
 
     tuned = labelled(
         "whole",
