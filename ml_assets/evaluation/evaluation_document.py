@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from ml_assets.evaluation.bias_spec import BiasSection
 from ml_assets.evaluation.bootstrap import Interval
@@ -167,6 +167,23 @@ class BiasFigures(Document):
     groups: tuple[GroupFigures, ...]
 
 
+class ComparedModel(Document):
+    """Another registered model on the same holdout, as `evaluation.compared_with` names it."""
+
+    name: str
+    """Name in reports, such as `flight_delay, version 3`."""
+    bundle: str
+    """Digest of its bundle; empty if no version was found."""
+    seen: tuple[str, ...] = ()
+    """Partitions of this holdout on which it was trained or selected. Its metrics here look too good."""
+    cannot_score: str = ""
+    """Reason why it has no metrics; empty if it has."""
+    metrics: dict[str, float] = Field(default_factory=dict)
+    """Metric → value; without metrics that are not defined on these rows."""
+    improvements: dict[str, Interval] = Field(default_factory=dict)
+    """Metric → improvement of the challenger over this model; positive if the challenger is better."""
+
+
 class Evaluation(Document):
     """All results of one challenger on one holdout."""
 
@@ -289,6 +306,8 @@ class Report(Document):
     """Rows that an interrupted training left out, summed over epochs. Any value but 0 is a bug."""
     model: ModelFacts
     evaluation: Evaluation
+    compared: tuple[ComparedModel, ...] = ()
+    """Other registered models on the same holdout. No gate uses them."""
 
     def to_json(self) -> str:
         """Return the content of `evaluation.json`; equal reports give equal text."""

@@ -17,6 +17,8 @@ Comparator = Literal["champion", "baseline", "reference"]
 """Model to compare a challenger with: the version in production, the naive model, or a regression on the same
 columns."""
 SliceValue = str | bool | int | float | date
+VersionName = Annotated[str, Field(pattern=r"^\w+(/[1-9]\d*)?$")]
+"""`model`: its version in production, or else its newest. `model/3`: its version 3."""
 EVERY = "*"
 """Slice value that stands for every value of the column."""
 
@@ -187,6 +189,9 @@ class EvaluationSpec(Section):
     """Metrics of the project's own code. Each is called once for each model, slice and redraw."""
     bias: tuple[BiasSection, ...] = ()
     """Columns between whose groups the decisions are compared (`binary` only). Each gives two metrics."""
+    compared_with: tuple[VersionName, ...] = ()
+    """Other registered models to score on the same rows, for the report: `model` is its version in production, or else
+    its newest; `model/3` is version 3. No gate uses them."""
     gates: tuple[Gate, ...]
     """At least one: a model without gates cannot be blessed."""
 

@@ -33,18 +33,22 @@ class Rival:
     """`[rows]` on the holdout; None exactly if `champion.cannot_score` has a reason."""
 
 
-def rival_of(
-    spec: PipelineSpec,
-    platform: Platform,
-    challenger_digest: str,
-    holdout: "pl.DataFrame",
-    partitions: Sequence[str],
-    table: "pl.LazyFrame",
-    classes: Sequence[str] = (),
-) -> Rival | None:
-    """Score the champion on the challenger's `holdout`, which holds rows of `table` from `partitions`.
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRows:
+    """Rows on which models are compared, and what they are asked."""
 
-    `classes` are those of the challenger, none if labels are numbers.
+    holdout: "pl.DataFrame"
+    partitions: tuple[str, ...]
+    """Partition keys of the holdout."""
+    table: "pl.LazyFrame"
+    """Feature table with these rows, for blobs."""
+    asked: "Question"
+
+
+def rival_of(
+    spec: PipelineSpec, platform: Platform, challenger_digest: str, rows: MeasuredRows
+) -> Rival | None:
+    """Score the champion on the challenger's holdout.
 
     Returns None if no version is in production, or the challenger itself is. A champion trained on another version of
     the table reads the challenger's rows; its own snapshot only shows the partitions it was trained on. Server errors
@@ -52,20 +56,18 @@ def rival_of(
     """
     from ml_assets.evaluation.gates import Champion
     from ml_assets.release.of_platform import releases_of
-    from ml_assets.release.question import Question
 
     promotion = releases_of(platform).in_production(spec.name)
     if promotion is None or promotion.bundle_digest == challenger_digest:
         return None
     name, digest = f"version {promotion.version}", promotion.bundle_digest
-    asked = Question(label=spec.features.label, objective=spec.evaluation.objective, classes=tuple(classes))
     try:
-        bundle = _opened(platform, digest)
-        predictions = scored(bundle, asked, holdout, table)
+        bundle = opened(platform, digest)
+        predictions = scored(bundle, rows.asked, rows.holdout, rows.table)
     except CannotScore as error:
         return Rival(bundle_digest=digest, champion=Champion(name, cannot_score=str(error)), predictions=None)
-    seen = partitions_seen(bundle, partitions)
-    champion = Champion.compare(name, trained_on=seen, holdout=tuple(partitions))
+    seen = partitions_seen(bundle, rows.partitions)
+    champion = Champion.compare(name, trained_on=seen, holdout=rows.partitions)
     return Rival(bundle_digest=digest, champion=champion, predictions=predictions)
 
 
@@ -100,7 +102,7 @@ def scored(
         raise CannotScore(str(error)) from error
 
 
-def _opened(platform: Platform, digest: str) -> "Bundle":
+def opened(platform: Platform, digest: str) -> "Bundle":
     """Return a stored bundle. Raises `CannotScore` if it is lost or damaged."""
     from ml_assets.release.bundle_store import BundleDamaged, BundleMissing
     from ml_assets.release.of_platform import bundles_of

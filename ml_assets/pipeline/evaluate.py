@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ml_assets.pipeline.blob_decoding import decoder_of, few_with_blobs, predicted
-from ml_assets.pipeline.champion import rival_of
+from ml_assets.pipeline.champion import MeasuredRows, rival_of
+from ml_assets.pipeline.compared import compared_models
 from ml_assets.pipeline.identity import require_as_frozen
 from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.metric_functions import own_metrics
@@ -102,7 +103,10 @@ def _score(
         "baseline": baseline.predict(holdout),
         "reference": reference.predict(holdout),
     }
-    rival = rival_of(spec, platform, bundle.digest, holdout, snapshot.keys("holdout"), table, classes)
+    rows_asked = MeasuredRows(
+        holdout=holdout, partitions=snapshot.keys("holdout"), table=table, asked=bundle.facts.question
+    )
+    rival = rival_of(spec, platform, bundle.digest, rows_asked)
     if rival is not None and rival.predictions is not None:
         predictions["champion"] = rival.predictions
     measured = evaluate(
@@ -139,6 +143,7 @@ def _score(
         rows_lost=rows_lost(events),
         model=_model_facts(spec, training_set),
         evaluation=measured,
+        compared=tuple(compared_models(spec, platform, rows_asked, predictions["challenger"])),
     )
     return UnrecordedEvaluation(
         bundle=bundle,

@@ -39,10 +39,15 @@ class ModelRun:
         return Path(self.facts[CHECKPOINT]["folder"])
 
     @property
+    def report_folder(self) -> Path:
+        """Return the folder of the report."""
+        name = report_name(MODEL, self.day, self.facts[EVALUATION]["evaluation"])
+        return self.installation.platform.artifacts.folder(name)
+
+    @property
     def report(self) -> str:
         """Return the report of the evaluation, as JSON."""
-        name = report_name(MODEL, self.day, self.facts[EVALUATION]["evaluation"])
-        return next(self.installation.platform.artifacts.folder(name).glob("*.json")).read_text()
+        return next(self.report_folder.glob("*.json")).read_text()
 
     @property
     def served(self) -> ServingModel:

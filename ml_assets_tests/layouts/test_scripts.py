@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.features.encoding import FittedState
 from ml_assets.release.of_platform import registry_of
 from ml_assets.snapshots.split_reader import FITTED, open_snapshot
@@ -31,7 +32,7 @@ from ml_assets_tests.components.model_run import (
     ModelRun,
     train,
 )
-from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
+from ml_assets_tests.components.readings_pipeline import MODEL, PIPELINE, WINDOW, days
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from ml_assets_tests.training.watcher import Watcher
 from resources.job.errors import AttemptsExhausted, BadConfiguration
@@ -58,6 +59,7 @@ def train_by(
     installation: Installation,
     workers: int,
     arguments: Sequence[int] = (),
+    compared_with: Sequence[str] = (),
     **hyperparameters: Any,
 ) -> ModelRun:
     """Train the model of a script on one day."""
@@ -66,7 +68,8 @@ def train_by(
         "arguments": list(arguments),
         "hyperparameters": hyperparameters,
     }
-    change = {"model": model, "training": {"workers": workers}}
+    evaluation = PIPELINE["evaluation"] | {"compared_with": list(compared_with)}
+    change = {"model": model, "training": {"workers": workers}, "evaluation": evaluation}
     return train(installation.declared_as(readings_components(pipeline=change)), DAY)
 
 
@@ -140,10 +143,26 @@ def test_served_trees_answer_as_scikit_learn_does(by_trees: ModelRun) -> None:
     np.testing.assert_allclose(by_trees.served.predict(rows), expected, rtol=1e-5)
 
 
-def test_a_booster_of_lightgbm_is_handed_in_as_it_is_and_served(installation: Installation) -> None:
+def test_a_booster_of_lightgbm_is_served_and_compared_with_a_network(
+    installation: Installation, by_ddp: ModelRun
+) -> None:
+    """The report shows both on the same rows; a version that does not exist costs a sentence."""
     import lightgbm
 
-    trained = train_by("boosted", installation, 1, rounds=60, categories=True)
+    network = f"{MODEL}/{by_ddp.facts[REGISTERED]['version']}"
+    others = [network, f"{MODEL}/99", "unbuilt"]
+    trained = train_by("boosted", installation, 1, compared_with=others, rounds=60, categories=True)
+    by_network, *lacking = (one.model_dump() for one in Report.model_validate_json(trained.report).compared)
+    assert by_network["metrics"]["rmse"] == pytest.approx(by_ddp.facts[EVALUATION]["rmse"])
+    gain = by_network["metrics"]["rmse"] - trained.facts[EVALUATION]["rmse"]
+    assert by_network["improvements"]["rmse"]["value"] == pytest.approx(gain)
+    unknown, unbuilt = (one["cannot_score"] for one in lacking)
+    assert unknown.startswith(f"{MODEL} has no version 99; it has 1 (")
+    assert unbuilt == "it has no registered version yet; `ml-assets launch unbuilt PARTITION` makes one"
+    page = next(trained.report_folder.glob("report.html")).read_text()
+    assert "Other models" in page
+    assert "not measured: it has no registered version yet" in page
+
     assert trained.facts[EVALUATION]["decision"] == "blessed"
     newest = max((trained.folder / "checkpoints").glob("step-*"))
     rows, matrix = _with_holes(trained)
@@ -178,6 +197,22 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> TrainingJob:
         hyperparameters={"epochs": EPOCHS, "batch-size": 13},
         settings=TrainingSettings(workers=2),
     )
+
+
+def test_the_trees_of_the_flights_train_and_stop_early(tmp_path: Path, job: TrainingJob) -> None:
+    """The script of `flight_delay_trees` on small rows: figures arrive, and the trees beat a constant."""
+    flights = dataclasses.replace(
+        job,
+        objective="binary",
+        script="ml_assets.defs.flights.flight_delay_trees.train",
+        hyperparameters={"rounds": 60, "patience": 20, "leaf-rows": 20},
+        settings=TrainingSettings(workers=1),
+    )
+    result = Watcher().run(flights, tmp_path)
+    assert result.best_validation_loss < 0.9 * math.log(2)
+    told = [event.values["validation_loss"] for event in read_events(tmp_path) if event.kind == "epoch"]
+    assert len(told) >= 2
+    assert min(told) >= result.best_validation_loss
 
 
 def test_a_cancelled_and_killed_script_ends_in_the_same_weights(tmp_path: Path, job: TrainingJob) -> None:

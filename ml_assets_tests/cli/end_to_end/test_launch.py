@@ -80,7 +80,10 @@ def test_a_version_differs_from_itself_in_nothing(
     ("arguments", "said"),
     [
         (("store_demand", "7"), "store_demand has no version 7; it has 1 (1.0.0)"),
-        (("store_deman",), "there are: flight_arrival, flight_delay, flight_delay_nightly, store_demand"),
+        (
+            ("store_deman",),
+            "flight_delay_nightly, flight_delay_trees, store_demand",
+        ),
         (("flight_delay",), "flight_delay has no registered version yet. To make one: ml-assets launch"),
     ],
 )
@@ -173,7 +176,7 @@ def test_demoting_leaves_nothing_in_production_and_stands_in_the_log(
         (("store_demand", "7", "--reason", "why not"), "has no version 7; it has 1 (1.0.0)"),
         (
             ("store_deman", "--reason", "why not"),
-            "there are: flight_arrival, flight_delay, flight_delay_nightly, store_demand",
+            "flight_delay_nightly, flight_delay_trees, store_demand",
         ),
     ],
 )

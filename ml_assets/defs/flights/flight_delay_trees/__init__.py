@@ -1,0 +1,1 @@
+"""`flight_delay` by gradient-boosted trees, on the same rows and columns, so that one report compares both."""
