@@ -20,6 +20,7 @@ from ml_assets.evaluation.report_sentences import (
     survived,
 )
 from ml_assets.evaluation.serving_cost import ServingCost
+from ml_assets.evaluation.thresholds_chapter import threshold_chapters
 from ml_assets.objective_facts import facts_of
 from ml_assets.reports.numbers import count, number
 from ml_assets.reports.written_page import Block, Bullets, Chapter, Drawing, Grid, Paragraph, WrittenPage
@@ -56,6 +57,7 @@ def model_card(report: Report, release: Release | None = None) -> WrittenPage:
         Chapter("Prediction", tuple(_prediction(evaluation, facts))),
         Chapter("Data", (_data(report),), "label known by: rows whose label became known later are left out"),
         Chapter("Metrics", tuple(_metrics(evaluation)), _how_measured(evaluation)),
+        *threshold_chapters(report.thresholds),
         *bias_chapters(evaluation),
         Chapter("Gates", (_gates(evaluation),)),
         *_slices(evaluation),

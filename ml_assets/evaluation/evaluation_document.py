@@ -13,6 +13,7 @@ from ml_assets.evaluation.document import Document
 from ml_assets.evaluation.metrics import MetricFacts, metrics_of
 from ml_assets.evaluation.serving_cost import ServingCost
 from ml_assets.evaluation.spec import Comparator, OwnMetricSection
+from ml_assets.evaluation.thresholds import ThresholdTable
 from ml_assets.objective_facts import ObjectiveName
 from resources.job.recoveries import Recovery
 
@@ -308,6 +309,8 @@ class Report(Document):
     evaluation: Evaluation
     compared: tuple[ComparedModel, ...] = ()
     """Other registered models on the same holdout. No gate uses them."""
+    thresholds: ThresholdTable | None = None
+    """Thresholds with their costs; None if the pipeline declares no `costs`."""
 
     def to_json(self) -> str:
         """Return the content of `evaluation.json`; equal reports give equal text."""

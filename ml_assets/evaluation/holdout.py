@@ -66,8 +66,8 @@ def evaluate(
         )
     y = labels_of(holdout, label, spec, classes)
     scores = _predictions(predictions, (len(y), *([len(classes)] if classes else [])), spec, champion)
-    blocks, names = bootstrap_blocks(holdout, spec)
-    counts = draw_blocks(len(names), spec.draws, spec.seed)
+    _, names = bootstrap_blocks(holdout, spec)
+    blocks, counts = redraws_of(holdout, spec)
     own = {metric: metric.groups_of(holdout) for metric in own_metrics}
     bias = groupings_of(holdout, spec)
     scored = Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own, bias=bias)
@@ -161,6 +161,12 @@ def bootstrap_blocks(holdout: pl.DataFrame, spec: EvaluationSpec) -> tuple[Block
         )
     ids = column.rank("dense").cast(pl.Int64).to_numpy() - 1
     return ids.astype(np.intp), [str(value) for value in column.unique().sort()]
+
+
+def redraws_of(holdout: pl.DataFrame, spec: EvaluationSpec) -> tuple[BlockIds, Matrix]:
+    """Return the block of each row, `[N]`, and the redraws of the blocks, `[D, B]`. Raises `EvaluationInputError`."""
+    blocks, names = bootstrap_blocks(holdout, spec)
+    return blocks, draw_blocks(len(names), spec.draws, spec.seed)
 
 
 @dataclass(frozen=True, kw_only=True)

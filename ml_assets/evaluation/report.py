@@ -23,6 +23,7 @@ from ml_assets.evaluation.report_sentences import (
     survived,
 )
 from ml_assets.evaluation.spec import Comparator
+from ml_assets.evaluation.thresholds_chapter import threshold_chapters
 from ml_assets.objective_facts import facts_of
 from ml_assets.reports.drawing import as_markdown
 from ml_assets.reports.page import rendered
@@ -132,7 +133,7 @@ def render(report: Report) -> str:
         survived=survived(report),
         how_served=None if evaluation.serving is None else how_served(evaluation.serving),
         rules=[_rule_row(alike) for alike in _by_rule(evaluation.decision.rules)],
-        chapters=_chapters(evaluation),
+        chapters=_chapters(report),
         pictures=drawn,
         captions={name: caption(name, evaluation) for name in drawn},
         colours=COLOURS,
@@ -162,16 +163,16 @@ def summary_markdown(report: Report, images: dict[str, str] | None = None) -> st
     for metric in evaluation.measured:
         cells = [sentences.with_interval(evaluation.overall.metrics[role][metric.name]) for role in roles]
         lines.append(f"| {metric.label} | {' | '.join(cells)} |")
-    for chapter in _chapters(evaluation):
+    for chapter in _chapters(report):
         lines += ["", *chapter.to_markdown()]
     drawn = pictures(evaluation, report.loss) if images is None else images
     lines += ["", *as_markdown(drawn)]
     return "\n".join(lines)
 
 
-def _chapters(evaluation: Evaluation) -> list[Chapter]:
+def _chapters(report: Report) -> list[Chapter]:
     """Return the parts of report and asset page that need no layout of their own."""
-    return [*bias_chapters(evaluation)]
+    return [*threshold_chapters(report.thresholds), *bias_chapters(report.evaluation)]
 
 
 def _longest(recoveries: Sequence[Recovery]) -> list[Recovery]:

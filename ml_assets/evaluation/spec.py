@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ml_assets.evaluation.bias_spec import BiasSection
+from ml_assets.evaluation.cost_spec import CostSection
 from ml_assets.evaluation.metrics import MetricFacts, find_metric, metrics_of
 from ml_assets.evaluation.serving_cost import SERVING_METRICS, SERVING_NAMES
 from ml_assets.objective_facts import NAMES, ObjectiveName, facts_of
@@ -192,6 +193,8 @@ class EvaluationSpec(Section):
     compared_with: tuple[VersionName, ...] = ()
     """Other registered models to score on the same rows, for the report: `model` is its version in production, or else
     its newest; `model/3` is version 3. No gate uses them."""
+    costs: CostSection | None = None
+    """Costs of wrong decisions (`binary` only), for a table of thresholds in the report."""
     gates: tuple[Gate, ...]
     """At least one: a model without gates cannot be blessed."""
 
@@ -208,6 +211,8 @@ class EvaluationSpec(Section):
             raise ValueError(f"slice names must be unique: {', '.join(sorted(twice))}")
         if self.bias and not facts_of(self.objective).is_zero_or_one:
             raise ValueError(f"bias compares decisions of objective binary; {self.objective} decides nothing")
+        if self.costs is not None and not facts_of(self.objective).is_zero_or_one:
+            raise ValueError(f"costs are of decisions by objective binary; {self.objective} decides nothing")
         compared = [one.column for one in self.bias]
         if twice := {name for name in compared if compared.count(name) > 1}:
             raise ValueError(f"bias must name each column once: {', '.join(sorted(twice))}")

@@ -53,8 +53,9 @@ def _score(
 ) -> UnrecordedEvaluation:
     from ml_assets.evaluation.baseline import naive_baseline
     from ml_assets.evaluation.evaluation_document import Report
-    from ml_assets.evaluation.holdout import evaluate
+    from ml_assets.evaluation.holdout import evaluate, redraws_of
     from ml_assets.evaluation.reference import reference_model
+    from ml_assets.evaluation.thresholds import ScoredRows, threshold_table
     from ml_assets.features.encoding import FittedState, class_ids
     from ml_assets.release.bundle import BundleContents, build_bundle
     from ml_assets.release.golden import GOLDEN_BLOBS
@@ -98,8 +99,9 @@ def _score(
     reference = reference_model(
         train, validation, fitted.encode, objective, label=label, classes=len(classes)
     )
+    challenger = ServingModel.load(bundle.folder)
     predictions = {
-        "challenger": predicted(ServingModel.load(bundle.folder), holdout, table),
+        "challenger": predicted(challenger, holdout, table),
         "baseline": baseline.predict(holdout),
         "reference": reference.predict(holdout),
     }
@@ -144,6 +146,15 @@ def _score(
         model=_model_facts(spec, training_set),
         evaluation=measured,
         compared=tuple(compared_models(spec, platform, rows_asked, predictions["challenger"])),
+        thresholds=None
+        if spec.evaluation.costs is None
+        else threshold_table(
+            spec.evaluation.costs,
+            ScoredRows.of(validation[label], predicted(challenger, validation, table)),
+            ScoredRows.of(holdout[label], predictions["challenger"]),
+            redraws_of(holdout, spec.evaluation),
+            spec.evaluation.confidence,
+        ),
     )
     return UnrecordedEvaluation(
         bundle=bundle,

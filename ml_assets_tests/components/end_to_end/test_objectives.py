@@ -77,6 +77,7 @@ BINARY = labelled(
     "binary",
     evaluation={
         "bias": [{"column": "machine", "threshold": 0.5, "min_rows": 25}],
+        "costs": {"false_positive": 3, "false_negative": 1, "unit": "hours"},
         "gates": [
             {"name": "ranks", "metric": "auc", "better_than": "baseline"},
             {"name": "machines alike", "metric": "demographic_parity_machine", "at_most": 0.05},
@@ -253,7 +254,23 @@ def test_a_model_that_decides_unlike_for_its_groups_is_rejected(installation: In
     assert facts["demographic_parity_machine"] == pytest.approx(parity, abs=1e-6)
     assert parity > 0.05
     assert "## Decisions by machine" in facts["summary"]
-    assert "Decisions by machine" in Path(facts["report_file"].removeprefix("file://")).read_text()
+    page = Path(facts["report_file"].removeprefix("file://")).read_text()
+    assert "Decisions by machine" in page
+
+    # Thresholds: chosen on the validation rows, measured on the holdout.
+    table = report_of(binary).thresholds
+    assert table is not None
+    threshold = table.chosen.threshold or 0.0
+    assert threshold in binary.served.predict(
+        binary.installation.main.scan(FEATURES, days(2, start=11)).collect()
+    )
+    decided, late = binary.served.predict(rows) >= threshold, rows["made"].to_numpy() > 0
+    cost = 3 * (decided & ~late).sum() + (~decided & late).sum()
+    assert table.chosen.cost.value == pytest.approx(1000 * cost / len(rows))
+    assert table.chosen.recall == pytest.approx((decided & late).sum() / late.sum())
+    for told in (facts["summary"], page):
+        assert "a false positive costs 3 hours, a false negative 1 hours" in told
+        assert "On 96 validation rows, the threshold " in told
 
 
 def test_a_model_of_a_quantile_lies_above_its_share_of_the_labels(installation: Installation) -> None:

@@ -1,0 +1,107 @@
+"""Thresholds with costs: chosen on validation rows, measured on the holdout."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from ml_assets.evaluation.bootstrap import draw_blocks
+from ml_assets.evaluation.cost_spec import CostSection
+from ml_assets.evaluation.evaluation_document import Report
+from ml_assets.evaluation.holdout import evaluate
+from ml_assets.evaluation.report import render, summary_markdown
+from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.evaluation.thresholds import ScoredRows, cheapest, threshold_table
+from ml_assets_tests.evaluation.holdout_case import HoldoutCase, make_holdout, model_facts
+
+COSTS = CostSection(false_positive=1, false_negative=4, benefit=2, unit="EUR")
+
+
+def cost(costs: CostSection, rows: ScoredRows, threshold: float | None) -> float:
+    """Return the cost of all rows, one after the other."""
+    total = 0.0
+    for y, p in zip(rows.y, rows.p, strict=True):
+        if threshold is not None and p >= threshold:
+            total += -costs.benefit if y else costs.false_positive
+        else:
+            total += costs.false_negative if y else 0
+    return total
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 10)), min_size=1, max_size=30),
+    false_positive=st.integers(1, 5),
+    false_negative=st.integers(0, 5),
+    benefit=st.integers(0, 5),
+)
+def test_no_threshold_is_cheaper_on_the_rows_that_choose(
+    rows: list[tuple[int, int]], false_positive: int, false_negative: int, benefit: int
+) -> None:
+    costs = CostSection.model_construct(
+        false_positive=false_positive, false_negative=false_negative, benefit=benefit
+    )
+    scored = ScoredRows(
+        y=np.array([y for y, _ in rows], dtype=np.float64), p=np.array([p / 10 for _, p in rows])
+    )
+    least = cost(costs, scored, cheapest(costs, scored))
+    assert least == min(cost(costs, scored, one) for one in (None, *(tenth / 10 for tenth in range(11))))
+
+
+def test_the_holdout_measures_and_does_not_choose(case: HoldoutCase) -> None:
+    validation = make_holdout(seed=1)
+    chosen_by = ScoredRows.of(validation.holdout["label"], validation.challenger)
+    measured_on = ScoredRows.of(case.holdout["label"], case.challenger)
+    days = case.holdout["date"].rank("dense").to_numpy().astype(np.intp) - 1
+    table = threshold_table(COSTS, chosen_by, measured_on, (days, draw_blocks(40, 200, 0)), 0.95)
+    best = cheapest(COSTS, chosen_by)
+    assert table.chosen.threshold == best
+    assert best != cheapest(COSTS, measured_on)
+    assert table.listed[0].threshold is None
+    assert (table.listed[0].positive, table.listed[-1].positive) == (0, 1)
+    assert table.listed[-1].recall == 1
+    assert table.listed[-1].precision == pytest.approx(measured_on.y.mean())
+    for one in table.listed:
+        assert one.cost.value == pytest.approx(
+            1000 * cost(COSTS, measured_on, one.threshold) / len(measured_on.y)
+        )
+        assert one.cost.low is not None
+        assert one.cost.low < (one.cost.value or 0)
+
+    spec = EvaluationSpec.model_validate(
+        {"objective": "binary", "draws": 100, "gates": [{"name": "g", "metric": "auc", "at_least": 0.5}]}
+    )
+    report = Report(
+        title="m",
+        partition="p",
+        lineage={},
+        model=model_facts(),
+        evaluation=evaluate(case.holdout, case.predictions(champion=False), spec),
+        thresholds=table,
+    )
+    for page in (render(report), summary_markdown(report, {})):
+        assert "a false positive costs 1 EUR, a false negative 4 EUR, a true positive gains 2 EUR" in page
+        assert f"On 2,400 validation rows, the threshold {best:.4f} costs least." in page
+        assert "With exact probabilities the cheapest threshold would be 0.1429." in page
+
+
+@pytest.mark.parametrize(
+    ("costs", "objective", "complaint"),
+    [
+        ({"false_positive": 1}, "binary", "costs needs `false_negative` or `benefit`"),
+        ({"false_positive": 0, "false_negative": 1}, "binary", "greater than 0"),
+        (
+            {"false_positive": 1, "false_negative": 1},
+            "regression",
+            "objective binary; regression decides nothing",
+        ),
+        ({"false_positive": 1, "false_negativ": 1}, "binary", "did you mean 'false_negative'"),
+    ],
+)
+def test_costs_that_cannot_be_meant_are_refused(
+    costs: dict[str, float], objective: str, complaint: str
+) -> None:
+    metric = "auc" if objective == "binary" else "rmse"
+    gates = [{"name": "g", "metric": metric, "at_most": 1}]
+    with pytest.raises(ValidationError, match=complaint):
+        EvaluationSpec.model_validate({"objective": objective, "costs": costs, "gates": gates})
