@@ -49,7 +49,9 @@ class Search:
     @property
     def epochs_used(self) -> float:
         """Share of all epochs of all trials that it trained."""
-        return 1 - costs(self.result)[0].saved
+        epochs = costs(self.result)[0]
+        assert epochs.full is not None  # the model is no script
+        return epochs.spent / epochs.full
 
     @property
     def loss(self) -> float:

@@ -54,7 +54,9 @@ class SideBySide(Generic[Result]):
                         self._start(work, done)
                 if not self._running:
                     return
-                self._answer()
+                running = len(self._running)
+                while len(self._running) == running:
+                    self._answer()
         except BaseException:
             self._stop()
             raise

@@ -1,57 +1,38 @@
 """Study of a model: its window, its trials, and its result.
 
-Each trial is a training like any other, by the same launcher. Here: the window to search on, the job of each trial, and
-what a failed trial means. Not here: the choice of values (`tuning.study`), the use of the result (`chosen`).
+Here: the window to search on, the course of the study, and its result. Not here: the training of a trial (`trials`),
+the choice of values (`tuning.study`), the use of the result (`chosen`).
 """
 
-import dataclasses
-import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from ml_assets.pipeline.chosen import REPORT, RESULT, prior_for, store_result
-from ml_assets.pipeline.identity import settings_digest
 from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.live import StudyPage
 from ml_assets.pipeline.side_by_side import LedPage, SideBySide
 from ml_assets.pipeline.snapshot import take_snapshot
 from ml_assets.pipeline.spec import PipelineSpec
-from ml_assets.pipeline.spending import Attempts
 from ml_assets.pipeline.study_identity import decided_by, study_digest
-from ml_assets.pipeline.train import PartOfStudy, train_model
+from ml_assets.pipeline.trials import Trials
 from ml_assets.pipeline.values import TrainingSet
 from ml_assets.pipeline.window import require_nothing_rejected_since, validate_inputs
 from ml_assets.tables.cadence import KeyRefused
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.refusal import BuildRefused
-from ml_assets.tuning.budget import BudgetSection
-from ml_assets.tuning.choice import Choice, in_words
+from ml_assets.tuning.choice import in_words
+from ml_assets.tuning.prior import Prior
 from ml_assets.tuning.spec import TuningSection
-from ml_assets.tuning.study import BegunTrial, Study, StudyFacts
+from ml_assets.tuning.study import Study, StudyFacts, is_begun
 from ml_assets.tuning.study_report import StudyReport, render
-from ml_assets.tuning.study_result import StudyResult, TrialOutcome, spent_on
-from resources.job.errors import (
-    AttemptsExhausted,
-    BadConfiguration,
-    DeadlineExceeded,
-    Diverged,
-    OutOfDisk,
-    OutOfMemory,
-)
-from resources.job.events import TrainingEvent, read_events, training_folder_name
+from ml_assets.tuning.study_result import StudyResult, TrialOutcome
 from resources.mlflow_client import TrackerUnavailable, page_of
 from resources.platform import Platform
 from resources.tracker import RunFacts
 from resources.words import counted
-
-OF_THE_VALUES = (AttemptsExhausted, BadConfiguration, DeadlineExceeded, Diverged, OutOfDisk, OutOfMemory)
-"""Failures that other values may avoid. They end the trial, and the study goes on; any other failure stops the study,
-and the trial continues with the next run."""
 
 
 class NothingToSearchOn(BuildRefused):
@@ -60,17 +41,6 @@ class NothingToSearchOn(BuildRefused):
 
 class NoTrialFinished(BuildRefused):
     """Every trial of a study failed."""
-
-
-class TrialPaused(BaseException):
-    """The pruner stopped a trial: its workers save a checkpoint and end. Only the study handles it.
-
-    Not an `Exception`, so that MLflow shows the run as KILLED, which may go on, not as FAILED.
-    """
-
-    def __init__(self, epoch: int, validation_loss: float) -> None:
-        super().__init__(f"paused after epoch {epoch} with validation loss {validation_loss:.6g}")
-        self.epoch, self.validation_loss = epoch, validation_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +93,7 @@ def run_study(
             parent = tracked.run_id
         side: SideBySide[TrialOutcome] = SideBySide(tuning.parallel_trials)
         led = LedPage(page, side)
-        trials = _Trials(
+        trials = Trials(
             spec=spec,
             platform=platform,
             frozen=frozen,
@@ -158,12 +128,7 @@ def run_study(
                 f"{result.stopped}. To go on, raise tuning.budget of {spec.name} and launch the study again"
             )
         if not result.finished:
-            first = result.trials[0]
-            stopped = f". Also, {result.stopped}: raise tuning.budget" if result.stopped else ""
-            raise NoTrialFinished(
-                f"none of {counted(len(result.trials), 'trial')} of {spec.name} finished. Trial {first.number} "
-                f"({in_words(first.parameters)}): {first.why}{stopped}"
-            )
+            raise NoTrialFinished(_none_finished(result, tuning))
         best = result.chosen
         tracked.log({"best_validation_loss": best.validation_loss or 0.0, "best_trial": best.number}, 0)
     report = StudyReport(
@@ -202,9 +167,31 @@ def _open(
         snapshot=frozen.job.snapshot_digest,
         decided_by=decided_by(frozen, tuning),
     )
-    prior = prior_for(spec, tuning, platform)
     with platform.ledger.turn("studies"):  # processes that create the tables or the study together would fail
-        return Study(platform.studies, name, tuning, spec.seed, facts, _most_epochs(spec, tuning), prior)
+        storage = platform.studies
+    # A study that continues has its prior. To look for another one would walk all windows behind it.
+    prior = Prior() if is_begun(storage, name) else prior_for(spec, tuning, platform)
+    with platform.ledger.turn("studies"):
+        return Study(storage, name, tuning, spec.seed, facts, spec.training.epochs, prior)
+
+
+def _none_finished(result: StudyResult, tuning: TuningSection) -> str:
+    """Return the first failure of a study without a finished trial, and the remedy."""
+    first = result.trials[0]
+    said = (
+        f"none of {counted(len(result.trials), 'trial')} of {result.model} finished. Trial {first.number} "
+        f"({in_words(first.parameters)}): {first.why}"
+    )
+    if result.stopped:
+        return f"{said}\nAlso, {result.stopped}: raise tuning.budget of {result.model} and launch the study again"
+    if again := sum(one.may_pass for one in result.trials):
+        return (
+            f"{said}\nResources, room or a store may be the reason of {counted(again, 'failure')}. Mend it, or give "
+            f"other --resources, and launch the study again: it trains "
+            f"{'this trial' if again == 1 else 'these trials'} once more"
+        )
+    more = "" if tuning.sampler == "grid" else ", or raise tuning.trials for other values"
+    return f"{said}\nThese values fail at each launch: change tuning.space of {result.model}{more}"
 
 
 def _stopped(is_spent: str, study: Study) -> str:
@@ -241,147 +228,6 @@ def _is_of(cadence: Any, key: str) -> bool:
     return True
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Trials:
-    """Trainings of one study."""
-
-    spec: PipelineSpec
-    platform: Platform
-    frozen: TrainingSet
-    """Snapshot of the study, with the declared values."""
-    digest: str
-    """Digest of the study."""
-    study: Study
-    page: StudyPage
-    parent: str
-    """Id of the study's run in MLflow; empty if MLflow was away."""
-    run_id: str
-    resources: Mapping[str, Any]
-    budget: BudgetSection | None
-    running: dict[int, BegunTrial] = field(default_factory=dict[int, BegunTrial])
-    """Number → trial that this process trains now."""
-
-    def begin(self) -> Callable[[], TrialOutcome] | None:
-        """Return the training of the next trial; None if the study is complete but for the running trials."""
-        may_begin = not self.spent_says()
-        with self.platform.ledger.turn(f"studies/{self.study.name}"):
-            trial = self.study.next(may_begin=may_begin, besides=self.running)
-        if trial is None:
-            return None
-        self.study.note_alive(time.time())
-        self.running[trial.number] = trial
-        return partial(self.train, trial)
-
-    def end(self, outcome: TrialOutcome) -> None:
-        """Record the end of a running trial."""
-        self.study.end(self.running.pop(outcome.number), outcome)
-        self.study.note_alive(time.time())
-        self.page.info(_said(outcome))
-
-    def spent_says(self) -> str:
-        """Return the spent part of the study's budget in words; empty if it may begin another trial."""
-        if self.budget is None:
-            return ""
-        sets = [trial_set(self.spec, self.frozen, self.digest, trial) for trial in self.running.values()]
-        running = sum(Attempts.of(_events(self.platform, one)).worker_seconds for one in sets)
-        # A continued trial has an outcome from its pause, and its reports cover that time, too.
-        ended = [one for one in self.study.outcomes() if one.number not in self.running]
-        return self.budget.spent_says(spent_on(self.study.seconds, ended, running))
-
-    def train(self, trial: BegunTrial) -> TrialOutcome:
-        """Train one trial, or continue it; return its end. Raises failures that are not of its values."""
-        training_set = trial_set(self.spec, self.frozen, self.digest, trial)
-        common: dict[str, Any] = {
-            "number": trial.number,
-            "parameters": dict(trial.parameters),
-            "fingerprint": training_set.job.fingerprint,
-            "most_epochs": training_set.job.settings.epochs,
-            "pauses": trial.pauses,
-        }
-
-        def after_epoch(epoch: int, validation_loss: float) -> None:
-            self.study.note_alive(time.time())
-            # After the last epoch there is nothing left to save.
-            pauses = self.study.should_pause(trial, epoch, validation_loss)
-            if pauses and epoch < training_set.job.settings.epochs:
-                raise TrialPaused(epoch, validation_loss)
-
-        begins = f"continues after epoch {trial.pauses[-1]}" if trial.pauses else in_words(trial.parameters)
-        self.page.info(f"trial {trial.number}: {begins}")
-        try:
-            trained = train_model(
-                self.spec,
-                self.platform,
-                training_set,
-                self.page.of_trial(trial.number),
-                run_id=self.run_id,
-                resources=self.resources,
-                study=PartOfStudy(
-                    run=self.parent,
-                    name=f"{self.frozen.job.partition} trial {trial.number}",
-                    after_epoch=after_epoch,
-                ),
-            )
-        except TrialPaused as paused:
-            common["pauses"] = (*trial.pauses, paused.epoch)
-            return TrialOutcome(
-                **common,
-                **_cost(self.platform, training_set),
-                state="paused",
-                validation_loss=paused.validation_loss,
-                # The workers train on until the signal arrives.
-                epochs=max([paused.epoch, *_epochs(self.platform, training_set)]),
-                why=f"{paused}",
-            )
-        except OF_THE_VALUES as error:
-            why = f"{type(error).__name__}: {error}"
-            return TrialOutcome(**common, **_cost(self.platform, training_set), state="failed", why=why)
-        result = trained.result
-        cost = _cost(self.platform, training_set)
-        cost |= {"seconds": result.seconds, "worker_seconds": result.worker_seconds}
-        if not math.isfinite(result.best_validation_loss):
-            why = f"its validation loss was {result.best_validation_loss:g}"
-            return TrialOutcome(**common, **cost, state="failed", why=why)
-        return TrialOutcome(
-            **common,
-            **cost,
-            state="finished",
-            validation_loss=result.best_validation_loss,
-            epochs=result.epochs,
-            steps=result.steps,
-            mlflow_run=trained.mlflow_run,
-        )
-
-
-def _epochs(platform: Platform, training_set: TrainingSet) -> list[int]:
-    """Return the numbers of the epochs that the workers of a training have reported."""
-    return [int(event.values["epoch"]) for event in _events(platform, training_set) if event.kind == "epoch"]
-
-
-def _cost(platform: Platform, training_set: TrainingSet) -> dict[str, Any]:
-    """Return the seconds that a training took so far, and the device of its workers, from their reports."""
-    attempts = Attempts.of(_events(platform, training_set))
-    return {
-        "seconds": attempts.seconds,
-        "worker_seconds": attempts.worker_seconds,
-        "device": attempts.device,
-    }
-
-
-def _events(platform: Platform, training_set: TrainingSet) -> list[TrainingEvent]:
-    return read_events(platform.artifacts.folder(training_folder_name(training_set.job)))
-
-
-def trial_set(spec: PipelineSpec, frozen: TrainingSet, digest: str, trial: BegunTrial) -> TrainingSet:
-    """Return the training set of a trial: the study's snapshot, with the trial's values in the job."""
-    choice = Choice(source=digest, parameters=trial.parameters)
-    varied = spec.with_choice(choice)
-    job = dataclasses.replace(
-        frozen.job, hyperparameters=varied.model.hyperparameters, settings=varied.training
-    )
-    return dataclasses.replace(frozen, job=job, choice=choice, settings=settings_digest(varied, job, choice))
-
-
 def _tracking_facts(
     spec: PipelineSpec, platform: Platform, frozen: TrainingSet, digest: str, tuning: TuningSection
 ) -> RunFacts:
@@ -402,18 +248,3 @@ def _tracking_facts(
         dataset_name=frozen.table,
         dataset_digest=frozen.job.snapshot_digest,
     )
-
-
-def _most_epochs(spec: PipelineSpec, tuning: TuningSection) -> int:
-    """Return the largest number of epochs of a trial."""
-    values = tuning.space.training.get("epochs")
-    searched = [] if values is None else [int(end or 0) for end in values.ends()]
-    declared = [spec.training.epochs] if values is None or values.when else []
-    return max([*searched, *declared])
-
-
-def _said(outcome: TrialOutcome) -> str:
-    if outcome.state == "finished":
-        return f"trial {outcome.number}: validation loss {outcome.validation_loss:.6g}"
-    failed = "failed: " * (outcome.state == "failed")
-    return f"trial {outcome.number}: {failed}{outcome.why}"

@@ -2,17 +2,19 @@
 
 A trial is recorded before its training starts. So a study whose process was killed continues: a trial that had begun
 keeps its number and its values, and a finished trial is not repeated. Optuna ends a paused trial for good. A trial that
-continues is therefore another record in the storage, with the same number, values and losses so far. Not here: the
-training of a trial (`pipeline.tune`), the trial to continue (`freeze_thaw`), the choice among trials (`study_result`).
+continues is therefore another record in the storage, with the same number, values and losses so far; so is a failed
+trial that trains once more. Not here: the training of a trial (`pipeline.trials`), the trial to continue
+(`freeze_thaw`), the choice among trials (`study_result`).
 """
 
 import hashlib
 import json
+import math
 import uuid
 import warnings
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ml_assets.tuning.budget import covered_seconds
 from ml_assets.tuning.difference import difference
@@ -38,6 +40,8 @@ _DECIDED = "decided"
 """User attribute of a trial: the last epoch after which the pruner decided, and whether it paused the trial there."""
 _TO_ITS_END = "to_its_end"
 """User attribute of a trial that no pruner pauses any more."""
+_FAILED_BEFORE = "failed_before"
+"""User attribute of a trial that trains once more: the reason of its failure before."""
 _PRIOR = "prior"
 """User attribute of a study: the points that it began with."""
 _LEARNING: tuple[Sampler, ...] = ("tpe", "GPSampler")
@@ -60,6 +64,8 @@ class BegunTrial:
     """Number in Optuna's storage, which also counts trials without values, and each continuation."""
     pauses: tuple[int, ...] = ()
     """Epochs after which it was paused, and from which it continued."""
+    failed_before: str = ""
+    """Reason of the failure after which it trains once more; empty if it did not fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,23 +90,23 @@ class Study:
         section: TuningSection,
         seed: int,
         facts: StudyFacts,
-        most_epochs: int,
+        epochs: int,
         prior: Prior | None = None,
     ) -> None:
         """Open the study `name`, or create it with `facts` as its attributes and with `prior`.
 
-        `seed` decides all draws, `most_epochs` the epochs after which the pruner compares.
+        `seed` decides all draws. `epochs` is the number of epochs of a trial whose values do not hold another.
         """
         import optuna
 
         self._section, self._seed, self._storage = section, seed, storage
-        self._most_epochs = most_epochs
+        self._epochs = epochs
         self._study = optuna.create_study(
             storage=storage,
             study_name=name,
             direction="minimize",
             load_if_exists=True,
-            pruner=_pruner(section, most_epochs),
+            pruner=_pruner(section, _most_epochs(section.space, epochs)),
         )
         self.name = name
         self._id = storage.get_study_id_from_name(name)
@@ -115,12 +121,16 @@ class Study:
                 self._study.set_user_attr(key, value)
         self.prior = Prior.from_document(self._study.user_attrs[_PRIOR])
         self._launch, self._ran_from = f"{_RAN}{uuid.uuid4().hex}", 0.0
+        self._to_repeat = self._failures_that_may_pass()
+        """Numbers of failed trials that train once more in this launch."""
 
     def next(self, *, may_begin: bool = True, besides: Container[int | None] = ()) -> BegunTrial | None:
-        """Return a trial that did not end; else begin another, or continue a paused one. None if there is none.
+        """Return a trial that did not end; else repeat one whose failure may pass, begin another, or continue a paused
+        one. None if there is none.
 
-        Without `may_begin` no trial begins. If none has finished or runs, the paused one with the lowest loss trains to
-        its end, so that the study has a result. `besides`: numbers of the trials that the caller runs already.
+        Each launch repeats a failed trial once. Without `may_begin` no trial begins. If none has finished or runs, the
+        paused one with the lowest loss trains to its end, so that the study has a result. `besides`: numbers of the
+        trials that the caller runs already.
         """
         from optuna.trial import TrialState
 
@@ -136,6 +146,8 @@ class Study:
         combinations = list(self._section.space.points) if self._section.sampler == "grid" else None
         if not may_begin:
             return None if self._may_have_result else self._continued(to_its_end=True)
+        if (repeated := self._repeated()) is not None:
+            return repeated
         if begun >= self.most:
             return self._continued()
         fixed = combinations or [one.parameters for one in self.prior.repeated]
@@ -225,8 +237,18 @@ class Study:
     @property
     def seconds(self) -> float:
         """Wall time in which processes ran trials of this study, up to their last sign of life."""
+        return covered_seconds(self._spans)
+
+    @property
+    def began(self) -> float:
+        """Time of the first sign of life of a process that ran trials, in seconds since the epoch; inf if none did."""
+        return min((start for start, _ in self._spans), default=math.inf)
+
+    @property
+    def _spans(self) -> list[tuple[float, float]]:
+        """Start and last sign of life of each launch."""
         spans = [span for name, span in self._study.user_attrs.items() if name.startswith(_RAN)]
-        return covered_seconds((start, end) for start, end in spans)
+        return [(start, end) for start, end in spans]
 
     def inherited(self) -> list[KnownPoint]:
         """Return the points of earlier studies that the sampler sees, best first.
@@ -307,21 +329,44 @@ class Study:
 
     def _continued(self, *, to_its_end: bool = False) -> BegunTrial | None:
         """Continue a paused trial, for `to_its_end` without another pause; return None if there is none."""
-        from optuna.trial import TrialState, create_trial
-
         if (number := self._next_paused(to_its_end=to_its_end)) is None:
             return None
         paused = self._newest()[number]
+        pauses = [*paused.user_attrs.get(_PAUSES, ()), paused.last_step]
+        return self._begin_again(paused, {_NUMBER: number, _PAUSES: pauses, _TO_ITS_END: to_its_end})
+
+    def _failures_that_may_pass(self) -> list[int]:
+        """Return the numbers of trials that failed, but not because of their values."""
+        from optuna.trial import TrialState
+
+        newest = self._newest()
+        return [
+            one.number
+            for one in self.outcomes()
+            if one.may_pass and newest[one.number].state == TrialState.FAIL
+        ]
+
+    def _repeated(self) -> BegunTrial | None:
+        """Begin the next failed trial of this launch again; return None if there is none."""
+        again = set(self._failures_that_may_pass())  # without those that another process repeats
+        while self._to_repeat:
+            if (number := self._to_repeat.pop(0)) in again:
+                failed = self._newest()[number]
+                attributes = dict(failed.user_attrs)
+                why = json.loads(attributes.pop(_OUTCOME))["why"]
+                return self._begin_again(failed, attributes | {_FAILED_BEFORE: why})
+        return None
+
+    def _begin_again(self, ended: "FrozenTrial", attributes: Mapping[str, Any]) -> BegunTrial:
+        """Begin another record with the values and the losses so far of an ended one."""
+        from optuna.trial import TrialState, create_trial
+
         again = create_trial(
             state=TrialState.RUNNING,
-            params=paused.params,
-            distributions=paused.distributions,
-            intermediate_values=paused.intermediate_values,
-            user_attrs={
-                _NUMBER: number,
-                _PAUSES: [*paused.user_attrs.get(_PAUSES, ()), paused.last_step],
-                _TO_ITS_END: to_its_end,
-            },
+            params=ended.params,
+            distributions=ended.distributions,
+            intermediate_values=ended.intermediate_values,
+            user_attrs=dict(attributes),
         )
         return _begun(self._storage.get_trial(self._storage.create_new_trial(self._id, again)))
 
@@ -343,7 +388,7 @@ class Study:
                     for of, loss in sorted(one.intermediate_values.items())
                     if at != number or of <= epoch
                 ),
-                most_epochs=int(one.params.get("training.epochs", self._most_epochs)),
+                most_epochs=int(one.params.get("training.epochs", self._epochs)),
                 state=states[one.state],
             )
             for at, one in self._newest().items()
@@ -368,6 +413,22 @@ class Study:
                     return samplers.GPSampler(seed=seed)
                 case "QMCSampler":  # one sequence for the whole study, at a place that the storage counts
                     return samplers.QMCSampler(seed=self._seed % 2**32, scramble=True)
+
+
+def is_begun(storage: "BaseStorage", name: str) -> bool:
+    """True if the storage has the study `name` with its prior."""
+    try:
+        return _DIFFERS in storage.get_study_user_attrs(storage.get_study_id_from_name(name))
+    except KeyError:
+        return False
+
+
+def _most_epochs(space: SpaceSection, declared: int) -> int:
+    """Return the largest number of epochs of a trial; `declared` for trials whose values do not hold the number."""
+    values = space.training.get("epochs")
+    if values is None:
+        return declared
+    return max([*(int(end or 0) for end in values.ends()), *([declared] if values.when else [])])
 
 
 def _ask(study: "optuna.Study", sampler: "BaseSampler", space: SpaceSection) -> "Trial":
@@ -440,6 +501,7 @@ def _begun(trial: "FrozenTrial") -> BegunTrial:
         parameters=dict(trial.params),
         in_storage=trial.number,
         pauses=tuple(trial.user_attrs.get(_PAUSES, ())),
+        failed_before=trial.user_attrs.get(_FAILED_BEFORE, ""),
     )
 
 

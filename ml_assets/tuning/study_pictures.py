@@ -46,7 +46,7 @@ def caption(name: str) -> str:
         "history": "Each trial with its lowest validation loss; the line is the best finished trial so far. "
         "Losses above the frame lie on its upper edge.",
         "curves": "Lowest validation loss so far, after each epoch. To the right of an end lie the epochs that the "
-        "trial did not train.",
+        "trial did not train. An empty diamond is a pause after which the trial continued.",
         "parallel": "Each line is a trial: its values, and at the right its lowest validation loss. Darker is lower; "
         "dashed: paused.",
     }[name]
@@ -141,10 +141,15 @@ def _curves(axes: Axes, result: StudyResult) -> None:
             label=None if name in named else name,
         )
         axes.plot(epochs[-1], _clipped(losses[-1], top), marker=marker, markersize=4, color=colour)
+        between = [(epoch, _clipped(loss, top)) for epoch, loss in one.curve[:-1] if epoch in one.pauses]
+        if between:
+            axes.scatter(
+                *zip(*between, strict=True), marker="d", s=16, facecolor="white", edgecolor=colour, zorder=3
+            )
         named.add(name)
     axes.set_title("Learning curves")
     axes.set_xlabel("epoch")
-    axes.set_xlim(0.5, max(one.most_epochs for one in result.trials) + 0.5)
+    axes.set_xlim(0.5, max(max(one.most_epochs, one.epochs) for one in result.trials) + 0.5)
     axes.xaxis.get_major_locator().set_params(integer=True)
     _legend(axes)
 

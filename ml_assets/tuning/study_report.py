@@ -13,7 +13,7 @@ from ml_assets.reports.page import rendered
 from ml_assets.tuning.importance import LEAST_TRIALS
 from ml_assets.tuning.spec import Choices, FloatRange, IntRange, Scalar, SpaceSection
 from ml_assets.tuning.study_pictures import CHOSEN, MOST_AXES, brief, caption, study_pictures
-from ml_assets.tuning.study_result import StudyResult, TrialOutcome
+from ml_assets.tuning.study_result import StudyResult, TrialOutcome, each_training
 from resources.words import counted
 
 LISTED = 40
@@ -38,37 +38,45 @@ class Cost:
 
     name: str
     spent: float
-    full: float
-    """Cost of the full search: all epochs of all trials. Failed trials do not count."""
+    full: float | None
+    """Cost of the full search: all epochs of all trials. Failed trials do not count. None for scripts, whose number of
+    epochs is not known."""
 
     @property
-    def saved(self) -> float:
-        """Share of the full search that was not spent."""
-        return 1 - self.spent / self.full if self.full else 0.0
+    def saved(self) -> float | None:
+        """Share of the full search that was not spent; None if it is not known."""
+        return 1 - self.spent / self.full if self.full else None
 
     @property
     def figures(self) -> tuple[str, str]:
-        """Spent and full, as text."""
+        """Spent and full, as text; the full cost is empty if it is not known."""
+        if self.full is None:
+            return number(self.spent), ""
         if self.name == "epochs":
             return count(round(self.spent)), count(round(self.full))
         return number(self.spent), number(self.full)
 
 
 def costs(result: StudyResult) -> list[Cost]:
-    """Return epochs and hours that the study spent, against the full search.
+    """Return epochs and hours that the study spent, against the full search; of a script only the hours.
 
-    Hours that a trial did not train are estimated by its own seconds per epoch.
+    Hours that a trial did not train are estimated by its own seconds per epoch. A training, or a part of it, that is
+    older than the study cost it nothing, nor did the training of equal values of an earlier trial.
     """
-    counting = [one for one in result.trials if one.state != "failed" and one.epochs]
+    counting = [one for one in result.trials if one.state != "failed"]
+    own = each_training(counting)
+    hours = sum(one.own_worker_seconds for one in own) / 3600
+    if not all(one.most_epochs and one.epochs for one in counting):
+        return [Cost(name=_hours(result), spent=hours, full=None)]
     return [
         Cost(
             name="epochs",
-            spent=sum(one.epochs for one in counting),
+            spent=sum(one.epochs - one.epochs_before for one in own),
             full=sum(one.most_epochs for one in counting),
         ),
         Cost(
             name=_hours(result),
-            spent=sum(one.worker_seconds for one in counting) / 3600,
+            spent=hours,
             full=sum(one.worker_seconds * one.most_epochs / one.epochs for one in counting) / 3600,
         ),
     ]
@@ -79,7 +87,7 @@ def _hours(result: StudyResult) -> str:
 
 
 def _left_out(result: StudyResult) -> str:
-    failed = [one.worker_seconds for one in result.trials if one.state == "failed"]
+    failed = [one.own_worker_seconds for one in result.trials if one.state == "failed"]
     if not failed:
         return ""
     return (
@@ -90,8 +98,18 @@ def _left_out(result: StudyResult) -> str:
 def saved_by(result: StudyResult) -> str:
     """Return the parts of the saved epochs in a few words; empty if none was saved."""
     by_pruner, budget = result.epochs_saved
+    if not budget:  # scripts
+        return ""
     early = sum(one.most_epochs - one.epochs for one in result.trials if one.state == "finished")
-    parts = [(by_pruner, f"pruner {result.pruner}"), (early, "early stopping")]
+    counting = [one for one in result.trials if one.state != "failed"]
+    once = sum(one.epochs for one in counting) - sum(
+        one.epochs - one.epochs_before for one in each_training(counting)
+    )
+    parts = [
+        (by_pruner, f"pruner {result.pruner}"),
+        (early, "early stopping"),
+        (once, "trainings that existed"),
+    ]
     said = " and ".join(f"{epochs / budget:.0%} by {name}" for epochs, name in parts if epochs)
     return f"epochs saved: {said}" if said else ""
 
@@ -133,7 +151,8 @@ def summary_markdown(report: StudyReport, images: Mapping[str, str] | None = Non
     result = report.result
     lines = [f"**Trial {result.chosen.number} is chosen**: {result.reason}.", ""]
     lines += [
-        f"* {one.figures[0]} {one.name} of {one.figures[1]} of the full search, {one.saved:.0%} saved"
+        f"* {one.figures[0]} {one.name}"
+        + ("" if one.saved is None else f" of {one.figures[1]} of the full search, {one.saved:.0%} saved")
         for one in costs(result)
     ]
     lines += ["", "| parameter | chosen | searched | importance |", "|---|---|---|---|"]

@@ -36,8 +36,10 @@ class TrialOutcome:
     """Lowest validation loss, of a paused trial so far; None if the trial failed."""
     epochs: int = 0
     """Epochs trained."""
+    epochs_before: int = 0
+    """Those of them that were trained before the study began: by another study, or by a training of the model."""
     most_epochs: int = 0
-    """Epochs that it might have trained: `training.epochs`."""
+    """Epochs that it might have trained: `training.epochs`; 0 for a script, which has its own loop."""
     pauses: Sequence[int] = field(default=(), hash=False)
     """Epochs after which the pruner paused it. It continued from each, except from the last one if it is paused."""
     steps: int = 0
@@ -45,14 +47,23 @@ class TrialOutcome:
     """Wall time of the training loop, over all attempts."""
     worker_seconds: float = 0.0
     """Seconds of all workers, over all attempts."""
+    worker_seconds_before: float = 0.0
+    """Those of them before the study began."""
     device: str = ""
     """Device of the workers, `cpu` or `cuda`; empty if they never started."""
     mlflow_run: str = ""
     """Id of the trial's run in MLflow."""
     why: str = ""
     """Reason of a failure or of a pause; empty for a finished trial."""
+    may_pass: bool = False
+    """True for a failure by resources, room or a store rather than by the values. The next launch trains it again."""
     curve: Sequence[tuple[int, float]] = field(default=(), hash=False)
     """Epoch and lowest validation loss up to it, for each epoch with which the pruner compared."""
+
+    @property
+    def own_worker_seconds(self) -> float:
+        """Seconds of all workers since the study began."""
+        return max(0.0, self.worker_seconds - self.worker_seconds_before)
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
@@ -183,13 +194,21 @@ class StudyResult:
         return cls(**facts)
 
 
-def spent_on(seconds: float, trials: Iterable[TrialOutcome], running: float = 0.0) -> Spent:
-    """Return the cost of a study that ran for `seconds` of wall time and of whose trials these ended.
+def spent_on(seconds: float, trials: Iterable[TrialOutcome]) -> Spent:
+    """Return the cost of a study that ran for `seconds` of wall time and has `trials`.
 
-    `running`: seconds so far of the workers of all other trials.
+    Trainings, and parts of them, that are older than the study cost it nothing.
     """
-    worked = running + sum(one.worker_seconds for one in trials)
+    worked = sum(one.own_worker_seconds for one in each_training(trials))
     return Spent(hours=seconds / 3600, worker_hours=worked / 3600)
+
+
+def each_training(trials: Iterable[TrialOutcome]) -> list[TrialOutcome]:
+    """Return the trials without those whose training is that of an earlier trial: equal values train once."""
+    first: dict[str, TrialOutcome] = {}
+    for one in trials:
+        first.setdefault(one.fingerprint or f"trial {one.number}", one)
+    return list(first.values())
 
 
 def _loss(trial: TrialOutcome) -> float:

@@ -73,6 +73,26 @@ def test_results_reach_the_leader_and_no_more_work_runs_than_allowed(most: int) 
     assert {thread for _, thread in said} == {threading.current_thread()}
 
 
+def test_more_work_is_asked_for_only_after_a_result() -> None:
+    """Not after each message to the page: the question reads the study and the reports of all its trials."""
+    side: SideBySide[int] = SideBySide(2)
+    asked: list[str] = []
+    works: list[Callable[[], int]] = []
+
+    def work() -> int:
+        for _ in range(5):
+            side.say(lambda: asked.append("message"))
+        return 1
+
+    def next_work() -> Callable[[], int] | None:
+        asked.append("next")
+        return works.pop() if works else None
+
+    works.append(work)
+    side.run(next_work, lambda _: asked.append("result"))
+    assert asked == ["next", "next", *["message"] * 5, "result", "next"]
+
+
 @pytest.fixture
 def cancelled_by_sigterm() -> Iterator[None]:
     def cancel(*_: object) -> None:

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from optuna.storages import InMemoryStorage, RDBStorage
+from optuna.study import StudyDirection
 from pydantic import ValidationError
 
 from ml_assets.tuning.prior import Prior, thinned, windows_of
 from ml_assets.tuning.spec import PriorSection, SpaceSection, TuningSection
-from ml_assets.tuning.study import BegunTrial, Study, StudyFacts
+from ml_assets.tuning.study import BegunTrial, Study, StudyFacts, is_begun
 from ml_assets.tuning.study_result import KnownPoint, StudyResult, TrialOutcome
 from resources.addresses import Address
 from resources.ledger import TrainedOn
@@ -219,6 +220,18 @@ def test_the_pruner_compares_with_trials_of_this_study_alone() -> None:
         _end(study, trial)
     assert paused == [5, 6]
     assert len(study.outcomes()) == 7
+
+
+def test_a_study_with_its_prior_needs_no_other_one() -> None:
+    storage = InMemoryStorage()
+    assert not is_begun(storage, "today")
+    storage.create_new_study([StudyDirection.MINIMIZE], "today")  # killed before it had its prior
+    assert not is_begun(storage, "today")
+    section = TuningSection.model_validate({"space": SPACE, "trials": 10, "prior": {}})
+    prior = Prior.of(YESTERDAY, section.space, section.prior, {})
+    Study(storage, "today", section, 7, FACTS, 9, prior)
+    assert is_begun(storage, "today")
+    assert Study(storage, "today", section, 7, FACTS, 9).prior == prior
 
 
 def test_a_grid_takes_no_prior() -> None:

@@ -376,6 +376,69 @@ def test_a_continued_trial_is_another_record_with_the_same_losses(storage: RDBSt
         assert record.params == dict(outcomes[trial.number].parameters)
 
 
+def _failed(trial: BegunTrial, why: str, *, may_pass: bool) -> TrialOutcome:
+    return TrialOutcome(
+        number=trial.number, parameters=trial.parameters, state="failed", why=why, may_pass=may_pass
+    )
+
+
+def test_each_launch_repeats_a_failure_that_may_pass_once(storage: RDBStorage) -> None:
+    """With its values, as another record of the same number; also after a kill. Other failures are final."""
+
+    def launch() -> Study:
+        return _study(storage, _section("random", 3), "repeats")
+
+    study = launch()
+    ends: list[BegunTrial] = []
+    for why, may_pass in (("Diverged: nan", False), ("OutOfDisk: 1 GB", True), ("OutOfMemory: 2 GB", True)):
+        trial = study.next()
+        assert trial is not None
+        study.end(trial, _failed(trial, why, may_pass=may_pass))
+        ends.append(trial)
+    assert study.next() is None
+
+    study = launch()
+    for before in ends[1:]:
+        trial = study.next()
+        assert trial is not None
+        assert (trial.number, trial.parameters) == (before.number, before.parameters)
+        assert trial.failed_before == study.outcomes()[before.number].why
+        study = launch()
+        assert study.next() == trial
+        study.should_pause(trial, 1, 0.5)
+        study.end(trial, _failed(trial, "OutOfMemory: 3 GB", may_pass=True))
+    study = launch()
+    for number in (1, 2):
+        trial = study.next()
+        assert trial is not None
+        assert (trial.number, trial.failed_before) == (number, "OutOfMemory: 3 GB")
+        study.end(trial, _ended(trial))
+    for again in (study, launch()):
+        assert again.next() is None
+    outcomes = study.outcomes()
+    assert [one.state for one in outcomes] == ["failed", "finished", "finished"]
+    assert [one.parameters for one in outcomes] == [one.parameters for one in ends]
+    assert outcomes[1].curve == ((1, 0.5),)
+
+
+def test_a_trial_without_searched_epochs_is_paused_by_the_declared_number() -> None:
+    """Freeze-thaw pauses each trial first after 1/27 of its own epochs: here after 1, beside trials of 54 after 2."""
+    only = {"when": {"hyperparameters.long": [True]}}
+    space = {
+        "hyperparameters": {"long": {"kind": "categorical", "choices": [False, True]}},
+        "training": {"epochs": {"kind": "categorical", "choices": [54]} | only},
+    }
+    facts = {"space": space, "sampler": "grid", "pruner": "freeze_thaw", "trials": 2}
+    study = _study(InMemoryStorage(), TuningSection.model_validate(facts), "epochs")
+    short = study.next()
+    long = study.next(besides=[0])
+    assert short is not None
+    assert long is not None
+    assert [one.parameters.get("training.epochs") for one in (short, long)] == [None, 54]
+    assert study.should_pause(short, 1, 1.0)
+    assert [study.should_pause(long, epoch, 1.0) for epoch in (1, 2)] == [False, True]
+
+
 def _result(*trials: TrialOutcome) -> StudyResult:
     return StudyResult(
         study="1" * 64,

@@ -115,6 +115,41 @@ def test_costs_are_counted_against_all_epochs_of_all_trials() -> None:
     assert [one.name for one in costs(on_gpus)] == ["epochs", "GPU hours"]
 
 
+def test_trainings_that_existed_cost_a_study_nothing() -> None:
+    """Of another study, of the model, or of an earlier trial with equal values. They save their part."""
+    own, twin = (replace(_trial(number), fingerprint="own") for number in (0, 1))
+    older = replace(_trial(2), epochs_before=EPOCHS, worker_seconds_before=3600.0)
+    begun = replace(_trial(3), epochs_before=4, worker_seconds_before=1440.0)
+    report = _report(own, twin, older, begun)
+    epochs, hours = costs(report.result)
+    assert (epochs.spent, epochs.full) == (16, 40)
+    assert (hours.spent, hours.full) == (pytest.approx(1.6), pytest.approx(4.0))
+    assert report.result.spent.worker_hours == pytest.approx(1.6)
+    assert "epochs saved: 60% by trainings that existed" in render(report)
+
+
+def test_a_script_saves_no_epochs_that_nobody_knows() -> None:
+    script = [replace(_trial(number), most_epochs=0, epochs=40 * number, curve=()) for number in (0, 1)]
+    report = _report(*script)
+    assert [(one.name, one.full, one.saved) for one in costs(report.result)] == [("worker hours", None, None)]
+    html = render(report)
+    assert "saved:" not in html
+    assert " of 0<" not in html
+    summary = summary_markdown(report, {})
+    assert "* 2.0000 worker hours\n" in summary
+    assert "saved" not in summary
+
+
+def test_pauses_of_a_continued_trial_are_drawn() -> None:
+    drawn = [
+        study_pictures(_report(_trial(0), replace(_trial(1), pauses=pauses)).result, SPACE, {}, form="svg")
+        for pauses in ((), (2, 5))
+    ]
+    assert drawn[0]["history"] == drawn[1]["history"]
+    without, pauses = (base64.b64decode(one["curves"]).decode() for one in drawn)
+    assert pauses.count("<use") == without.count("<use") + 2
+
+
 _ODD = {
     "one trial": (_trial(0),),
     "equal losses": (_trial(0), _trial(1), _trial(2)),

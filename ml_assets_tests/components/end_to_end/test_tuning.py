@@ -1,5 +1,6 @@
 """A model is chosen: a study whose process is killed continues, its values are trained, a rejected day blocks both."""
 
+import errno
 import json
 import os
 import re
@@ -44,6 +45,8 @@ WILD = 1000.0
 """Value whose first epoch is bad. Its training is slow from then on, so that a pruner stops it in time."""
 PAUSED = 1.0
 """Value whose training is as slow, until the second start of its workers."""
+BROKEN = 3.0
+"""Value whose trainings find no room as long as the file of `HOLD` exists."""
 HOLD = "TUNING_HOLD"
 HELD_AT = 40
 """Steps after which it waits."""
@@ -59,6 +62,8 @@ TUNING: dict[str, Any] = {
 
 def build(inputs: Any, *, start: float = 18.0) -> nn.Module:
     """Return the readings' model, two trainings of which a file holds up."""
+    if start == BROKEN and Path(os.environ[HOLD]).exists():
+        raise OSError(errno.ENOSPC, "No space left on device")
     model = readings_pipeline.build(inputs, start=start)
     steps = 0
     begun = Path(f"{os.environ[HOLD]}.{os.environ.get('RANK')}")
@@ -254,17 +259,28 @@ def test_a_killed_study_continues_and_its_values_are_trained(ready: Installation
 
 
 def test_a_study_whose_trials_all_fail_names_the_first(ready: Installation) -> None:
-    """And so do rows that are not there: both before anything is chosen."""
-    Path(os.environ[HOLD]).unlink()
-    wild = ready.declared_as(
-        _components(
-            space={"hyperparameters": {"start": {"kind": "categorical", "choices": [1e30, "high"]}}}, trials=2
-        )
-    )
+    """And so do rows that are not there: both before anything is chosen. Once there is room again, the next launch
+    trains the trials without room once more, and no other."""
+    choices = {"hyperparameters": {"start": {"kind": "categorical", "choices": [1e30, BROKEN]}}}
+    wild = ready.declared_as(_components(space=choices, trials=2))
     said = failure_of(wild.run(STUDY))
     assert said.startswith(
         f"none of 2 trials of {MODEL} finished. Trial 0 (hyperparameters.start=1e+30): Diverged: "
     )
+    assert said.endswith(
+        "Resources, room or a store may be the reason of 1 failure. Mend it, or give other --resources, and launch the "
+        "study again: it trains this trial once more"
+    )
+    diverged = {folder: read_events(folder) for folder in _trainings(wild)}
+    Path(os.environ[HOLD]).unlink()
+    found = materialized(wild.run(STUDY), STUDY)[None].metadata
+    assert found["chosen"].value == {"hyperparameters.start": BROKEN}
+    rows = [record.data for record in found["trials"].records]
+    assert [row["result"].partition(":")[0] for row in rows] == ["Diverged", "chosen"]
+    assert [folder for folder in diverged if read_events(folder) != diverged[folder]] == [
+        folder for folder, job in _trainings(wild).items() if job.hyperparameters["start"] == BROKEN
+    ]
+
     empty = Installation(ready.settings.home / "empty", _components())
     assert "main holds no partition of features/shifts" in failure_of(empty.run(STUDY))
 
@@ -322,6 +338,7 @@ def test_a_paused_trial_continues_as_if_it_had_not_been_paused(ready: Installati
     assert began["began from"].value == facts["study_result"]
     assert began["chosen"].value == facts["chosen"]
     assert _trainings(pruned).keys() == trainings
+    assert began["worker hours"].value == 0
     assert began["new study"].value == (
         f"it differs from study {facts['name in Optuna']}: sampler changed from grid to random; pruner changed from "
         "freeze_thaw to none; prior changed from none to {best: 1}"
