@@ -129,7 +129,7 @@ class Platform:
         """Optuna's storage of studies. The first use creates its tables: call it in a turn of the ledger."""
         from resources.studies import open_storage
 
-        return open_storage(self.settings.studies_url)
+        return open_storage(self.settings.studies_url, **self._patience("patience_seconds"))
 
     @cached_property
     def tracker(self) -> "Tracker":

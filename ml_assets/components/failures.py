@@ -14,6 +14,7 @@ from resources.job.errors import ClusterUnavailable
 from resources.lake import LakeBusy, LakeUnavailable
 from resources.ledger import LedgerBusy, LedgerUnavailable
 from resources.mlflow_client import TrackerUnavailable
+from resources.studies import StudiesUnavailable
 
 TRANSIENT = (
     LakeBusy,
@@ -21,6 +22,7 @@ TRANSIENT = (
     LedgerBusy,
     LedgerUnavailable,
     TrackerUnavailable,
+    StudiesUnavailable,
     ArtifactsUnavailable,
     ClusterUnavailable,
     ConnectionError,

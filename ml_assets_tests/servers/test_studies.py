@@ -1,7 +1,10 @@
-"""Studies on a real PostgreSQL: Optuna's tables lie in their own schema beside the ledger's, and a study continues."""
+"""Studies on a real PostgreSQL: Optuna's tables lie in their own schema beside the ledger's, and a study continues,
+also after a restart of the server."""
 
+import threading
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 
 from ml_assets.tuning.spec import TuningSection
@@ -10,7 +13,7 @@ from ml_assets.tuning.study_result import TrialOutcome
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.platform import Platform
 from resources.settings import Settings
-from resources.studies import SCHEMA
+from resources.studies import SCHEMA, StudiesUnavailable, open_storage
 
 SECTION = TuningSection.model_validate(
     {"space": {"training": {"learning_rate": {"kind": "float", "low": 1e-4, "high": 0.1}}}, "trials": 2}
@@ -23,6 +26,40 @@ def _study(settings: Settings) -> Study:
     platform = Platform(settings)
     with platform.ledger.turn("studies"):
         return Study(platform.studies, "shop-1", SECTION, 7, FACTS, 3)
+
+
+def test_a_running_study_waits_for_a_server_that_restarts(servers: RunningServers, tmp_path: Path) -> None:
+    settings = servers.settings(tmp_path)
+    storage = open_storage(settings.studies_url, patience_seconds=200)
+    study = Study(storage, "shop-1", SECTION, 7, FACTS, 3)
+    begun = study.next()
+    assert begun is not None
+    servers.kill("postgresql")
+    reporting = threading.Thread(target=lambda: study.should_pause(begun, 1, 0.5))
+    reporting.start()
+    reporting.join(1.0)
+    assert reporting.is_alive()  # it waits
+    servers.restart("postgresql")
+    reporting.join(200)
+    ended = TrialOutcome(
+        number=begun.number, parameters=begun.parameters, state="finished", validation_loss=1.0
+    )
+    study.end(begun, ended)
+    assert [one.curve for one in _study(settings).outcomes()] == [((1, 0.5),)]
+
+
+def test_a_database_that_stays_away_is_named_without_its_password(
+    servers: RunningServers, tmp_path: Path
+) -> None:
+    """Also by a study that has run for a while."""
+    address = servers.settings(tmp_path).studies_url
+    study = Study(open_storage(address, patience_seconds=0.5), "shop-1", SECTION, 7, FACTS, 3)
+    servers.kill("postgresql")
+    for use in (study.next, lambda: open_storage(address, patience_seconds=0.5)):
+        with pytest.raises(StudiesUnavailable, match="then launch the study again") as caught:
+            use()
+        assert f"the database of studies, {address}, does not answer" in str(caught.value)
+        assert servers.secrets["database_password"] not in str(caught.value)
 
 
 def test_a_study_continues_beside_the_ledger(servers: RunningServers, tmp_path: Path) -> None:

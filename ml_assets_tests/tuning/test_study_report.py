@@ -116,7 +116,7 @@ def test_costs_are_counted_against_all_epochs_of_all_trials() -> None:
 
 
 def test_trainings_that_existed_cost_a_study_nothing() -> None:
-    """Of another study, of the model, or of an earlier trial with equal values. They save their part."""
+    """Those of another study, of the model, and of an earlier trial with equal values save their part."""
     own, twin = (replace(_trial(number), fingerprint="own") for number in (0, 1))
     older = replace(_trial(2), epochs_before=EPOCHS, worker_seconds_before=3600.0)
     begun = replace(_trial(3), epochs_before=4, worker_seconds_before=1440.0)

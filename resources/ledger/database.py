@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from resources.addresses import Address
+from resources.database_errors import code_of, is_away
 from resources.files import take_lock
 from resources.ledger import migrations
 from resources.ledger.errors import LedgerBusy, LedgerError, LedgerOfAnotherLake, LedgerUnavailable
@@ -31,8 +32,6 @@ Answer = TypeVar("Answer")
 
 _LOST_RACES = ("23505", "40001", "40P01")
 """Codes of PostgreSQL: unique violation (two writers chose the same key), serialization failure, deadlock."""
-_NOT_NOW = ("57P01", "57P02", "57P03", "53300")
-"""Codes of PostgreSQL: shutting down, crashed, starting up, too many connections."""
 _OPENING_TURN = 0x6C656467
 """Key of the advisory lock under which one process at a time runs migrations ("ledg")."""
 _TURN_POLL_SECONDS = (0.01, 0.05)
@@ -75,7 +74,7 @@ class LedgerDatabase:
             with self._patiently(lambda: self._engine().connect()) as connection, connection.begin():
                 yield connection
         except exc.DBAPIError as error:
-            if self._is_away(error):
+            if is_away(error):
                 raise LedgerUnavailable(
                     f"{self}: the connection broke while reading ({self._first_line(error)}). Run it again"
                 ) from error
@@ -195,19 +194,19 @@ class LedgerDatabase:
 
     def _patiently(self, work: Callable[[], Answer]) -> Answer:
         def may_pass(error: BaseException) -> bool:
-            return isinstance(error, exc.DBAPIError) and (self._is_away(error) or self._is_lost_race(error))
+            return isinstance(error, exc.DBAPIError) and (is_away(error) or self._is_lost_race(error))
 
         try:
             return patiently(work, may_pass, lambda _: self._patience, first_pause=0.02, longest_pause=0.5)
         except exc.DBAPIError as error:
             if may_pass(error):
-                raise self._at_its_end(error, is_away=self._is_away(error)) from error
+                raise self._at_its_end(error) from error
             if isinstance(error, exc.OperationalError):
                 raise LedgerError(f"{self}: {self._first_line(error)}: check ML_ASSETS_LEDGER_URL") from error
             raise
 
-    def _at_its_end(self, error: exc.DBAPIError, *, is_away: bool) -> LedgerError:
-        if is_away:
+    def _at_its_end(self, error: exc.DBAPIError) -> LedgerError:
+        if is_away(error):
             return LedgerUnavailable(
                 f"{self} does not answer for {self._patience:g} s ({self._first_line(error)}): check that the server "
                 "runs, and ML_ASSETS_LEDGER_URL; then run it again"
@@ -220,15 +219,7 @@ class LedgerDatabase:
     def _is_lost_race(self, error: exc.DBAPIError) -> bool:
         if self._is_sqlite:
             return "locked" in str(error.orig) or "busy" in str(error.orig)
-        return _code(error) in _LOST_RACES
-
-    def _is_away(self, error: exc.DBAPIError) -> bool:
-        if self._is_sqlite or not isinstance(error, exc.OperationalError):
-            return False
-        words = str(error.orig)
-        refused = any(word in words for word in ("authentication failed", "does not exist", "no pg_hba.conf"))
-        # Errors of connecting have no code in psycopg2.
-        return not refused and (_code(error) in (None, *_NOT_NOW) or error.connection_invalidated)
+        return code_of(error.orig) in _LOST_RACES
 
     def _open(self) -> sa.Engine:
         engine = self._made
@@ -288,11 +279,6 @@ def _forget_after_fork(engine: weakref.ref[sa.Engine]) -> None:
 
 def _for_writing(engine: sa.Engine) -> sa.Connection:
     return engine.connect().execution_options(begins_with="IMMEDIATE")
-
-
-def _code(error: exc.DBAPIError) -> str | None:
-    # psycopg and psycopg2 use different names for the code.
-    return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
 
 
 def _prepare_sqlite(connection: Any, record: object) -> None:

@@ -150,7 +150,7 @@ class _WithoutHoldout:
 
     def run(self, job: TrainingJob, *arguments: Any, **named: Any) -> TrainingResult:
         for file in Path(job.snapshot).glob("holdout*"):
-            file.unlink()
+            file.unlink(missing_ok=True)  # two trials run at once
         return self._launcher.run(job, *arguments, **named)
 
 

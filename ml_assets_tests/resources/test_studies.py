@@ -1,0 +1,22 @@
+"""Storage of studies without its server. With one: `servers/test_studies.py`."""
+
+import socket
+
+import pytest
+
+from ml_assets.components.failures import TRANSIENT
+from resources.addresses import Address
+from resources.studies import StudiesUnavailable, open_storage
+
+
+def test_a_server_that_is_away_is_named_and_may_come_back() -> None:
+    """So Dagster repeats the step, which continues the study. The password stays out of the error."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # refuses connections: nobody listens
+        address = Address(f"postgresql://ada:hidden@127.0.0.1:{silent.getsockname()[1]}/ledger")
+        with pytest.raises(TRANSIENT) as caught:
+            open_storage(address, patience_seconds=0.1)
+    assert isinstance(caught.value, StudiesUnavailable)
+    assert str(caught.value).startswith(f"the database of studies, {address}, does not answer")
+    assert "then launch the study again, which continues" in str(caught.value)
+    assert "hidden" not in str(caught.value)
