@@ -147,11 +147,8 @@ class Trials:
             may_pass = isinstance(error, _MAY_PASS)
             return TrialOutcome(**common, **cost, state="failed", why=why, may_pass=may_pass)
         result = trained.result
-        cost: dict[str, Any] = _cost(self.platform, training_set, self.study.began) | {
-            "epochs": result.epochs,
-            "seconds": result.seconds,
-            "worker_seconds": result.worker_seconds,
-        }
+        cost = _cost(self.platform, training_set, self.study.began)
+        cost["epochs"] = result.epochs  # a script reports no others
         if not math.isfinite(result.best_validation_loss):
             why = f"its validation loss was {result.best_validation_loss:g}"
             return TrialOutcome(**common, **cost, state="failed", why=why)
