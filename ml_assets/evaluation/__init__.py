@@ -10,6 +10,7 @@ talks to the tracker or uses stored metrics: the champion predicts the same rows
     bootstrap.py      redraws and intervals            slices.py        rows of each slice
     baseline.py       the naive model to beat          curves.py        calibration, ROC, histograms, as numbers
     reference.py      a regression on the same columns
+    worst_slices.py   slices found to be worse         coded_columns.py  columns cut into few parts
     gates.py          gate results, gate decision      sentences.py     sentences of the decision
     holdout.py        holdout in, Evaluation out       evaluation_document.py  Evaluation as JSON
     report.py         HTML and JSON                    pictures.py      plots

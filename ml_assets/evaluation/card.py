@@ -21,6 +21,7 @@ from ml_assets.evaluation.report_sentences import (
 )
 from ml_assets.evaluation.serving_cost import ServingCost
 from ml_assets.evaluation.thresholds_chapter import threshold_chapters
+from ml_assets.evaluation.worst_slices_chapter import worst_slices_chapters
 from ml_assets.objective_facts import facts_of
 from ml_assets.reports.numbers import count, number
 from ml_assets.reports.written_page import Block, Bullets, Chapter, Drawing, Grid, Paragraph, WrittenPage
@@ -62,6 +63,7 @@ def model_card(report: Report, release: Release | None = None) -> WrittenPage:
         Chapter("Gates", (_gates(evaluation),)),
         *_slices(evaluation),
         *([] if evaluation.serving is None else [_serving(evaluation.serving)]),
+        *worst_slices_chapters(report.worst_slices),
         Chapter("Limits", (Bullets(tuple(_limits(report, release))),)),
         Chapter("Training", tuple(_training(report))),
         *([] if release is None or not release.history else [_history(release)]),

@@ -237,6 +237,41 @@ class Evaluation(Document):
         return {name: one.value for name, one in measured.items() if one.value is not None}
 
 
+class WorstSlice(Document):
+    """Rows on which the challenger is worse than on all others."""
+
+    where: tuple[tuple[str, str], ...]
+    """One or two columns, each with its value or range."""
+    rows: int
+    blocks: int
+    losses: dict[Role, float]
+    """Mean loss of each model on these rows."""
+    elsewhere: float
+    """Mean loss of the challenger on all other rows."""
+    difference: Interval
+    """Mean loss of the challenger here minus elsewhere. Intervals of all slices looked at hold jointly."""
+
+
+class WorstSlices(Document):
+    """Slices of one or two columns on which the challenger is worse than on the other rows."""
+
+    loss: str
+    """Name of the loss of a row in a report."""
+    columns: tuple[str, ...]
+    """Columns looked at, declared slices first."""
+    paired: int
+    """Number of them, from the first on, that were looked at in pairs too."""
+    candidates: int
+    """Slices looked at."""
+    least_rows: int
+    """Fewest rows of a slice looked at."""
+    confidence: float
+    worse: int
+    """Slices with an interval above zero."""
+    shown: tuple[WorstSlice, ...]
+    """The most certain of them, without those whose rows lie mostly in slices named before."""
+
+
 class LossCurve(Document):
     """Losses of the training: (step, loss) points."""
 
@@ -311,6 +346,8 @@ class Report(Document):
     """Other registered models on the same holdout. No gate uses them."""
     thresholds: ThresholdTable | None = None
     """Thresholds with their costs; None if the pipeline declares no `costs`."""
+    worst_slices: WorstSlices | None = None
+    """None if the objective has no loss of single rows."""
 
     def to_json(self) -> str:
         """Return the content of `evaluation.json`; equal reports give equal text."""

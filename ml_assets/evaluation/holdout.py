@@ -31,7 +31,7 @@ _LEGAL_LABELS: dict[Labels, tuple[Callable[[Vector, int], bool], str]] = {
     "classes": (lambda y, classes: bool(np.isin(y, np.arange(classes)).all()), "the number of a class"),
 }
 """Labels of an objective → function of labels and number of classes that returns True for legal ones, and words."""
-_ROLES: tuple[Role, ...] = ("challenger", "champion", "baseline", "reference")
+ROLES: tuple[Role, ...] = ("challenger", "champion", "baseline", "reference")
 _COMPARATORS: tuple[Comparator, ...] = ("champion", "baseline", "reference")
 
 
@@ -92,7 +92,7 @@ def evaluate(
         draws=spec.draws,
         confidence=spec.confidence,
         min_slice_rows=spec.min_slice_rows,
-        names={role: called[role] for role in _ROLES if role in called},
+        names={role: called[role] for role in ROLES if role in called},
         champion_seen=champion.seen if champion is not None else (),
         champion_cannot_score=champion.cannot_score if champion is not None else "",
         overall=parts[0],
@@ -140,7 +140,7 @@ def _predictions(
             "(`champion` goes with `champion=Champion(…)`, both or neither)"
         )
     scores: dict[Role, Vector] = {}
-    for role in _ROLES:
+    for role in ROLES:
         if role not in given:
             continue
         p = np.asarray(given[role], dtype=np.float64)

@@ -252,6 +252,12 @@ def metric_named(name: str, objective: ObjectiveName) -> Metric:
     return find_metric(name, metrics_of(objective), objective)
 
 
+def row_loss_of(objective: ObjectiveName) -> Metric | None:
+    """Return the first loss of an objective that is a mean of `values` of the rows; None without one."""
+    of_rows = (one for one in metrics_of(objective) if one.values is not None and one.target is None)
+    return next((one for one in of_rows if not one.higher_is_better), None)
+
+
 _M = TypeVar("_M", bound=MetricFacts)
 
 

@@ -24,6 +24,7 @@ from ml_assets.evaluation.report_sentences import (
 )
 from ml_assets.evaluation.spec import Comparator
 from ml_assets.evaluation.thresholds_chapter import threshold_chapters
+from ml_assets.evaluation.worst_slices_chapter import worst_slices_chapters
 from ml_assets.objective_facts import facts_of
 from ml_assets.reports.drawing import as_markdown
 from ml_assets.reports.page import rendered
@@ -172,7 +173,11 @@ def summary_markdown(report: Report, images: dict[str, str] | None = None) -> st
 
 def _chapters(report: Report) -> list[Chapter]:
     """Return the parts of report and asset page that need no layout of their own."""
-    return [*threshold_chapters(report.thresholds), *bias_chapters(report.evaluation)]
+    return [
+        *threshold_chapters(report.thresholds),
+        *bias_chapters(report.evaluation),
+        *worst_slices_chapters(report.worst_slices),
+    ]
 
 
 def _longest(recoveries: Sequence[Recovery]) -> list[Recovery]:

@@ -16,6 +16,7 @@ from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.metric_functions import own_metrics
 from ml_assets.pipeline.record import UnrecordedEvaluation, record
 from ml_assets.pipeline.serving_measurement import serving_cost_of
+from ml_assets.pipeline.shown_columns import shown_features
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import EvaluatedModel, TrainedModel, TrainingSet
 from ml_assets.pipeline.window import require_nothing_rejected_since
@@ -56,6 +57,7 @@ def _score(
     from ml_assets.evaluation.holdout import evaluate, redraws_of
     from ml_assets.evaluation.reference import reference_model
     from ml_assets.evaluation.thresholds import ScoredRows, threshold_table
+    from ml_assets.evaluation.worst_slices import worst_slices
     from ml_assets.features.encoding import FittedState, class_ids
     from ml_assets.release.bundle import BundleContents, build_bundle
     from ml_assets.release.golden import GOLDEN_BLOBS
@@ -154,6 +156,14 @@ def _score(
             ScoredRows.of(holdout[label], predictions["challenger"]),
             redraws_of(holdout, spec.evaluation),
             spec.evaluation.confidence,
+        ),
+        worst_slices=worst_slices(
+            holdout,
+            predictions,
+            spec.evaluation,
+            label=label,
+            features=shown_features(spec.features, reader, snapshot.keys("holdout")),
+            classes=classes,
         ),
     )
     return UnrecordedEvaluation(

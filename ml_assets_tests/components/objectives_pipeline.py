@@ -40,10 +40,17 @@ def missing(label: Any, prediction: Any, group: Any, weight: Any) -> float:
     )
 
 
-def labelled(function: str, dtype: str, objective: str, **changes: Any) -> list[SpecComponent]:
-    """Return the readings' components with another label; `changes` are of the pipeline's sections."""
+def labelled(
+    function: str, dtype: str, objective: str, *, sensitive: str = "", **changes: Any
+) -> list[SpecComponent]:
+    """Return the readings' components with another label, and a `sensitive` column.
+
+    `changes` are of the pipeline's sections.
+    """
     columns = [
-        {"name": "made", "dtype": dtype} if column["name"] == "made" else column
+        {"name": "made", "dtype": dtype}
+        if column["name"] == "made"
+        else column | ({"sensitive": True} if column["name"] == sensitive else {})
         for column in FEATURE_TABLE["contract"]["columns"]
     ]
     sections = {

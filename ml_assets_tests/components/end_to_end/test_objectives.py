@@ -75,6 +75,7 @@ BINARY = labelled(
     "busy",
     "float32",
     "binary",
+    sensitive="load",
     evaluation={
         "bias": [{"column": "machine", "threshold": 0.5, "min_rows": 25}],
         "costs": {"false_positive": 3, "false_negative": 1, "unit": "hours"},
@@ -271,6 +272,11 @@ def test_a_model_that_decides_unlike_for_its_groups_is_rejected(installation: In
     for told in (facts["summary"], page):
         assert "a false positive costs 3 hours, a false negative 1 hours" in told
         assert "On 96 validation rows, the threshold " in told
+    # The search for worst slices looks at features, but at none that is sensitive: it would show values of it.
+    found = report_of(binary).worst_slices
+    assert found is not None
+    assert found.columns == ("machine", "made_yesterday")
+    assert f"{found.candidates} slices of at least 20 rows" in page
 
 
 def test_a_model_of_a_quantile_lies_above_its_share_of_the_labels(installation: Installation) -> None:
