@@ -77,7 +77,7 @@ def main(folder: str, steps: str) -> None:
                     began = time.perf_counter()
                 loss = gradients.backward(step, gradients.fetch(step))
                 run.optimizer.step()
-                losses.append(group.sum([loss])[0] / run.order.batch_rows(step))
+                losses.append(group.sum([loss])[0] / run.order.batch_units(step))
             seconds = time.perf_counter() - began
         if group.is_first:
             told = {

@@ -135,7 +135,7 @@ def main() -> int:
         snapshot = write_snapshot(Path(temporary) / "snapshots", pictures)
         files = Files(Path(temporary) / "files", pictures)
         reader = SplitReader(snapshot, "train", torch.device("cpu"), decode)
-        order = RowOrder(shard_rows=reader.shard_rows, global_batch=BATCH, seed=1, lanes=LANES)
+        order = RowOrder(shard_units=reader.shard_units, global_batch=BATCH, seed=1, lanes=LANES)
         loaders = {
             "DataLoader(files), no workers": DataLoader(files, BATCH, shuffle=True),
             "DataLoader(files), 2 workers": DataLoader(

@@ -66,7 +66,7 @@ def write_snapshot(folder: Path, rows: int, shard_bytes: int = SHARD_BYTES) -> S
 def open_training(snapshot: Snapshot) -> tuple[SplitReader, RowOrder]:
     """Return the training split as a rank sees it."""
     reader = SplitReader(snapshot, "train", torch.device("cpu"))
-    return reader, RowOrder(shard_rows=reader.shard_rows, global_batch=BATCH, seed=1, lanes=LANES)
+    return reader, RowOrder(shard_units=reader.shard_units, global_batch=BATCH, seed=1, lanes=LANES)
 
 
 def feed_epoch(reader: SplitReader, order: RowOrder, *, by_lane: bool = False) -> None:
@@ -110,12 +110,12 @@ def measure_rates(snapshot: Snapshot, rounds: int) -> list[Result]:
         "memcpy in order": lambda: copy_epoch(rows.numeric),
         **{name: lambda loader=loader: loader_epoch(loader) for name, loader in loaders.items()},
     }
-    rates = {name: order.rows / timing.median for name, timing in interleave(ways, rounds).items()}
+    rates = {name: order.units / timing.median for name, timing in interleave(ways, rounds).items()}
     best = max(rates[name] for name in loaders)
     peers = {name: rate for name, rate in rates.items() if name not in ("merged", "by lane")}
     return [
         Result(
-            name=f"rows fed, {what}: {order.rows:,} x {COLUMNS} float32, shuffled, exact place",
+            name=f"rows fed, {what}: {order.units:,} x {COLUMNS} float32, shuffled, exact place",
             value=rates[way],
             unit="rows/s",
             peers=peers,

@@ -67,7 +67,7 @@ def main() -> int:
         reader, order = open_training(write_snapshot(folder, rows))
         numbers = folder / "numbers.npy"
         np.save(numbers, np.random.default_rng(0).normal(size=(peer_rows, COLUMNS)).astype(np.float32))
-        ours = order.rows / interleave({"ours": lambda: feed_epoch(reader, order)}, rounds)["ours"].median
+        ours = order.units / interleave({"ours": lambda: feed_epoch(reader, order)}, rounds)["ours"].median
         peers = {
             f"{peer}, {workers}": rate
             for peer in NAMES

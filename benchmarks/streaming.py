@@ -43,7 +43,7 @@ class Store:
 
 def batches(reader: SplitReader) -> Iterator[Batch]:
     """Return the batches of an epoch, for the only rank."""
-    order = RowOrder(shard_rows=reader.shard_rows, global_batch=BATCH, seed=1, lanes=LANES)
+    order = RowOrder(shard_units=reader.shard_units, global_batch=BATCH, seed=1, lanes=LANES)
     with Prefetcher(order, reader, 0, 1, 0) as prefetcher:
         yield from map(prefetcher.merged, range(order.steps_per_epoch))
 

@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 ObjectiveName: TypeAlias = str
-"""One of `NAMES`, or `quantile` with another share between 0 and 1."""
-Labels: TypeAlias = Literal["zero or one", "numbers", "counts", "classes"]
-"""Labels that an objective accepts. Counts are whole numbers from 0. Classes are texts, whole numbers or booleans."""
+"""One of `NAMES`, `quantile` with another share between 0 and 1, or `ranking` with another number of places."""
+Labels: TypeAlias = Literal["zero or one", "numbers", "counts", "classes", "relevance"]
+"""Labels that an objective accepts. Counts are whole numbers from 0. Classes are texts, whole numbers or booleans.
+Relevance is a number from 0: 0 is not relevant, and twice the number is worth twice as much."""
 Link: TypeAlias = Literal["sigmoid", "identity", "exp", "softmax"]
 """Function from the raw output of a model to its prediction."""
 ROUNDED = 1e-6
 """Distance of a prediction from its range that rounding explains. Evaluation moves such a prediction into the range."""
-Picture: TypeAlias = Literal["calibration", "coverage", "ranking", "scores", "fit", "residuals", "confusion"]
+Picture: TypeAlias = Literal[
+    "calibration", "coverage", "ranking", "scores", "fit", "residuals", "confusion", "depth"
+]
 """Picture of a report: `evaluation.pictures` draws it."""
 
 
@@ -48,6 +51,8 @@ class ObjectiveFacts:
     """Pictures of a report, beside the loss."""
     quantile: float | None = None
     """Share of the labels that should lie below the prediction; None if the prediction is not a quantile."""
+    places: int | None = None
+    """Places at the top of a list that the metrics look at; None if rows do not form lists."""
 
     @property
     def is_zero_or_one(self) -> bool:
@@ -63,6 +68,21 @@ class ObjectiveFacts:
     def has_classes(self) -> bool:
         """True if a prediction has a probability for each class, `[rows, classes]`, instead of one number a row."""
         return self.labels == "classes"
+
+    @property
+    def has_lists(self) -> bool:
+        """True if rows form lists, whose order is predicted: `evaluation.group` names the list of a row."""
+        return self.places is not None
+
+    @property
+    def estimates_label(self) -> bool:
+        """True if a prediction is an estimate of the label, so that their means can be compared."""
+        return not (self.has_classes or self.has_lists)
+
+    @property
+    def trained_as(self) -> ObjectiveName:
+        """Objective that training and bundles know: the number of places only measures."""
+        return _RANKING if self.has_lists else self.name
 
 
 _RANGES: dict[Link, tuple[float, float]] = {
@@ -121,6 +141,9 @@ _OBJECTIVES: dict[str, ObjectiveFacts] = {
     )
 }
 _QUANTILE = "quantile"
+_RANKING = "ranking"
+_PLACES = 10
+"""Places that `ranking` alone stands for."""
 
 
 def _quantile(share: float) -> ObjectiveFacts:
@@ -138,22 +161,44 @@ def _quantile(share: float) -> ObjectiveFacts:
     )
 
 
-NAMES = (*_OBJECTIVES, _quantile(0.9).name)
-"""Names of all objectives of a pipeline, with one of the quantiles."""
+def _ranking(places: int) -> ObjectiveFacts:
+    return ObjectiveFacts(
+        name=f"{_RANKING} {places}",
+        labels="relevance",
+        link="identity",
+        metrics=("ndcg", "mrr", "recall"),
+        chosen_by="ndcg",
+        answer="a score: the higher it is, the further up the row belongs in its list",
+        reference="linear",
+        observed="mean relevance",
+        pictures=("depth", "scores"),
+        places=places,
+    )
+
+
+NAMES = (*_OBJECTIVES, _quantile(0.9).name, _ranking(_PLACES).name)
+"""Names of all objectives of a pipeline, with one of the quantiles and one of the rankings."""
 
 
 def facts_of(name: str) -> ObjectiveFacts:
-    """Return the facts of an objective, whose name is `facts.name`: `quantile 0.90` is `quantile 0.9`.
+    """Return the facts of an objective, whose name is `facts.name`: `quantile 0.90` is `quantile 0.9`, and `ranking` is
+    `ranking 10`.
 
     Raises `UnknownObjective`, which lists the names.
     """
     if name in _OBJECTIVES:
         return _OBJECTIVES[name]
-    kind, _, share = name.partition(" ")
-    if kind != _QUANTILE:
-        raise UnknownObjective(f"objective {name!r} is unknown: use one of {', '.join(NAMES)}")
+    kind, _, number = name.partition(" ")
+    if kind == _QUANTILE:
+        return _quantile(_share(name, number))
+    if kind == _RANKING:
+        return _ranking(_number_of_places(name, number) if number else _PLACES)
+    raise UnknownObjective(f"objective {name!r} is unknown: use one of {', '.join(NAMES)}")
+
+
+def _share(name: str, text: str) -> float:
     try:
-        found = float(share)
+        found = float(text)
     except ValueError:
         found = math.nan
     if not 0 < found < 1:
@@ -161,4 +206,12 @@ def facts_of(name: str) -> ObjectiveFacts:
             f"objective {name!r} needs a share between 0 and 1: `quantile 0.9` is the value below which 90 % of the "
             "labels lie, `quantile 0.5` the median"
         )
-    return _quantile(found)
+    return found
+
+
+def _number_of_places(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise UnknownObjective(
+            f"objective {name!r} needs a number of places from 1: `ranking 10` looks at the first 10 places of a list"
+        )
+    return int(text)

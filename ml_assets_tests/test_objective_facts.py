@@ -34,7 +34,8 @@ def test_no_code_decides_by_the_name_of_an_objective() -> None:
 
 def _spec(name: ObjectiveName) -> EvaluationSpec:
     gate = {"name": "g", "metric": facts_of(name).metrics[0], "better_than": "baseline"}
-    return EvaluationSpec.model_validate({"objective": name, "draws": 100, "gates": [gate]})
+    group = {"group": "date"} if facts_of(name).has_lists else {}
+    return EvaluationSpec.model_validate({"objective": name, "draws": 100, "gates": [gate], **group})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -66,5 +67,9 @@ def test_a_pipeline_may_name_every_objective_and_no_other() -> None:
     for share in ("", "1", "90 %", "nan"):
         with pytest.raises(UnknownObjective, match="needs a share between 0 and 1: `quantile"):
             facts_of(f"quantile {share}")
+    assert _spec("ranking").objective == "ranking 10"
+    for places in ("0", "-1", "2.5", "ten"):
+        with pytest.raises(UnknownObjective, match="needs a number of places from 1: `ranking 10`"):
+            facts_of(f"ranking {places}")
     with pytest.raises(UnknownObjective, match="objective 'next_token' is unknown: use one of binary, "):
         facts_of("next_token")

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from ml_assets.evaluation.errors import EvaluationInputError
+from ml_assets.evaluation.holdout_lists import lists_of
 from ml_assets.evaluation.metrics import Vector, metric_named
 from ml_assets.evaluation.spec import BaselineSpec
 from ml_assets.objective_facts import ObjectiveName, facts_of
@@ -143,12 +144,14 @@ def naive_baseline(
     *,
     label: str = "label",
     classes: int = 0,
+    group: str | None = None,
 ) -> GroupMeans | ClassShares:
     """Fit the baseline of an objective on the training rows, with the prior that predicts the validation rows best.
 
-    Best of `PRIORS` is the smallest metric that the objective names (`chosen_by`); among equals, the smallest prior. If
+    Best of `PRIORS` is the best metric that the objective names (`chosen_by`); among equals, the smallest prior. If
     `spec` sets a prior, that prior is used. `classes` is the number of classes of the label, whose labels are numbers
-    from 0. Raises `EvaluationInputError` like `GroupMeans.fit`.
+    from 0. `group` is the column with the list of a row, if rows form lists. Raises `EvaluationInputError` like
+    `GroupMeans.fit`.
     """
     facts = facts_of(objective)
 
@@ -165,6 +168,9 @@ def naive_baseline(
         return fitted(PRIORS[0])  # the overall mean has no parent to shrink towards
     known = validation.drop_nulls(label)
     y = known.get_column(label).cast(pl.Float64).to_numpy()
-    loss = metric_named(facts.chosen_by, objective).on_rows
-    best = min((fitted(prior) for prior in PRIORS), key=lambda baseline: loss(y, baseline.predict(known)))
+    metric, lists = metric_named(facts.chosen_by, objective), lists_of(known, group)
+    best = min(
+        (fitted(prior) for prior in PRIORS),
+        key=lambda baseline: metric.loss(y, baseline.predict(known), lists),
+    )
     return replace(best, chosen=True)

@@ -5,6 +5,7 @@ needs only the contribution of each block. The N rows are visited once, not once
 
 * means (`Metric.values`), RMSE and R²: per-block sums;
 * macro AUC: the AUC of each class against the rest; macro F1: per-block sums per class;
+* metrics of lists: per-block sums of the lists' values; a block holds whole lists;
 * calibration error: per-block sums per bin, with the bins of the full holdout;
 * AUC: the matrix `wins[a, b]` of pairs (positive of block a, negative of block b) that are ranked right. With
   counts w the resample has Σ w_a w_b wins[a, b] such pairs, so
@@ -19,8 +20,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from ml_assets.evaluation.list_metrics import Lists
 from ml_assets.evaluation.metrics import (
     Metric,
+    OfLists,
     Vector,
     calibration_bin,
     calibration_edges,
@@ -40,8 +43,12 @@ _CELLS = 1 << 20
 """Resamples times rows that AUC without that matrix processes together: 8 MiB for each of a few arrays."""
 
 
-def block_form(metric: Metric, y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
-    """Prepare `metric` over `count` blocks; visits the rows once."""
+def block_form(
+    metric: Metric, y: Vector, p: Vector, blocks: BlockIds, count: int, lists: Lists | None = None
+) -> BlockForm:
+    """Prepare `metric` over `count` blocks; visits the rows once. `lists` are whole in their blocks."""
+    if metric.of_lists is not None and lists is not None:
+        return _mean_of_lists(metric.of_lists, y, p, blocks, count, lists)
     if metric.values is None:
         return _FORMS[metric.name](y, p, blocks, count)
     mean, target = _mean_of(metric.values(y, p), blocks, count), metric.target
@@ -58,6 +65,15 @@ def _mean_of(row_losses: Vector, blocks: BlockIds, count: int) -> BlockForm:
     sums = np.bincount(blocks, weights=row_losses, minlength=count)
     rows = np.bincount(blocks, minlength=count).astype(np.float64)
     return lambda counts: ratio(counts @ sums, counts @ rows)
+
+
+def _mean_of_lists(
+    of_lists: OfLists, y: Vector, p: Vector, blocks: BlockIds, count: int, lists: Lists
+) -> BlockForm:
+    values = of_lists(y, p, lists)
+    first = np.unique(lists, return_index=True)[1]
+    defined = ~np.isnan(values)
+    return _mean_of(values[defined], blocks[first][defined], count)
 
 
 def _rmse(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:

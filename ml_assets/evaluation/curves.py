@@ -14,6 +14,7 @@ from ml_assets.evaluation.evaluation_document import (
     Histogram,
     Role,
 )
+from ml_assets.evaluation.list_metrics import Lists, gain
 from ml_assets.evaluation.metrics import (
     Vector,
     auc,
@@ -38,8 +39,9 @@ def curves(
     blocks: BlockIds,
     counts: Matrix,
     confidence: float,
+    lists: Lists | None = None,
 ) -> Curves:
-    """Return all curves of one holdout; `counts` `[D, B]` are the redraws of its blocks."""
+    """Return all curves of one holdout; `counts` `[D, B]` are the redraws of its blocks, `lists` its lists, if any."""
     facts = facts_of(objective)
     drawn = facts.pictures
     challenger = predictions["challenger"]
@@ -55,6 +57,14 @@ def curves(
             scores=_scores(right, largest, names=("wrong", "right")),
             density=None,
             confusion=confusion(y, challenger),
+        )
+    if facts.places is not None and lists is not None:
+        return Curves(
+            calibration={},
+            roc={},
+            scores=_scores_of_lists(y, challenger),
+            density=None,
+            depth={role: ndcg_by_depth(y, p, lists, facts.places) for role, p in predictions.items()},
         )
     if facts.quantile is not None:
         covered: dict[Role, tuple[CalibrationBin, ...]] = {
@@ -101,6 +111,14 @@ def reliability(
             )
         )
     return tuple(found)
+
+
+def ndcg_by_depth(y: Vector, p: Vector, lists: Lists, places: int) -> tuple[float, ...]:
+    """Return the mean NDCG of the first place, of the first two, to twice `places`; empty if no list has a value."""
+    depths = range(1, 2 * places + 1)
+    values = [gain(y, p, lists, depth) for depth in depths]
+    defined = ~np.isnan(values[0])
+    return tuple(round(float(one[defined].mean()), 6) for one in values) if defined.any() else ()
 
 
 def roc(y: Vector, p: Vector) -> tuple[tuple[float, float], ...]:
@@ -154,6 +172,13 @@ def _defined(value: float) -> float | None:
 def _scores(y: Vector, p: Vector, names: tuple[str, str] = ("negative", "positive")) -> Histogram:
     edges = np.linspace(0, 1, SCORE_BINS + 1)
     return _histogram(edges, {names[0]: p[y <= 0], names[1]: p[y > 0]})
+
+
+def _scores_of_lists(y: Vector, p: Vector) -> Histogram:
+    low, high = (float(end) for end in np.quantile(p, [0.005, 0.995]))
+    edges = np.linspace(low, high if high > low else low + 1, SCORE_BINS + 1)
+    inside = np.clip(p, edges[0], edges[-1])
+    return _histogram(edges, {"not relevant": inside[y <= 0], "relevant": inside[y > 0]})
 
 
 def _residuals(y: Vector, p: Vector) -> Histogram:

@@ -10,6 +10,7 @@ from ml_assets.evaluation.bias_spec import BiasSection
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.card_spec import CardSection
 from ml_assets.evaluation.document import Document
+from ml_assets.evaluation.list_metrics import ListFigures
 from ml_assets.evaluation.metrics import MetricFacts, metrics_of
 from ml_assets.evaluation.serving_cost import ServingCost
 from ml_assets.evaluation.spec import Comparator, OwnMetricSection
@@ -68,7 +69,7 @@ class Part(Document):
     label_mean: float | None
     """Observed rate (binary) or mean label; None if the label has classes."""
     prediction_mean: dict[Role, float]
-    """Mean prediction; empty if the label has classes."""
+    """Mean prediction; empty if a prediction is no estimate of the label: classes, or scores of a ranking."""
     metrics: dict[Role, dict[str, Interval]]
     """Empty if the slice is too small to measure."""
     improvements: dict[Comparator, dict[str, Interval]]
@@ -109,12 +110,14 @@ class Curves(Document):
     """(false positive rate, true positive rate), at most 200 points; only for binary labels."""
     scores: Histogram
     """Scores of the challenger. Binary: scores of `negative` and `positive` rows. Classes: the largest probability of
-    rows that are `wrong` and `right`. Numbers: `residual`, label − prediction; the outermost bars hold all rows beyond
-    them."""
+    rows that are `wrong` and `right`. Lists: those of rows that are `not relevant` and `relevant`. Numbers: `residual`,
+    label − prediction; the outermost bars hold all rows beyond them."""
     density: Density | None
     """Only for numbers."""
     confusion: tuple[tuple[int, ...], ...] = ()
     """`confusion[i][j]`: rows with label i for which the challenger finds class j most likely. Only for classes."""
+    depth: dict[Role, tuple[float, ...]] = Field(default_factory=dict[Role, tuple[float, ...]])
+    """NDCG of the first place, of the first two, and so on. Only for lists."""
 
 
 class ClassFigures(Document):
@@ -208,6 +211,8 @@ class Evaluation(Document):
     slices: tuple[Part, ...]
     classes: tuple[ClassFigures, ...] = ()
     """Classes of the label, in the order of the model's outputs; empty if the label is a number."""
+    lists: ListFigures | None = None
+    """Lists of the holdout, and why some are not measured; None if rows do not form lists."""
     curves: Curves
     decision: GateDecision
     own_metrics: tuple[OwnMetricFacts, ...] = ()

@@ -16,7 +16,9 @@ from ml_assets.evaluation.curves import class_figures, curves
 from ml_assets.evaluation.errors import EvaluationInputError
 from ml_assets.evaluation.evaluation_document import Evaluation, OwnMetricFacts, Part, Role
 from ml_assets.evaluation.gates import Cell, Champion, decide
+from ml_assets.evaluation.holdout_lists import whole_lists
 from ml_assets.evaluation.legal_predictions import in_range, prediction_fault
+from ml_assets.evaluation.list_metrics import ListFigures, Lists
 from ml_assets.evaluation.metrics import Vector, metrics_of
 from ml_assets.evaluation.own_metrics import Groups, OwnMetric
 from ml_assets.evaluation.serving_cost import ServingCost
@@ -28,6 +30,7 @@ _LEGAL_LABELS: dict[Labels, tuple[Callable[[Vector, int], bool], str]] = {
     "zero or one": (lambda y, _: bool(np.isin(y, (0.0, 1.0)).all()), "0 or 1"),
     "numbers": (lambda y, _: True, "a number"),
     "counts": (lambda y, _: bool(((y >= 0) & (y == np.floor(y))).all()), "a whole number of at least 0"),
+    "relevance": (lambda y, _: bool((y >= 0).all()), "a relevance of at least 0"),
     "classes": (lambda y, classes: bool(np.isin(y, np.arange(classes)).all()), "the number of a class"),
 }
 """Labels of an objective → function of labels and number of classes that returns True for legal ones, and words."""
@@ -51,7 +54,8 @@ def evaluate(
     """Measure a challenger on one holdout, compare it and decide its gates.
 
     `holdout` has one row per prediction, with `label` (binary: 0/1 or bool; count: whole numbers from 0; multiclass:
-    the number of one of `classes`, from 0; else numbers; no nulls), the block column and the slice columns of `spec`.
+    the number of one of `classes`, from 0; ranking: numbers from 0; else numbers; no nulls), the block column, the
+    slice columns and the `group` of `spec`.
     `predictions` are float64 `[N]` in the rows' order (binary: probabilities; count: expected counts; multiclass:
     `[N, K]`, a probability for each of `classes`) for `challenger`, `baseline` and `reference`, and for `champion`
     exactly if `champion` is given and can score. `own_metrics` are those that `spec.metrics` declares. Gates on latency
@@ -68,9 +72,10 @@ def evaluate(
     scores = _predictions(predictions, (len(y), *([len(classes)] if classes else [])), spec, champion)
     _, names = bootstrap_blocks(holdout, spec)
     blocks, counts = redraws_of(holdout, spec)
+    lists = whole_lists(holdout, spec)
     own = {metric: metric.groups_of(holdout) for metric in own_metrics}
     bias = groupings_of(holdout, spec)
-    scored = Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own, bias=bias)
+    scored = Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own, bias=bias, lists=lists)
     everything: dict[SliceKey | None, Rows] = {None: np.arange(len(y))}
     slices = everything | slice_rows(holdout, spec.sliced_by)
     cells = [measured(key, rows, scored, spec) for key, rows in slices.items()]
@@ -98,7 +103,8 @@ def evaluate(
         overall=parts[0],
         slices=tuple(parts[1:]),
         classes=class_figures(classes, y, scores["challenger"]) if classes else (),
-        curves=curves(spec.objective, y, scores, blocks, counts, spec.confidence),
+        lists=None if lists is None else ListFigures.of(y, lists),
+        curves=curves(spec.objective, y, scores, blocks, counts, spec.confidence, lists),
         decision=decide(spec, cells, champion, {} if serving is None else serving.values()),
         own_metrics=tuple(
             OwnMetricFacts(declared=one.declared, code_version=one.code_version) for one in own_metrics
@@ -181,6 +187,8 @@ class Scored:
     own: Mapping[OwnMetric, Groups]
     """Own metrics, each with the groups of the rows."""
     bias: Sequence[Grouping]
+    lists: Lists | None = None
+    """List of each row; None if rows do not form lists."""
 
     def forms(self, rows: Rows, p: Vector, objective: ObjectiveName) -> Iterator[tuple[str, BlockForm]]:
         """Yield each metric of predictions `p` on some of the rows.
@@ -188,8 +196,9 @@ class Scored:
         Raises `EvaluationInputError` if a function of the project ignores the weights of these rows.
         """
         y, p, blocks = self.y[rows], p[rows], self.blocks[rows]
+        lists = None if self.lists is None else self.lists[rows]
         for metric in metrics_of(objective):
-            yield metric.name, block_form(metric, y, p, blocks, self.counts.shape[1])
+            yield metric.name, block_form(metric, y, p, blocks, self.counts.shape[1], lists)
         for own, groups in self.own.items():
             own.require_weights(y, p, groups[rows], blocks, self.counts)
             yield own.facts.name, own.form(y, p, groups[rows], blocks)
@@ -213,15 +222,17 @@ def measured(key: SliceKey | None, rows: Rows, scored: Scored, spec: EvaluationS
 
 def _part(cell: Cell, rows: Rows, y: Vector, scores: Mapping[Role, Vector], spec: EvaluationSpec) -> Part:
     metrics = spec.measured if cell.estimates else ()
-    has_classes = facts_of(spec.objective).has_classes
+    facts = facts_of(spec.objective)
     roles: list[Role] = [role for role in scores if cell.estimates]
     return Part(
         slice=cell.slice.name if cell.slice else None,
         value=cell.slice.value if cell.slice else None,
         rows=cell.rows,
         blocks=cell.blocks,
-        label_mean=None if has_classes else float(y[rows].mean()),
-        prediction_mean={} if has_classes else {role: float(p[rows].mean()) for role, p in scores.items()},
+        label_mean=None if facts.has_classes else float(y[rows].mean()),
+        prediction_mean={role: float(p[rows].mean()) for role, p in scores.items()}
+        if facts.estimates_label
+        else {},
         metrics={
             role: {
                 metric.name: interval(

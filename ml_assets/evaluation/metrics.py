@@ -4,7 +4,8 @@
 
 All functions take labels `y` and predictions `p`, float64 `[N]`, and return a float; NaN where the metric is
 not defined (no rows, one class only, a constant label). Binary labels are 0.0 or 1.0, and `p` is a probability. If the
-label has classes, `y` holds their numbers and `p` `[N, K]` a probability for each class.
+label has classes, `y` holds their numbers and `p` `[N, K]` a probability for each class. If rows form lists, `y` is a
+relevance and `p` a score; `list_metrics.py` has these metrics.
 """
 
 import math
@@ -16,9 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ml_assets.evaluation.errors import UnknownMetric
+from ml_assets.evaluation.list_metrics import Lists, gain, reciprocal_rank, share_found
 from ml_assets.objective_facts import ObjectiveName, facts_of
 
 Vector = npt.NDArray[np.float64]
+OfLists = Callable[[Vector, Vector, Lists], Vector]
+"""(labels, predictions, list of each row) → value of each list, `[L]`, by number; NaN for a list without one."""
 
 CALIBRATION_BINS = 15
 """Equal-mass bins of the calibration error and of the reliability table."""
@@ -51,10 +55,23 @@ class Metric(MetricFacts):
     """One metric of the platform."""
 
     on_rows: Callable[[Vector, Vector], float]
+    """Metric of some rows. If rows form lists, they count as one list."""
     values: Callable[[Vector, Vector], Vector] | None = None
     """Values of the rows, `[N]`, whose mean is the metric; None if it is not a mean."""
     target: float | None = None
     """The metric is the distance of that mean from this number."""
+    of_lists: OfLists | None = None
+    """Values of the lists, whose mean over the lists that have one is the metric; None if rows do not form lists."""
+
+    def value(self, y: Vector, p: Vector, lists: Lists | None = None) -> float:
+        """Return the metric on rows, or on the lists that they form; NaN if it is not defined there."""
+        if self.of_lists is None or lists is None:
+            return self.on_rows(y, p)
+        return _mean_defined(self.of_lists(y, p, lists))
+
+    def loss(self, y: Vector, p: Vector, lists: Lists | None = None) -> float:
+        """Return the metric as a number whose smallest value is the best."""
+        return -self.value(y, p, lists) if self.higher_is_better else self.value(y, p, lists)
 
 
 def auc(y: Vector, p: Vector) -> float:
@@ -240,10 +257,38 @@ def _metrics_of_quantile(share: float) -> dict[str, Metric]:
     return {metric.name: metric for metric in (pinball, coverage)}
 
 
+def _of_lists(name: str, label: str, of_lists: OfLists) -> Metric:
+    def on_rows(y: Vector, p: Vector) -> float:
+        return _mean_defined(of_lists(y, p, np.zeros(len(y), dtype=np.intp)))
+
+    return Metric(
+        name=name,
+        label=label,
+        higher_is_better=True,
+        lowest=0,
+        highest=1,
+        on_rows=on_rows,
+        of_lists=of_lists,
+    )
+
+
+def _metrics_of_ranking(places: int) -> dict[str, Metric]:
+    metrics = (
+        _of_lists("ndcg", f"NDCG@{places}", lambda y, p, lists: gain(y, p, lists, places)),
+        _of_lists("mrr", "MRR", reciprocal_rank),
+        _of_lists("recall", f"recall@{places}", lambda y, p, lists: share_found(y, p, lists, places)),
+    )
+    return {metric.name: metric for metric in metrics}
+
+
 def metrics_of(objective: ObjectiveName) -> tuple[Metric, ...]:
     """Return the metrics of an objective, in the order of a report."""
     facts = facts_of(objective)
-    known = METRICS if facts.quantile is None else METRICS | _metrics_of_quantile(facts.quantile)
+    known = dict(METRICS)
+    if facts.quantile is not None:
+        known |= _metrics_of_quantile(facts.quantile)
+    if facts.places is not None:
+        known |= _metrics_of_ranking(facts.places)
     return tuple(known[name] for name in facts.metrics)
 
 

@@ -14,6 +14,7 @@ from ml_assets.evaluation.bootstrap import Estimate, Interval, draw_blocks, inte
 from ml_assets.evaluation.evaluation_document import Role
 from ml_assets.evaluation.gates import Cell
 from ml_assets.evaluation.holdout import Scored, bootstrap_blocks, labels_of, measured
+from ml_assets.evaluation.holdout_lists import whole_lists
 from ml_assets.evaluation.metrics import MetricFacts, Vector
 from ml_assets.evaluation.own_metrics import OwnMetric
 from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
@@ -71,8 +72,8 @@ def difference(
     counts = draw_blocks(len(names), spec.draws, spec.seed)
     scores: Mapping[Role, Vector] = {_BEFORE: before, _AFTER: after}
     own = {metric: metric.groups_of(holdout) for metric in own_metrics}
-    bias = groupings_of(holdout, spec)
-    scored = Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own, bias=bias)
+    bias, lists = groupings_of(holdout, spec), whole_lists(holdout, spec)
+    scored = Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own, bias=bias, lists=lists)
     everything: dict[SliceKey | None, Rows] = {None: np.arange(len(y))}
     cells = [
         measured(key, rows, scored, spec)

@@ -130,12 +130,38 @@ def _scores(axes: Axes, evaluation: Evaluation) -> None:
             density, edges, color=colour, linewidth=1.2, linestyle=line, label=f"{group} ({rows:,} rows)"
         )
     axes.set_title("Challenger's scores")
-    has_classes = facts_of(evaluation.objective).has_classes
-    axes.set_xlabel("probability of the most likely class" if has_classes else "predicted probability")
+    facts = facts_of(evaluation.objective)
+    axes.set_xlabel(
+        "score"
+        if facts.has_lists
+        else "probability of the most likely class"
+        if facts.has_classes
+        else "predicted probability"
+    )
     axes.set_ylabel("share of the group's rows")
     used = np.flatnonzero(sum(np.asarray(counts) for counts in histogram.counts.values()))
     axes.set_xlim(edges[used[0]], edges[used[-1] + 1])
     axes.legend(loc="upper right")
+
+
+def _depth(axes: Axes, evaluation: Evaluation) -> None:
+    depth: Mapping[Role, Sequence[float]] = evaluation.curves.depth
+    for role in sorted(depth, key=_FIRST_DRAWN.index):
+        axes.plot(
+            range(1, len(depth[role]) + 1),
+            depth[role],
+            color=COLOURS[role],
+            linestyle=_LINES[role],
+            linewidth=1.8 if role == "challenger" else 1.2,
+            label=role,
+        )
+    places = facts_of(evaluation.objective).places
+    axes.axvline(places, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.set_title("NDCG by places looked at")
+    axes.set_xlabel("first places of a list")
+    axes.set_ylabel("NDCG, mean of the lists")
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], labels[::-1], loc="lower right")
 
 
 def _confusion(axes: Axes, evaluation: Evaluation) -> None:
@@ -199,6 +225,7 @@ _DRAWN: dict[Picture, Callable[[Axes, Evaluation], None]] = {
     "confusion": _confusion,
     "fit": _fit,
     "residuals": _residuals,
+    "depth": _depth,
 }
 
 
@@ -242,6 +269,7 @@ def caption(name: str, evaluation: Evaluation) -> str:
         "calibration": f"On the dashed line predictions are right on average; {bars}.",
         "coverage": f"On the dashed line as many labels lie below the prediction as the objective says; {bars}.",
         "ranking": "The further above the dashed line, the better the order of the rows.",
+        "depth": "1 is the order by relevance. The metrics look at the places up to the dashed line.",
         "scores": "The further apart the groups, the better. Where they overlap, the model cannot separate them.",
         "confusion": "Each row adds up to 100 %. On the diagonal the most likely class is the label.",
         "fit": fit,

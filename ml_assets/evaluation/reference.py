@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ml_assets.evaluation.holdout_lists import lists_of
 from ml_assets.evaluation.metrics import Vector, metric_named
 from ml_assets.objective_facts import Link, ObjectiveName, facts_of
 
@@ -203,12 +204,14 @@ def reference_model(
     *,
     label: str,
     classes: int = 0,
+    group: str | None = None,
 ) -> LinearReference | OneAgainstRest:
     """Fit the reference model of an objective on the training rows, with the penalty that predicts the validation rows
     best.
 
-    Best of `PENALTIES` is the smallest metric that the objective names (`chosen_by`); among equals, the strongest
-    penalty. `classes` is the number of classes of the label, whose labels are numbers from 0. No label may be null.
+    Best of `PENALTIES` is the best metric that the objective names (`chosen_by`); among equals, the strongest penalty.
+    `classes` is the number of classes of the label, whose labels are numbers from 0. `group` is the column with the
+    list of a row, if rows form lists: the regression predicts each row's label by itself. No label may be null.
     """
     facts = facts_of(objective)
     rows = _Encoded.of(train, encode, label)
@@ -219,8 +222,8 @@ def reference_model(
     )
     tried = _spread(validation, encode)
     known = tried.get_column(label).cast(pl.Float64).to_numpy()
-    loss = metric_named(facts.chosen_by, objective).on_rows
-    return min(path, key=lambda fitted: loss(known, fitted.predict(tried)))
+    metric, lists = metric_named(facts.chosen_by, objective), lists_of(tried, group)
+    return min(path, key=lambda fitted: metric.loss(known, fitted.predict(tried), lists))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from ml_assets.evaluation.report_sentences import (
     comparator_of,
     how_served,
     left_out,
+    lists_in_words,
     plain_findings,
     survived,
 )
@@ -128,6 +129,7 @@ def render(report: Report) -> str:
         metrics=evaluation.measured,
         objective=facts_of(evaluation.objective),
         classes=_largest(evaluation.classes),
+        lists="" if evaluation.lists is None else lists_in_words(evaluation.lists),
         plain=plain_findings(evaluation),
         reasons=evaluation.decision.reasons,
         recoveries=_longest(report.recoveries),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ml_assets.evaluation import sentences
 from ml_assets.evaluation.evaluation_document import Evaluation, Report
+from ml_assets.evaluation.list_metrics import ListFigures
 from ml_assets.evaluation.serving_cost import ServingCost
 from ml_assets.evaluation.spec import Comparator
 from ml_assets.reports.numbers import count, number
@@ -41,6 +42,21 @@ def plain_findings(evaluation: Evaluation) -> list[str]:
         elif parts:
             found.append(f"Against {sentences.THE[comparator]} the challenger is {'; '.join(parts)}.")
     return found
+
+
+def lists_in_words(figures: ListFigures) -> str:
+    """Return the number of lists, and the lists that no metric counts with the reason, as sentences."""
+    reasons = {
+        "a single row": figures.one_row,
+        "no relevant row": figures.none_relevant,
+        "rows of equal relevance": figures.equally_relevant,
+    }
+    unmeasured = sum(reasons.values())
+    said = f"{count(figures.lists)} lists."
+    if not unmeasured:
+        return said
+    why = ", ".join(f"{count(lists)} with {reason}" for reason, lists in reasons.items() if lists)
+    return f"{said} Any order of {count(unmeasured)} of them is as good as any other, so no metric counts them: {why}."
 
 
 def _reference_is_better(evaluation: Evaluation) -> str:

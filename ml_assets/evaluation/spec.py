@@ -58,10 +58,10 @@ class Gate(Section):
     """Name in decisions and reports; unique within the pipeline."""
     metric: str
     """binary: auc, logloss, brier, ece. regression: rmse, mae, r2. quantile: pinball, coverage_error.
-    count: poisson_deviance, mae, rmse. multiclass: logloss, accuracy, macro_auc, macro_f1. Or the name of a function
-    of `metrics`, or `demographic_parity_COLUMN` or `equal_opportunity_COLUMN` of an item of `bias`. With `at_most`,
-    also latency and size of the bundle: row_p50_ms, row_p99_ms, batch_p50_ms, batch_p99_ms (of 1,000 rows),
-    bundle_mb."""
+    count: poisson_deviance, mae, rmse. multiclass: logloss, accuracy, macro_auc, macro_f1. ranking: ndcg, mrr, recall.
+    Or the name of a function of `metrics`, or `demographic_parity_COLUMN` or `equal_opportunity_COLUMN` of an item of
+    `bias`. With `at_most`, also latency and size of the bundle: row_p50_ms, row_p99_ms, batch_p50_ms, batch_p99_ms (of
+    1,000 rows), bundle_mb."""
     at_least: float | None = None
     """Value that the metric must reach."""
     at_most: float | None = None
@@ -160,12 +160,22 @@ class EvaluationSpec(Section):
     """The `evaluation` section of a pipeline."""
 
     objective: Annotated[ObjectiveName, AfterValidator(lambda name: facts_of(name).name)] = Field(
-        json_schema_extra={"anyOf": [{"enum": list(NAMES)}, {"pattern": r"^quantile 0\.\d+$"}]}
+        json_schema_extra={
+            "anyOf": [
+                {"enum": list(NAMES)},
+                {"pattern": r"^quantile 0\.\d+$"},
+                {"pattern": r"^ranking( [1-9]\d*)?$"},
+            ]
+        }
     )
     """Kind of the label: `binary` is 0 or 1, `regression` any number (squared error), `quantile 0.9` any number, of
     which the value is predicted below which 90 % lie (`quantile 0.5`: the median, absolute error), `count` a whole
     number from 0 (Poisson), `multiclass` a text, a whole number or a boolean. The classes of `multiclass` are those of
-    the training rows."""
+    the training rows. `ranking` is a relevance from 0: rows of one `group` are a list, whose order is predicted;
+    `ranking 5` measures its first 5 places, `ranking` its first 10."""
+    group: str | None = None
+    """Column that names the list of a row, for `objective: ranking` alone: a search, a session, a user's day. Rows of a
+    list are in one split."""
     bootstrap_unit: str = "date"
     """Column with the block of each row. The bootstrap redraws whole blocks. Rows of one block may depend on each
     other."""
@@ -206,6 +216,7 @@ class EvaluationSpec(Section):
         names = [gate.name for gate in self.gates]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"gate names must be unique: {', '.join(sorted(twice))}")
+        self._require_group()
         sliced = [one.name for one in self.sliced_by]
         if twice := {name for name in sliced if sliced.count(name) > 1}:
             raise ValueError(f"slice names must be unique: {', '.join(sorted(twice))}")
@@ -229,6 +240,18 @@ class EvaluationSpec(Section):
                 )
         return self
 
+    def _require_group(self) -> None:
+        has_lists = facts_of(self.objective).has_lists
+        if has_lists and self.group is None:
+            raise ValueError(
+                f"objective {self.objective!r} orders lists: name the column that is the same for all rows of a list "
+                "and differs between lists in `group`"
+            )
+        if self.group is not None and not has_lists:
+            raise ValueError(
+                f"group is for objective 'ranking', and the objective is {self.objective!r}: remove it"
+            )
+
     @property
     def sliced_by(self) -> tuple[SliceBy, ...]:
         """`slices` with each plain string as a `SliceBy`."""
@@ -236,11 +259,12 @@ class EvaluationSpec(Section):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that a holdout needs in addition to the label: block, slices, baseline groups; each once."""
+        """Columns that a holdout needs in addition to the label: block, list, slices, baseline groups; each once."""
         return tuple(
             dict.fromkeys(
                 (
                     self.bootstrap_unit,
+                    *([self.group] if self.group is not None else []),
                     *(one.column for one in self.sliced_by),
                     *self.baseline.groups,
                     *(one.group for one in self.metrics if one.group is not None),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ml_assets.objective_facts import facts_of
 from ml_assets.pipeline.blob_decoding import decoder_of, few_with_blobs, predicted
 from ml_assets.pipeline.champion import MeasuredRows, rival_of
 from ml_assets.pipeline.compared import compared_models
@@ -81,7 +82,7 @@ def _score(
         BundleContents(
             module=_trained(job, snapshot, Path(result.weights)),
             fitted=fitted,
-            objective=spec.evaluation.objective,
+            objective=facts_of(spec.evaluation.objective).trained_as,
             rows=raw,
             lineage=_lineage(spec, job, snapshot, result, _versions(reader, training_set.table, keys)),
             metrics={"best_validation_loss": result.best_validation_loss},
@@ -90,16 +91,17 @@ def _score(
         bundles_of(platform),
     )
     label, objective, classes = snapshot.label, spec.evaluation.objective, fitted.classes
+    group = spec.evaluation.group
     if classes:
         train, validation, holdout = (
             rows.with_columns(class_ids(rows[label], classes).alias(label))
             for rows in (train, validation, holdout)
         )
     baseline = naive_baseline(
-        train, validation, spec.evaluation.baseline, objective, label=label, classes=len(classes)
+        train, validation, spec.evaluation.baseline, objective, label=label, classes=len(classes), group=group
     )
     reference = reference_model(
-        train, validation, fitted.encode, objective, label=label, classes=len(classes)
+        train, validation, fitted.encode, objective, label=label, classes=len(classes), group=group
     )
     challenger = ServingModel.load(bundle.folder)
     predictions = {

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ml_assets.code.code_version import packages_of, python_version, versions_of
 from ml_assets.code.reach import reached_by
+from ml_assets.objective_facts import facts_of
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import TrainingSet
 from ml_assets.tables.refusal import BuildRefused
@@ -71,7 +72,7 @@ def training_job(
         model=spec.name,
         partition=partition,
         model_function=model.function or "",
-        objective=spec.evaluation.objective,
+        objective=facts_of(spec.evaluation.objective).trained_as,
         hyperparameters=model.hyperparameters,
         arguments=model.arguments,
         snapshot=str(folder),

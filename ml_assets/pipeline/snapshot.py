@@ -33,6 +33,7 @@ def take_snapshot(
 
     The job has the values of `choice`; without it, the declared values.
     """
+    from ml_assets.evaluation.holdout_lists import require_whole_lists
     from ml_assets.evaluation.slices import require_slices
     from ml_assets.features.encoding import fit
     from ml_assets.snapshots.builder import build_snapshot
@@ -45,6 +46,7 @@ def take_snapshot(
     table = reader.scan(validated.table, validated.keys)
     chosen = choose_rows(table, *row_choice(spec, validated.keys))
     require_slices(spec.evaluation, chosen.frame)
+    require_whole_lists(chosen.of("holdout"), spec.evaluation)
     initial = _initial_model(spec, platform)
     if initial is None:
         fitted = fit(chosen.of("train"), columns.numeric, columns.categorical, min_count=columns.min_count)
@@ -115,6 +117,7 @@ def row_choice(spec: PipelineSpec, keys: Sequence[str]) -> "tuple[Split, RowSpec
         cutoffs=_cutoffs(spec, split),
         blob=spec.features.blob.column if spec.features.blob else "",
         objective=spec.evaluation.objective,
+        group=spec.evaluation.group,
         primary_key=spec.features.primary_key,
     )
     return split, rows

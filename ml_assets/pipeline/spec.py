@@ -246,6 +246,7 @@ class PipelineSpec(Section):
             "features.label_known_at": (seen.label_known_at,),
             "features.primary_key": seen.primary_key,
             "evaluation.bootstrap_unit": (measured.bootstrap_unit,),
+            "evaluation.group": (measured.group,) if measured.group is not None else (),
             "evaluation.slices": tuple(one.column for one in measured.sliced_by),
             "evaluation.baseline.groups": measured.baseline.groups,
             "evaluation.metrics": tuple(one.group for one in measured.metrics if one.group is not None),
@@ -308,6 +309,17 @@ class PipelineSpec(Section):
                 "class with objective binary"
             )
             refuse_at(type(self).__name__, {("evaluation", "objective"): said})
+        return self
+
+    @model_validator(mode="after")
+    def _lists_stay_whole(self) -> Self:
+        objective = self.evaluation.objective
+        if facts_of(objective).has_lists and self.training.parallel.pipeline > 1:
+            said = (
+                f"objective {objective} needs the rows of a list in one pass, and a pipeline passes rows on one by "
+                "one: set pipeline: 1, and divide the model with shard or tensor"
+            )
+            refuse_at(type(self).__name__, {("training", "parallel", "pipeline"): said})
         return self
 
     @model_validator(mode="after")

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ml_assets.objective_facts import facts_of
+
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
@@ -17,7 +19,7 @@ class Question:
         """Return the first difference from the question `asked`, as a clause; empty if they are the same."""
         if self.label != asked.label:
             return f"its label is {self.label}, that of this comparison is {asked.label}"
-        if self.objective != asked.objective:
+        if facts_of(self.objective).trained_as != facts_of(asked.objective).trained_as:
             return f"its objective is {self.objective}, that of this comparison is {asked.objective}"
         if self.classes != asked.classes:
             mine, others = (", ".join(one.classes) or "none" for one in (self, asked))

@@ -1,6 +1,6 @@
 """Archives of a shard, for blobs of 10 KB and more: a tar file beside the Arrow file of the same rows.
 
-An archive holds one uncompressed member per row, in the order of the Arrow file. A member is named by the row's number
+An archive holds one uncompressed member per row, in the order of the table. A member is named by the row's number
 in the table. Any tool that reads tar reads it. The Arrow file holds the first byte and the length of each row's blob,
 so nobody has to search the archive. Not here: choosing rows (row_choice), decoding a blob (the pipeline's `decode`).
 """
@@ -53,6 +53,10 @@ class Blobs:
             places.append(part.places + np.array([len(archives), 0, 0]))
             archives += part.archives
         return cls(archives, np.concatenate(places))
+
+    def reordered(self, rows: NDArray[np.int64]) -> Self:
+        """Return the blobs of these rows, 0-based, in their order."""
+        return type(self)(self.archives, self.places[rows])
 
     def __len__(self) -> int:
         return len(self.places)

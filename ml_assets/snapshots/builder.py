@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ml_assets.features.encoding import FittedState, class_ids
 from ml_assets.snapshots.blob_archives import MEMBER_BYTES, ArchiveWriter, Blobs
 from ml_assets.snapshots.index import write_index
-from ml_assets.snapshots.row_choice import ROW, ChosenRows
+from ml_assets.snapshots.row_choice import LIST, ROW, ChosenRows
 from ml_assets.snapshots.shards import Rows, write_rows
 from ml_assets.snapshots.split_reader import (
     FITTED,
@@ -52,9 +52,9 @@ def build_snapshot(
     """Write `chosen`, encoded by `fitted`, as a snapshot folder in `into`, named by its digest.
 
     `source_commit` and `files` record the origin of the rows. The same rows, files and state give the same folder. An
-    existing folder stays unchanged, with the commit of its first build. Shards of a split differ by at most one row. If
-    rows have blobs, an archive lies beside each shard. Raises `EncodingError` if a column is missing or of the wrong
-    kind.
+    existing folder stays unchanged, with the commit of its first build. Shards of a split differ by at most one row; if
+    rows form lists, by at most one list. If rows have blobs, an archive lies beside each shard. Raises `EncodingError`
+    if a column is missing or of the wrong kind.
     """
     inputs = input_spec(fitted, chosen.spec.blob)
     schema = schema_hash(inputs, chosen.spec.label)
@@ -104,18 +104,28 @@ def _deal(
     """Yield split, name and rows of each shard."""
     for split in SPLITS:
         frame, blob_bytes = chosen.of(split), chosen.blob_bytes(split)
+        units = _units(frame)
         row_bytes = 4 * (len(fitted.numeric) + len(fitted.categorical)) + 12
         row_bytes += blob_bytes and blob_bytes + MEMBER_BYTES
-        shards = min(max(1, round(frame.height * row_bytes / shard_bytes)), frame.height)
+        shards = min(max(1, round(frame.height * row_bytes / shard_bytes)), len(units))
         for i in range(shards):
             if split == "train":
-                # Take every n-th row, so that each shard has rows of the whole window. Then shuffling the
+                # Take every n-th row (or list), so that each shard has rows of the whole window. Then shuffling the
                 # shards and the rows inside each is a good shuffle, although a batch rarely mixes shards.
-                part = frame.gather_every(shards, offset=i)
+                part = units[i::shards]
             else:
-                start = frame.height * i // shards
-                part = frame.slice(start, frame.height * (i + 1) // shards - start)
-            yield split, f"{split}-{i:05d}", part
+                part = units[len(units) * i // shards : len(units) * (i + 1) // shards]
+            rows = part if isinstance(part, np.ndarray) else np.concatenate(part)
+            yield split, f"{split}-{i:05d}", frame[rows]
+
+
+def _units(frame: pl.DataFrame) -> NDArray[np.intp] | list[NDArray[np.intp]]:
+    """Return the numbers of the rows of each part of `frame` that no shard divides: a row, or the rows of a list."""
+    if LIST not in frame.columns:
+        return np.arange(frame.height)
+    of_row = frame[LIST].to_numpy()
+    by_list = np.argsort(of_row, kind="stable")
+    return np.split(by_list, np.flatnonzero(np.diff(of_row[by_list])) + 1)
 
 
 def _write_archives(
@@ -140,12 +150,17 @@ def _write_archives(
 
 def _rows(chosen: ChosenRows, part: pl.DataFrame, fitted: FittedState, blobs: Blobs | None) -> Rows:
     numeric, category = fitted.encode(part)
+    rows = part[ROW].to_numpy().astype(np.int64)
+    in_table = np.argsort(np.argsort(rows))
     return Rows(
         numeric=numeric,
         category=category,
         label=_labels(part[chosen.spec.label], fitted),
-        row=part[ROW].to_numpy().astype(np.int64),
-        blobs=blobs,
+        row=rows,
+        lists=part[LIST].to_numpy().astype(np.int64) if LIST in part.columns else None,
+        blobs=None
+        if blobs is None
+        else blobs.reordered(in_table),  # they were added in the order of the table
     )
 
 
@@ -163,6 +178,7 @@ def _write_shard(folder: Path, split: SplitName, name: str, rows: Rows, schema: 
         path=path.name,
         sha256=file_sha256(path),
         rows=len(rows),
+        lists=None if rows.lists is None else len(np.unique(rows.lists)),
         bytes=path.stat().st_size,
         blobs=None
         if rows.blobs is None

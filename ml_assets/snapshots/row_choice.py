@@ -21,6 +21,8 @@ LABEL_TOO_LATE = "label known after the cutoff"
 NO_BLOB = "blob missing"
 ROW = "_row"
 """Column of `ChosenRows.of`: number of the row in the table, 0-based."""
+LIST = "_list"
+"""Column of `ChosenRows.of`: number of the first taken row of the row's list. Only if rows form lists."""
 _KEY, _SPLIT, _REASON, _BLOB_BYTES = "_key", "_split", "_reason", "_blob_bytes"
 _LABEL = "_label"
 MOST_CLASSES = 256
@@ -32,6 +34,7 @@ _LEGAL: dict[Labels, tuple[Callable[[pl.Expr], pl.Expr], str, str]] = {
         "negative or not a whole number",
         "a count",
     ),
+    "relevance": (lambda label: label < 0, "negative", "0 or more"),
 }
 """Labels that must be special numbers → which are illegal, in words, and words for legal ones."""
 _NAMED = 3
@@ -59,6 +62,8 @@ class ChosenRows:
         `Snapshot.read` returns validation and holdout rows in the same order. Training rows are spread over shards.
         """
         taken = self.frame.filter((pl.col(_SPLIT) == split) & pl.col(_REASON).is_null())
+        if self.spec.group is not None:
+            taken = taken.with_columns(pl.col(ROW).min().over(self.spec.group).alias(LIST))
         return taken.drop(_KEY, _SPLIT, _REASON, _BLOB_BYTES, strict=False)
 
     def blob_bytes(self, split: SplitName) -> float:
@@ -140,6 +145,8 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
         blob=table.select(spec.blob) if spec.blob else None,
     )
     _check_labels(chosen)
+    if spec.group is not None:
+        _check_lists(chosen, spec.group)
     index = chosen.index()
     for name in SPLITS:
         partitions = [partition for partition in index if partition.split == name]
@@ -156,6 +163,8 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
             )
     if spec.objective is not None:
         _require_two_labels(chosen)
+    if spec.group is not None:
+        _require_order(chosen, spec.group)
     return chosen
 
 
@@ -172,7 +181,12 @@ def with_blobs(rows: pl.DataFrame, table: pl.LazyFrame, column: str) -> Iterator
 
 
 def _check_columns(schema: pl.Schema, spec: RowSpec) -> None:
-    needed = [spec.partition, spec.label, spec.label_known_at, *([spec.blob] if spec.blob else [])]
+    needed = [
+        spec.partition,
+        spec.label,
+        spec.label_known_at,
+        *(one for one in (spec.blob, spec.group) if one),
+    ]
     missing = [c for c in needed if c not in schema]
     if missing:
         raise SnapshotError(f"the feature table has no column {missing}; it has {schema.names()}")
@@ -232,6 +246,40 @@ def _require_two_labels(chosen: ChosenRows) -> None:
             f"label {chosen.spec.label!r} is {labels[0]} in all {len(labels)} training rows, so a model "
             f"cannot learn from it: train on a longer window, or fix the feature function"
         )
+
+
+def _check_lists(chosen: ChosenRows, group: str) -> None:
+    """Refuse rows without a list, and lists with rows in several splits, also rows that are left out: a model would
+    learn from one part of a list, and be measured on another."""
+    spec = chosen.spec
+    lacking = chosen.frame.filter(pl.col(group).is_null())
+    if lacking.height:
+        raise SnapshotError(
+            f"{group!r} (evaluation.group) is null in {lacking.height} of {chosen.frame.height} rows: "
+            f"{_named(lacking, spec)}; name the list of each row in the feature function"
+        )
+    splits = chosen.frame.group_by(group, maintain_order=True).agg(pl.col(_SPLIT).unique(maintain_order=True))
+    cut = splits.filter(pl.col(_SPLIT).list.len() > 1)
+    if cut.height:
+        named = "; ".join(f"{one} is in {' and '.join(where)}" for one, where in cut.head(_NAMED).iter_rows())
+        raise SnapshotError(
+            f"{cut.height} of {splits.height} lists have rows in several splits: {group} {named}"
+            f"{'; …' * (cut.height > _NAMED)}. A list belongs to one split: let {group!r} (evaluation.group) differ "
+            "between partitions, such as a user's day instead of a user"
+        )
+
+
+def _require_order(chosen: ChosenRows, group: str) -> None:
+    """Refuse splits without any list whose rows differ in relevance: nothing can be learned or selected from them."""
+    for split in ("train", "validation"):
+        rows = chosen.of(split)
+        differs = rows.group_by(group).agg((pl.col(chosen.spec.label).n_unique() > 1).alias(_REASON))
+        if not differs[_REASON].any():
+            raise SnapshotError(
+                f"none of the {differs.height} lists of the {split} split has rows of different relevance "
+                f"({chosen.spec.label!r}), so a model cannot learn an order from them: keep the rows that were not "
+                f"relevant, or let {group!r} (evaluation.group) name longer lists"
+            )
 
 
 def classes_of(chosen: ChosenRows, known: Sequence[str] | None = None) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Format of a shard: an Arrow IPC file with one uncompressed record batch, so that a batch is a view.
 
 Columns: `numeric` FixedSizeList<float32>[F], `category` FixedSizeList<int32>[C], `label` float32 and `row` int64. A
-matrix is a single column, because reading F columns would cost a stack per batch. Rows with blobs also have `blob`
+matrix is a single column, because reading F columns would cost a stack per batch. Where rows form lists, `list` int64
+names the list of a row, whose rows are neighbours. Rows with blobs also have `blob`
 FixedSizeList<int64>[2]: first byte and number of bytes in the archive beside the file. Not here: that archive
 (blob_archives), distributing rows over shards (builder), verifying the file (split_reader).
 """
@@ -32,6 +33,9 @@ class Rows:
     """`[rows]`: a number, or the number of a class."""
     row: NDArray[np.int64]
     """`[rows]`: number of the row in the builder's table (0-based), unique over all splits."""
+    lists: NDArray[np.int64] | None = None
+    """`[rows]`: number of the row's list, unique over all splits; its rows are neighbours. None if rows do not form
+    lists."""
     blobs: Blobs | None = None
     """`[rows]`; None if rows have no blobs."""
 
@@ -46,6 +50,7 @@ def write_rows(path: Path, rows: Rows, schema_hash: str) -> None:
         "category": _lists(rows.category, _pa.int32()),
         "label": _pa.array(rows.label, _pa.float32()),
         "row": _pa.array(rows.row, _pa.int64()),
+        "list": None if rows.lists is None else _pa.array(rows.lists, _pa.int64()),
         "blob": None if rows.blobs is None else _lists(rows.blobs.places[:, 1:], _pa.int64()),
     }
     batch = _pa.record_batch({name: column for name, column in columns.items() if column is not None})
@@ -75,18 +80,21 @@ def map_rows(
         category=_matrix(batch, "category", categorical, np.int32),
         label=_values(batch.column("label"), np.float32),
         row=_values(batch.column("row"), np.int64),
+        lists=_values(batch.column("list"), np.int64) if "list" in batch.schema.names else None,
         blobs=None if archive is None else Blobs.map(archive, _matrix(batch, "blob", 2, np.int64)),
     )
 
 
 def concatenate(parts: Sequence[Rows]) -> Rows:
     """Join the rows of all `parts`, in order, in memory; blobs stay in their archives."""
+    lists = [part.lists for part in parts if part.lists is not None]
     blobs = [part.blobs for part in parts if part.blobs is not None]
     return Rows(
         numeric=np.concatenate([part.numeric for part in parts]),
         category=np.concatenate([part.category for part in parts]),
         label=np.concatenate([part.label for part in parts]),
         row=np.concatenate([part.row for part in parts]),
+        lists=np.concatenate(lists) if lists else None,
         blobs=Blobs.concatenate(blobs) if blobs else None,
     )
 

@@ -128,6 +128,9 @@ class RowSpec:
     """Objective that reads the labels. It says which labels are allowed, and needs two different labels in the
     training rows. None if labels are not read, for example in self-supervised training.
     """
+    group: str | None = None
+    """Column that names the list of a row; None if rows do not form lists. The rows of a list are in one split, and
+    stay together in training."""
     primary_key: tuple[str, ...] = ()
     """Columns that name a row in errors."""
 

@@ -105,8 +105,15 @@ class Shard:
     sha256: str
     rows: int
     bytes: int
+    lists: int | None = None
+    """Lists that its rows form; None if rows do not form lists. A list is whole in a shard."""
     blobs: Archive | None = None
     """Archive of blobs beside it; None if rows have no blobs."""
+
+    @property
+    def units(self) -> int:
+        """Number of parts that training never divides: its rows, or its lists."""
+        return self.rows if self.lists is None else self.lists
 
     @property
     def files(self) -> "tuple[Shard | Archive, ...]":
@@ -201,7 +208,8 @@ class Snapshot:
         return rows
 
     def read(self, split: SplitName) -> Rows:
-        """Return all rows of a split in memory; validation and holdout rows are in the order of the table."""
+        """Return all rows of a split in memory; validation and holdout rows are in the order of the table, or, where
+        rows form lists, list by list."""
         parts = [self.map(shard) for shard in self.shards_of(split)]
         if not parts:
             raise SnapshotError(f"the snapshot in {self.folder} has no {split} rows")

@@ -114,7 +114,7 @@ def _count_rows(run: Run) -> dict[str, Any]:
         return {}
     if (mirror := run.mirror) is not None:  # logs of ranks on other machines
         mirror.pull([file for file in sorted(mirror.files()) if file.startswith("rows/")])
-    count = count_rows(run.folder, run.order.rows, run.order.steps_per_epoch)
+    count = count_rows(run.folder, run.train.rows, run.order.steps_per_epoch)
     if count.lost or any(count.repeated.values()):
         log.error(
             "a resume skipped or repeated rows: %s. Report this bug with the folder rows/ of the training",

@@ -9,7 +9,6 @@ The job's `determinism` selects the method. Here: forward, backward, reduction. 
 
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -99,9 +98,7 @@ class AveragedGradients:
 
     def fetch(self, step: int) -> Sequence[Batch]:
         """See `Gradients`; one batch per pass."""
-        batch = self._prefetcher.merged(step)
-        bounds = [len(batch) * number // self._passes for number in range(self._passes + 1)]
-        return batch.split([last - first for first, last in pairwise(bounds)])
+        return self._prefetcher.merged(step).in_passes(self._passes)
 
     def backward(self, step: int, batches: Sequence[Batch]) -> float:
         """See `Gradients`."""
@@ -115,7 +112,7 @@ class AveragedGradients:
         # Randomness depends only on the position in the training, so no generator state is stored.
         data.seed(run.job.seed, step, data.rank)
         # DDP averages over ranks, so multiply by their number: the ranks' shares may differ by a row.
-        weight = data.world_size / run.order.batch_rows(step)
+        weight = data.world_size / run.order.batch_units(step)
         run.optimizer.zero_grad()
         started = time.monotonic()
         loss_sums: list[torch.Tensor] = []
@@ -159,7 +156,7 @@ class PipelinedGradients:
         data.seed(run.job.seed, step, data.rank)
         run.optimizer.zero_grad()
         [batch] = batches
-        weight = data.world_size / run.order.batch_rows(step)
+        weight = data.world_size / run.order.batch_units(step)
         return self._pipe.backward(
             run.model_inputs(batch), run.objective.target(batch), run.objective.loss_sum, weight
         )
@@ -208,7 +205,7 @@ class ExactGradients:
             with computing(run.job.settings.precision, group.device):
                 output = run.model(*batch.inputs)
             loss = run.objective.loss(output.float(), batch)
-            (loss / run.order.batch_rows(step)).backward()
+            (loss / run.order.batch_units(step)).backward()
             loss_sum += loss.item()
         self.alone_seconds = time.monotonic() - started
         refuse_changed(self._fixed.changes())

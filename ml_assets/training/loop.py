@@ -61,7 +61,7 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, heartb
     settings, group, order, progress = run.job.settings, run.group, run.order, run.progress
     started = time.monotonic() - progress.seconds
     saved_step, last_save = progress.step, time.monotonic()
-    meter, agreement = Meter(run.mfu_of_a_row), Agreement(group)
+    meter, agreement = Meter(run.mfu_of_a_row, run.train.rows / order.units), Agreement(group)
 
     def save() -> None:
         nonlocal saved_step, last_save
@@ -116,7 +116,7 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, heartb
         progress.seconds = time.monotonic() - started
         heartbeat.step(progress.step)
 
-        meter.add(loss_sum, order.batch_rows(step), norm, gradients.alone_seconds)
+        meter.add(loss_sum, order.batch_units(step), norm, gradients.alone_seconds)
         if progress.step % settings.log_every_steps == 0:
             figures = meter.read(group.gather, run.layout.data.sum) | gpu_figures(group.device)
             if group.is_first:
@@ -162,7 +162,7 @@ def _validate(run: Run, heartbeat: Heartbeat, stops: Callable[[], bool]) -> bool
     work = [
         (lane, place, slices)
         for lane in run.order.lanes_of(data.rank, data.world_size)
-        for place, slices in enumerate(contiguous(reader.shard_rows, lane, run.order.lanes, batch_rows))
+        for place, slices in enumerate(contiguous(reader.shard_units, lane, run.order.lanes, batch_rows))
     ]
     with torch.inference_mode():
         for number in range(max(group.gather(len(work)))):
@@ -178,7 +178,7 @@ def _validate(run: Run, heartbeat: Heartbeat, stops: Callable[[], bool]) -> bool
             if stops():
                 return None
     run.model.train()
-    loss = sum(data.sum(sums)) / sum(reader.shard_rows)
+    loss = sum(data.sum(sums)) / sum(reader.shard_units)
     if not math.isfinite(loss):
         raise Diverged(
             f"after step {progress.step} the validation loss was {loss:g}; the last checkpoint is kept. "

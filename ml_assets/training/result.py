@@ -36,7 +36,7 @@ def write_result(run: Run) -> TrainingResult:
         steps=progress.step,
         epochs=progress.step // run.order.steps_per_epoch,
         world_size=run.group.world_size,
-        rows_per_second=progress.step * run.order.rows / run.order.steps_per_epoch / progress.seconds,
+        rows_per_second=progress.step * run.train.rows / run.order.steps_per_epoch / progress.seconds,
         seconds=progress.seconds,
         attempts=len(attempts),
         resumed_from_steps=tuple(attempt.from_step for attempt in attempts[1:]),

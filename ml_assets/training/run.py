@@ -275,7 +275,7 @@ def _make(
         # Each rank of this machine verifies a part, since reading takes the time.
         verify(snapshot, here[group.local_rank :: group.local_ranks])
         order = RowOrder(
-            shard_rows=tuple(shard.rows for shard in snapshot.shards_of("train")),
+            shard_units=tuple(shard.units for shard in snapshot.shards_of("train")),
             global_batch=settings.global_batch,
             lanes=settings.lane_count,
             seed=job.seed,
@@ -293,9 +293,9 @@ def _make(
         validation = SplitReader(snapshot, "validation", group.device, decode, decode_threads=threads)
     except ShardChanged as error:
         raise InputChanged(str(error)) from error
-    if order.rows < group.world_size:
+    if order.units < group.world_size:
         raise BadConfiguration(
-            f"{order.rows} training rows are fewer than the {group.world_size} workers: lower `workers`"
+            f"{order.units} training {train.unit_words} are fewer than the {group.world_size} workers: lower `workers`"
         )
     if job.initial_weights:
         begin_with(model, job, folder)

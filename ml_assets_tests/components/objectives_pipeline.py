@@ -31,6 +31,12 @@ def busy(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.Data
     return shifts(inputs, first, last).with_columns((pl.col("made") > 22).cast(pl.Float32).alias("made"))
 
 
+def grades(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    """Return the rows of `shifts` with the output as a grade from 0 to 2: the machines of an hour form a list."""
+    grade = (pl.col("made") > 20).cast(pl.Int64) + (pl.col("made") > 30).cast(pl.Int64)
+    return shifts(inputs, first, last).with_columns(grade.alias("made"))
+
+
 def missing(label: Any, prediction: Any, group: Any, weight: Any) -> float:
     """Return the mean output beyond the predicted, with the same weight for each machine."""
     lacking = np.maximum(label - prediction, 0)

@@ -170,7 +170,7 @@ def losses_of(run: Run) -> list[float]:
                 run.save(RowLog(run.folder, 1, group.rank))
             loss = gradients.backward(step, gradients.fetch(step))
             run.optimizer.step()
-            losses.append(group.sum([loss])[0] / run.order.batch_rows(step))
+            losses.append(group.sum([loss])[0] / run.order.batch_units(step))
     run.wait_until_saved()
     weights = [float(one.detach().double().sum()) for one in run.model.parameters()]
     assert len({tuple(of_rank) for of_rank in group.gather_objects(weights)}) == 1

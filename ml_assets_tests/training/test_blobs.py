@@ -58,7 +58,7 @@ def test_a_batch_holds_the_decoded_blob_of_each_row(snapshot: Snapshot) -> None:
 
 def test_lanes_hand_out_blobs_with_their_rows_from_any_step(snapshot: Snapshot) -> None:
     reader = SplitReader(snapshot, "train", CPU, read_tokens)
-    order = RowOrder(shard_rows=reader.shard_rows, global_batch=24, seed=5, lanes=6)
+    order = RowOrder(shard_units=reader.shard_units, global_batch=24, seed=5, lanes=6)
     for first, world_size in ((0, 2), (3, 3)):
         for rank in range(world_size):
             with Prefetcher(order, reader, rank, world_size, first) as prefetcher:
@@ -80,7 +80,7 @@ def test_few_large_blobs_are_decoded_ahead_of_the_step_that_needs_them(snapshot:
         return np.zeros(2**20, dtype=np.float32)  # 4 MiB
 
     reader = SplitReader(snapshot, "train", CPU, decode)
-    order = RowOrder(shard_rows=reader.shard_rows, global_batch=24, seed=5, lanes=6)
+    order = RowOrder(shard_units=reader.shard_units, global_batch=24, seed=5, lanes=6)
     with Prefetcher(order, reader, 0, 1, 0) as prefetcher:
         prefetcher.merged(0)
     assert decoded <= 2 * 24, "more than a step ahead would be 96 MiB each"

@@ -28,7 +28,7 @@ def test_figures_name_speed_waiting_and_the_slowest_rank() -> None:
         with meter.waiting_for_data():
             passed[0] += 0.002 + step / 1e5
         passed[0] += 0.03 if step == 19 else 0.002
-        meter.add(loss_sum=50.0, rows=100, gradient_norm=0.5, alone_seconds=0.002)
+        meter.add(loss_sum=50.0, units=100, gradient_norm=0.5, alone_seconds=0.002)
     figures = meter.read(lambda mine: [mine, 4 * mine, mine], lambda mine: [3 * value for value in mine])
     assert figures["loss"] == 1.5  # of three ranks
     assert 2 <= figures["data_loading_latency_ms"] < 10
@@ -46,7 +46,7 @@ def test_figures_name_speed_waiting_and_the_slowest_rank() -> None:
 
 
 def _read_after_one_step(meter: Meter, alone: list[int]) -> dict[str, float]:
-    meter.add(loss_sum=1.0, rows=10, gradient_norm=0.5)
+    meter.add(loss_sum=1.0, units=10, gradient_norm=0.5)
     return meter.read(lambda _: alone, list)
 
 

@@ -22,7 +22,7 @@ def reader(snapshot: Snapshot) -> SplitReader:
 
 
 def order_of(reader: SplitReader, global_batch: int = 100, lanes: int = 6) -> RowOrder:
-    return RowOrder(shard_rows=reader.shard_rows, global_batch=global_batch, seed=5, lanes=lanes)
+    return RowOrder(shard_units=reader.shard_units, global_batch=global_batch, seed=5, lanes=lanes)
 
 
 def assert_same(batch: Batch, expected: Batch) -> None:
@@ -77,7 +77,7 @@ def test_another_step_than_the_next_is_refused(reader: SplitReader) -> None:
 
 
 def test_an_error_of_the_thread_reaches_who_asks_for_the_batch(reader: SplitReader) -> None:
-    order = replace(order_of(reader), shard_rows=(*reader.shard_rows, 300))  # of a shard that is not there
+    order = replace(order_of(reader), shard_units=(*reader.shard_units, 300))  # of a shard that is not there
     with Prefetcher(order, reader, 0, 1, 0) as prefetcher, pytest.raises(IndexError):
         list(map(prefetcher.merged, range(order.steps_per_epoch)))
     assert threads() == []

@@ -75,7 +75,7 @@ def test_so_large_a_share_of_each_column_is_dropped_anew_each_epoch(share: float
 
 def test_ranks_drop_what_one_rank_drops_whatever_step_they_begin_with(snapshot: Snapshot) -> None:
     reader = SplitReader(snapshot, "train", torch.device("cpu"))
-    order = RowOrder(shard_rows=reader.shard_rows, global_batch=100, seed=5, lanes=6)
+    order = RowOrder(shard_units=reader.shard_units, global_batch=100, seed=5, lanes=6)
     with Prefetcher(order, reader, 0, 1, 0, 0.2) as prefetcher:
         alone = [prefetcher.merged(step) for step in range(25)]
     epoch = np.concatenate([batch.category.numpy() for batch in alone[: order.steps_per_epoch]])

@@ -9,7 +9,7 @@ Here: one gather per shard, batch and column group. Not here: the choice of rows
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -37,6 +37,8 @@ class Batch:
     """`[B]` float32."""
     row: NDArray[np.int64]
     """`[B]`: row numbers in the feature table; always in host memory."""
+    lists: torch.Tensor | None = None
+    """`[B]` int64: number of the row's list, whose rows are neighbours; None if rows do not form lists."""
     blob: torch.Tensor | None = None
     """`[B, ...]`, in the shape and dtype that blobs decode to; None if rows have no blobs."""
 
@@ -62,6 +64,7 @@ class Batch:
             category=self.category.to(device, non_blocking=True),
             label=self.label.to(device, non_blocking=True),
             row=self.row,
+            lists=None if self.lists is None else self.lists.to(device, non_blocking=True),
             blob=None if self.blob is None else self.blob.to(device, non_blocking=True),
         )
 
@@ -72,8 +75,20 @@ class Batch:
             category=self.category.clone(),
             label=self.label.clone(),
             row=self.row,
+            lists=None if self.lists is None else self.lists.clone(),
             blob=None if self.blob is None else self.blob.clone(),
         )
+
+    def in_passes(self, passes: int) -> "Sequence[Self]":
+        """Return these rows in `passes` parts of as equal sizes as possible, in order; some may be empty. A list stays
+        whole: then sizes count lists."""
+        begins = np.arange(len(self))
+        if self.lists is not None:
+            of_row = self.lists.cpu().numpy()
+            begins = np.flatnonzero(np.append(True, of_row[1:] != of_row[:-1])[: len(self)])
+        ends = np.append(begins, len(self))
+        bounds = [int(ends[len(begins) * number // passes]) for number in range(passes + 1)]
+        return self.split([last - first for first, last in pairwise(bounds)])
 
     def split(self, sizes: Sequence[int]) -> list[Self]:
         """Return these rows in parts of `sizes`, in order; the parts are views, without a copy."""
@@ -87,6 +102,7 @@ class Batch:
                     category=self.category[part],
                     label=self.label[part],
                     row=self.row[part],
+                    lists=None if self.lists is None else self.lists[part],
                     blob=None if self.blob is None else self.blob[part],
                 )
             )
@@ -115,14 +131,29 @@ class SplitReader:
         self._columns = len(snapshot.inputs.numeric), len(snapshot.inputs.categorical)
         self.device = device
         self._decoder = decode and Decoder(decode, decode_threads, pin=self._pins)
-        self.shard_rows: tuple[int, ...] = tuple(shard.rows for shard in shards)
+        self.shard_units: tuple[int, ...] = tuple(shard.units for shard in shards)
+        """Parts of each shard that are never divided: rows, or lists (`Shard.units`)."""
+        self.rows = sum(shard.rows for shard in shards)
+        self._lists: dict[int, NDArray[np.int64]] = {}
+        """Shard → position of the first row of each list, and the number of rows; of shards that were read."""
+        self._has_lists = any(shard.lists is not None for shard in shards)
         self._blob_bytes = sum(shard.blobs.bytes for shard in shards if shard.blobs is not None)
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row of a batch; its blob counts as stored, on average."""
         numeric, categorical = self._columns
-        return 4 * numeric + 8 * categorical + 12 + self._blob_bytes // max(sum(self.shard_rows), 1)
+        return 4 * numeric + 8 * categorical + 12 + self._blob_bytes // max(self.rows, 1)
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of a unit of a batch, on average: a row, or the rows of a list."""
+        return self.row_bytes * self.rows // max(sum(self.shard_units), 1)
+
+    @property
+    def unit_words(self) -> str:
+        """Word for several units in a message: rows, or lists."""
+        return "lists" if self._has_lists else "rows"
 
     @property
     def has_blobs(self) -> bool:
@@ -139,12 +170,28 @@ class SplitReader:
         if self._streamed is not None:
             self._streamed.expect_none()
 
-    def take(self, slices: Sequence[ShardSlice]) -> Batch:
-        """Return the rows of `slices`, in order, on the device."""
-        return self.gather(slices).to(self.device)
+    def take(self, units: Sequence[ShardSlice]) -> Batch:
+        """Return the rows of `units`, in order, on the device."""
+        return self.gather(self.rows_of(units)).to(self.device)
+
+    def rows_of(self, units: Sequence[ShardSlice]) -> Sequence[ShardSlice]:
+        """Return the rows of `units`, whose numbers are those of lists where rows form lists."""
+        return [self._in_rows(each) for each in units] if self._has_lists else units
+
+    def _in_rows(self, lists: ShardSlice) -> ShardSlice:
+        if lists.shard not in self._lists:
+            of_row = _lists(self._shards[lists.shard])
+            begins = np.flatnonzero(of_row[1:] != of_row[:-1]) + 1
+            self._lists[lists.shard] = np.concatenate([[0], begins, [len(of_row)]])
+        bounds = self._lists[lists.shard]
+        first, last = bounds[lists.rows], bounds[lists.rows + 1]
+        counts = last - first
+        # Row i of the result is row i - (rows of the lists before) of its list.
+        before = np.repeat(np.cumsum(counts) - counts, counts)
+        return ShardSlice(lists.shard, np.arange(counts.sum()) - before + np.repeat(first, counts))
 
     def gather(self, slices: Sequence[ShardSlice]) -> Batch:
-        """Return the rows of `slices`, in order, in host memory: pinned if the device is a GPU."""
+        """Return the rows `slices` (of `rows_of`), in order, in host memory: pinned if the device is a GPU."""
         runs = [
             (self._shards[shard], np.concatenate([each.rows for each in run]))
             for shard, run in groupby(slices, key=lambda each: each.shard)
@@ -158,8 +205,12 @@ class SplitReader:
         _fill(category.numpy(), [(shard.category, rows) for shard, rows in runs])
         _fill(label.numpy(), [(shard.label, rows) for shard, rows in runs])
         _fill(row, [(shard.row, rows) for shard, rows in runs])
+        lists = None
+        if self._has_lists:
+            lists = self._room((len(row),), torch.int64)
+            _fill(lists.numpy(), [(_lists(shard), rows) for shard, rows in runs])
         blob = None if self._decoder is None else self._decoded(self._decoder, runs)
-        return Batch(numeric=numeric, category=category, label=label, row=row, blob=blob)
+        return Batch(numeric=numeric, category=category, label=label, row=row, lists=lists, blob=blob)
 
     def _decoded(self, decoder: Decoder, runs: Sequence[_Run]) -> torch.Tensor:
         count = sum(len(rows) for _, rows in runs)
@@ -173,6 +224,12 @@ class SplitReader:
 
     def _room(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype, pin_memory=self._pins)
+
+
+def _lists(shard: Rows) -> NDArray[np.int64]:
+    if shard.lists is None:
+        raise ValueError("these rows form no lists")
+    return shard.lists
 
 
 def _stored(runs: Sequence[_Run]) -> Iterator[tuple[int, bytes]]:

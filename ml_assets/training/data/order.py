@@ -7,8 +7,11 @@
 
 So a step takes the same rows, in the same groups, for any world size. The whole position in the data is one integer: a
 run that resumes in the middle of an epoch needs no other state, even with another world size. The lanes also mix the
-rows: a batch comes from as many places of the sequence as there are lanes. Not here: reading the rows (batches),
-reading them ahead (prefetcher).
+rows: a batch comes from as many places of the sequence as there are lanes.
+
+Where rows form lists, each "row" in this module is a whole list: a unit, which no step, lane or rank divides
+(`Shard.units`). `SplitReader.rows_of` turns numbers of lists into numbers of rows. Not here: reading the rows
+(batches), reading them ahead (prefetcher).
 """
 
 from bisect import bisect_right
@@ -28,7 +31,7 @@ class ShardSlice(NamedTuple):
 
     shard: int
     rows: NDArray[np.int64]
-    """0-based row numbers inside the shard."""
+    """0-based numbers of rows inside the shard; before `SplitReader.rows_of`, numbers of its units."""
 
 
 class _Sequence(NamedTuple):
@@ -48,25 +51,25 @@ class RowOrder:
     of the lanes differ by one row at most.
     """
 
-    shard_rows: tuple[int, ...]
-    """Rows of each shard of the split."""
+    shard_units: tuple[int, ...]
+    """Units of each shard of the split: rows, or whole lists."""
     global_batch: int
     seed: int
     lanes: int
     """V: number of parts of a batch, and the largest number of workers."""
 
     @cached_property
-    def rows(self) -> int:
-        """Rows of the split."""
-        return sum(self.shard_rows)
+    def units(self) -> int:
+        """Units of the split."""
+        return sum(self.shard_units)
 
     @cached_property
     def steps_per_epoch(self) -> int:
         """Optimizer steps in an epoch."""
-        return -(-self.rows // self.global_batch)
+        return -(-self.units // self.global_batch)
 
-    def batch_rows(self, step: int) -> int:
-        """Return the rows of the batch of `step` over all ranks."""
+    def batch_units(self, step: int) -> int:
+        """Return the units of the batch of `step` over all ranks."""
         first, last = self._bounds(step)
         return last - first
 
@@ -125,11 +128,11 @@ class RowOrder:
     def _start(self, lane: int) -> int:
         """Return the rows of the lanes before this one: the first `rows % lanes` lanes have one row more than the
         others."""
-        return lane * (self.rows // self.lanes) + min(lane, self.rows % self.lanes)
+        return lane * (self.units // self.lanes) + min(lane, self.units % self.lanes)
 
     def _bounds(self, step: int) -> tuple[int, int]:
         """Return the number of the epoch's rows taken before `step`, and after it."""
-        rows, steps = self.rows, self.steps_per_epoch
+        rows, steps = self.units, self.steps_per_epoch
         within = step % steps
         return rows * within // steps, rows * (within + 1) // steps
 
@@ -142,9 +145,9 @@ class RowOrder:
         @lru_cache(maxsize=2)
         def sequence(epoch: int) -> _Sequence:
             shards: list[int] = (
-                np.random.default_rng((self.seed, epoch)).permutation(len(self.shard_rows)).tolist()
+                np.random.default_rng((self.seed, epoch)).permutation(len(self.shard_units)).tolist()
             )
-            ends = np.cumsum([self.shard_rows[shard] for shard in shards]).tolist()
+            ends = np.cumsum([self.shard_units[shard] for shard in shards]).tolist()
             return _Sequence(shards, [0, *ends[:-1]])
 
         return sequence
@@ -157,27 +160,27 @@ class RowOrder:
         @lru_cache(maxsize=2 * self.lanes)
         def shuffled(epoch: int, shard: int) -> NDArray[np.int32]:
             chance = np.random.default_rng((self.seed, epoch, shard))
-            return chance.permutation(self.shard_rows[shard]).astype(np.int32)
+            return chance.permutation(self.shard_units[shard]).astype(np.int32)
 
         return shuffled
 
 
-def fewest_of_contiguous(shard_rows: Sequence[int], world_size: int, batch: int) -> int:
+def fewest_of_contiguous(shard_units: Sequence[int], world_size: int, batch: int) -> int:
     """Return the size in rows of the smallest batch that `contiguous` gives any rank."""
-    total = sum(shard_rows)
-    starts = np.cumsum([0, *shard_rows])
+    total = sum(shard_units)
+    starts = np.cumsum([0, *shard_units])
     bounds = np.unique([*starts, *(total * rank // world_size for rank in range(world_size + 1))])
     pieces = np.diff(bounds)
     return int(np.where(pieces % batch, pieces % batch, batch).min(initial=batch))
 
 
-def contiguous(shard_rows: Sequence[int], rank: int, world_size: int, batch: int) -> list[list[ShardSlice]]:
+def contiguous(shard_units: Sequence[int], rank: int, world_size: int, batch: int) -> list[list[ShardSlice]]:
     """Return `rank`'s share of a split that is read once in order, in batches of at most `batch` rows."""
-    total = sum(shard_rows)
+    total = sum(shard_units)
     first, last = total * rank // world_size, total * (rank + 1) // world_size
     batches: list[list[ShardSlice]] = []
     start = 0
-    for shard, rows in enumerate(shard_rows):
+    for shard, rows in enumerate(shard_units):
         low, high = max(first - start, 0), min(last - start, rows)
         batches += [
             [ShardSlice(shard, np.arange(at, min(at + batch, high), dtype=np.int64))]

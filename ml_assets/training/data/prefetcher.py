@@ -50,7 +50,7 @@ class Prefetcher:
         self._category_dropout = category_dropout
         self._lanes = order.lanes_of(rank, world_size)
         self._step: int = first_step
-        batch_bytes = reader.row_bytes * order.global_batch * len(self._lanes) // order.lanes
+        batch_bytes = reader.unit_bytes * order.global_batch * len(self._lanes) // order.lanes
         self._chunk_steps = min(max(_CHUNK_BYTES // max(batch_bytes, 1), 1), _CHUNK_STEPS)
         self._ahead = _AHEAD
         if reader.has_blobs:  # single steps, one ahead, until the first step shows the decoded size
@@ -119,7 +119,9 @@ class Prefetcher:
 
     def _gather(self, steps: range) -> list[_Gathered]:
         self._reader.expect(self._order.ahead(steps.start, self._lanes))
-        slices = [[self._order.lane(step, lane) for lane in self._lanes] for step in steps]
+        slices = [
+            [self._reader.rows_of(self._order.lane(step, lane)) for lane in self._lanes] for step in steps
+        ]
         chunk = self._reader.gather([each for lanes in slices for lane in lanes for each in lane])
         sizes = [[sum(len(each.rows) for each in lane) for lane in lanes] for lanes in slices]
         batches = chunk.split([sum(of_lanes) for of_lanes in sizes])

@@ -20,7 +20,7 @@ from ml_assets.training.data.batches import Batch
 from resources.job.errors import BadConfiguration
 
 LossSum: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""(output, target) → scalar, summed over rows: the loop divides by the rows of all ranks."""
+"""(output, target) → scalar, summed over rows or lists: the loop divides by those of all ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,14 @@ class Objective:
     reads_blob: bool = False
     """The target is the blob, `[B, T]` whole numbers, instead of the label `[B]`. The output has a score for each
     class, `[B, T, V]`, instead of one number per row."""
+    reads_lists: bool = False
+    """The target is `[B, 2]`, the label and the number of the row's list in the batch, and the loss is summed over
+    lists."""
 
     def target(self, batch: Batch) -> torch.Tensor:
         """Return the target of the output. Raises `BadConfiguration` if the rows have no target."""
+        if self.reads_lists:
+            return _with_lists(batch)
         if not self.reads_blob:
             return batch.label
         if batch.blob is None or batch.blob.dtype != torch.int64 or batch.blob.ndim != 2:
@@ -48,7 +53,7 @@ class Objective:
         return batch.blob
 
     def loss(self, output: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Return the loss, a scalar summed over the rows of `batch`."""
+        """Return the loss, a scalar summed over the rows of `batch`, or over its lists."""
         return self.loss_sum(output, self.target(batch))
 
     def check(self, output: torch.Tensor, batch: Batch, outputs: int = 1) -> None:
@@ -56,7 +61,7 @@ class Objective:
 
         `outputs` is the number of classes, at least 2, if the label has classes; else 1.
         """
-        target = tuple(self.target(batch).shape)
+        target = tuple(self.target(batch).shape) if self.reads_blob else (len(batch),)
         found = tuple(output.shape)
         if self.reads_blob:
             is_right = found[: len(target)] == target and len(found) == len(target) + 1
@@ -108,6 +113,36 @@ def _next_token(output: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(scores, tokens[:, 1:].flatten(), reduction="sum") / (tokens.shape[1] - 1)
 
 
+def _with_lists(batch: Batch) -> torch.Tensor:
+    if batch.lists is None:
+        raise BadConfiguration(
+            "this objective orders lists, and the snapshot's rows form none: name the column of a row's list in the "
+            "pipeline (evaluation.group)"
+        )
+    begins = torch.diff(batch.lists, prepend=batch.lists[:1]) != 0
+    number = torch.cumsum(begins, 0)
+    return torch.stack([batch.label, number.to(batch.label.dtype)], dim=1)  # exact below 2^24 lists
+
+
+def _listwise(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return the cross-entropy of the relevance with the softmax of the scores, in nats, summed over lists (ListNet's
+    top-one loss, Cao et al. 2007; a bound of NDCG, Bruch et al. 2019).
+
+    A list's relevance adds up to 1, so that each list counts the same. A list without a relevant row counts 0.
+    """
+    relevance, number = target[:, 0], target[:, 1].long()
+    rows = torch.bincount(number)
+    first = torch.cumsum(rows, 0) - rows
+    place = torch.arange(len(number), device=number.device) - first[number]
+    shape = (len(rows), int(rows.max()) if len(rows) else 0)
+    # One row of a matrix for each list: reductions of its rows are deterministic on every device, unlike index_add.
+    scores = output.new_full(shape, -torch.inf).index_put((number, place), output)
+    chances = scores.log_softmax(dim=1)[number, place]
+    total = relevance.new_zeros(shape).index_put((number, place), relevance).sum(dim=1)
+    share = relevance / torch.where(total > 0, total, 1.0)[number]
+    return -(share * chances).sum()
+
+
 def _softmax(output: torch.Tensor) -> torch.Tensor:
     return output.softmax(dim=-1)
 
@@ -147,6 +182,7 @@ OBJECTIVES: dict[str, Objective] = {
     "regression": Objective(loss_sum=_halting(_squared_error), prediction=_unchanged),
     "count": Objective(loss_sum=_halting(_poisson), prediction=torch.exp),
     "multiclass": Objective(loss_sum=_halting(_cross_entropy_of_classes), prediction=_softmax),
+    "ranking": Objective(loss_sum=_halting(_listwise), prediction=_unchanged, reads_lists=True),
     "next_token": Objective(loss_sum=_halting(_next_token), prediction=_most_likely, reads_blob=True),
 }
 
@@ -156,9 +192,12 @@ def objective_of(name: str) -> Objective:
     if name in OBJECTIVES:
         return OBJECTIVES[name]
     try:
-        share = facts_of(name).quantile
+        facts = facts_of(name)
     except UnknownObjective:
-        share = None
+        facts = None
+    if facts is not None and facts.trained_as in OBJECTIVES:
+        return OBJECTIVES[facts.trained_as]
+    share = None if facts is None else facts.quantile
     if share is None:
         raise BadConfiguration(f"objective {name!r} is unknown: use one of {sorted({*OBJECTIVES, *NAMES})}")
     return Objective(loss_sum=_halting(partial(_pinball, share)), prediction=_unchanged)

@@ -84,16 +84,16 @@ def preflight(
     _refuse_types(model, is_bitwise=is_bitwise)
     if not job.settings.parallel.has_replicas:
         return 0
-    rows = min(fewest_rows(job, order, group.world_size), ROWS)
+    units = max(min(fewest_rows(job, order, group.world_size), ROWS), 1)
     with leaving_no_trace(model):
-        batch = some_rows(validation, max(rows, 1))
+        batch = some_rows(validation, units)
         if is_bitwise and job.decode:
-            _refuse_random_decoding(job, validation, batch)
+            _refuse_random_decoding(job, validation, batch, units)
         _refuse_gradients(_pass(job, model, objective, batch, group), is_bitwise=is_bitwise)
         _validated(job, model, some_rows(validation, _fewest_validated(job, order, validation, group)), group)
         if not is_bitwise:
             return 0
-        other = some_rows(validation, len(batch), first=len(batch) // 2 + 1)
+        other = some_rows(validation, units, first=units // 2 + 1)
         computes: dict[str, _Compute] = {
             "training": lambda rows: _pass(job, model, objective, rows, group),
             "validation": lambda rows: _validated(job, model, rows, group),
@@ -118,8 +118,8 @@ def leaving_no_trace(model: nn.Module) -> Generator[None]:
 
 
 def fewest_rows(job: TrainingJob, order: RowOrder, world_size: int) -> int:
-    """Return a lower bound for the rows of a worker's smallest pass in any step."""
-    of_batch = order.rows // order.steps_per_epoch
+    """Return a lower bound for the rows (lists, where rows form lists) of a worker's smallest pass in any step."""
+    of_batch = order.units // order.steps_per_epoch
     of_lane = of_batch // order.lanes
     if job.settings.determinism == "bitwise":
         return of_lane
@@ -129,24 +129,24 @@ def fewest_rows(job: TrainingJob, order: RowOrder, world_size: int) -> int:
 def _fewest_validated(job: TrainingJob, order: RowOrder, validation: SplitReader, group: Group) -> int:
     """Return the rows of the smallest pass of a validation, at most `ROWS`."""
     at_once = rows_at_once(job.settings, group.world_size)
-    return min(fewest_of_contiguous(validation.shard_rows, order.lanes, at_once), ROWS)
+    return min(fewest_of_contiguous(validation.shard_units, order.lanes, at_once), ROWS)
 
 
-def some_rows(reader: SplitReader, rows: int, *, first: int = 0) -> Batch:
-    """Return `rows` rows of `reader` from row `first` on, repeated if its first shard has fewer."""
-    few = np.arange(first, first + rows, dtype=np.int64) % reader.shard_rows[0]
+def some_rows(reader: SplitReader, units: int, *, first: int = 0) -> Batch:
+    """Return `units` rows, or lists, of `reader` from number `first` on, repeated if its first shard has fewer."""
+    few = np.arange(first, first + units, dtype=np.int64) % reader.shard_units[0]
     return reader.take([ShardSlice(0, few)])
 
 
-def _refuse_random_decoding(job: TrainingJob, validation: SplitReader, batch: Batch) -> None:
-    """Raise `BadConfiguration` if the rows of `batch` decode to other values the second time.
+def _refuse_random_decoding(job: TrainingJob, validation: SplitReader, batch: Batch, units: int) -> None:
+    """Raise `BadConfiguration` if the rows of `batch`, the first `units`, decode to other values the second time.
 
     Small batches are decoded several times: a flip with probability 1/2 leaves a single row unchanged in every second
     try.
     """
     for _ in range(-(-ROWS // len(batch))):
         with _as_any_rank():
-            again = some_rows(validation, len(batch))
+            again = some_rows(validation, units)
         if not all(map(_equal, batch.inputs, again.inputs)):
             raise BadConfiguration(
                 f"{job.decode} gave two results for the same bytes: it draws random numbers, or reads something "

@@ -18,14 +18,19 @@ _STEPS = 1000
 class Meter:
     """Sums over the steps since the last `read`, and the newest step times.
 
-    `mfu_of_a_row` is the utilization at one row per second (see mfu), None if unknown. `clock` returns seconds since
+    `mfu_of_a_row` is the utilization at one row per second (see mfu), None if unknown. `rows_of_a_unit` is the mean
+    number of rows of a unit (`Shard.units`). `clock` returns seconds since
     any fixed moment.
     """
 
     def __init__(
-        self, mfu_of_a_row: float | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        mfu_of_a_row: float | None = None,
+        rows_of_a_unit: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._mfu_of_a_row = mfu_of_a_row
+        self._rows_of_a_unit = rows_of_a_unit
         self._clock = clock
         self._step_seconds: deque[float] = deque(maxlen=_STEPS)
         self._stepped = self._clock()
@@ -38,14 +43,14 @@ class Meter:
         yield
         self._data_seconds += self._clock() - started
 
-    def add(self, loss_sum: float, rows: int, gradient_norm: float, alone_seconds: float = 0.0) -> None:
-        """Add one step of `rows` rows over all ranks.
+    def add(self, loss_sum: float, units: int, gradient_norm: float, alone_seconds: float = 0.0) -> None:
+        """Add one step of `units` units over all ranks.
 
-        `loss_sum` is the summed loss of this rank's rows, `gradient_norm` the norm before clipping. `alone_seconds` is
+        `loss_sum` is the summed loss of this rank's units, `gradient_norm` the norm before clipping. `alone_seconds` is
         this rank's time until it first waited for another rank.
         """
         self._loss_sum += loss_sum
-        self._rows += rows
+        self._units += units
         self._norm = gradient_norm
         self._alone_seconds += alone_seconds
         self._steps += 1
@@ -59,22 +64,23 @@ class Meter:
         """Return the metrics since the last call, on all ranks. Collective call: `gather` returns one number per rank,
         `add` sums over ranks.
 
-        Mean loss, newest gradient norm, rows per second of all ranks, mean wait for data per step (ms), and the share
-        of time that waits for data (0–1). Percentiles of the newest step times (ms) include validations and saves
-        between steps. For the rank that works slowest: its time as a multiple of the median of the other ranks (1:
-        equal), and its lag per step (ms). On a GPU this time is the host's: kernels it started still run. `mfu` (0–1)
-        is present if the model's operations and the devices' peak are known.
+        Mean loss of a unit, newest gradient norm, rows per second of all ranks, mean wait for data per step (ms), and
+        the share of time that waits for data (0–1). Percentiles of the newest step times (ms) include validations and
+        saves between steps. For the rank that works slowest: its time as a multiple of the median of the other ranks
+        (1: equal), and its lag per step (ms). On a GPU this time is the host's: kernels it started still run. `mfu`
+        (0–1) is present if the model's operations and the devices' peak are known.
         """
         seconds = self._clock() - self._started
         p50, p95, p99 = np.percentile(self._step_seconds, (50, 95, 99)) * 1000
+        rows_per_second = self._units * self._rows_of_a_unit / seconds
         alone = gather(round((self._data_seconds + self._alone_seconds) * 1e6))
         slowest = max(range(len(alone)), key=alone.__getitem__)
         others = alone[:slowest] + alone[slowest + 1 :]
         typical = statistics.median(others or alone)
         values = {
-            "loss": add([self._loss_sum])[0] / self._rows,
+            "loss": add([self._loss_sum])[0] / self._units,
             "gradient_norm": self._norm,
-            "training_throughput_samples_per_sec": self._rows / seconds,
+            "training_throughput_samples_per_sec": rows_per_second,
             "data_loading_latency_ms": self._data_seconds / self._steps * 1000,
             "data_wait_share": self._data_seconds / seconds,
             "step_ms_p50": float(p50),
@@ -85,11 +91,11 @@ class Meter:
             "slowest_rank_lag_ms": (alone[slowest] - typical) / self._steps / 1000,
         }
         if self._mfu_of_a_row is not None:
-            values["mfu"] = self._mfu_of_a_row * self._rows / seconds
+            values["mfu"] = self._mfu_of_a_row * rows_per_second
         self._reset()
         return values
 
     def _reset(self) -> None:
         self._started = self._clock()
         self._loss_sum = self._norm = self._data_seconds = self._alone_seconds = 0.0
-        self._rows = self._steps = 0
+        self._units = self._steps = 0

@@ -8,6 +8,7 @@ import pytest
 
 from ml_assets.code.code_version import code_version
 from ml_assets.evaluation.evaluation_document import Report
+from ml_assets.evaluation.list_metrics import gain
 from ml_assets.pipeline.evaluate import evaluate_model
 from ml_assets.release.bundle_store import FILES
 from ml_assets.release.of_platform import bundles_of, releases_of
@@ -87,6 +88,25 @@ BINARY = labelled(
         ],
     },
 )  # fmt: skip
+
+RANKING = labelled(
+    "grades",
+    "int64",
+    "ranking 2",
+    model={"function": f"{HERE}.build", "hyperparameters": {"start": 0.0}},
+    evaluation={
+        "group": "at",
+        "gates": [
+            {
+                "name": "better by half a percent",
+                "metric": "ndcg",
+                "better_than": "baseline",
+                "margin": "0.5%",
+            },
+            {"name": "the best first", "metric": "mrr", "at_least": 0.9},
+        ],
+    },
+)
 
 QUANTILE = readings_components(
     pipeline={
@@ -294,6 +314,48 @@ def test_a_model_of_a_quantile_lies_above_its_share_of_the_labels(installation: 
     page = Path(facts["report_file"].removeprefix("file://")).read_text()
     assert '<img alt="coverage"' in page
     assert "90 % of the rows should lie below the dashed line." in page
+
+
+def test_a_model_of_lists_orders_the_machines_of_an_hour(installation: Installation) -> None:
+    """From YAML to MLflow; then a list that the split cuts is refused before the launch."""
+    import mlflow.pyfunc
+
+    ranking = train(with_tables(installation.declared_as(RANKING)), LAST)
+    facts = ranking.facts[EVALUATION]
+    assert facts["decision"] == "blessed", facts["why"]
+    evaluation = report_of(ranking).evaluation
+    assert evaluation.objective == "ranking 2"
+    assert set(evaluation.values()) == {"ndcg", "mrr", "recall"}
+    assert evaluation.names["baseline"].startswith("naive baseline (mean by machine, prior of ")
+    assert evaluation.names["reference"].startswith("linear regression on the same columns (penalty ")
+    rows = ranking.installation.main.scan(FEATURES, days(6, start=13)).collect()
+    scores = ranking.served.predict(rows)
+    lists = rows["at"].rank("dense").to_numpy().astype(np.intp)
+    ndcg = gain(rows["made"].to_numpy().astype(np.float64), scores, lists, 2)
+    assert evaluation.values()["ndcg"] == pytest.approx(np.nanmean(ndcg))
+    assert evaluation.lists is not None
+    assert evaluation.lists.lists == 6 * 12
+    assert np.isnan(ndcg).sum() == evaluation.lists.none_relevant + evaluation.lists.equally_relevant
+    page = Path(facts["report_file"].removeprefix("file://")).read_text()
+    assert '<img alt="depth"' in page
+    assert "NDCG@2" in page
+    folder = bundles_of(ranking.installation.platform).open(facts["bundle"]).folder
+    answer = mlflow.pyfunc.load_model(str(folder)).predict(ranking.rows.to_pandas())
+    assert answer == pytest.approx(ranking.served.predict(ranking.rows), abs=1e-6)
+
+    cut = labelled(
+        "grades",
+        "int64",
+        "ranking",
+        evaluation={
+            "group": "machine",
+            "gates": [{"name": "usable", "metric": "ndcg", "at_least": 0.1}],
+        },
+    )
+    said = failure_of(installation.declared_as(cut).train(LAST))
+    assert (
+        "4 of 4 lists have rows in several splits: machine drill is in train and validation and hold" in said
+    )
 
 
 def test_a_class_that_only_the_holdout_has_is_refused_by_row(

@@ -58,7 +58,7 @@ def test_streamed_shards_give_the_rows_of_local_ones_in_bounded_space(
     snapshot: Snapshot, staged: Snapshot, first_step: int
 ) -> None:
     here = reader_of(snapshot, lanes=2)
-    order = RowOrder(shard_rows=here.shard_rows, global_batch=8, seed=5, lanes=2)
+    order = RowOrder(shard_units=here.shard_units, global_batch=8, seed=5, lanes=2)
     source = ShardSource.read(staged.folder)
     assert source is not None
     most = 0
@@ -101,7 +101,7 @@ def test_what_nobody_waits_for_any_more_does_not_come(
 def test_ranks_of_a_machine_share_what_they_bring(snapshot: Snapshot, tmp_path: Path) -> None:
     whole = sum(map(size_of, snapshot.shards_of("train")))
     staged = stage(snapshot, tmp_path / "snapshot", whole)
-    order = RowOrder(shard_rows=reader_of(snapshot, 2).shard_rows, global_batch=8, seed=5, lanes=4)
+    order = RowOrder(shard_units=reader_of(snapshot, 2).shard_units, global_batch=8, seed=5, lanes=4)
     with ExitStack() as ranks:
         feeds = [
             ranks.enter_context(Prefetcher(order, reader_of(staged, 2, local_ranks=2), rank, 2, 0))
@@ -160,16 +160,16 @@ def test_a_training_is_the_same_where_its_shards_come_from_the_store(
 
 @settings(max_examples=30, deadline=None)
 @given(
-    shard_rows=st.lists(st.integers(1, 30), min_size=1, max_size=8).map(tuple),
+    shard_units=st.lists(st.integers(1, 30), min_size=1, max_size=8).map(tuple),
     global_batch=st.integers(1, 40),
     lanes=st.integers(1, 6),
     step=st.integers(0, 60),
     data=st.data(),
 )
 def test_what_a_lane_reads_now_and_next_is_ahead(
-    shard_rows: tuple[int, ...], global_batch: int, lanes: int, step: int, data: st.DataObject
+    shard_units: tuple[int, ...], global_batch: int, lanes: int, step: int, data: st.DataObject
 ) -> None:
-    order = RowOrder(shard_rows=shard_rows, global_batch=global_batch, seed=3, lanes=lanes)
+    order = RowOrder(shard_units=shard_units, global_batch=global_batch, seed=3, lanes=lanes)
     lane = data.draw(st.integers(0, lanes - 1))
     ahead = order.ahead(step, [lane])
     assert len(ahead) == len(set(ahead)) <= 2
@@ -184,7 +184,7 @@ def test_what_a_lane_reads_now_and_next_is_ahead(
 
 
 def test_the_shards_that_are_read_now_come_before_the_next_of_any_lane() -> None:
-    order = RowOrder(shard_rows=(100,) * 16, global_batch=64, seed=1, lanes=4)
+    order = RowOrder(shard_units=(100,) * 16, global_batch=64, seed=1, lanes=4)
     ahead = order.ahead(0, range(4))
     assert set(ahead[:4]) == {each.shard for lane in range(4) for each in order.lane(0, lane)}
     assert len(ahead) == 8

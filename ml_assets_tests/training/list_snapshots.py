@@ -1,0 +1,41 @@
+"""Snapshots whose rows form lists."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from ml_assets.drills.fixture import CATEGORICAL, NUMERIC, ROW_SPEC
+from ml_assets.features.encoding import fit
+from ml_assets.snapshots.builder import build_snapshot
+from ml_assets.snapshots.row_choice import ChosenRows, choose_rows
+from ml_assets.snapshots.split_reader import Snapshot, SourceFile
+from ml_assets_tests.training.small_jobs import feature_table, split_of
+
+SPEC = replace(ROW_SPEC, objective="ranking", group="session")
+
+
+def sessions(days: int = 14, sizes: Sequence[int] = (7, 1, 12, 3, 20), seed: int = 4) -> pl.DataFrame:
+    """Each day has sessions of `sizes` rows, in mixed order. The label is higher where `x0` is high; a missing
+    one is 0."""
+    random = np.random.default_rng(seed)
+    day = np.repeat(np.arange(len(sizes)), sizes)
+    table = feature_table(days, len(day))
+    number = np.concatenate([1000 * one + random.permutation(day) for one in range(days)])
+    grade = (np.nan_to_num(table["x0"].to_numpy()) + random.normal(0, 0.3, table.height)).clip(0, 2).round()
+    return table.with_columns(pl.Series("session", number), pl.Series("label", grade))
+
+
+def chosen_lists(table: pl.DataFrame) -> ChosenRows:
+    return choose_rows(table, split_of(table), SPEC)
+
+
+def list_snapshot(into: Path, table: pl.DataFrame | None = None, shard_bytes: int = 3_000) -> Snapshot:
+    chosen = chosen_lists(sessions() if table is None else table)
+    fitted = fit(chosen.of("train"), NUMERIC, CATEGORICAL)
+    files = [SourceFile(path="features/small/date=2024-01-01/part-0.parquet", sha256="0" * 64)]
+    return build_snapshot(
+        chosen, fitted, source_commit="c0ffee", files=files, into=into, shard_bytes=shard_bytes
+    )
