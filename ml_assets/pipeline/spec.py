@@ -300,18 +300,6 @@ class PipelineSpec(Section):
         return self
 
     @model_validator(mode="after")
-    def _scripts_answer_one_number(self) -> Self:
-        objective = self.evaluation.objective
-        if self.model.script and facts_of(objective).has_classes:
-            said = (
-                f"objective {objective} predicts a probability for each class, and {self.model.script} hands in a "
-                "model with one number a row: train the classes with `model.function`, or write one script for each "
-                "class with objective binary"
-            )
-            refuse_at(type(self).__name__, {("evaluation", "objective"): said})
-        return self
-
-    @model_validator(mode="after")
     def _lists_stay_whole(self) -> Self:
         objective = self.evaluation.objective
         if facts_of(objective).has_lists and self.training.parallel.pipeline > 1:

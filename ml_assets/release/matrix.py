@@ -27,24 +27,25 @@ _OWN = "own/"
 
 @dataclass(frozen=True)
 class MatrixGraph:
-    """ONNX graph with one input, `[rows, F + C]` float32, and one output, `[rows]` or `[rows, 1]`.
+    """ONNX graph with one input, `[rows, F + C]` float32, and one output, `[rows]`, `[rows, 1]` or `[rows, classes]`.
 
-    The input holds standardised numbers, NaN where missing, then category ids. The output is a probability or a value.
+    The input holds standardised numbers, NaN where missing, then category ids. The output is a probability, a value, or
+    a probability for each class.
     """
 
     content: bytes
     """The `onnx.ModelProto`, serialized."""
 
     def predictions(self, fitted: FittedState, frame: pl.DataFrame) -> NDArray[np.float64]:
-        """Return the original graph's `[rows]` predictions for raw rows, float64."""
+        """Return the original graph's `[rows]` or `[rows, classes]` predictions for raw rows, float64."""
         numeric, category = fitted.encode(frame)
         matrix = np.hstack([numeric, category.astype(np.float32)])
-        return run_graph(self.content, matrix).astype(np.float64).reshape(-1)
+        return run_graph(self.content, matrix).astype(np.float64).reshape(-1, *_classes(fitted))
 
     def core(self, fitted: FittedState) -> "onnx.ModelProto":
         """Return the graph with inputs `numeric` `[rows, F]` float32 and `category` `[rows, C]` int64.
 
-        An input without columns is left out. The output is `[rows]` float32.
+        An input without columns is left out. The output is `[rows]` float32, or `[rows, classes]`.
         """
         import onnx
         from onnx import TensorProto, helper
@@ -70,17 +71,23 @@ class MatrixGraph:
         nodes.append(helper.make_node("Concat", parts, [matrix], axis=1))
         nodes.extend(model.graph.node)
         nodes.append(helper.make_node("Cast", [answer], ["number"], to=TensorProto.FLOAT))
-        nodes.append(helper.make_node("Reshape", ["number", "one a row"], ["answer"]))
+        nodes.append(helper.make_node("Reshape", ["number", "shape"], ["answer"]))
+        shape = [-1, *_classes(fitted)]
         graph = helper.make_graph(
             nodes,
             "matrix_to_prediction",
             inputs,
-            [helper.make_tensor_value_info("answer", TensorProto.FLOAT, ["rows"])],
+            [helper.make_tensor_value_info("answer", TensorProto.FLOAT, ["rows", *_classes(fitted)])],
             initializer=[
                 *model.graph.initializer,
-                helper.make_tensor("one a row", TensorProto.INT64, [1], [-1]),
+                helper.make_tensor("shape", TensorProto.INT64, [len(shape)], shape),
             ],
         )
         core = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
         core.functions.extend(model.functions)
         return core
+
+
+def _classes(fitted: FittedState) -> list[int]:
+    """Return the size of a prediction beyond its rows: the number of classes, or nothing."""
+    return [len(fitted.classes)] if fitted.classes else []

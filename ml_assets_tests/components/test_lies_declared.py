@@ -60,14 +60,6 @@ INPUTS = [
         id="sensitive classes",
     ),
     pytest.param(
-        _FROM_MODEL_ON,
-        _SCRIPT + _CLASSES,
-        "    objective: multiclass",
-        "attributes.evaluation.objective: objective multiclass predicts a probability for each class, and "
-        "ml_assets.defs.store_demand.model hands in a model with one number a row: train the classes with",
-        id="classes by a script",
-    ),
-    pytest.param(
         _FROM_CONTRACT_TO_LABEL,
         _FROM_CONTRACT_TO_LABEL.replace("\n---", "\n      - {name: ordered_on, dtype: date}\n---", 1)
         + "    partition_date: ordered_on\n",

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import lightgbm
@@ -92,10 +93,17 @@ def example_of(objective: str) -> Example:
     )
 
 
+def of_classes() -> Example:
+    """The same rows, whose label is one of three words."""
+    one = example_of("multiclass")
+    return replace(one, inputs=replace(one.inputs, classes=("high", "low", "mid")))
+
+
 X = matrix_of(ROWS)
 VALUE = ROWS["label"].to_numpy()
 FLAG = (np.median(VALUE) < VALUE).astype(np.float64)
 COUNT = np.exp(VALUE / 4)
+MULTICLASS = (CONTENTS.fitted.encode(ROWS)[1][:, 0] % 3).astype(np.float64)
 KINDS = ["q", "q", "q", "c"]
 
 Fit = Callable[[], tuple[Any, Callable[[NDArray[np.float32]], Any]]]
@@ -234,6 +242,57 @@ def test_a_model_of_a_library_answers_by_every_door_as_there(
     np.testing.assert_allclose(served.predict(fresh), ask(matrix_of(fresh)), rtol=2e-5, atol=1e-5)
 
 
+OF_CLASSES: dict[str, Fit] = {
+    "lightgbm": by_lightgbm("multiclass", MULTICLASS, num_class=3),
+    "LGBMClassifier": estimator(lightgbm.LGBMClassifier(n_estimators=20, **ONE_THREAD), MULTICLASS),
+    "XGBClassifier": estimator(xgboost.XGBClassifier(n_estimators=20, n_jobs=1), MULTICLASS),
+    "logistic regression": estimator(
+        make_pipeline(SimpleImputer(), StandardScaler(), LogisticRegression()), MULTICLASS
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_CLASSES)
+def test_a_model_of_classes_answers_a_probability_for_each_as_its_library(name: str, tmp_path: Path) -> None:
+    model, ask = OF_CLASSES[name]()
+    ask = getattr(model, "predict_proba", ask)
+    content = check_model(model, of_classes()).weights["onnx"].numpy().tobytes()
+    fitted = replace(CONTENTS.fitted, classes=of_classes().inputs.classes)
+    contents = replace(
+        CONTENTS, module=MatrixGraph(content), objective="multiclass", rows=ROWS, fitted=fitted
+    )
+    served = ServingModel.load(build_bundle(contents, BundleStore(FolderArtifacts(tmp_path))).folder)
+    fresh = raw_rows(2000, 6)
+    np.testing.assert_allclose(served.predict(fresh), ask(matrix_of(fresh)), rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fit", "said"),
+    [
+        (
+            by_lightgbm("regression", VALUE),
+            "Booster answers .* and the label has 3 classes: 0 'high', 1 'low', 2 'mid'",
+        ),
+        (
+            by_lightgbm("multiclassova", MULTICLASS, num_class=3),
+            "graph that onnxmltools made from Booster answers .*, .*, .* the Booster itself",
+        ),
+        (
+            estimator(lightgbm.LGBMClassifier(n_estimators=2, **ONE_THREAD), MULTICLASS + 1),
+            "LGBMClassifier has the classes 1.0, 2.0, 3.0, and the label has 0 'high'",
+        ),
+        (
+            estimator(HistGradientBoostingClassifier(max_iter=2), MULTICLASS),
+            "it has 3 classes, for which scikit-learn's histogram gradient boosting cannot become a graph",
+        ),
+    ],
+)
+def test_a_model_of_other_classes_is_refused(fit: Fit, said: str) -> None:
+    model, _ = fit()
+    with pytest.raises(BadConfiguration, match=said):
+        check_model(model, of_classes())
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.floats(-1e6, 1e6, width=32))
 def test_thresholds_of_lightgbm_between_neighbouring_floats_hold(value: float) -> None:
@@ -246,9 +305,6 @@ def test_thresholds_of_lightgbm_between_neighbouring_floats_hold(value: float) -
     booster = lightgbm.train(options, lightgbm.Dataset(x, label), 2)
     content = check_model(booster, example_of("regression")).weights["onnx"].numpy().tobytes()
     np.testing.assert_allclose(run_graph(content, x).reshape(-1), booster.predict(x), atol=1e-6)
-
-
-MULTICLASS = (CONTENTS.fitted.encode(ROWS)[1][:, 0] % 3).astype(np.float64)
 
 
 @pytest.mark.parametrize(

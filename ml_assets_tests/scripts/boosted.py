@@ -20,10 +20,16 @@ def main() -> None:
     places = range(len(training.inputs.numeric), x.shape[1]) if args.categories else ()
     data = lightgbm.Dataset(x, y, categorical_feature=list(places))
     options = {"objective": "regression", "num_leaves": 15, "verbose": -1, "num_threads": 1}
+    if classes := len(training.inputs.classes):
+        options |= {"objective": "multiclass", "num_class": classes}
     training.check_model(lightgbm.train(options, data, 1))
 
     booster = lightgbm.train(options, data, args.rounds)
-    loss = float(np.mean((booster.predict(validation_x) - validation_y) ** 2))
+    answers = booster.predict(validation_x)
+    if classes:
+        loss = float(-np.log(answers[np.arange(len(answers)), validation_y.astype(int)]).mean())
+    else:
+        loss = float(np.mean((answers - validation_y) ** 2))
     training.log(args.rounds, validation_loss=loss)
     with training.checkpoint(args.rounds) as folder:
         booster.save_model(folder / "booster.txt")

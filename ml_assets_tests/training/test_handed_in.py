@@ -46,6 +46,29 @@ def test_a_model_is_tried_on_first_rows_and_one_in_which_all_is_missing(
 # Torch
 
 
+def test_a_module_answers_a_score_for_each_class(example: Example, tmp_path: Path) -> None:
+    inputs = replace(example.inputs, classes=("high", "low", "mid"))
+    classes = replace(example, objective="multiclass", inputs=inputs)
+    module = nn.Linear(len(inputs.numeric), 3)
+
+    class Scores(nn.Module):
+        def __init__(self, layer: nn.Linear) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+            return self.layer(numeric)
+
+    write_model(check_model(Scores(module), classes), tmp_path)
+    read = read_model(tmp_path / "model.safetensors")
+    assert isinstance(read, nn.Module)
+    given = torch.from_numpy(classes.numeric[:5]), torch.from_numpy(classes.category[:5])
+    assert read(*given).shape == (5, 3)
+    said = r"it must be a tensor \(201, 3\), a score for each class of the label: 0 'high', 1 'low', 2 'mid'"
+    with pytest.raises(BadConfiguration, match=said):
+        check_model(Scores(nn.Linear(len(inputs.numeric), 2)), classes)
+
+
 class Net(nn.Module):
     """An embedding, a batch norm, a number a row."""
 
@@ -328,3 +351,22 @@ def test_a_graph_that_cannot_be_served_is_refused_when_it_is_handed_in(
 ) -> None:
     with pytest.raises(BadConfiguration, match=said):
         check_model(make(), replace(example, objective=objective))
+
+
+def test_a_graph_of_classes_answers_probabilities_that_add_up_to_1(example: Example) -> None:
+    words = tuple(f"class {number}" for number in range(WIDTH))
+    classes = replace(example, objective="multiclass", inputs=replace(example.inputs, classes=words))
+    softmax = helper.make_node("Softmax", ["known"], ["probabilities"], axis=1)
+    outputs = [
+        helper.make_tensor_value_info(name, FLOAT, ["rows", WIDTH]) for name in ("probabilities", "known")
+    ]
+    checked = check_model(graph_of([softmax], outputs[:1]), classes).weights["onnx"].numpy().tobytes()
+    np.testing.assert_allclose(run_graph(checked, classes.matrix).sum(axis=1), 1, rtol=1e-6)
+    with pytest.raises(
+        BadConfiguration, match=r"the probability of each class, from 0 to 1\. Apply the softmax"
+    ):
+        check_model(graph_of([], outputs[1:]), classes)
+    with pytest.raises(
+        BadConfiguration, match=r"it must be \(201, 4\), a number for each class .*3 'class 3'"
+    ):
+        check_model(graph_of([], [helper.make_tensor_value_info("sum", FLOAT, ["rows", 1])]), classes)

@@ -73,21 +73,42 @@ class Example:
         """True if a prediction is the probability of the label 1, as a classifier of two classes gives it."""
         return facts_of(self.objective).is_zero_or_one
 
+    @property
+    def classes(self) -> int:
+        """Classes of the label, for each of which a model answers a number; 0 if the label is a number."""
+        return len(self.inputs.classes)
+
+    @property
+    def classes_words(self) -> str:
+        """Words for the classes in an error."""
+        return ", ".join(f"{number} {name!r}" for number, name in enumerate(self.inputs.classes))
+
+    def answers(self, given: NDArray[Any]) -> NDArray[np.float64]:
+        """Return answers of the right shape as float64 `[B]`, or `[B, classes]`."""
+        return given.astype(np.float64).reshape((-1, self.classes) if self.classes else -1)
+
     def require_answers(
         self, answer: NDArray[Any], alone: NDArray[Any], who: str, *, is_prediction: bool = True
     ) -> None:
-        """Raise `BadConfiguration` unless `answer` has one finite number per row, and `alone` equals its first number.
+        """Raise `BadConfiguration` unless `answer` has one finite number per row, or one for each class, and `alone`
+        equals its first row.
 
         With `is_prediction`, answers must lie in the range of the objective's predictions.
         """
         rows = len(self.numeric)
-        if answer.shape not in ((rows,), (rows, 1)):
+        if self.classes and answer.shape != (rows, self.classes):
+            raise BadConfiguration(
+                f"{who} gave an output of shape {answer.shape} for {rows} rows: it must be ({rows}, {self.classes}), "
+                f"a number for each class of the label: {self.classes_words}"
+            )
+        if not self.classes and answer.shape not in ((rows,), (rows, 1)):
             raise BadConfiguration(
                 f"{who} gave an output of shape {answer.shape} for {rows} rows: it must be ({rows},) or ({rows}, 1), "
                 f"one number a row, {self.answer_words}. Squeeze or choose a column"
             )
-        answer = answer.reshape(-1).astype(np.float64)
-        wrong = np.flatnonzero(~np.isfinite(answer))
+        answer = self.answers(answer)
+        lowest, highest = (answer, answer) if answer.ndim == 1 else (answer.min(axis=1), answer.max(axis=1))
+        wrong = np.flatnonzero(~np.isfinite(lowest + highest))
         if len(wrong):
             raise BadConfiguration(
                 f"{who} answered {answer[wrong[0]]} to {self._row_words(int(wrong[0]))}: requests to the served model "
@@ -96,16 +117,18 @@ class Example:
             )
         facts = facts_of(self.objective)
         low, high = facts.prediction_range
-        beyond = np.flatnonzero((answer < low - ROUNDED) | (answer > high + ROUNDED))
+        beyond = np.flatnonzero(
+            (lowest < low - ROUNDED) | (highest > high + ROUNDED) | ~self._adds_up(answer)
+        )
         if is_prediction and len(beyond):
             raise BadConfiguration(
-                f"{who} answered {answer[beyond[0]]:g} to {self._row_words(int(beyond[0]))}: with objective "
+                f"{who} answered {_in_words(answer[beyond[0]])} to {self._row_words(int(beyond[0]))}: with objective "
                 f"{self.objective} it must answer {self.answer_words}, from {low:g} to {high:g}. Apply the "
                 f"{facts.link} to raw scores"
             )
         self.require_same(
             answer[:1],
-            alone.reshape(-1).astype(np.float64),
+            self.answers(alone),
             f"{who}, given a single row,",
             "among other rows",
             "let the answer to a row depend on that row alone (no softmax, mean or sort over rows)",
@@ -115,13 +138,20 @@ class Example:
         self, expected: NDArray[np.float64], answer: NDArray[np.float64], who: str, rival: str, remedy: str
     ) -> None:
         """Raise `BadConfiguration` if the `answer` of `who` differs from `expected`, the answer of `rival`."""
-        difference = np.abs(expected - answer)
+        difference = np.abs(expected - answer).reshape(len(expected), -1).max(axis=1)
         largest = _TOLERANCE * float(np.abs(expected).max(initial=0.0)) + 1e-12
         worst = int(difference.argmax())
         if not difference[worst] <= largest:
             raise BadConfiguration(
-                f"{who} answers {answer[worst]:g} to {self._row_words(worst)}, {rival} {expected[worst]:g}: {remedy}"
+                f"{who} answers {_in_words(answer[worst])} to {self._row_words(worst)}, {rival} "
+                f"{_in_words(expected[worst])}: {remedy}"
             )
+
+    def _adds_up(self, answer: NDArray[np.float64]) -> NDArray[np.bool]:
+        """Return True for each row whose probabilities add up to 1, or whose answer is one number."""
+        if not self.classes:
+            return np.ones(len(answer), dtype=np.bool)
+        return np.abs(answer.sum(axis=1) - 1) <= _TOLERANCE
 
     def _row_words(self, row: int) -> str:
         if row == len(self.numeric) - 1:
@@ -132,6 +162,11 @@ class Example:
             if np.isnan(value)
         ]
         return f"{self.split} row {row}" + (f" (missing: {', '.join(missing)})" if missing else "")
+
+
+def _in_words(answer: NDArray[np.float64]) -> str:
+    """Return the answer to one row: a number, or `0.2, 0.8`."""
+    return ", ".join(f"{number:g}" for number in np.atleast_1d(answer))
 
 
 def example_of(snapshot: Snapshot, job: TrainingJob, split: ReadableSplit) -> Example:

@@ -22,15 +22,17 @@ if TYPE_CHECKING:
 
 _OPSET = 13
 """Version of ONNX's own operators for a graph that names none."""
-_PROBABILITY = "probability of the second class"
+_PROBABILITY = "probability"
 """Name of the output that replaces the pair of label and probabilities."""
 
 
 def checked_graph(content: "bytes | onnx.ModelProto", example: Example) -> bytes:
-    """Return the graph with one input, the matrix `[B, F + C]` float32, and one output, `[B]` or `[B, 1]`.
+    """Return the graph with one input, the matrix `[B, F + C]` float32, and one output: `[B]` or `[B, 1]`, or
+    `[B, classes]` if the label has classes.
 
-    Converters of classifiers output a pair (label, probabilities `[B, 2]`): only column 1 is kept. ZipMap's list of
-    dicts is undone. Raises `BadConfiguration` for any other shape, and if the graph fails on the rows of `example`.
+    Converters of classifiers output a pair (label, probabilities): the probabilities are kept, of two classes `[B, 2]`
+    only column 1. ZipMap's list of dicts is undone. Raises `BadConfiguration` for any other shape, and if the graph
+    fails on the rows of `example`.
     """
     model = _loaded(content)
     width = example.width
@@ -50,9 +52,9 @@ def checked_graph(content: "bytes | onnx.ModelProto", example: Example) -> bytes
         )
     _fix_rows(inputs[0])
     if len(outputs) == 2:
-        model = _with_second_class(model, example)
+        model = _with_probabilities(model, example)
     elif len(outputs) != 1:
-        raise _wrong_outputs(outputs)
+        raise _wrong_outputs(outputs, example)
     _require_number(model.graph.output[0], example)
     graph = model.SerializeToString(deterministic=True)
     _try(graph, example)
@@ -104,8 +106,9 @@ def _loaded(content: "bytes | onnx.ModelProto") -> "onnx.ModelProto":
     return model
 
 
-def _with_second_class(model: "onnx.ModelProto", example: Example) -> "onnx.ModelProto":
-    """Return the graph of (label, probabilities) with column 1 of the probabilities as its only output."""
+def _with_probabilities(model: "onnx.ModelProto", example: Example) -> "onnx.ModelProto":
+    """Return the graph of (label, probabilities) with the probabilities as its only output: of two classes column 1,
+    of the label's classes all."""
     from onnx import TensorProto, helper, utils
 
     label, second = model.graph.output
@@ -118,8 +121,8 @@ def _with_second_class(model: "onnx.ModelProto", example: Example) -> "onnx.Mode
     else:
         probabilities = ""
     if not is_label or not probabilities:
-        raise _wrong_outputs(model.graph.output)
-    if not example.is_probability:
+        raise _wrong_outputs(model.graph.output, example)
+    if not (example.is_probability or example.classes):
         raise BadConfiguration(
             f"the ONNX graph gives a label {label.name!r} and probabilities {second.name!r}, as a classifier does, "
             f"but the objective is {example.objective}: hand in a regressor"
@@ -127,15 +130,20 @@ def _with_second_class(model: "onnx.ModelProto", example: Example) -> "onnx.Mode
     known = {one.name for one in (*model.graph.output, *model.graph.value_info)}
     if probabilities not in known:
         model.graph.value_info.append(
-            helper.make_tensor_value_info(probabilities, TensorProto.FLOAT, ["rows", 2])
+            helper.make_tensor_value_info(probabilities, TensorProto.FLOAT, ["rows", example.classes or 2])
         )
     core = utils.Extractor(model).extract_model([inputs_of(model.graph)[0].name], [probabilities])
     del core.graph.output[:]
-    column = f"{_PROBABILITY}, column"
-    core.graph.initializer.append(helper.make_tensor(column, TensorProto.INT64, [], [1]))
-    core.graph.node.append(helper.make_node("Gather", [probabilities, column], [_PROBABILITY], axis=1))
     kind = second.type.tensor_type.elem_type or TensorProto.FLOAT
-    core.graph.output.append(helper.make_tensor_value_info(_PROBABILITY, kind, ["rows"]))
+    if example.classes:
+        shape = ["rows", example.classes]
+        core.graph.node.append(helper.make_node("Identity", [probabilities], [_PROBABILITY]))
+    else:
+        shape = ["rows"]
+        column = f"{_PROBABILITY}, column"
+        core.graph.initializer.append(helper.make_tensor(column, TensorProto.INT64, [], [1]))
+        core.graph.node.append(helper.make_node("Gather", [probabilities, column], [_PROBABILITY], axis=1))
+    core.graph.output.append(helper.make_tensor_value_info(_PROBABILITY, kind, shape))
     return core
 
 
@@ -143,10 +151,12 @@ def _require_number(output: "onnx.ValueInfoProto", example: Example) -> None:
     from onnx import TensorProto
 
     kind = output.type.tensor_type.elem_type
-    if kind in _floats() or (kind in (TensorProto.INT64, TensorProto.INT32) and not example.is_probability):
+    answers_values = not (example.is_probability or example.classes)
+    if kind in _floats() or (kind in (TensorProto.INT64, TensorProto.INT32) and answers_values):
         return
+    each = f"{example.classes} floats" if example.classes else "one float"
     raise BadConfiguration(
-        f"the output {output.name!r} of the ONNX graph is {_described(output)}: it must be one float a row, "
+        f"the output {output.name!r} of the ONNX graph is {_described(output)}: it must be {each} a row, "
         f"{example.answer_words}"
     )
 
@@ -170,12 +180,15 @@ def _fix_rows(taken: "onnx.ValueInfoProto") -> None:
     taken.type.tensor_type.shape.dim[0].dim_param = "rows"
 
 
-def _wrong_outputs(outputs: Any) -> BadConfiguration:
+def _wrong_outputs(outputs: Any, example: Example) -> BadConfiguration:
     said = ", ".join(f"{one.name!r} {_described(one)}" for one in outputs)
-    return BadConfiguration(
-        f"the ONNX graph has the outputs {said}: it must have one, a number for each row (for a classifier the "
-        "probability of the second class), or two, a label and the probabilities of two classes"
+    legal = (
+        f"one, the probabilities of the {example.classes} classes, or two, a label and these probabilities"
+        if example.classes
+        else "one, a number for each row (for a classifier the probability of the second class), or two, a label and "
+        "the probabilities of two classes"
     )
+    return BadConfiguration(f"the ONNX graph has the outputs {said}: it must have {legal}")
 
 
 def _names(values: "list[onnx.ValueInfoProto]") -> list[str]:

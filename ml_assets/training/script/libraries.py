@@ -49,7 +49,7 @@ def library_graph(model: Any, library: str, example: Example) -> bytes:
     _refuse_wrong_kind(model, name, example)
     try:
         convert, ask = _WAYS[library](model, example.width)
-        expected = np.asarray(ask(example.matrix), dtype=np.float64).reshape(-1)
+        given = np.asarray(ask(example.matrix))
     except MemoryError:
         raise
     except Exception as error:  # libraries raise types of their own
@@ -58,6 +58,7 @@ def library_graph(model: Any, library: str, example: Example) -> bytes:
             f"matrix {example.matrix_words}; if it takes no missing values, fill them first, in scikit-learn by "
             "make_pipeline(SimpleImputer(), …)"
         ) from error
+    expected = _answers(name, given, example)
     try:
         graph = convert()
     except ImportError as error:
@@ -76,7 +77,7 @@ def library_graph(model: Any, library: str, example: Example) -> bytes:
     checked = checked_graph(graph, example)
     example.require_same(
         expected,
-        run_graph(checked, example.matrix).reshape(-1).astype(np.float64),
+        example.answers(run_graph(checked, example.matrix)),
         f"the ONNX graph that {_CONVERTERS[library]} made from {name}",
         f"the {name} itself",
         _ROUNDED
@@ -87,8 +88,21 @@ def library_graph(model: Any, library: str, example: Example) -> bytes:
     return checked
 
 
+def _answers(name: str, given: NDArray[Any], example: Example) -> NDArray[np.float64]:
+    """Return the answers of a library as a graph gives them: of the probabilities of two classes, the second."""
+    if not example.classes and given.ndim == 2 and given.shape[1] == 2:
+        given = given[:, 1]
+    if example.classes and given.shape != (len(example.numeric), example.classes):
+        raise BadConfiguration(
+            f"{name} answers {given.shape} for {len(example.numeric)} rows, and the label has {example.classes} "
+            f"classes: {example.classes_words}. Train it with the labels of Training.matrix, which are these "
+            f"numbers (LightGBM: objective multiclass with num_class {example.classes}; XGBoost: multi:softprob)"
+        )
+    return example.answers(given)
+
+
 def _refuse_wrong_kind(model: Any, name: str, example: Example) -> None:
-    """Refuse a classifier for a regression, a classifier without exactly two classes, and one without probabilities."""
+    """Refuse a classifier for a regression, a classifier of other classes, and one without probabilities."""
     if not hasattr(model, "predict_proba"):
         if hasattr(model, "classes_"):
             raise BadConfiguration(
@@ -96,12 +110,17 @@ def _refuse_wrong_kind(model: Any, name: str, example: Example) -> None:
                 "CalibratedClassifierCV"
             )
         return
-    if not example.is_probability:
+    if not (example.is_probability or example.classes):
         raise BadConfiguration(
             f"{name} is a classifier, but the objective is {example.objective}: fit a regressor"
         )
     classes = getattr(model, "classes_", None)
-    if classes is not None and len(classes) != 2:
+    if classes is not None and example.classes and list(classes) != list(range(example.classes)):
+        raise BadConfiguration(
+            f"{name} has the classes {', '.join(map(str, classes))}, and the label has {example.classes_words}: fit it "
+            "on the labels of Training.matrix, which are these numbers"
+        )
+    if classes is not None and not example.classes and len(classes) != 2:
         raise BadConfiguration(
             f"{name} has {len(classes)} classes: a pipeline's label has two, and both must be in the rows that it is "
             "fitted on"
@@ -219,7 +238,7 @@ def _joined(first: Any, last: Any, width: int) -> Any:
 
 def _asking(model: Any) -> Callable[[NDArray[np.float32]], Any]:
     if hasattr(model, "predict_proba"):
-        return lambda matrix: model.predict_proba(matrix)[:, 1]
+        return model.predict_proba
     return model.predict
 
 

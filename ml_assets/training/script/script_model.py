@@ -58,16 +58,16 @@ def check_model(model: object, example: Example) -> CheckedModel:
 
     A torch module takes numbers `[B, F]` float32 (standardised and filled), category ids `[B, C]` int64, and blobs
     `[B, ...]` if rows have them. It returns `[B]`: logits for `binary`, values for `regression`, logarithms of expected
-    counts for `count`. torch.export must be able to trace it. Wrappers of data parallelism and of torch.compile are
-    removed; shards are refused.
+    counts for `count`; or `[B, classes]` scores for `multiclass`. torch.export must be able to trace it. Wrappers of
+    data parallelism and of torch.compile are removed; shards are refused.
 
     A model of LightGBM, XGBoost or scikit-learn must be fitted on the matrix `[B, F + C]` float32 of `Training.matrix`.
     An ONNX graph (an `onnx.ModelProto` or its bytes) has that matrix as its only input. Its output is `[B]` or `[B,
-    1]`: probabilities for `binary`, values for `regression`, expected counts for `count`. A label with the
-    probabilities of two classes is also accepted.
+    1]`: probabilities for `binary`, values for `regression`, expected counts for `count`; or `[B, classes]`
+    probabilities for `multiclass`. A label with the probabilities of two, or of these classes is also accepted.
 
-    Raises `BadConfiguration` for any other type, for answers that are not finite or not one per row, and for a model
-    that does not fit into a bundle.
+    Raises `BadConfiguration` for any other type, for answers that are not finite or not one per row or class, and for a
+    model that does not fit into a bundle.
     """
     import torch
     from torch import nn
@@ -165,11 +165,17 @@ def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
             + (f" and blobs [rows, {', '.join(map(str, blobs.shape[1:]))}]" if blobs is not None else "")
             + "; let its forward be tensor operations alone, the same for any number of rows"
         ) from error
-    if not isinstance(answer, torch.Tensor) or answer.ndim != 1:
+    rows = len(example.numeric)
+    legal = (rows, example.classes) if example.classes else (rows,)
+    if not isinstance(answer, torch.Tensor) or tuple(answer.shape) != legal:
         said = f"shape {tuple(answer.shape)}" if isinstance(answer, torch.Tensor) else type(answer).__name__
+        remedy = (
+            f"a score for each class of the label: {example.classes_words}"
+            if example.classes
+            else "one number a row; squeeze the last dimension"
+        )
         raise BadConfiguration(
-            f"the module handed in gave an output of {said} for {len(example.numeric)} rows: it must be a tensor "
-            f"({len(example.numeric)},), one number a row; squeeze the last dimension"
+            f"the module handed in gave an output of {said} for {rows} rows: it must be a tensor {legal}, {remedy}"
         )
     expected, found, one = (value.detach().double().numpy() for value in (answer, again, alone))
     example.require_answers(expected, one, "the module handed in", is_prediction=False)

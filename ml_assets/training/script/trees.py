@@ -39,7 +39,10 @@ def trees_to_onnx(estimator: Any) -> bytes:
             "convert it with skl2onnx or onnxmltools"
         )
     if any(len(trees) != 1 for trees in predictors):
-        raise BadConfiguration(f"it has {len(predictors[0])} classes: a pipeline's label has two")
+        raise BadConfiguration(
+            f"it has {len(predictors[0])} classes, for which scikit-learn's histogram gradient boosting cannot become "
+            "a graph: hand in a model of LightGBM or XGBoost, or one with two classes"
+        )
     link = type(estimator._loss.link).__name__
     if link not in _LINKS:
         raise BadConfiguration(

@@ -154,6 +154,29 @@ def test_a_model_of_classes_is_blessed_and_registered(classes: ModelRun) -> None
     assert all(one.low is not None for one in evaluation.overall.improvements["baseline"].values())
 
 
+def test_a_script_trains_the_classes_and_replaces_the_network(classes: ModelRun) -> None:
+    """LightGBM, handed in as it is, answers a probability for each class; its report compares it with the network."""
+    by_script = labelled(
+        "levels",
+        "string",
+        "multiclass",
+        model={"script": "ml_assets_tests.scripts.boosted", "hyperparameters": {"rounds": 40}},
+        training={"workers": 1},
+        evaluation={
+            "compared_with": [f"{MODEL}/1"],
+            "gates": [{"name": "useful", "metric": "logloss", "better_than": "baseline"}],
+        },
+    )
+    run = train(classes.installation.declared_as(by_script), LAST)
+    assert run.facts[EVALUATION]["decision"] == "blessed", run.facts[EVALUATION]["why"]
+    assert [one.name for one in report_of(run).evaluation.classes] == ["high", "low", "medium"]
+    (network,) = report_of(run).compared
+    assert network.metrics["logloss"] == pytest.approx(classes.facts[EVALUATION]["logloss"])
+    probabilities = run.served.predict(run.rows)
+    assert probabilities.shape == (run.rows.height, 3)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+
+
 def test_the_report_counts_what_was_taken_for_what(classes: ModelRun) -> None:
     evaluation = report_of(classes).evaluation
     rows = classes.installation.main.scan(FEATURES, days(6, start=13)).collect()
