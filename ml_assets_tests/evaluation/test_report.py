@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from ml_assets import evaluation
+from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.curves import roc
-from ml_assets.evaluation.evaluation_document import LossCurve, Report
+from ml_assets.evaluation.evaluation_document import ComparedModel, LossCurve, Report
 from ml_assets.evaluation.gates import Champion
 from ml_assets.evaluation.holdout import evaluate
 from ml_assets.evaluation.pictures import pictures
@@ -166,6 +167,28 @@ def test_first_model_is_compared_with_the_baseline(case: HoldoutCase) -> None:
 def test_flattered_champion_is_not_called_worse(case: HoldoutCase) -> None:
     seen = make_report(case, Champion("version 7", ("2013-11-01",))).evaluation
     assert all("champion" not in sentence for sentence in plain_findings(seen))
+
+
+def test_another_model_that_has_seen_the_rows_or_cannot_score_them_is_marked(report: Report) -> None:
+    """An undefined metric of such a model is a dash; text from outside stays text."""
+    level = {name: Interval(0.0, -0.1, 0.1) for name in ("auc", "logloss", "brier")}
+    seen = ComparedModel(
+        name="trees, version 3",
+        bundle="ab" * 32,
+        seen=("2013-11-01", "2013-11-02"),
+        metrics={"auc": 0.7123, "logloss": 0.5, "brier": 0.2},
+        improvements={**level, "ece": Interval(None)},
+    )
+    lost = ComparedModel(name="<b>lost</b>", bundle="", cannot_score="its label is delay")
+    html = render(report.model_copy(update={"compared": (seen, lost)}))
+    assert "trees, version 3 was trained or selected on 2 of these partitions" in html
+    assert "not measured: its label is delay" in html
+    assert "&lt;b&gt;lost" in html
+    (row,) = re.findall(r"<td>trees, version 3</td>(.*?)</tr>", html, re.DOTALL)
+    assert re.sub(r"<[^>]*>|\s+", " ", row).split() == [
+        *("0.7123", "+0.0000", "±", "0.1000", "0.5000", "+0.0000", "±", "0.1000"),
+        *("0.2000", "+0.0000", "±", "0.1000", "–", "–"),
+    ]
 
 
 def test_pictures_are_small_pngs(report: Report) -> None:
