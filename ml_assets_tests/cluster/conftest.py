@@ -28,6 +28,7 @@ from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvir
 from ml_assets_tests.cluster.cluster_installation import ClusterInstallation, install
 from ml_assets_tests.cluster.cluster_lock import hold_cluster
 from ml_assets_tests.cluster.launched_job import LaunchedJob, job_of, settings_of, worker_variables
+from ml_assets_tests.cluster.unhurried_model import MOUNT
 from ml_assets_tests.scheduling import Grouped
 from ml_assets_tests.servers.running_servers import STATE_VARIABLE, RunningServers, named_folder
 
@@ -153,6 +154,37 @@ def launching(
         return LaunchedJob(tidy, settings_of(own), own, job)
 
     return make
+
+
+@pytest.fixture
+def hurry(tmp_path: Path) -> Path:
+    """Folder of the nodes in which the pods of an `unhurried_model` look for a file."""
+    folder = tmp_path / "hurry"
+    folder.mkdir()
+    folder.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def reachable(
+    tidy: ClusterEnvironment,
+    running_servers: Servers,
+    tmp_path: Path,
+    hurry: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, str]:
+    """Environment of a new installation on the servers, by addresses that this machine and pods reach; `hurry` is
+    mounted into its trainings."""
+    servers = RunningServers(running_servers)
+    own = {**servers.variables(servers.settings(tmp_path / "home")), **tidy.settings()}
+    mounts = [*tidy.mounts, {"host_path": str(hurry), "mount_path": MOUNT}]
+    own["ML_ASSETS_KUBERNETES_MOUNTS"] = json.dumps(mounts)
+    for port in servers.record.ports.values():
+        here, there = f"127.0.0.1:{port}", tidy.cluster.address_for_pods(port)
+        own = {name: value.replace(here, there) for name, value in own.items()}
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    return own
 
 
 @pytest.fixture(scope="module")

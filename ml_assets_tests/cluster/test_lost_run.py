@@ -1,6 +1,5 @@
 """The power of the node under a run's pod is cut: its healthy trainers stay, and the resumed run attaches to them."""
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,15 +8,13 @@ import dagster as dg
 import pytest
 from dagster._daemon.monitoring.run_monitoring import count_resume_run_attempts
 
-from deployment.testbed.servers import Servers
 from ml_assets_tests.cluster import run_location
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment, waited_for
 from ml_assets_tests.cluster.dagster_on_cluster import ACCOUNTS, DagsterOnCluster, dagster_on_cluster
 from ml_assets_tests.cluster.launched_job import logged_steps, settings_of
-from ml_assets_tests.cluster.unhurried_model import MOUNT, NOW
+from ml_assets_tests.cluster.unhurried_model import NOW
 from ml_assets_tests.components.installation import Installation, key_of
 from ml_assets_tests.components.readings_pipeline import WINDOW, days
-from ml_assets_tests.servers.running_servers import RunningServers
 from resources.job.events import EVENTS, RESULT, read_events
 from resources.job.job import TrainingResult
 
@@ -32,37 +29,12 @@ STAGES = ("training_set", "checkpoint", "evaluation", "registered_model")
 
 
 @pytest.fixture
-def hurry(tmp_path: Path) -> Path:
-    """Folder of the nodes in which pods look for a file."""
-    folder = tmp_path / "hurry"
-    folder.mkdir()
-    folder.chmod(0o755)
-    return folder
-
-
-@pytest.fixture
-def variables(
-    tidy: ClusterEnvironment,
-    running_servers: Servers,
-    tmp_path: Path,
-    hurry: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> dict[str, str]:
-    """Environment of a new installation on the servers, by addresses that this machine and pods reach."""
-    servers = RunningServers(running_servers)
-    own = {**servers.variables(servers.settings(tmp_path / "home")), **tidy.settings()}
-    mounts = [*tidy.mounts, {"host_path": str(hurry), "mount_path": MOUNT}]
-    own |= {
-        "ML_ASSETS_KUBERNETES_MOUNTS": json.dumps(mounts),
-        "ML_ASSETS_KUBERNETES_LEASE_SECONDS": str(LEASE_SECONDS),
-        "STEP_LOGS_BUCKET": "artifacts",
-    }
-    for port in servers.record.ports.values():
-        here, there = f"127.0.0.1:{port}", tidy.cluster.address_for_pods(port)
-        own = {name: value.replace(here, there) for name, value in own.items()}
+def variables(reachable: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Environment of the installation, also of its runs in pods."""
+    own = {"ML_ASSETS_KUBERNETES_LEASE_SECONDS": str(LEASE_SECONDS), "STEP_LOGS_BUCKET": "artifacts"}
     for name, value in own.items():
         monkeypatch.setenv(name, value)
-    return own
+    return reachable | own
 
 
 @pytest.fixture

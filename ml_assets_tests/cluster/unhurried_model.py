@@ -34,6 +34,6 @@ class Unhurried(nn.Module):
         return output
 
 
-def build(inputs: InputSpec, *, pace: float) -> nn.Module:
-    """Return the model."""
-    return Unhurried(readings_pipeline.build(inputs), pace)
+def build(inputs: InputSpec, *, pace: float, start: float = 18.0) -> nn.Module:
+    """Return the model; its levels begin at `start`."""
+    return Unhurried(readings_pipeline.build(inputs, start=start), pace)
