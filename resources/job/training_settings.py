@@ -84,7 +84,8 @@ class BatchSettings:
     __pydantic_config__ = _READ_BY_PYDANTIC
 
     global_batch: int = 1024
-    """Rows per optimizer step over all workers. It does not depend on the number of workers."""
+    """Rows per optimizer step over all workers; lists with objective ranking. It does not depend on the number of
+    workers."""
     workers: int = 2
     """Number of worker processes, one per device."""
     lanes: int | None = None
