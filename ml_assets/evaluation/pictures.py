@@ -157,6 +157,7 @@ def _depth(axes: Axes, evaluation: Evaluation) -> None:
         )
     places = facts_of(evaluation.objective).places
     axes.axvline(places, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_title("NDCG by places looked at")
     axes.set_xlabel("first places of a list")
     axes.set_ylabel("NDCG, mean of the lists")
