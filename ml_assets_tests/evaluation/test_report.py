@@ -169,7 +169,7 @@ def test_flattered_champion_is_not_called_worse(case: HoldoutCase) -> None:
     assert all("champion" not in sentence for sentence in plain_findings(seen))
 
 
-def test_another_model_that_has_seen_the_rows_or_cannot_score_them_is_marked(report: Report) -> None:
+def test_a_compared_model_that_saw_the_rows_or_cannot_score_is_marked(report: Report) -> None:
     """An undefined metric of such a model is a dash; text from outside stays text."""
     level = {name: Interval(0.0, -0.1, 0.1) for name in ("auc", "logloss", "brier")}
     seen = ComparedModel(
