@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._report import Result, emit, interleave, parse_args
+from ml_assets.evaluation.explanations import explain
+from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.features.encoding import FittedState, fit
 from ml_assets.release.bundle import BundleContents, build_bundle
 from ml_assets.release.bundle_store import BundleStore
@@ -24,6 +26,9 @@ from resources.artifacts import FolderArtifacts
 from resources.mlflow_client import reaching
 
 NUMERIC, CATEGORY, MANY = 78, 6, 10_000
+EXPLAINED = EvaluationSpec.model_validate(
+    {"objective": "binary", "gates": [{"name": "ranks", "metric": "auc", "at_least": 0.5}]}
+)
 
 
 class Net(nn.Module):
@@ -85,6 +90,12 @@ def main() -> int:
         def encoded(frame: pl.DataFrame) -> object:
             return eager(*(torch.from_numpy(part) for part in fitted.encode(frame)))
 
+        inputs = {column.name: column.kind for column in served.inputs}
+        labelled = rows.head(2_000).with_columns(
+            label=pl.int_range(2_000) % 2, date=pl.int_range(2_000) // 33
+        )
+        explained = _seconds(lambda: explain(labelled, served.predict, inputs, EXPLAINED, label="label"))
+
         single = interleave(
             {
                 "bundle": _repeat(lambda: served.predict_row(row), calls),
@@ -121,6 +132,13 @@ def main() -> int:
             peers={"once more in the same process": exports[1]},
             bar="≤ 10 s, imports included",
             ok=exports[0] <= 10,
+        ),
+        Result(
+            name=f"explain {NUMERIC + CATEGORY} columns on 2,000 rows (importance, dependence of the top five)",
+            value=explained,
+            unit="s",
+            bar="≤ 5 s",
+            ok=explained <= 5,
         ),
     ]
     return emit(results, json=arguments.json)

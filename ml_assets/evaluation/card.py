@@ -10,6 +10,7 @@ from ml_assets.evaluation import sentences
 from ml_assets.evaluation.bias_chapter import bias_chapters
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.evaluation_document import Evaluation, ModelFacts, Part, Report, RuleResult
+from ml_assets.evaluation.explanations_chapter import explanation_chapters
 from ml_assets.evaluation.metrics import MetricFacts
 from ml_assets.evaluation.pictures import caption, pictures
 from ml_assets.evaluation.report_sentences import (
@@ -59,6 +60,7 @@ def model_card(report: Report, release: Release | None = None) -> WrittenPage:
         Chapter("Data", (_data(report),), "label known by: rows whose label became known later are left out"),
         Chapter("Metrics", tuple(_metrics(evaluation)), _how_measured(evaluation)),
         *threshold_chapters(report.thresholds),
+        *explanation_chapters(report.explanations, evaluation.objective),
         *bias_chapters(evaluation),
         Chapter("Gates", (_gates(evaluation),)),
         *_slices(evaluation),

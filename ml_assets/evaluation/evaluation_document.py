@@ -10,6 +10,7 @@ from ml_assets.evaluation.bias_spec import BiasSection
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.card_spec import CardSection
 from ml_assets.evaluation.document import Document
+from ml_assets.evaluation.explanation_document import Explanations
 from ml_assets.evaluation.list_metrics import ListFigures
 from ml_assets.evaluation.metrics import MetricFacts, metrics_of
 from ml_assets.evaluation.serving_cost import ServingCost
@@ -353,6 +354,8 @@ class Report(Document):
     """Thresholds with their costs; None if the pipeline declares no `costs`."""
     worst_slices: WorstSlices | None = None
     """None if the objective has no loss of single rows."""
+    explanations: Explanations | None = None
+    """None if the pipeline declares no `explanations`."""
 
     def to_json(self) -> str:
         """Return the content of `evaluation.json`; equal reports give equal text."""

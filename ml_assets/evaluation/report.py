@@ -12,6 +12,7 @@ from ml_assets.evaluation.bias_chapter import bias_chapters
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.card import model_card
 from ml_assets.evaluation.evaluation_document import ClassFigures, Evaluation, Part, Report, RuleResult
+from ml_assets.evaluation.explanations_chapter import dependence_pictures, explanation_chapters
 from ml_assets.evaluation.gates import distance_to_limit
 from ml_assets.evaluation.metrics import MetricFacts
 from ml_assets.evaluation.pictures import COLOURS, caption, pictures
@@ -136,7 +137,7 @@ def render(report: Report) -> str:
         survived=survived(report),
         how_served=None if evaluation.serving is None else how_served(evaluation.serving),
         rules=[_rule_row(alike) for alike in _by_rule(evaluation.decision.rules)],
-        chapters=_chapters(report),
+        chapters=_chapters(report, drawn=True),
         pictures=drawn,
         captions={name: caption(name, evaluation) for name in drawn},
         colours=COLOURS,
@@ -166,17 +167,21 @@ def summary_markdown(report: Report, images: dict[str, str] | None = None) -> st
     for metric in evaluation.measured:
         cells = [sentences.with_interval(evaluation.overall.metrics[role][metric.name]) for role in roles]
         lines.append(f"| {metric.label} | {' | '.join(cells)} |")
-    for chapter in _chapters(report):
+    for chapter in _chapters(report, drawn=False):
         lines += ["", *chapter.to_markdown()]
-    drawn = pictures(evaluation, report.loss) if images is None else images
+    drawn = images
+    if drawn is None:
+        drawn = pictures(evaluation, report.loss) | dependence_pictures(report.explanations, "png")
     lines += ["", *as_markdown(drawn)]
     return "\n".join(lines)
 
 
-def _chapters(report: Report) -> list[Chapter]:
+def _chapters(report: Report, *, drawn: bool) -> list[Chapter]:
     """Return the parts of report and asset page that need no layout of their own."""
+    objective = report.evaluation.objective
     return [
         *threshold_chapters(report.thresholds),
+        *explanation_chapters(report.explanations, objective, drawn=drawn),
         *bias_chapters(report.evaluation),
         *worst_slices_chapters(report.worst_slices),
     ]

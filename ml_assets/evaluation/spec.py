@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ml_assets.evaluation.bias_spec import BiasSection
 from ml_assets.evaluation.cost_spec import CostSection
+from ml_assets.evaluation.explanation_spec import ExplanationSection
 from ml_assets.evaluation.metrics import MetricFacts, find_metric, metrics_of
 from ml_assets.evaluation.serving_cost import SERVING_METRICS, SERVING_NAMES
 from ml_assets.objective_facts import NAMES, ObjectiveName, facts_of
@@ -205,6 +206,8 @@ class EvaluationSpec(Section):
     its newest; `model/3` is version 3. No gate uses them."""
     costs: CostSection | None = None
     """Costs of wrong decisions (`binary` only), for a table of thresholds in the report."""
+    explanations: ExplanationSection | None = None
+    """Importance of each input column and partial dependence in the report; not given: none. `{}`: the defaults."""
     gates: tuple[Gate, ...]
     """At least one: a model without gates cannot be blessed."""
 

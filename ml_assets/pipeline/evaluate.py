@@ -12,6 +12,7 @@ from ml_assets.objective_facts import facts_of
 from ml_assets.pipeline.blob_decoding import decoder_of, few_with_blobs, predicted
 from ml_assets.pipeline.champion import MeasuredRows, rival_of
 from ml_assets.pipeline.compared import compared_models
+from ml_assets.pipeline.explained import explanations_of
 from ml_assets.pipeline.identity import require_as_frozen
 from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.metric_functions import own_metrics
@@ -167,6 +168,7 @@ def _score(
             features=shown_features(spec.features, reader, snapshot.keys("holdout")),
             classes=classes,
         ),
+        explanations=explanations_of(spec.evaluation, challenger, holdout, table, label=label),
     )
     return UnrecordedEvaluation(
         bundle=bundle,

@@ -36,6 +36,7 @@ MULTICLASS = labelled(
     "string",
     "multiclass",
     evaluation={
+        "explanations": {"rows": 150},
         "gates": [
             {"name": "better than the shares", "metric": "logloss", "better_than": "baseline"},
             {"name": "ranks each class", "metric": "macro_auc", "at_least": 0.9},
@@ -96,6 +97,7 @@ RANKING = labelled(
     model={"function": f"{HERE}.build", "hyperparameters": {"start": 0.0}},
     evaluation={
         "group": "at",
+        "explanations": {"rows": 100},
         "gates": [
             {
                 "name": "better by half a percent",
@@ -191,6 +193,24 @@ def test_the_report_counts_what_was_taken_for_what(classes: ModelRun) -> None:
     page = Path(classes.facts[EVALUATION]["report_file"].removeprefix("file://")).read_text()
     assert '<img alt="confusion"' in page
     assert "3 classes." in page
+
+
+def test_the_report_explains_the_model_of_classes(classes: ModelRun) -> None:
+    found = report_of(classes).explanations
+    assert found is not None
+    assert found.rows == 150
+    # Output is the level of the machine and the load; yesterday's tells less.
+    assert [one.column for one in found.columns] == ["load", "machine", "made_yesterday"]
+    assert (found.columns[0].added.low or 0) > 0
+    load = next(one for one in found.dependence if one.column == "load")
+    assert list(load.means) == ["high", "low", "medium"]
+    assert load.means["high"][0] < load.means["high"][-1]
+    asset = classes.facts[EVALUATION]["summary"]
+    assert "## Columns the model uses" in asset
+    assert "![dependence on load](data:image/png" in asset
+    page = Path(classes.facts[EVALUATION]["report_file"].removeprefix("file://"))
+    for file in (page, page.with_name("model_card.html")):
+        assert '<img alt="dependence on load"' in file.read_text()
 
 
 def test_mlflow_answers_with_a_column_for_each_class(classes: ModelRun) -> None:
@@ -362,6 +382,11 @@ def test_a_model_of_lists_orders_the_machines_of_an_hour(installation: Installat
     page = Path(facts["report_file"].removeprefix("file://")).read_text()
     assert '<img alt="depth"' in page
     assert "NDCG@2" in page
+    explanations = report_of(ranking).explanations
+    assert explanations is not None
+    assert (explanations.metric, explanations.rows) == ("ndcg", 100)  # 25 whole lists
+    assert (explanations.columns[0].added.value or 0) > 0
+    assert "lost NDCG@2" in page
     folder = bundles_of(ranking.installation.platform).open(facts["bundle"]).folder
     answer = mlflow.pyfunc.load_model(str(folder)).predict(ranking.rows.to_pandas())
     assert answer == pytest.approx(ranking.served.predict(ranking.rows), abs=1e-6)

@@ -1,0 +1,134 @@
+"""Explanations of a model by its predictions alone: permutation importance and partial dependence.
+
+Permutation importance (Breiman, 2001): the loss that is added when the values of a column are shuffled among the rows;
+of a metric that should be high, the part that is lost. Columns that say the same share their importance: shuffling one
+of them leaves the others. Partial dependence (Friedman, 2001): the mean prediction if all rows had the same value of a
+column. Both show what the model does with a column, not what the column causes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from ml_assets.evaluation.block_counts import block_form
+from ml_assets.evaluation.bootstrap import Estimate, estimate, joint_intervals, paired
+from ml_assets.evaluation.explanation_document import (
+    UNNAMED,
+    ColumnImportance,
+    Explanations,
+    PartialDependence,
+)
+from ml_assets.evaluation.holdout import redraws_of
+from ml_assets.evaluation.holdout_lists import whole_lists
+from ml_assets.evaluation.legal_predictions import in_range
+from ml_assets.evaluation.metrics import Vector, metric_named
+from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.objective_facts import facts_of
+
+DRAWN = 5
+"""Columns with a partial dependence: the most important ones."""
+POINTS = 10
+"""Values of a column at which it is measured: quantiles of a number, the most frequent categories."""
+_MOST_CLASSES = 5
+"""Classes with a curve of their own: those with the largest mean probability."""
+
+Predict = Callable[[pl.DataFrame], Vector]
+"""Predictions for raw rows, `[N]` or `[N, K]`: those of the bundle's runtime."""
+
+
+def explain(
+    rows: pl.DataFrame,
+    predict: Predict,
+    inputs: Mapping[str, str],
+    spec: EvaluationSpec,
+    *,
+    label: str,
+    classes: Sequence[str] = (),
+) -> Explanations:
+    """Explain the model behind `predict` on `rows` of a holdout, raw, with `label`, block and list.
+
+    `inputs` are the columns that the model reads, each with its kind: `numeric`, `category` or `blob`. Predicts
+    `rows` once, once for each column, and up to `DRAWN * POINTS` times for the dependence.
+    """
+    metric = metric_named(facts_of(spec.objective).chosen_by, spec.objective)
+    y = rows.get_column(label).cast(pl.Float64).to_numpy()
+    blocks, counts = redraws_of(rows, spec)
+    lists = whole_lists(rows, spec)
+
+    def loss(changed: pl.DataFrame) -> Estimate:
+        p = in_range(predict(changed), spec.objective)
+        return estimate(block_form(metric, y, p, blocks, counts.shape[1], lists), counts, counts.shape[1])
+
+    untouched = loss(rows)
+    added = [
+        paired(
+            untouched,
+            loss(_shuffled(rows, name, [spec.seed, at])),
+            higher_is_better=metric.higher_is_better,
+        )
+        for at, name in enumerate(inputs)
+    ]
+    columns = [
+        ColumnImportance(column=name, added=found)
+        for name, found in zip(inputs, joint_intervals(added, spec.confidence), strict=True)
+    ]
+    columns.sort(key=lambda one: -(one.added.value or 0.0))
+    drawn = [one.column for one in columns if inputs[one.column] != "blob"][:DRAWN]
+    return Explanations(
+        metric=metric.name,
+        rows=rows.height,
+        columns=tuple(columns),
+        dependence=tuple(
+            dependence
+            for name in drawn
+            if (dependence := _dependence(rows, name, inputs[name], predict, classes)) is not None
+        ),
+    )
+
+
+def _shuffled(rows: pl.DataFrame, column: str, seed: Sequence[int]) -> pl.DataFrame:
+    order = np.random.default_rng(seed).permutation(rows.height)
+    return rows.with_columns(rows.get_column(column).gather(order))
+
+
+def _dependence(
+    rows: pl.DataFrame, column: str, kind: str, predict: Predict, classes: Sequence[str]
+) -> PartialDependence | None:
+    """Return the partial dependence on `column`; None if no row has a value of it."""
+    values = rows.get_column(column).drop_nulls()
+    points = _points(values, kind)
+    if points.is_empty():
+        return None
+    answers = np.stack(
+        [
+            predict(rows.with_columns(point.new_from_index(0, rows.height).alias(column))).mean(axis=0)
+            for point in (points.slice(at, 1) for at in range(points.len()))
+        ]
+    )
+    numbers = tuple(float(one) for one in points) if kind == "numeric" else None
+    by_class = {UNNAMED: answers} if not classes else _largest(answers, classes)
+    return PartialDependence(
+        column=column,
+        values=tuple(str(one) for one in points) if numbers is None else numbers,
+        means={name: tuple(float(one) for one in means) for name, means in by_class.items()},
+    )
+
+
+def _points(values: pl.Series, kind: str) -> pl.Series:
+    if kind == "category":
+        frequent = values.value_counts(sort=True, name="rows")
+        # Also by value: equal counts have no order of their own.
+        return (
+            frequent.sort("rows", values.name, descending=[True, False]).get_column(values.name).head(POINTS)
+        )
+    ordered = (values.drop_nans() if values.dtype.is_float() else values).sort()
+    if ordered.is_empty():
+        return ordered
+    # Values of real rows: a mean of two may be a number that the column cannot hold.
+    return ordered.gather(np.linspace(0, ordered.len() - 1, POINTS).round().astype(np.int64)).unique().sort()
+
+
+def _largest(answers: Vector, classes: Sequence[str]) -> dict[str, Vector]:
+    most = np.argsort(-answers.mean(axis=0), kind="stable")[:_MOST_CLASSES]
+    return {str(classes[at]): answers[:, at] for at in sorted(most.tolist())}

@@ -1,0 +1,101 @@
+"""Explanations: importance of columns and partial dependence, from predictions alone."""
+
+from datetime import date, timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+
+from ml_assets.evaluation.explanation_document import Explanations
+from ml_assets.evaluation.explanations import POINTS, explain
+from ml_assets.evaluation.explanations_chapter import dependence_pictures, explanation_chapters
+from ml_assets.evaluation.metrics import Vector
+from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.reports.written_page import Paragraph
+
+KINDS = {"strong": "numeric", "weak": "numeric", "kind": "category", "ignored": "numeric", "empty": "numeric"}
+LEVELS = {"a": 0.0, "b": 0.5, "c": 1.0}
+
+
+def spec(objective: str) -> EvaluationSpec:
+    metric = "rmse" if objective == "regression" else "logloss"
+    gates = [{"name": "g", "metric": metric, "at_most": 1}]
+    return EvaluationSpec.model_validate({"objective": objective, "draws": 100, "gates": gates})
+
+
+def value(rows: pl.DataFrame) -> Vector:
+    """A model of three of the five columns."""
+    level = rows["kind"].replace_strict(LEVELS, default=0.0).to_numpy()
+    return 3 * rows["strong"].to_numpy() + 0.5 * rows["weak"].to_numpy() + level
+
+
+def holdout_rows(seed: int = 0) -> pl.DataFrame:
+    random = np.random.default_rng(seed)
+    days = [date(2024, 1, 1) + timedelta(days=at // 40) for at in range(800)]
+    rows = pl.DataFrame(
+        {
+            "date": days,
+            "strong": random.normal(0, 1, 800),
+            "weak": random.normal(0, 1, 800),
+            "kind": random.choice(["a", "b", "c", ""], 800, p=[0.5, 0.3, 0.1, 0.1]),
+            "ignored": random.integers(0, 3, 800),
+            "empty": [None] * 800,
+        },
+        schema_overrides={"kind": pl.String, "empty": pl.Float64},
+    )
+    rows = rows.with_columns(pl.col("kind").replace("", None))
+    return rows.with_columns(label=value(rows) + random.normal(0, 0.5, 800))
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Explanations:
+    return explain(holdout_rows(), value, KINDS, spec("regression"), label="label")
+
+
+def test_the_column_that_a_model_uses_most_comes_first(numbers: Explanations) -> None:
+    assert [one.column for one in numbers.columns[:3]] == ["strong", "weak", "kind"]
+    assert numbers.metric == "rmse"
+    for one in numbers.columns[:3]:
+        assert (one.added.low or 0) > 0
+    for one in numbers.columns[3:]:
+        assert (one.added.value, one.added.low, one.added.high) == (0, 0, 0)
+
+
+def test_the_dependence_is_the_mean_over_all_other_columns(numbers: Explanations) -> None:
+    by_column = {one.column: one for one in numbers.dependence}
+    assert set(by_column) == set(KINDS) - {"empty"}
+    strong, kind, ignored = by_column["strong"], by_column["kind"], by_column["ignored"]
+    assert len(strong.values) == POINTS
+    assert np.polyfit(np.array(strong.values, dtype=np.float64), strong.means["prediction"], 1)[
+        0
+    ] == pytest.approx(3)
+    assert kind.values == ("a", "b", "c")
+    assert np.diff(kind.means["prediction"]) == pytest.approx([0.5, 0.5])
+    assert ignored.values == (0, 1, 2)
+    assert np.ptp(ignored.means["prediction"]) == pytest.approx(0)
+
+
+def test_classes_have_a_curve_each() -> None:
+    def shares(rows: pl.DataFrame) -> Vector:
+        raised = np.exp(np.stack([rows["strong"].to_numpy(), np.zeros(rows.height)], axis=1))
+        return raised / raised.sum(axis=1, keepdims=True)
+
+    rows = holdout_rows().with_columns(label=(pl.col("strong") < 0).cast(pl.Int64))
+    found = explain(rows, shares, KINDS, spec("multiclass"), label="label", classes=["up", "down"])
+    assert found.columns[0].column == "strong"
+    (strong,) = [one for one in found.dependence if one.column == "strong"]
+    assert list(np.diff(strong.means["up"]) > 0) == [True] * (POINTS - 1)
+    assert np.add(strong.means["up"], strong.means["down"]) == pytest.approx(np.ones(POINTS))
+
+
+def test_equal_rows_give_equal_explanations_and_pictures(numbers: Explanations) -> None:
+    again = explain(holdout_rows(), value, KINDS, spec("regression"), label="label")
+    assert again == numbers == Explanations.model_validate_json(numbers.model_dump_json())
+    few = numbers.model_copy(update={"dependence": numbers.dependence[:1]})
+    assert dependence_pictures(few, "svg") == dependence_pictures(few, "svg")
+
+
+def test_a_page_counts_the_columns_that_it_leaves_out(numbers: Explanations) -> None:
+    many = numbers.model_copy(update={"columns": numbers.columns * 4})
+    (chapter,) = explanation_chapters(many, "regression", drawn=False)
+    assert chapter.blocks[-1] == Paragraph("5 less important columns in evaluation.json.")
