@@ -146,6 +146,36 @@ def test_a_wrong_value_is_said_with_what_would_be_right(right: str, wrong: str, 
     assert said in str(refused.value).splitlines()[0]
 
 
+RANKED = DECLARED.replace("objective: regression", "objective: ranking\n    group: store").replace(
+    "metric: rmse", "metric: ndcg"
+)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        pytest.param("    group: store\n", "", "objective 'ranking 10' orders lists", id="no lists"),
+        pytest.param(
+            "group: store",
+            "group: shop",
+            "names 'shop' in evaluation.group, which is not a column of features/sales_features",
+            id="lists by a column that is not there",
+        ),
+        pytest.param(
+            "workers: 2",
+            "workers: 2\n    parallel: {pipeline: 2}\n    gradient_accumulation_steps: 2",
+            "training.parallel.pipeline: objective ranking 10 needs the rows of a list in one pass",
+            id="lists that a pipeline divides",
+        ),
+    ],
+)
+def test_a_ranking_names_its_lists_and_keeps_them_whole(right: str, wrong: str, said: str) -> None:
+    load(RANKED)
+    with pytest.raises(DeclarationRefused) as refused:
+        load(RANKED.replace(right, wrong, 1))
+    assert said in str(refused.value).splitlines()[0]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
