@@ -8,6 +8,8 @@ import polars as pl
 import pytest
 
 from ml_assets.pipeline.spec import WindowSection
+from ml_assets.tuning.spec import TuningSection
+from ml_assets.tuning.study_result import StudyResult
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
 from ml_assets_tests.cli.terminal import Said, Terminal
 from resources.ledger import NothingToAccept
@@ -256,3 +258,29 @@ def test_whoever_asks_for_the_traceback_gets_it(terminal: Terminal, monkeypatch:
     monkeypatch.setenv("ML_ASSETS_TRACEBACK", "1")
     with pytest.raises(NothingToAccept):
         terminal("accept", "datasets/sales", "2023-01-09", "--reason", "unseen")
+
+
+def _search(terminal: Terminal, redeclared: Callable[..., None], epochs: int) -> str:
+    """Run a study of one trial; return the first digits of its result's digest."""
+    space = {"training": {"epochs": {"kind": "categorical", "choices": [epochs]}}}
+    redeclared(tuning=TuningSection.model_validate({"space": space, "sampler": "grid", "trials": 1}))
+    searched = terminal("launch", "store_demand/hyperparameters")
+    assert searched.status == 0, searched.err
+    newest = terminal.home / "artifacts" / "studies" / "local" / "store_demand" / "newest" / "study.json"
+    return StudyResult.from_json(newest.read_text()).digest[:12]
+
+
+def test_the_plan_names_both_studies_after_a_new_result(
+    filled_terminal: Terminal, trained: Said, redeclared: Callable[..., None]
+) -> None:
+    """The last test of this module: it trains the model again."""
+    first = _search(filled_terminal, redeclared, 1)
+    again = "and those of now from study {}, so it would train again."
+    said = filled_terminal("plan", "store_demand", TRAINED_WEEK).out
+    assert f"Its hyperparameters are from the declaration, {again.format(first)}" in said
+    assert filled_terminal("launch", "store_demand", TRAINED_WEEK).status == 0
+    assert "It was trained and evaluated before" in filled_terminal("plan", "store_demand", TRAINED_WEEK).out
+    second = _search(filled_terminal, redeclared, 2)
+    said = filled_terminal("plan", "store_demand", TRAINED_WEEK).out
+    assert f"Its hyperparameters are from study {first}, {again.format(second)}" in said
+    assert f"  values    study {second} of {TRAINED_WEEK}: trial 0 has the lowest validation loss" in said
