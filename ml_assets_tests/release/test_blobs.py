@@ -10,6 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ml_assets.evaluation.explanations import explain
+from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.pipeline.serving_measurement import serving_cost_of
 from ml_assets.release.bundle import TOLERANCE, BlobDecoder, BundleContents, build_bundle, torch_predictions
 from ml_assets.release.bundle_store import Bundle, BundleDamaged, BundleStore
 from ml_assets.release.facts import BundleFacts
@@ -170,3 +173,23 @@ def test_a_changed_decode_is_damage_and_one_that_does_not_load_is_refused(
     with pytest.raises(BundleDamaged, match="have digest"):
         other.open(seeing.digest)
     assert store.open(seeing.digest) == seeing
+
+
+def test_pictures_are_explained_and_timed_like_columns(
+    contents: BundleContents, seeing: Bundle, served: ServingModel, tmp_path: Path
+) -> None:
+    """A blob has an importance, and no curve: it has no order and no frequent values."""
+    rows = contents.rows.head(60).with_columns(label=pl.lit(0.0), date=pl.int_range(60) // 10)
+    spec = EvaluationSpec.model_validate(
+        {"objective": "regression", "draws": 100, "gates": [{"name": "g", "metric": "rmse", "at_most": 1}]}
+    )
+    inputs = {column.name: column.kind for column in served.inputs}
+    labelled = rows.with_columns(pl.Series("label", served.predict(rows)))
+    found = explain(labelled, served.predict, inputs, spec, label="label")
+    assert {one.column: (one.added.value or 0) > 0 for one in found.columns} == {
+        "delay": True,
+        "picture": True,
+    }
+    assert [one.column for one in found.dependence] == ["delay"]
+    cost = serving_cost_of(seeing, contents.rows.head(12), FolderArtifacts(tmp_path), "run")
+    assert (cost.row.rows, cost.batch.rows) == (1, 12)
