@@ -47,6 +47,8 @@ class ObjectiveFacts:
     """Kind of the regression on the same columns, such as `logistic`."""
     observed: str
     """Words for the mean label of some rows."""
+    calibration: str
+    """Words for mean prediction minus mean label of some rows; empty if predictions do not estimate labels."""
     pictures: tuple[Picture, ...]
     """Pictures of a report, beside the loss."""
     quantile: float | None = None
@@ -103,6 +105,7 @@ _OBJECTIVES: dict[str, ObjectiveFacts] = {
             answer="the probability of the label 1",
             reference="logistic",
             observed="observed rate",
+            calibration="mean probability minus observed rate",
             pictures=("calibration", "ranking", "scores"),
         ),
         ObjectiveFacts(
@@ -114,6 +117,7 @@ _OBJECTIVES: dict[str, ObjectiveFacts] = {
             answer="the predicted value",
             reference="linear",
             observed="mean label",
+            calibration="mean prediction minus mean label",
             pictures=("calibration", "fit", "residuals"),
         ),
         ObjectiveFacts(
@@ -125,6 +129,7 @@ _OBJECTIVES: dict[str, ObjectiveFacts] = {
             answer="the expected count",
             reference="Poisson",
             observed="mean count",
+            calibration="mean expected count minus mean count",
             pictures=("calibration", "fit", "residuals"),
         ),
         ObjectiveFacts(
@@ -136,6 +141,7 @@ _OBJECTIVES: dict[str, ObjectiveFacts] = {
             answer="the probability of each class",
             reference="logistic",
             observed="share predicted right",
+            calibration="mean largest probability minus share predicted right",
             pictures=("calibration", "confusion", "scores"),
         ),
     )
@@ -148,14 +154,15 @@ _PLACES = 10
 
 def _quantile(share: float) -> ObjectiveFacts:
     return ObjectiveFacts(
-        name=f"{_QUANTILE} {share:g}",
+        name=f"{_QUANTILE} {share!r}",
         labels="numbers",
         link="identity",
         metrics=("pinball", "coverage_error"),
         chosen_by="pinball",
-        answer=f"the value below which {100 * share:g} % of such labels lie",
+        answer=f"the value below which {100 * share:.12g} % of such labels lie",
         reference="quantile",
         observed="mean label",
+        calibration=f"share of labels at or below the prediction minus {share:g}",
         pictures=("coverage", "fit", "residuals"),
         quantile=share,
     )
@@ -171,6 +178,7 @@ def _ranking(places: int) -> ObjectiveFacts:
         answer="a score: the higher it is, the further up the row belongs in its list",
         reference="linear",
         observed="mean relevance",
+        calibration="",
         pictures=("depth", "scores"),
         places=places,
     )

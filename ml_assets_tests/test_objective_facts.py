@@ -64,6 +64,8 @@ def test_every_stage_has_its_part_of_an_objective(name: ObjectiveName) -> None:
 def test_a_pipeline_may_name_every_objective_and_no_other() -> None:
     assert [_spec(name).objective for name in NAMES] == list(NAMES)
     assert _spec("quantile 0.90").objective == "quantile 0.9"
+    assert facts_of("quantile 0.9999999").name == "quantile 0.9999999"
+    assert "99.99999 %" in facts_of("quantile 0.9999999").answer
     for share in ("", "1", "90 %", "nan"):
         with pytest.raises(UnknownObjective, match="needs a share between 0 and 1: `quantile"):
             facts_of(f"quantile {share}")

@@ -51,7 +51,7 @@ def block_form(
         return _mean_of_lists(metric.of_lists, y, p, blocks, count, lists)
     if metric.values is None:
         return _FORMS[metric.name](y, p, blocks, count)
-    mean, target = _mean_of(metric.values(y, p), blocks, count), metric.target
+    mean, target = mean_form(metric.values(y, p), blocks, count), metric.target
     return mean if target is None else lambda counts: np.abs(mean(counts) - target)
 
 
@@ -61,7 +61,8 @@ def ratio(top: npt.NDArray[np.float64], bottom: npt.NDArray[np.float64]) -> npt.
         return np.where(bottom > 0, top / bottom, np.nan)
 
 
-def _mean_of(row_losses: Vector, blocks: BlockIds, count: int) -> BlockForm:
+def mean_form(row_losses: Vector, blocks: BlockIds, count: int) -> BlockForm:
+    """Return the mean of a value of each row over `count` blocks."""
     sums = np.bincount(blocks, weights=row_losses, minlength=count)
     rows = np.bincount(blocks, minlength=count).astype(np.float64)
     return lambda counts: ratio(counts @ sums, counts @ rows)
@@ -73,20 +74,20 @@ def _mean_of_lists(
     values = of_lists(y, p, lists)
     first = np.unique(lists, return_index=True)[1]
     defined = ~np.isnan(values)
-    return _mean_of(values[defined], blocks[first][defined], count)
+    return mean_form(values[defined], blocks[first][defined], count)
 
 
 def _rmse(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
-    mean_square = _mean_of((y - p) ** 2, blocks, count)
+    mean_square = mean_form((y - p) ** 2, blocks, count)
     return lambda counts: np.sqrt(mean_square(counts))
 
 
 def _r2(y: Vector, p: Vector, blocks: BlockIds, count: int) -> BlockForm:
     # Σ(y − ȳ)² comes from sums of y and y². Centre first, so that the subtraction loses no digits.
     centred = y - (y.mean() if len(y) else 0.0)
-    mean_square = _mean_of((y - p) ** 2, blocks, count)
-    mean = _mean_of(centred, blocks, count)
-    mean_of_squares = _mean_of(centred**2, blocks, count)
+    mean_square = mean_form((y - p) ** 2, blocks, count)
+    mean = mean_form(centred, blocks, count)
+    mean_of_squares = mean_form(centred**2, blocks, count)
     # A variance below this is rounding error: the label is constant.
     nothing = 1e-12 * float((centred**2).mean()) if len(y) else 0.0
 

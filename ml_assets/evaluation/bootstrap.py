@@ -23,6 +23,9 @@ from ml_assets.evaluation.metrics import Vector
 UNDEFINED_SHARE = 0.05
 """Share of undefined redraws (one class only) above which a metric gets no interval. One infinite redraw is enough."""
 
+_LARGEST_LEVEL = 1 - 1e-12
+"""Confidence of one interval above which Student's quantile is not computed exactly."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -104,15 +107,39 @@ def joint_intervals(
     scale = np.where(errors > 0, errors, 1.0)
     farthest = np.where(np.isnan(distance), -1.0, distance / scale[:, None]).max(axis=0)
     critical = float(np.quantile(farthest[farthest >= 0], confidence))
+    level = confidence if len(usable) == 1 else level_of(critical, confidence)
     intervals: list[Interval] = []
     for one in estimates:
         if not _defined(one):
             intervals.append(Interval(_finite(one.value)))
             continue
         error = float(np.sqrt(np.nanmean((one.draws - one.value) ** 2)))
-        half = critical * error * widening(one.blocks, confidence)
+        half = critical * error * widening(one.blocks, level)
         intervals.append(Interval(one.value, max(one.value - half, lowest), min(one.value + half, highest)))
     return intervals
+
+
+def among(one: Interval, statistics: int, blocks: int, confidence: float) -> Interval:
+    """Return the interval of one statistic, widened so that those of `statistics` hold jointly (Bonferroni).
+
+    For intervals whose redraws are gone; with redraws, `joint_intervals` is narrower.
+    """
+    if one.value is None or one.low is None or one.high is None or blocks < 2:
+        return one
+    level = 1 - (1 - confidence) / statistics
+    wider = NormalDist().inv_cdf((1 + level) / 2) / NormalDist().inv_cdf((1 + confidence) / 2)
+    wider *= widening(blocks, level) / widening(blocks, confidence)
+    return Interval(
+        one.value, one.value - wider * (one.value - one.low), one.value + wider * (one.high - one.value)
+    )
+
+
+def level_of(critical: float, confidence: float) -> float:
+    """Return the confidence of one interval among several with this joint critical value.
+
+    Few blocks matter most far out: with 40 blocks and 12 slices, a correction at 95 % missed in 8 % of simulations.
+    """
+    return min(max(confidence, 2 * NormalDist().cdf(critical) - 1), _LARGEST_LEVEL)
 
 
 def widening(blocks: int, confidence: float) -> float:

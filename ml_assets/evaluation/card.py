@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from ml_assets.evaluation import sentences
 from ml_assets.evaluation.bias_chapter import bias_chapters
-from ml_assets.evaluation.bootstrap import Interval
+from ml_assets.evaluation.bootstrap import among
+from ml_assets.evaluation.calibration_chapter import calibration_chapters
 from ml_assets.evaluation.evaluation_document import Evaluation, ModelFacts, Part, Report, RuleResult
 from ml_assets.evaluation.explanations_chapter import explanation_chapters
 from ml_assets.evaluation.metrics import MetricFacts
@@ -32,7 +33,7 @@ WEAKEST = 8
 """Slices that the card shows: those with the worst metric. The report has more, `evaluation.json` all."""
 _NAMED = 12
 """Columns and small slices that a sentence names. It counts the others."""
-_DRAWN = ("calibration", "ranking", "confusion", "fit")
+_DRAWN = ("calibration", "coverage", "ranking", "confusion", "fit")
 """Pictures of the report that the card shows, where the objective has them."""
 
 
@@ -65,6 +66,7 @@ def model_card(report: Report, release: Release | None = None) -> WrittenPage:
         Chapter("Gates", (_gates(evaluation),)),
         *_slices(evaluation),
         *([] if evaluation.serving is None else [_serving(evaluation.serving)]),
+        *calibration_chapters(evaluation),
         *worst_slices_chapters(report.worst_slices),
         Chapter("Limits", (Bullets(tuple(_limits(report, release))),)),
         Chapter("Training", tuple(_training(report))),
@@ -208,7 +210,7 @@ def _badness(part: Part, metric: MetricFacts) -> float:
 
 def _limits(report: Report, release: Release | None) -> Iterator[str]:
     """Yield declared limits, then those that the evaluation measured."""
-    evaluation, against = report.evaluation, comparator_of(report.evaluation)
+    evaluation = report.evaluation
     yield from report.model.card.limits
     if release is not None:
         yield from release.objections
@@ -221,22 +223,25 @@ def _limits(report: Report, release: Release | None) -> Iterator[str]:
     if small := [part for part in evaluation.slices if not part.metrics]:
         names = name_some([f"{_named(part)} ({part.rows})" for part in small], _NAMED)
         yield f"Slices of fewer than {evaluation.min_slice_rows} rows are not measured: {names}."
-    metric = evaluation.measured[0]
-    worse = [
-        _named(part)
-        for part in evaluation.slices
-        if part.metrics and _is_worse(part.improvements[against], metric)
-    ]
-    if worse:
-        yield f"{metric.label} is worse than that of the {against} on {name_some(worse, _NAMED)}."
+    if worse := _worse_slices(evaluation):
+        metric = evaluation.measured[0].label
+        yield f"{metric} is worse than that of the {comparator_of(evaluation)} on {name_some(worse, _NAMED)}."
     yield from left_out(report)
     if report.recoveries:
         yield f"The training was {survived(report)}."
 
 
-def _is_worse(improvements: Mapping[str, Interval], metric: MetricFacts) -> bool:
-    high = improvements[metric.name].high
-    return high is not None and high < 0
+def _worse_slices(evaluation: Evaluation) -> list[str]:
+    """Return the slices on which the model is worse than the comparator, corrected for the number of slices."""
+    metric, comparator = evaluation.measured[0], comparator_of(evaluation)
+    measured = [part for part in evaluation.slices if part.metrics]
+    found: list[str] = []
+    for part in measured:
+        single = part.improvements[comparator][metric.name]
+        joint = among(single, len(measured), part.blocks, evaluation.confidence)
+        if joint.high is not None and joint.high < 0:
+            found.append(_named(part))
+    return found
 
 
 def _named(part: Part) -> str:

@@ -75,6 +75,9 @@ class Part(Document):
     """Empty if the slice is too small to measure."""
     improvements: dict[Comparator, dict[str, Interval]]
     """Improvement of the challenger over the comparator, for every metric; positive if the challenger is better."""
+    calibration: Interval | None = None
+    """Mean prediction minus mean label of the challenger (`slice_calibration`); None for a slice that is too small.
+    Intervals of slices hold jointly."""
 
 
 class CalibrationBin(Document):
@@ -202,6 +205,7 @@ class Evaluation(Document):
     draws: int
     confidence: float
     min_slice_rows: int
+    """Fewest rows with which a slice was measured, for the report or for a gate."""
     names: dict[Role, str]
     """Name of each model in prose, such as `champion (version 7)`."""
     champion_seen: tuple[str, ...] = ()

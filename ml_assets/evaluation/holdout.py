@@ -22,6 +22,7 @@ from ml_assets.evaluation.list_metrics import ListFigures, Lists
 from ml_assets.evaluation.metrics import Vector, metrics_of
 from ml_assets.evaluation.own_metrics import Groups, OwnMetric
 from ml_assets.evaluation.serving_cost import ServingCost
+from ml_assets.evaluation.slice_calibration import calibration_gaps, calibration_of_slices
 from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
 from ml_assets.evaluation.spec import Comparator, EvaluationSpec
 from ml_assets.objective_facts import Labels, ObjectiveName, facts_of
@@ -79,7 +80,12 @@ def evaluate(
     everything: dict[SliceKey | None, Rows] = {None: np.arange(len(y))}
     slices = everything | slice_rows(holdout, spec.sliced_by)
     cells = [measured(key, rows, scored, spec) for key, rows in slices.items()]
-    parts = [_part(cell, rows, y, scores, spec) for cell, rows in zip(cells, slices.values(), strict=True)]
+    gaps = calibration_gaps(spec.objective, y, scores["challenger"])
+    calibration = calibration_of_slices(gaps, list(slices.values())[1:], blocks, counts, spec)
+    parts = [
+        _part(cell, rows, y, scores, spec).model_copy(update={"calibration": gap})
+        for cell, rows, gap in zip(cells, slices.values(), calibration, strict=True)
+    ]
     called: dict[Role, str] = {
         "challenger": "challenger",
         "baseline": baseline_name,
@@ -96,7 +102,7 @@ def evaluate(
         last_block=names[-1],
         draws=spec.draws,
         confidence=spec.confidence,
-        min_slice_rows=spec.min_slice_rows,
+        min_slice_rows=spec.fewest_slice_rows,
         names={role: called[role] for role in ROLES if role in called},
         champion_seen=champion.seen if champion is not None else (),
         champion_cannot_score=champion.cannot_score if champion is not None else "",

@@ -3,6 +3,7 @@
 The bootstrap is that of the gates: whole blocks, the same draws for both models. Intervals of slices hold jointly.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from ml_assets.evaluation.evaluation_document import Role
 from ml_assets.evaluation.gates import Cell
 from ml_assets.evaluation.holdout import Scored, bootstrap_blocks, labels_of, measured
 from ml_assets.evaluation.holdout_lists import whole_lists
+from ml_assets.evaluation.measurable import measurable
 from ml_assets.evaluation.metrics import MetricFacts, Vector
 from ml_assets.evaluation.own_metrics import OwnMetric
 from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
@@ -50,6 +52,8 @@ class Difference:
     """Every metric, in the order of the objective."""
     slices: tuple[MetricChange, ...]
     """First metric of the objective on each slice with enough rows, in the order of the slices."""
+    left_out: tuple[str, ...] = ()
+    """Sentences about metrics and slices that need a column which the holdout lacks."""
 
 
 def difference(
@@ -66,12 +70,13 @@ def difference(
 
     Labels are as for `holdout.evaluate`. Raises `EvaluationInputError`.
     """
+    spec, left_out = measurable(spec, holdout.columns)
     spec = with_values_of(spec, holdout.schema)
     y = labels_of(holdout, label, spec, classes)
     blocks, names = bootstrap_blocks(holdout, spec)
     counts = draw_blocks(len(names), spec.draws, spec.seed)
     scores: Mapping[Role, Vector] = {_BEFORE: before, _AFTER: after}
-    own = {metric: metric.groups_of(holdout) for metric in own_metrics}
+    own = {metric: metric.groups_of(holdout) for metric in own_metrics if metric.declared in spec.metrics}
     bias, lists = groupings_of(holdout, spec), whole_lists(holdout, spec)
     scored = Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own, bias=bias, lists=lists)
     everything: dict[SliceKey | None, Rows] = {None: np.arange(len(y))}
@@ -90,10 +95,8 @@ def difference(
         blocks=len(names),
         bootstrap_unit=spec.bootstrap_unit,
         confidence=spec.confidence,
-        overall=tuple(
-            _change(whole, metric, interval(_paired(whole, metric), spec.confidence))
-            for metric in spec.measured
-        ),
+        left_out=left_out,
+        overall=tuple(_change(whole, metric, _interval(whole, metric, spec)) for metric in spec.measured),
         slices=tuple(
             _change(
                 cell,
@@ -103,6 +106,14 @@ def difference(
             for cell in slices
         ),
     )
+
+
+def _interval(cell: Cell, metric: MetricFacts, spec: EvaluationSpec) -> Interval:
+    """Return the interval of an improvement; none if so few blocks, or one label alone, would decide no gate."""
+    one = _paired(cell, metric)
+    if cell.blocks < spec.min_blocks or cell.has_one_label:
+        return Interval(one.value if math.isfinite(one.value) else None)
+    return interval(one, spec.confidence)
 
 
 def _paired(cell: Cell, metric: MetricFacts) -> Estimate:

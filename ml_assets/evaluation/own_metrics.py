@@ -17,6 +17,7 @@ import polars as pl
 from ml_assets.evaluation.block_counts import BlockForm, BlockIds, Matrix
 from ml_assets.evaluation.errors import EvaluationInputError
 from ml_assets.evaluation.metrics import MetricFacts, Vector
+from ml_assets.evaluation.slices import NOTHING
 from ml_assets.evaluation.spec import OwnMetricSection
 
 Groups = npt.NDArray[Any]
@@ -43,10 +44,14 @@ class OwnMetric:
         return self.declared.facts
 
     def groups_of(self, holdout: pl.DataFrame) -> Groups:
-        """Return the group of each row, `[N]`: the values of the column `group`, or 0 for all rows without one."""
+        """Return the group of each row, `[N]`: the values of the column `group`, or 0 for all rows without one.
+
+        A text that is null is `(none)`, as in slices; a number that is null is NaN.
+        """
         if self.declared.group is None:
             return np.zeros(holdout.height, dtype=np.int64)
-        return holdout.get_column(self.declared.group).to_numpy()
+        column = holdout.get_column(self.declared.group)
+        return (column.fill_null(NOTHING) if column.dtype == pl.String else column).to_numpy()
 
     def value(self, y: Vector, p: Vector, group: Groups, weight: Vector) -> float:
         """Call the function. NaN if it is not defined on these rows, or no row counts; a loss may be infinite.

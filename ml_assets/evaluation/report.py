@@ -10,6 +10,7 @@ from pathlib import Path
 from ml_assets.evaluation import sentences
 from ml_assets.evaluation.bias_chapter import bias_chapters
 from ml_assets.evaluation.bootstrap import Interval
+from ml_assets.evaluation.calibration_chapter import calibration_chapters
 from ml_assets.evaluation.card import model_card
 from ml_assets.evaluation.evaluation_document import ClassFigures, Evaluation, Part, Report, RuleResult
 from ml_assets.evaluation.explanations_chapter import dependence_pictures, explanation_chapters
@@ -182,6 +183,7 @@ def _chapters(report: Report, *, drawn: bool) -> list[Chapter]:
     return [
         *threshold_chapters(report.thresholds),
         *explanation_chapters(report.explanations, objective, drawn=drawn),
+        *calibration_chapters(report.evaluation),
         *bias_chapters(report.evaluation),
         *worst_slices_chapters(report.worst_slices),
     ]

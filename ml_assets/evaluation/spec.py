@@ -279,7 +279,7 @@ class EvaluationSpec(Section):
     @property
     def fewest_slice_rows(self) -> int:
         """Fewest rows with which a slice is measured, for the report or for a gate."""
-        return min(self.min_slice_rows, *(gate.min_rows or self.min_slice_rows for gate in self.gates))
+        return min([self.min_slice_rows, *(gate.min_rows or self.min_slice_rows for gate in self.gates)])
 
     def metric(self, gate: Gate) -> MetricFacts:
         """Return the metric that `gate` names. Raises `UnknownMetric`, which lists the valid names."""

@@ -10,14 +10,13 @@ slices deviate together.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from ml_assets.evaluation.block_counts import BlockIds, Matrix, ratio
-from ml_assets.evaluation.bootstrap import Interval, draw_blocks, widening
+from ml_assets.evaluation.bootstrap import Interval, draw_blocks, level_of, widening
 from ml_assets.evaluation.coded_columns import CodedColumn, coded_columns
 from ml_assets.evaluation.evaluation_document import Role, WorstSlice, WorstSlices
 from ml_assets.evaluation.holdout import ROLES, bootstrap_blocks, labels_of
@@ -34,8 +33,6 @@ MOST_SHARED = 0.5
 """Share of a slice's rows above which a slice named before it says the same."""
 MOST_BLOCKS = 256
 """Blocks that are redrawn. If there are more, several are drawn together, which is right, too."""
-_LARGEST_LEVEL = 1 - 1e-12
-"""Confidence of one slice above which Student's quantile is not computed exactly."""
 _CELLS = 1 << 22
 """Redraws times slices that are measured together: 32 MiB for each of a few arrays."""
 
@@ -191,8 +188,7 @@ def _differences(candidates: _Candidates, counts: Matrix, confidence: float) -> 
         # A redraw that lacks a slice says nothing about it.
         farthest = np.maximum(farthest, np.where(np.isnan(distance), 0.0, distance / scale).max(axis=1))
     critical = float(np.quantile(farthest, confidence))
-    # Few blocks matter most far out, where the critical value of many slices lies.
-    level = min(max(confidence, 2 * NormalDist().cdf(critical) - 1), _LARGEST_LEVEL)
+    level = level_of(critical, confidence)
     blocks, slice_of = np.unique((candidates.rows > 0).sum(axis=0), return_inverse=True)
     wider = np.array([widening(int(one), level) for one in blocks])[slice_of] if every else np.zeros(0)
     half = critical * error * wider

@@ -65,7 +65,8 @@ def _direction(one: "MetricChange") -> int:
 
 def _metrics(found: VersionDifference) -> Iterator[Chapter]:
     measured = found.measured
-    seen = [Bullets(found.seen)] if found.seen else []
+    notes = (*found.seen, *(() if measured is None else measured.left_out))
+    seen = [Bullets(notes)] if notes else []
     if measured is None:
         yield Chapter("Metrics", (Bullets(found.cannot_score), *seen))
         return
@@ -117,8 +118,10 @@ def _rows(found: VersionDifference) -> Iterator[Block]:
     yield Grid(("split", "before", "after"), splits)
     if found.data is None:
         yield Paragraph(f"Rows cannot be compared: {found.data_lost}.")
+        if found.objections:
+            yield Bullets(found.objections)
         return
-    yield Bullets(tuple(_sentences(found.data)))
+    yield Bullets((*_sentences(found.data), *found.objections))
     worst = sorted(found.data.changed, key=lambda one: -(one.came + one.went + one.changed))[:MOST_DAYS]
     if worst:
         rows = tuple(
@@ -158,6 +161,8 @@ def _settings(found: VersionDifference) -> Iterator[Block]:
         for key, pair in found.settings.items()
     )
     yield Grid(("setting", "before", "after"), rows) if rows else Paragraph("No setting changed.")
+    if found.unknown:
+        yield Bullets(found.unknown)
     weights = [one.bundle.facts.lineage.weights_sha256 for one in (found.before, found.after)]
     if weights[0] == weights[1]:
         yield Paragraph("Both versions have the same weights.")

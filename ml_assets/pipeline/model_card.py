@@ -5,7 +5,7 @@ Here: finding the version and its report. Not here: the content of a card (`eval
 
 from typing import TYPE_CHECKING
 
-from ml_assets.pipeline.record import recorded_report
+from ml_assets.pipeline.record import ReportUnreadable, recorded_report
 from resources.artifacts import ArtifactMissing
 from resources.platform import Platform
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ReportUnavailable(Exception):
-    """A version has no evaluation, or the report of its evaluation is gone."""
+    """A version has no evaluation, or the report of its evaluation is gone or of an earlier form."""
 
 
 def card_of(platform: Platform, version: "RegisteredVersion") -> "WrittenPage":
@@ -51,6 +51,11 @@ def report_of(platform: Platform, version: "RegisteredVersion") -> "tuple[Evalua
     row = evaluation_of(platform, version)
     try:
         return row, recorded_report(platform, row)
+    except ReportUnreadable as error:
+        raise ReportUnavailable(
+            f"the report of evaluation {row.name} of {_named(version)} has an earlier form or is damaged ({error}): "
+            f"materialize {row.partition} of the model again, which evaluates it anew"
+        ) from error
     except ArtifactMissing as missing:
         raise ReportUnavailable(
             f"the report of evaluation {row.name} of {_named(version)} is gone from {row.report}: "
@@ -70,6 +75,18 @@ def evaluation_of(platform: Platform, version: "RegisteredVersion") -> "Evaluati
     return row
 
 
+def objections_to(platform: Platform, row: "EvaluationRow") -> tuple[str, ...]:
+    """Return sentences about training inputs of an evaluation that were rejected since, or are not known any more."""
+    from ml_assets.release.of_platform import releases_of
+    from ml_assets.release.rows_behind import InputsUnknown, in_words
+
+    try:
+        refused = releases_of(platform).rejected_inputs(row)
+    except InputsUnknown as unknown:
+        return (f"Its training inputs are not known any more: {unknown}.",)
+    return (f"Training inputs were rejected since: {in_words(refused)}.",) if refused else ()
+
+
 def _named(version: "RegisteredVersion") -> str:
     return f"{version.model} {version.number} ({version.semantic})"
 
@@ -77,7 +94,6 @@ def _named(version: "RegisteredVersion") -> str:
 def _release(platform: Platform, version: "RegisteredVersion", row: "EvaluationRow") -> "Release":
     from ml_assets.evaluation.card import Release
     from ml_assets.release.of_platform import releases_of
-    from ml_assets.release.rows_behind import InputsUnknown, in_words
 
     releases = releases_of(platform)
     history: list[str] = []
@@ -89,11 +105,7 @@ def _release(platform: Platform, version: "RegisteredVersion", row: "EvaluationR
         if one.demotion is not None:
             ended = one.demotion
             history.append(f"{ended.at:%Y-%m-%d %H:%M} UTC, demoted by {ended.author}: {ended.reason}.")
-    try:
-        refused = releases.rejected_inputs(row)
-        objections = (f"Training inputs were rejected since: {in_words(refused)}.",) if refused else ()
-    except InputsUnknown as unknown:
-        objections = (f"Its training inputs are not known any more: {unknown}.",)
+    objections = objections_to(platform, row)
     standing = releases.standing(version.model, version.bundle_digest)
     return Release(
         number=version.number,

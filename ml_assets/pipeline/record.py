@@ -113,8 +113,17 @@ def record(
     )
 
 
+class ReportUnreadable(Exception):
+    """A stored report has the form of another version of the project, or is damaged."""
+
+
 def recorded_report(platform: Platform, row: EvaluationRow) -> "Report":
-    """Return the report of a recorded evaluation. Raises `ArtifactMissing` if its file is gone."""
+    """Return the report of a recorded evaluation.
+
+    Raises `ArtifactMissing` if its file is gone, and `ReportUnreadable`.
+    """
+    from pydantic import ValidationError
+
     from ml_assets.evaluation.evaluation_document import Report
 
     with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:
@@ -122,7 +131,13 @@ def recorded_report(platform: Platform, row: EvaluationRow) -> "Report":
         platform.artifacts.fetch(
             report_name(row.model, row.partition, row.evaluation_digest), target.name, target
         )
-        return Report.model_validate_json(target.read_bytes())
+        try:
+            return Report.model_validate_json(target.read_bytes())
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ReportUnreadable(
+                f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
+            ) from error
 
 
 def _rules(decision: "GateDecision") -> list[RuleOutcome]:

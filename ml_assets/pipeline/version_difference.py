@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ml_assets.pipeline.champion import CannotScore, partitions_seen, scored
 from ml_assets.pipeline.metric_functions import own_metrics
-from ml_assets.pipeline.model_card import evaluation_of
-from ml_assets.pipeline.record import recorded_report
+from ml_assets.pipeline.model_card import evaluation_of, objections_to
+from ml_assets.pipeline.record import ReportUnreadable, recorded_report
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.tables.changed_rows import ReadWindow, TableChange, compare_windows
 from ml_assets.tables.reader import PartitionMissing, TableReader
@@ -41,7 +41,11 @@ class VersionFacts:
     evaluation: "EvaluationRow"
     bundle: "Bundle"
     declared: "ModelFacts | None"
-    """Facts of its report; None if the report is gone."""
+    """Facts of its report; None if the report is gone or unreadable."""
+    declared_lost: str
+    """Reason why there is no `declared`; empty if there is."""
+    objections: tuple[str, ...]
+    """Facts that became known after the evaluation, such as training inputs that were rejected since."""
 
     @property
     def name(self) -> str:
@@ -52,8 +56,14 @@ class VersionFacts:
     def settings(self) -> Mapping[str, Any]:
         """Everything declared that can change weights, as flat keys: hyperparameters, training, seed, study, code."""
         lineage = self.bundle.facts.lineage
-        study = {"study": self.declared.study} if self.declared is not None and self.declared.study else {}
-        return {**dict(dotted(lineage.configuration)), **study, "code of the model": lineage.code_version}
+        return {**dict(dotted(lineage.configuration)), "code of the model": lineage.code_version}
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Study that chose values, and version that provided the initial weights, as the report names them."""
+        if self.declared is None:
+            return {}
+        return {"study": self.declared.study, "initial weights": self.declared.begins_with}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +80,10 @@ class VersionDifference:
     """Columns that only one of the models reads, one sentence each."""
     settings: Mapping[str, tuple[object, object]]
     """Key → values before and after; None for a key that a version lacks."""
+    unknown: tuple[str, ...]
+    """Facts that cannot be compared, one sentence each."""
+    objections: tuple[str, ...]
+    """Facts that became known after the evaluations, one sentence each."""
     measured: "Difference | None"
     cannot_score: tuple[str, ...]
     """Versions that cannot be scored on these rows, one sentence each with the reason."""
@@ -89,7 +103,10 @@ def compare_versions(
     old, new = _facts(platform, before), _facts(platform, after)
     data, lost = _data(spec, platform, old, new)
     measured, cannot, scored_on, seen = _on_the_same_rows(spec, platform, old, new)
-    was, now = old.settings, new.settings
+    was, now = {**old.settings}, {**new.settings}
+    if old.declared is not None and new.declared is not None:
+        was |= {key: value or None for key, value in old.origins.items()}
+        now |= {key: value or None for key, value in new.origins.items()}
     return VersionDifference(
         before=old,
         after=new,
@@ -99,6 +116,14 @@ def compare_versions(
         settings={
             key: (was.get(key), now.get(key)) for key in {**was, **now} if was.get(key) != now.get(key)
         },
+        unknown=tuple(
+            f"Study and initial weights of {one.name} are not known: {one.declared_lost}."
+            for one in (old, new)
+            if one.declared_lost
+        ),
+        objections=tuple(
+            f"{one.name[0].upper()}{one.name[1:]}: {said}" for one in (old, new) for said in one.objections
+        ),
         measured=measured,
         cannot_score=cannot,
         scored_on=scored_on,
@@ -110,11 +135,21 @@ def _facts(platform: Platform, version: "RegisteredVersion") -> VersionFacts:
     from ml_assets.release.of_platform import bundles_of
 
     row, bundle = evaluation_of(platform, version), bundles_of(platform).open(version.bundle_digest)
+    declared, lost = None, ""
     try:
         declared = recorded_report(platform, row).model
     except ArtifactMissing:
-        declared = None
-    return VersionFacts(version=version, evaluation=row, bundle=bundle, declared=declared)
+        lost = f"the report of evaluation {row.name} is gone"
+    except ReportUnreadable as error:
+        lost = f"the report of evaluation {row.name} has an earlier form or is damaged ({error})"
+    return VersionFacts(
+        version=version,
+        evaluation=row,
+        bundle=bundle,
+        declared=declared,
+        declared_lost=lost,
+        objections=objections_to(platform, row),
+    )
 
 
 def _data(
@@ -159,6 +194,7 @@ def _on_the_same_rows(
     spec: PipelineSpec, platform: Platform, old: VersionFacts, new: VersionFacts
 ) -> "tuple[Difference | None, tuple[str, ...], str, tuple[str, ...]]":
     """Return the change of the metrics, versions that cannot score, the rows in words, versions that have seen them."""
+    from ml_assets.evaluation.errors import EvaluationInputError
     from ml_assets.evaluation.legal_predictions import in_range
     from ml_assets.evaluation.model_difference import difference
     from ml_assets.features.encoding import class_ids
@@ -195,15 +231,18 @@ def _on_the_same_rows(
     if classes:
         holdout = holdout.with_columns(class_ids(holdout[label], classes).alias(label))
     before, after = answers
-    measured = difference(
-        holdout,
-        before,
-        after,
-        spec.evaluation,
-        own_metrics=own_metrics(spec.evaluation),
-        label=label,
-        classes=classes,
-    )
+    try:
+        measured = difference(
+            holdout,
+            before,
+            after,
+            spec.evaluation,
+            own_metrics=own_metrics(spec.evaluation),
+            label=label,
+            classes=classes,
+        )
+    except EvaluationInputError as error:
+        return None, (f"Today's section `evaluation` cannot measure {words}: {error}.",), words, seen
     return measured, (), words, seen
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.card import Release, model_card
 from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.evaluation.gates import Champion
@@ -37,6 +38,25 @@ def test_declared_words_and_measured_limits_are_on_it(report: Report) -> None:
     assert any(
         one.startswith("Slices of fewer than 100 rows are not measured: carrier=HA (") for one in limits
     )
+
+
+def test_a_slice_among_many_is_worse_only_beyond_chance(report: Report) -> None:
+    """An interval that just misses zero says something about one slice, and nothing about the worst of thirty."""
+    evaluation = report.evaluation
+    metric = evaluation.measured[0].name
+    model = next(part for part in evaluation.slices if part.metrics)
+
+    def said(slices: int, value: float) -> str:
+        worse = Interval(value, value - 0.09, value + 0.09)
+        part = model.model_copy(
+            update={"improvements": {"baseline": {metric: worse}, "champion": {metric: worse}}}
+        )
+        some = evaluation.model_copy(update={"slices": (part,) * slices})
+        return " ".join(_items(model_card(report.model_copy(update={"evaluation": some})), "Limits"))
+
+    assert "is worse than that of the" in said(1, -0.1)
+    assert "is worse than that of the" not in said(30, -0.1)
+    assert "is worse than that of the" in said(30, -0.3)
 
 
 def test_a_released_version_has_its_standing_and_what_became_known_since(report: Report) -> None:

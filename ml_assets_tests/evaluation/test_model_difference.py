@@ -3,6 +3,7 @@
 from ml_assets.evaluation.gates import Champion
 from ml_assets.evaluation.holdout import evaluate
 from ml_assets.evaluation.model_difference import difference
+from ml_assets.evaluation.own_metrics import OwnMetric
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase
 
@@ -37,6 +38,37 @@ def test_intervals_of_slices_hold_jointly(case: HoldoutCase) -> None:
         assert one.improvement.high is not None
         assert narrow.high is not None
         assert one.improvement.high > narrow.high
+
+
+def test_few_blocks_call_no_metric_better(case: HoldoutCase) -> None:
+    spec = SPEC.model_copy(update={"min_blocks": 41})  # the holdout has 40
+    found = difference(case.holdout, case.champion, case.challenger, spec, label="label")
+    assert {one.improvement.high for one in (*found.overall, *found.slices)} == {None}
+    assert found.overall[0].improvement.value is not None
+
+
+def test_rows_without_a_column_of_today_are_measured_without_it(case: HoldoutCase) -> None:
+    today = EvaluationSpec.model_validate(
+        SPEC.model_dump()
+        | {
+            "slices": ["origin", "terminal"],
+            "bias": [{"column": "gate", "threshold": 0.5}],
+            "metrics": [{"function": "project.cost", "better": "lower", "group": "terminal"}],
+            "gates": [
+                {"name": "a", "metric": "auc", "at_least": 0.1, "slice": {"terminal": 4}},
+                {"name": "b", "metric": "demographic_parity_gate", "at_most": 0.1},
+                {"name": "c", "metric": "cost", "at_most": 1},
+            ],
+        }
+    )
+    own = OwnMetric(declared=today.metrics[0], function=lambda *_: 0.0, code_version="1")
+    found = difference(case.holdout, case.champion, case.challenger, today, own_metrics=[own], label="label")
+    assert [one.metric.name for one in found.overall] == ["auc", "logloss", "brier", "ece"]
+    assert {one.slice.name for one in found.slices if one.slice} == {"origin"}
+    (said,) = found.left_out
+    assert said.endswith(
+        "without: slices by terminal, cost, demographic parity by gate, equal opportunity by gate."
+    )
 
 
 def test_a_model_against_itself_does_not_move(case: HoldoutCase) -> None:

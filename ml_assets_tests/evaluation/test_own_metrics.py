@@ -105,6 +105,14 @@ def test_a_slice_without_a_value_is_undecided_by_name() -> None:
     assert south.would_pass == "rows on which northern returns a number"
 
 
+def test_a_group_without_a_value_has_a_name() -> None:
+    declared = OwnMetricSection.model_validate(
+        {"function": "project.metrics.far_off", "better": "lower", "group": "store"}
+    )
+    own = OwnMetric(declared=declared, function=far_off, code_version="1")
+    assert list(own.groups_of(pl.DataFrame({"store": ["north", None]}))) == ["north", "(none)"]
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [

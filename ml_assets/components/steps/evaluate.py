@@ -64,12 +64,19 @@ def _page(evaluated: EvaluatedModel, report: "Report", platform: Platform) -> di
 
     figures = report.evaluation.values() | figures_beside(report) | report.evaluation.serving_values
     page = report_page(platform.settings.ui_url, evaluated.report)
-    return {
+    above = {
         "summary": dg.MetadataValue.md(summary_markdown(report)),
         "decision": evaluated.status,
         "why": evaluated.summary,
-        **{name: readable(value) for name, value in figures.items()},
+    }
+    below = {
         "evaluation": evaluation_name(evaluated.evaluation),
         **report_facts(page, evaluated.report_file),
         "bundle": evaluated.bundle,
     }
+    # An own metric may have any name, such as that of an entry of this page.
+    shown = {
+        f"metric {name}" if name in above | below else name: readable(value)
+        for name, value in figures.items()
+    }
+    return above | shown | below
