@@ -78,6 +78,28 @@ def test_a_version_differs_from_itself_in_nothing(
     assert "store_demand has no version 7; it has 1 (1.0.0)" in refused.err
 
 
+def test_a_report_of_an_earlier_form_is_named_with_the_remedy(
+    filled_terminal: Terminal, trained: Said
+) -> None:
+    file = next((filled_terminal.home / "artifacts" / "reports" / "store_demand").rglob("evaluation.json"))
+    stored = file.read_text()
+    file.write_text(stored.replace('"title":', '"former_title":', 1))
+    try:
+        card, found = (
+            filled_terminal("card", "store_demand"),
+            filled_terminal("diff", "store_demand", "1", "1"),
+        )
+    finally:
+        file.write_text(stored)
+    assert card.status == 1
+    assert "has an earlier form or is damaged (title: Field required)" in card.err
+    assert f"materialize {TRAINED_WEEK} of the model again, which evaluates it anew" in card.err
+    assert found.status == 0, found.err
+    assert (
+        "Study and initial weights of version 1 (1.0.0) are not known: the report of evaluation " in found.out
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
