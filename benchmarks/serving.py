@@ -94,7 +94,9 @@ def main() -> int:
         labelled = rows.head(2_000).with_columns(
             label=pl.int_range(2_000) % 2, date=pl.int_range(2_000) // 33
         )
-        explained = _seconds(lambda: explain(labelled, served.predict, inputs, EXPLAINED, label="label"))
+        explained = _seconds(
+            lambda: explain(labelled, served.predict, inputs, EXPLAINED, label="label", shown=list(inputs))
+        )
 
         single = interleave(
             {

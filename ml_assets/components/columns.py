@@ -135,12 +135,20 @@ def _other_partitions(key: str, column: str, partition_date: str, read: str) -> 
     return ""
 
 
+_SHOWN = {
+    "evaluation.slices": "Slice by",
+    "evaluation.bias": "Compare the groups of",
+    "evaluation.group": "Name the lists by",
+    "evaluation.bootstrap_unit": "Draw blocks by",
+}
+"""Keys whose columns' values are in reports or errors, each with the begin of its remedy."""
+
+
 def _shown(key: str, column: str, sensitive: Sequence[str], read: str, *, is_class: bool) -> str:
-    if key in ("evaluation.slices", "evaluation.bias") and column in sensitive:
-        remedy = "Slice by" if key == "evaluation.slices" else "Compare the groups of"
+    if key in _SHOWN and column in sensitive:
         return (
             f"names '{column}' in {key}, and the contract of {read} marks it as sensitive: the report would show its "
-            f"values. {remedy} a coarser column, or one with codes in place of them"
+            f"values. {_SHOWN[key]} a coarser column, or one with codes in place of them"
         )
     if is_class and key == "features.label" and column in sensitive:
         return (

@@ -39,10 +39,13 @@ class Grouping:
 
     def forms(
         self, rows: Rows, y: Vector, p: Vector, blocks: BlockIds, count: int
-    ) -> Iterator[tuple[str, BlockForm]]:
-        """Yield name and form of each metric on some `rows`. `y`, `p` and `blocks` are those of these rows."""
+    ) -> Iterator[tuple[str, BlockForm, int]]:
+        """Yield name and form of each metric on some `rows`, and the number of blocks of its rarest group.
+
+        `y`, `p` and `blocks` are those of these rows.
+        """
         for shares in self._shares(rows, y, p, blocks, count):
-            yield shares.metric.name, shares.difference()
+            yield shares.metric.name, shares.difference(), shares.fewest_blocks
 
     def figures(
         self, y: Vector, p: Vector, blocks: BlockIds, counts: Matrix, confidence: float
@@ -126,12 +129,22 @@ class _Shares:
 
     def difference(self) -> BlockForm:
         """Return the largest minus the smallest share; NaN unless two groups count."""
-        kept = [index for index, why in enumerate(self._left_out()) if not why]
+        kept = self._kept
         if len(kept) < 2:
             return lambda counts: np.full(len(counts), np.nan)
         rows, decided = self.rows[:, kept], self.decided[:, kept]
         # A redraw that lacks a group has no difference: NaN.
         return lambda counts: np.ptp(ratio(counts @ decided, counts @ rows), axis=1)
+
+    @property
+    def fewest_blocks(self) -> int:
+        """Fewest blocks of a group that counts; 0 without one. The difference is as uncertain as that group."""
+        return min((int(blocks) for blocks in (self.rows > 0).sum(axis=0)[self._kept]), default=0)
+
+    @property
+    def _kept(self) -> list[int]:
+        """Numbers of the groups that count."""
+        return [index for index, why in enumerate(self._left_out()) if not why]
 
     def by_group(self, counts: Matrix, confidence: float) -> list[GroupShare]:
         """Return the share of each group; groups that do not count have no interval."""

@@ -47,5 +47,6 @@ class BiasSection(Section):
             higher_is_better=False,
             lowest=0,
             highest=1,
+            needs_skill=False,
             defined_on=f"two groups of {self.column} with at least {self.min_rows} {of} in enough blocks",
         )

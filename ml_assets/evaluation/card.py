@@ -33,7 +33,7 @@ WEAKEST = 8
 """Slices that the card shows: those with the worst metric. The report has more, `evaluation.json` all."""
 _NAMED = 12
 """Columns and small slices that a sentence names. It counts the others."""
-_DRAWN = ("calibration", "coverage", "ranking", "confusion", "fit")
+_DRAWN = ("calibration", "coverage", "ranking", "depth", "confusion", "fit")
 """Pictures of the report that the card shows, where the objective has them."""
 
 

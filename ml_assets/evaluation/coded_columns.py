@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from ml_assets.evaluation.slices import NOTHING, Rows, slice_rows
@@ -24,8 +25,8 @@ class CodedColumn:
     name: str
     parts: tuple[str, ...]
     """Value or range of each part, for people."""
-    code: Rows
-    """Number of each row's part, `[N]`; `len(parts)` for rows in none of them."""
+    code: npt.NDArray[np.uint8]
+    """Number of each row's part, `[N]`; `len(parts)` for rows in none of them. Of all columns it is held in memory."""
 
 
 def coded_columns(
@@ -52,7 +53,7 @@ def _coded(name: str, parts: Iterable[Part], height: int, least_rows: int) -> Co
     large = sorted((one for one in parts if len(one[1]) >= least_rows), key=lambda one: -len(one[1]))[
         :MOST_PARTS
     ]
-    code = np.full(height, len(large), dtype=np.intp)
+    code = np.full(height, len(large), dtype=np.uint8)
     for number, (_, rows) in enumerate(large):
         code[rows] = number
     return CodedColumn(name=name, parts=tuple(words for words, _ in large), code=code)
@@ -73,7 +74,7 @@ def _parts(holdout: pl.DataFrame, name: str) -> Iterator[Part]:
 
 
 def _bins(values: np.ndarray) -> Iterator[Part]:
-    known = ~np.isnan(values)
+    known = np.isfinite(values)
     yield NOTHING, np.flatnonzero(~known)
     if not known.any():
         return

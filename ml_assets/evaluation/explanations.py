@@ -1,11 +1,12 @@
 """Explanations of a model by its predictions alone: permutation importance and partial dependence.
 
 Permutation importance (Breiman, 2001): the loss that is added when the values of a column are shuffled among the rows;
-of a metric that should be high, the part that is lost. Columns that say the same share their importance: shuffling one
+of a metric that should be high, the part that is lost. Correlated columns share their importance: shuffling one
 of them leaves the others. Partial dependence (Friedman, 2001): the mean prediction if all rows had the same value of a
 column. Both show what the model does with a column, not what the column causes.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -33,6 +34,11 @@ POINTS = 10
 _MOST_CLASSES = 5
 """Classes with a curve of their own: those with the largest mean probability."""
 
+
+class NotPredicted(Exception):
+    """The model has no finite prediction for rows with changed values."""
+
+
 Predict = Callable[[pl.DataFrame], Vector]
 """Predictions for raw rows, `[N]` or `[N, K]`: those of the bundle's runtime."""
 
@@ -44,12 +50,15 @@ def explain(
     spec: EvaluationSpec,
     *,
     label: str,
+    shown: Sequence[str],
     classes: Sequence[str] = (),
 ) -> Explanations:
     """Explain the model behind `predict` on `rows` of a holdout, raw, with `label`, block and list.
 
-    `inputs` are the columns that the model reads, each with its kind: `numeric`, `category` or `blob`. Predicts
-    `rows` once, once for each column, and up to `DRAWN * POINTS` times for the dependence.
+    `inputs` are the columns that the model reads, each with its kind: `numeric`, `category` or `blob`. Those in `shown`
+    get a partial dependence, which names values of rows. Predicts `rows` once, once for each column, and up to
+    `DRAWN * POINTS` times for the dependence. `predict` may raise `NotPredicted` for changed rows: the column is then
+    not measured.
     """
     metric = metric_named(facts_of(spec.objective).chosen_by, spec.objective)
     y = rows.get_column(label).cast(pl.Float64).to_numpy()
@@ -61,20 +70,20 @@ def explain(
         return estimate(block_form(metric, y, p, blocks, counts.shape[1], lists), counts, counts.shape[1])
 
     untouched = loss(rows)
-    added = [
-        paired(
-            untouched,
-            loss(_shuffled(rows, name, [spec.seed, at])),
-            higher_is_better=metric.higher_is_better,
-        )
-        for at, name in enumerate(inputs)
-    ]
+
+    def added_by(changed: pl.DataFrame) -> Estimate:
+        try:
+            return paired(untouched, loss(changed), higher_is_better=metric.higher_is_better)
+        except NotPredicted:
+            return Estimate(math.nan, np.full(len(counts), math.nan), untouched.blocks)
+
+    added = [added_by(_shuffled(rows, name, [spec.seed, at])) for at, name in enumerate(inputs)]
     columns = [
         ColumnImportance(column=name, added=found)
         for name, found in zip(inputs, joint_intervals(added, spec.confidence), strict=True)
     ]
     columns.sort(key=lambda one: -(one.added.value or 0.0))
-    drawn = [one.column for one in columns if inputs[one.column] != "blob"][:DRAWN]
+    drawn = [one.column for one in columns if one.column in shown and inputs[one.column] != "blob"][:DRAWN]
     return Explanations(
         metric=metric.name,
         rows=rows.height,
@@ -95,17 +104,20 @@ def _shuffled(rows: pl.DataFrame, column: str, seed: Sequence[int]) -> pl.DataFr
 def _dependence(
     rows: pl.DataFrame, column: str, kind: str, predict: Predict, classes: Sequence[str]
 ) -> PartialDependence | None:
-    """Return the partial dependence on `column`; None if no row has a value of it."""
+    """Return the partial dependence on `column`; None if no row has a value, or the model has no prediction for it."""
     values = rows.get_column(column).drop_nulls()
     points = _points(values, kind)
     if points.is_empty():
         return None
-    answers = np.stack(
-        [
-            predict(rows.with_columns(point.new_from_index(0, rows.height).alias(column))).mean(axis=0)
-            for point in (points.slice(at, 1) for at in range(points.len()))
-        ]
-    )
+    try:
+        answers = np.stack(
+            [
+                predict(rows.with_columns(point.new_from_index(0, rows.height).alias(column))).mean(axis=0)
+                for point in (points.slice(at, 1) for at in range(points.len()))
+            ]
+        )
+    except NotPredicted:
+        return None
     numbers = tuple(float(one) for one in points) if kind == "numeric" else None
     by_class = {UNNAMED: answers} if not classes else _largest(answers, classes)
     return PartialDependence(
@@ -117,11 +129,9 @@ def _dependence(
 
 def _points(values: pl.Series, kind: str) -> pl.Series:
     if kind == "category":
-        frequent = values.value_counts(sort=True, name="rows")
+        frequent = values.alias("value").value_counts(name="rows")
         # Also by value: equal counts have no order of their own.
-        return (
-            frequent.sort("rows", values.name, descending=[True, False]).get_column(values.name).head(POINTS)
-        )
+        return frequent.sort("rows", "value", descending=[True, False]).get_column("value").head(POINTS)
     ordered = (values.drop_nans() if values.dtype.is_float() else values).sort()
     if ordered.is_empty():
         return ordered

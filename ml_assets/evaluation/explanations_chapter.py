@@ -41,7 +41,7 @@ def explanation_chapters(
         "Columns the model uses",
         tuple(blocks),
         f"{metric.label} that is {change} if a column is shuffled among {counted(found.rows, 'holdout row')}; "
-        "intervals hold jointly; columns that say the same share their importance",
+        "intervals hold jointly; correlated columns share their importance",
     )
 
 

@@ -26,7 +26,7 @@ from ml_assets.evaluation.evaluation_document import (
     RuleResult,
     RuleStatus,
 )
-from ml_assets.evaluation.metrics import MetricFacts
+from ml_assets.evaluation.metrics import MetricFacts, metrics_of
 from ml_assets.evaluation.slices import SliceKey
 from ml_assets.evaluation.spec import EVERY, Comparator, EvaluationSpec, Gate
 
@@ -88,13 +88,15 @@ def decide(
 def _against_baseline(spec: EvaluationSpec, why: str) -> list[Gate]:
     """Return a gate against the baseline in place of the gate against the champion, which cannot be measured.
 
-    Return none if the spec has no gate against the champion, or already has a gate against the baseline.
+    Return none if the spec has no gate against the champion, or already has a gate against the baseline. Its metric is
+    the first of those gates' metrics that a constant prediction cannot win.
     """
-    asked = next((gate for gate in spec.gates if gate.better_than == "champion"), None)
-    if asked is None or any(gate.better_than == "baseline" for gate in spec.gates):
+    asked = [gate for gate in spec.gates if gate.better_than == "champion"]
+    if not asked or any(gate.better_than == "baseline" for gate in spec.gates):
         return []
-    name = f"{why}: better than the naive baseline"
-    return [Gate(name=name, metric=asked.metric, better_than="baseline")]
+    skilled = (gate.metric for gate in asked if spec.metric(gate).needs_skill)
+    metric = next(skilled, metrics_of(spec.objective)[0].name)
+    return [Gate(name=f"{why}: better than the naive baseline", metric=metric, better_than="baseline")]
 
 
 def _check_gate(

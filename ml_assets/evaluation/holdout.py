@@ -18,7 +18,7 @@ from ml_assets.evaluation.evaluation_document import Evaluation, OwnMetricFacts,
 from ml_assets.evaluation.gates import Cell, Champion, decide
 from ml_assets.evaluation.holdout_lists import whole_lists
 from ml_assets.evaluation.legal_predictions import in_range, prediction_fault
-from ml_assets.evaluation.list_metrics import ListFigures, Lists
+from ml_assets.evaluation.list_metrics import ListFigures, Lists, in_measured_lists
 from ml_assets.evaluation.metrics import Vector, metrics_of
 from ml_assets.evaluation.own_metrics import Groups, OwnMetric
 from ml_assets.evaluation.serving_cost import ServingCost
@@ -196,32 +196,38 @@ class Scored:
     lists: Lists | None = None
     """List of each row; None if rows do not form lists."""
 
-    def forms(self, rows: Rows, p: Vector, objective: ObjectiveName) -> Iterator[tuple[str, BlockForm]]:
-        """Yield each metric of predictions `p` on some of the rows.
+    def count_blocks(self, rows: Rows) -> int:
+        """Return the number of blocks among some of the rows. Rows of a list without a value do not count."""
+        if self.lists is not None:
+            rows = rows[in_measured_lists(self.y[rows], self.lists[rows])]
+        return len(np.unique(self.blocks[rows]))
+
+    def forms(self, rows: Rows, p: Vector, objective: ObjectiveName) -> Iterator[tuple[str, BlockForm, int]]:
+        """Yield each metric of predictions `p` on some of the rows, and the number of blocks that it rests on.
 
         Raises `EvaluationInputError` if a function of the project ignores the weights of these rows.
         """
         y, p, blocks = self.y[rows], p[rows], self.blocks[rows]
-        lists = None if self.lists is None else self.lists[rows]
+        lists, present = None if self.lists is None else self.lists[rows], self.count_blocks(rows)
         for metric in metrics_of(objective):
-            yield metric.name, block_form(metric, y, p, blocks, self.counts.shape[1], lists)
+            yield metric.name, block_form(metric, y, p, blocks, self.counts.shape[1], lists), present
         for own, groups in self.own.items():
             own.require_weights(y, p, groups[rows], blocks, self.counts)
-            yield own.facts.name, own.form(y, p, groups[rows], blocks)
+            yield own.facts.name, own.form(y, p, groups[rows], blocks), present
         for grouping in self.bias:
             yield from grouping.forms(rows, y, p, blocks, self.counts.shape[1])
 
 
 def measured(key: SliceKey | None, rows: Rows, scored: Scored, spec: EvaluationSpec) -> Cell:
     """Return the estimates of all models in `scored` on some rows; none for a slice with too few rows."""
-    present = len(np.unique(scored.blocks[rows]))
+    present = scored.count_blocks(rows)
     has_one_label = bool(np.ptp(scored.y[rows]) == 0)
     if key is not None and len(rows) < spec.fewest_slice_rows:
         return Cell(key, len(rows), present, {}, has_one_label)
     estimates: dict[tuple[Role, str], Estimate] = {
-        (role, name): estimate(form, scored.counts, present)
+        (role, name): estimate(form, scored.counts, blocks)
         for role, p in scored.scores.items()
-        for name, form in scored.forms(rows, p, spec.objective)
+        for name, form, blocks in scored.forms(rows, p, spec.objective)
     }
     return Cell(key, len(rows), present, estimates, has_one_label)
 

@@ -34,6 +34,14 @@ def lists_of(frame: pl.DataFrame, group: str | None) -> Lists | None:
     return (column.rank("dense").cast(pl.Int64).to_numpy() - 1).astype(np.intp)
 
 
+def few_lists(frame: pl.DataFrame, group: str, most: int) -> pl.DataFrame:
+    """Return about `most` rows in whole lists, evenly spread: half a list has other places."""
+    lists = frame.select(pl.col(group).unique(maintain_order=True))
+    count = max(1, lists.height * most // max(most, frame.height))
+    few = lists[np.linspace(0, lists.height - 1, count).round().astype(np.intp)]
+    return frame.join(few, on=group, how="semi", nulls_equal=True)
+
+
 def whole_lists(holdout: pl.DataFrame, spec: EvaluationSpec) -> Lists | None:
     """Return the lists of a holdout as `lists_of` does. Raises `EvaluationInputError` as `require_whole_lists` does."""
     require_whole_lists(holdout, spec)

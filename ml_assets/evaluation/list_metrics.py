@@ -71,6 +71,15 @@ class _Ordered:
         return self.per_list(differs.astype(np.float64)) > 0
 
 
+def in_measured_lists(y: Vector, lists: Lists) -> npt.NDArray[np.bool]:
+    """Return True for the rows of lists whose order matters, `[N]`: no other list has a value."""
+    _, number = np.unique(lists, return_inverse=True)
+    lowest, highest = np.full(len(y), np.inf), np.full(len(y), -np.inf)
+    np.minimum.at(lowest, number, y)
+    np.maximum.at(highest, number, y)
+    return (lowest < highest)[number]
+
+
 def _sums(numbers: Numbers, values: Vector, count: int) -> Vector:
     return np.bincount(numbers, weights=values, minlength=count).astype(np.float64)
 

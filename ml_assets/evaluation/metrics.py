@@ -44,6 +44,8 @@ class MetricFacts:
     """Range of the metric; intervals are cut to it."""
     defined_on: str = "rows with different labels"
     """Rows on which the metric has a value, in words."""
+    needs_skill: bool = True
+    """False if a constant prediction can have the best value: calibration error, coverage error, bias."""
 
     def improvement(self, challenger: float, comparator: float) -> float:
         """Return the challenger's improvement in the metric's unit; negative if it is worse."""
@@ -203,6 +205,7 @@ def _of_mean(
         higher_is_better=higher_is_better,
         lowest=0,
         highest=highest,
+        needs_skill=target is None,
         on_rows=on_rows,
         values=values,
         target=target,
@@ -221,7 +224,13 @@ METRICS: dict[str, Metric] = {
         _of_mean("logloss", "log loss", log_losses),
         _of_mean("brier", "Brier score", _squares, highest=1),
         Metric(
-            name="ece", label="calibration error", higher_is_better=False, lowest=0, highest=1, on_rows=ece
+            name="ece",
+            label="calibration error",
+            higher_is_better=False,
+            lowest=0,
+            highest=1,
+            needs_skill=False,
+            on_rows=ece,
         ),
         Metric(
             name="rmse",

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ml_assets.evaluation.holdout_lists import lists_of
+from ml_assets.evaluation.holdout_lists import few_lists, lists_of
 from ml_assets.evaluation.metrics import Vector, metric_named
 from ml_assets.objective_facts import Link, ObjectiveName, facts_of
 
@@ -220,10 +220,12 @@ def reference_model(
         if facts.has_classes
         else LinearReference.path(rows, rows.y, facts.link, facts.reference, facts.quantile)
     )
-    tried = _spread(validation, encode)
+    most = _most_rows(validation, encode)
+    tried = _spread(validation, most) if group is None else few_lists(validation, group, most)
     known = tried.get_column(label).cast(pl.Float64).to_numpy()
     metric, lists = metric_named(facts.chosen_by, objective), lists_of(tried, group)
-    return min(path, key=lambda fitted: metric.loss(known, fitted.predict(tried), lists))
+    losses = [metric.loss(known, fitted.predict(tried), lists) for fitted in path]
+    return path[int(np.argmin(np.nan_to_num(losses, nan=np.inf, posinf=np.inf, neginf=-np.inf)))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +241,7 @@ class _Encoded:
 
     @classmethod
     def of(cls, train: pl.DataFrame, encode: Encode, label: str) -> Self:
-        few = _spread(train, encode)
+        few = _spread(train, _most_rows(train, encode))
         numeric, category = encode(few)
         return cls(
             encode=encode,
@@ -345,10 +347,14 @@ class _Problem:
         return total
 
 
-def _spread(frame: pl.DataFrame, encode: Encode) -> pl.DataFrame:
-    """Return as many rows as `MOST_VALUES` allows, spread evenly over `frame`."""
+def _most_rows(frame: pl.DataFrame, encode: Encode) -> int:
+    """Return the number of rows that `MOST_VALUES` allows."""
     numeric, category = encode(frame.head(1))
-    most = MOST_VALUES // max(numeric.shape[1] + category.shape[1], 1)
+    return MOST_VALUES // max(numeric.shape[1] + category.shape[1], 1)
+
+
+def _spread(frame: pl.DataFrame, most: int) -> pl.DataFrame:
+    """Return at most `most` rows, spread evenly over `frame`."""
     if frame.height <= most:
         return frame
     return frame[np.linspace(0, frame.height - 1, most).round().astype(np.intp)]

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -55,6 +55,9 @@ class Gate(Section):
     failed when the whole interval lies below it, undecided in between.
     """
 
+    _OF_ROWS: ClassVar[frozenset[str]] = frozenset({"slice", "min_rows", "on_undefined"})
+    """Keys that say on which rows a metric is measured."""
+
     name: str
     """Name in decisions and reports; unique within the pipeline."""
     metric: str
@@ -102,8 +105,10 @@ class Gate(Section):
             raise ValueError(f"gate {self.name!r}: {', '.join(sorted(stray))} needs better_than")
         if self.slice is not None and len(self.slice) != 1:
             raise ValueError(f"gate {self.name!r}: slice is one `column: value`; found {self.slice}")
-        if self.is_about_serving and (self.at_most is None or self.slice is not None):
-            raise ValueError(f"gate {self.name!r}: {self.metric} takes `at_most` and no slice")
+        if self.is_about_serving and (self.at_most is None or self._OF_ROWS & self.model_fields_set):
+            raise ValueError(
+                f"gate {self.name!r}: {self.metric} takes `at_most`, and nothing about rows or slices"
+            )
         return self
 
     @property

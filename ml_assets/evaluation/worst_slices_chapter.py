@@ -31,9 +31,11 @@ def _blocks(found: WorstSlices) -> Iterator[Block]:
     if not found.worse:
         yield Paragraph(f"{looked_at}: none is worse than the other rows by more than chance.")
         return
-    told = f"; these {len(found.shown)} say the most" if found.worse > len(found.shown) else ""
+    listed = (
+        "; the most certain of them that share few rows are listed" if found.worse > len(found.shown) else ""
+    )
     yield Paragraph(
-        f"{looked_at}; {count(found.worse)} {'is' if found.worse == 1 else 'are'} worse than the other rows{told}. "
+        f"{looked_at}; {count(found.worse)} {'is' if found.worse == 1 else 'are'} worse than the other rows{listed}. "
         "Rows can be hard for every model: compare with the others on the same rows."
     )
     others: list[Role] = [role for role in found.shown[0].losses if role != "challenger"]

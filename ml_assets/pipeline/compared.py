@@ -28,6 +28,7 @@ def compared_models(
 
     Errors of servers are raised, since a retry of the step may succeed.
     """
+    from ml_assets.evaluation.errors import EvaluationInputError
     from ml_assets.evaluation.evaluation_document import ComparedModel
     from ml_assets.evaluation.legal_predictions import in_range
     from ml_assets.evaluation.model_difference import difference
@@ -46,15 +47,19 @@ def compared_models(
         except CannotScore as error:
             yield ComparedModel(name=name, bundle=digest, cannot_score=str(error))
             continue
-        change = difference(
-            rows.holdout,
-            in_range(predictions, rows.asked.objective),
-            in_range(challenger, rows.asked.objective),
-            measured,
-            own_metrics=own_metrics(spec.evaluation),
-            label=rows.asked.label,
-            classes=rows.asked.classes,
-        )
+        try:
+            change = difference(
+                rows.holdout,
+                in_range(predictions, rows.asked.objective),
+                in_range(challenger, rows.asked.objective),
+                measured,
+                own_metrics=own_metrics(spec.evaluation),
+                label=rows.asked.label,
+                classes=rows.asked.classes,
+            )
+        except EvaluationInputError as error:
+            yield ComparedModel(name=name, bundle=digest, cannot_score=str(error))
+            continue
         yield ComparedModel(
             name=name,
             bundle=digest,

@@ -128,6 +128,7 @@ def _score(
         reference_name=reference.name,
         serving=serving_cost_of(bundle, raw, platform.artifacts, training_set.run_id),
     )
+    shown = shown_features(spec.features, reader, snapshot.keys("holdout"))
     report = Report(
         title=spec.name,
         partition=job.partition,
@@ -165,10 +166,10 @@ def _score(
             predictions,
             spec.evaluation,
             label=label,
-            features=shown_features(spec.features, reader, snapshot.keys("holdout")),
+            features=shown,
             classes=classes,
         ),
-        explanations=explanations_of(spec.evaluation, challenger, holdout, table, label=label),
+        explanations=explanations_of(spec.evaluation, challenger, holdout, table, label=label, shown=shown),
     )
     return UnrecordedEvaluation(
         bundle=bundle,

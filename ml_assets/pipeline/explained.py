@@ -1,6 +1,10 @@
 """Explanations of a bundle: the rows and columns with which `evaluation.explanations` asks its runtime."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.pipeline.blob_decoding import few_with_blobs
@@ -22,30 +26,29 @@ def explanations_of(
     table: "pl.LazyFrame",
     *,
     label: str,
+    shown: Sequence[str],
 ) -> "Explanations | None":
-    """Explain `model` on rows of `holdout`, which come from `table`; None if `spec` asks for no explanations."""
-    from ml_assets.evaluation.explanations import explain
+    """Explain `model` on rows of `holdout`, which come from `table`; None if `spec` asks for no explanations.
+
+    Only columns in `shown` are drawn, since a partial dependence names values of real rows.
+    """
+    from ml_assets.evaluation.explanations import NotPredicted, explain
+    from ml_assets.evaluation.holdout_lists import few_lists
     from ml_assets.release.golden import spread
+    from ml_assets.release.runtime import PredictionNotFinite
 
     if spec.explanations is None:
         return None
-    most = spec.explanations.rows
+    most = min(spec.explanations.rows, MOST_BLOBS) if model.blob else spec.explanations.rows
+    rows = spread(holdout, most) if spec.group is None else few_lists(holdout, spec.group, most)
     if model.blob:
-        rows = few_with_blobs(holdout, table, model.blob, min(most, MOST_BLOBS))
-    elif spec.group is not None:
-        rows = _few_lists(holdout, spec.group, most)
-    else:
-        rows = spread(holdout, most)
+        rows = few_with_blobs(rows, table, model.blob, rows.height)
     inputs = {column.name: column.kind for column in model.inputs}
-    return explain(rows, model.predict, inputs, spec, label=label, classes=model.classes)
 
+    def predict(changed: "pl.DataFrame") -> NDArray[np.float64]:
+        try:
+            return model.predict(changed)
+        except PredictionNotFinite as error:  # of rows that do not exist, the holdout has none
+            raise NotPredicted(str(error)) from error
 
-def _few_lists(holdout: "pl.DataFrame", group: str, most: int) -> "pl.DataFrame":
-    """Return about `most` rows in whole lists, evenly spread: half a list has other places."""
-    import polars as pl
-
-    from ml_assets.release.golden import spread
-
-    lists = holdout.select(pl.col(group).unique(maintain_order=True))
-    few = spread(lists, max(1, lists.height * most // max(most, holdout.height)))
-    return holdout.join(few, on=group, how="semi", nulls_equal=True)
+    return explain(rows, predict, inputs, spec, label=label, shown=shown, classes=model.classes)

@@ -99,6 +99,7 @@ def settings_digest(spec: PipelineSpec, job: TrainingJob | None = None, choice: 
     job = job or training_job(spec.with_choice(choice), "", Path(), "")
     without_data = dataclasses.replace(job, snapshot_digest="", initial_weights="", schema_hash="")
     chosen = (spec.features.model_dump_json(), spec.window.model_dump_json(), spec.model.init_from or "")
+    chosen += () if spec.evaluation.group is None else (spec.evaluation.group,)
     chosen += () if choice is None else (choice.source,)
     return hashlib.sha256("\n".join((without_data.fingerprint, *chosen)).encode()).hexdigest()
 
@@ -140,6 +141,6 @@ def require_as_frozen(spec: PipelineSpec, training_set: TrainingSet, *, is_train
     kept = " Its weights are kept: if you undo the change, this run can continue." if is_trained else ""
     whose = f"{job.model} {job.partition}"
     raise DeclarationChanged(
-        f"{whose} cannot continue: {' and '.join(changed) or 'columns or window'} changed since its training "
+        f"{whose} cannot continue: {' and '.join(changed) or 'columns, lists or window'} changed since its training "
         f"set was frozen. Materialize {whose} again to train the current declaration.{kept}"
     )

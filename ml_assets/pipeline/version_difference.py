@@ -15,6 +15,7 @@ from ml_assets.pipeline.metric_functions import own_metrics
 from ml_assets.pipeline.model_card import evaluation_of, objections_to
 from ml_assets.pipeline.record import ReportUnreadable, recorded_report
 from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.snapshots.split_reader import SnapshotError
 from ml_assets.tables.changed_rows import ReadWindow, TableChange, compare_windows
 from ml_assets.tables.reader import PartitionMissing, TableReader
 from resources.artifacts import ArtifactMissing
@@ -207,7 +208,7 @@ def _on_the_same_rows(
     with tempfile.TemporaryDirectory(prefix="ml-assets-") as folder:
         try:
             snapshot, holdout, table = _holdout(platform, source, Path(folder))
-        except (RefNotFound, ObjectNotFound, PartitionMissing, InputsUnknown) as error:
+        except (RefNotFound, ObjectNotFound, PartitionMissing, InputsUnknown, SnapshotError) as error:
             return None, (f"The lake lost {words}: {error}.",), words, ()
         classes = source.bundle.facts.fitted.classes
         asked = Question(label=snapshot.label, objective=spec.evaluation.objective, classes=tuple(classes))

@@ -59,7 +59,8 @@ class ChosenRows:
     def of(self, split: SplitName) -> pl.DataFrame:
         """Return the rows taken into `split`, in the order of the table, with the columns of the table and `ROW`.
 
-        `Snapshot.read` returns validation and holdout rows in the same order. Training rows are spread over shards.
+        `Snapshot.read` returns validation and holdout rows in the same order, or list by list. Training rows are spread
+        over shards.
         """
         taken = self.frame.filter((pl.col(_SPLIT) == split) & pl.col(_REASON).is_null())
         if self.spec.group is not None:

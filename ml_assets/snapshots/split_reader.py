@@ -252,6 +252,9 @@ class Snapshot:
     def _facts(self) -> dict[str, Any]:
         facts = dataclasses.asdict(self)
         del facts["folder"]
+        for shard in facts["shards"]:
+            if shard["lists"] is None:
+                del shard["lists"]
         return facts
 
 

@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from ml_assets.components.tags import ASKED_BY
+from ml_assets.evaluation.serving_cost import SERVING_NAMES
 from ml_assets_tests.browser.dagster_pages import Launch, Pages, open_pages
 from ml_assets_tests.browser.graphql import Dagster
 from ml_assets_tests.browser.ui_process import running_ui
@@ -138,7 +139,8 @@ def test_one_click_on_the_model_validates_trains_and_registers(
     pages.show_markdown()
     pages.picture("asset-evaluation-summary")
     pages.open_asset("store_demand/evaluation")
-    pages.show_plots("rmse", count=9)  # three metrics of the model, the naive baseline and the regression
+    # Three metrics of the model, the naive baseline and the regression; latency and size.
+    pages.show_plots("rmse", count=9 + len(SERVING_NAMES))
     pages.picture("asset-evaluation-plots")
     pages.open_asset("store_demand/evaluation", view="checks")
     pages.shows("gate")

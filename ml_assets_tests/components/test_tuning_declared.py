@@ -185,6 +185,15 @@ def test_a_study_changes_no_fingerprint_until_it_has_a_result(tmp_path: Any) -> 
     assert len(digests) == 3
 
 
+def test_other_lists_are_another_training() -> None:
+    def ordered(group: str) -> TrainingPipelineSpec:
+        gate = {"name": "good", "metric": "ndcg", "at_least": 0.1}
+        rules = {"objective": "ranking", "group": group, "bootstrap_unit": "partition_date", "gates": [gate]}
+        return _spec(evaluation=rules)
+
+    assert settings_digest(ordered("at")) != settings_digest(ordered("machine"))
+
+
 def test_the_study_is_upstream_of_the_checkpoint_and_no_job_runs_it() -> None:
     declared = readings_components(
         pipeline={"tuning": TUNING, "automation_condition": "on_valid_inputs", "schedule": SCHEDULE}

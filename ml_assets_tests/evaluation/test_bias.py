@@ -9,7 +9,9 @@ import pytest
 from pydantic import ValidationError
 from sklearn.metrics import confusion_matrix
 
+from ml_assets.evaluation.bias import groupings_of
 from ml_assets.evaluation.bias_chapter import bias_chapters
+from ml_assets.evaluation.bias_spec import BiasSection
 from ml_assets.evaluation.bootstrap import draw_blocks
 from ml_assets.evaluation.errors import EvaluationInputError
 from ml_assets.evaluation.evaluation_document import Evaluation, GateDecision, Report
@@ -36,7 +38,7 @@ HOLDOUT = pl.DataFrame(
 )
 
 
-def measured(holdout: pl.DataFrame = HOLDOUT, score: Vector = SCORE, **changes: Any) -> Evaluation:
+def spec_of(**changes: Any) -> EvaluationSpec:
     spec = {
         "objective": "binary",
         "draws": 200,
@@ -44,12 +46,16 @@ def measured(holdout: pl.DataFrame = HOLDOUT, score: Vector = SCORE, **changes: 
         "bias": [{"column": "region", "threshold": THRESHOLD}],
         "gates": [{"name": "alike", "metric": PARITY, "at_most": 0.5}],
     }
+    return EvaluationSpec.model_validate(spec | changes)
+
+
+def measured(holdout: pl.DataFrame = HOLDOUT, score: Vector = SCORE, **changes: Any) -> Evaluation:
     predictions = {
         "challenger": score,
         "baseline": np.full(len(score), 0.4),
         "reference": np.clip(score + 0.1, 0, 1),
     }
-    return evaluate(holdout, predictions, EvaluationSpec.model_validate(spec | changes))
+    return evaluate(holdout, predictions, spec_of(**changes))
 
 
 def rule(decision: GateDecision) -> tuple[str, str]:
@@ -93,8 +99,6 @@ def test_differences_are_those_of_the_counts_of_each_group() -> None:
 
 def test_redraws_are_differences_of_repeated_rows() -> None:
     """The interval's redraws equal the difference on rows repeated as often as their block was drawn."""
-    from ml_assets.evaluation.bias import groupings_of
-
     spec = EvaluationSpec.model_validate(
         {
             "objective": "binary",
@@ -105,7 +109,7 @@ def test_redraws_are_differences_of_repeated_rows() -> None:
     (grouping,) = groupings_of(HOLDOUT, spec)
     blocks = (np.arange(ROWS) % DAYS).astype(np.intp)
     counts = draw_blocks(DAYS, 3, seed=1)
-    forms = dict(grouping.forms(np.arange(ROWS), LABEL, SCORE, blocks, DAYS))
+    forms = {name: form for name, form, _ in grouping.forms(np.arange(ROWS), LABEL, SCORE, blocks, DAYS)}
     for draw, drawn in enumerate(counts):
         again = np.repeat(np.arange(ROWS), drawn[blocks].astype(np.intp))
         region, right = REGION[again], SCORE[again] >= THRESHOLD
@@ -201,3 +205,21 @@ def test_a_page_shows_the_largest_groups_and_counts_the_others() -> None:
 def test_a_comparison_that_cannot_be_made_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         measured(**changes)
+
+
+def test_a_first_model_need_not_be_less_biased_than_a_constant() -> None:
+    """A gate on bias against the champion has a metric of skill in its place."""
+    gates = [{"name": "no more bias", "metric": OPPORTUNITY, "better_than": "champion", "margin": -0.02}]
+    decision = measured(gates=gates).decision
+    (rule_of_bias, instead) = decision.rules
+    assert rule_of_bias.status == "not_applicable"
+    assert (instead.metric, instead.status) == ("auc", "passed")
+
+
+def test_a_difference_is_as_uncertain_as_its_rarest_group() -> None:
+    """Its rows of label 1 lie in 6 of 30 days."""
+    y = np.where((REGION == "south") & (np.arange(ROWS) % DAYS > 5), 0.0, LABEL)
+    spec = BiasSection(column="region", threshold=THRESHOLD, min_rows=20)
+    (grouping,) = groupings_of(HOLDOUT, spec_of(bias=[spec.model_dump()]))
+    forms = grouping.forms(np.arange(ROWS), y, SCORE, (np.arange(ROWS) % DAYS).astype(np.intp), DAYS)
+    assert {name: blocks for name, _, blocks in forms} == {PARITY: DAYS, OPPORTUNITY: 6}

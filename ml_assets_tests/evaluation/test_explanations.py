@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from ml_assets.evaluation.explanation_document import Explanations
-from ml_assets.evaluation.explanations import POINTS, explain
+from ml_assets.evaluation.explanations import POINTS, NotPredicted, explain
 from ml_assets.evaluation.explanations_chapter import dependence_pictures, explanation_chapters
 from ml_assets.evaluation.metrics import Vector
 from ml_assets.evaluation.spec import EvaluationSpec
@@ -49,7 +49,7 @@ def holdout_rows(seed: int = 0) -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def numbers() -> Explanations:
-    return explain(holdout_rows(), value, KINDS, spec("regression"), label="label")
+    return explain(holdout_rows(), value, KINDS, spec("regression"), label="label", shown=list(KINDS))
 
 
 def test_the_column_that_a_model_uses_most_comes_first(numbers: Explanations) -> None:
@@ -81,7 +81,9 @@ def test_classes_have_a_curve_each() -> None:
         return raised / raised.sum(axis=1, keepdims=True)
 
     rows = holdout_rows().with_columns(label=(pl.col("strong") < 0).cast(pl.Int64))
-    found = explain(rows, shares, KINDS, spec("multiclass"), label="label", classes=["up", "down"])
+    found = explain(
+        rows, shares, KINDS, spec("multiclass"), label="label", shown=list(KINDS), classes=["up", "down"]
+    )
     assert found.columns[0].column == "strong"
     (strong,) = [one for one in found.dependence if one.column == "strong"]
     assert list(np.diff(strong.means["up"]) > 0) == [True] * (POINTS - 1)
@@ -89,10 +91,34 @@ def test_classes_have_a_curve_each() -> None:
 
 
 def test_equal_rows_give_equal_explanations_and_pictures(numbers: Explanations) -> None:
-    again = explain(holdout_rows(), value, KINDS, spec("regression"), label="label")
+    again = explain(holdout_rows(), value, KINDS, spec("regression"), label="label", shown=list(KINDS))
     assert again == numbers == Explanations.model_validate_json(numbers.model_dump_json())
     few = numbers.model_copy(update={"dependence": numbers.dependence[:1]})
     assert dependence_pictures(few, "svg") == dependence_pictures(few, "svg")
+
+
+def test_values_of_a_sensitive_column_are_not_drawn() -> None:
+    found = explain(holdout_rows(), value, KINDS, spec("regression"), label="label", shown=["weak", "kind"])
+    assert found.columns[0].column == "strong"
+    assert [one.column for one in found.dependence] == ["weak", "kind"]
+
+
+def test_a_column_without_a_prediction_for_other_rows_is_not_measured() -> None:
+    """Counts of shuffled rows may be infinite. A column may have any name."""
+    rows, names = holdout_rows().rename({"kind": "rows"}), {"rows": "category"} | KINDS
+    del names["kind"]
+    strong = rows["strong"]
+
+    def often(changed: pl.DataFrame) -> Vector:
+        if not changed["strong"].equals(strong):
+            raise NotPredicted("infinite")
+        return value(changed.rename({"rows": "kind"}))
+
+    found = explain(rows, often, names, spec("regression"), label="label", shown=list(names))
+    by_column = {one.column: one.added for one in found.columns}
+    assert by_column["strong"].value is None
+    assert (by_column["weak"].low or 0) > 0
+    assert {"rows", "weak"} <= {one.column for one in found.dependence} <= set(names) - {"strong"}
 
 
 def test_a_page_counts_the_columns_that_it_leaves_out(numbers: Explanations) -> None:

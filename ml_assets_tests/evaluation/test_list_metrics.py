@@ -17,6 +17,7 @@ from ml_assets.evaluation.block_counts import block_form
 from ml_assets.evaluation.errors import EvaluationInputError
 from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.evaluation.holdout import evaluate
+from ml_assets.evaluation.holdout_lists import few_lists
 from ml_assets.evaluation.list_metrics import ListFigures, gain, reciprocal_rank, share_found
 from ml_assets.evaluation.metrics import metric_named
 from ml_assets.evaluation.report import render, summary_markdown
@@ -152,6 +153,26 @@ def test_gates_slices_and_intervals_of_lists_are_those_of_other_metrics() -> Non
     assert ">predicted<" not in page
     assert "| recall@2 |" in summary_markdown(report)
     assert evaluation.curves.depth["challenger"][1] == pytest.approx(evaluation.values()["ndcg"], abs=1e-6)
+
+
+def test_blocks_whose_lists_have_no_value_do_not_count() -> None:
+    """Four sessions of sixty can be ordered: too few for any gate, however good their order is."""
+    holdout, spec = _holdout("session")
+    holdout = holdout.with_columns(label=pl.col("label") * (pl.col("session") <= 4))
+    label = holdout["label"].to_numpy()
+    decision = evaluate(
+        holdout, {"challenger": label, "baseline": np.zeros(300), "reference": np.zeros(300)}, spec
+    ).decision
+    assert decision.status == "undecided"
+    assert "there are 4 blocks, and at least 5 are needed" in decision.rules[0].explanation
+
+
+def test_few_lists_are_whole_and_spread_evenly() -> None:
+    holdout, _ = _holdout()
+    few = few_lists(holdout, "session", 100)
+    assert few["session"].value_counts()["count"].to_list() == [5] * 20
+    assert few["session"].max() == 59
+    assert few_lists(holdout, "session", 1000).equals(holdout)
 
 
 def test_a_list_in_two_blocks_is_refused_by_name() -> None:

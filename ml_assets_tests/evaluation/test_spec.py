@@ -45,10 +45,13 @@ def test_margin_is_a_number_or_a_share(said: float | str, margin: Margin) -> Non
         (GATE | {"slice": {"origin": "JFK", "carrier": "AA"}}, "slice is one `column: value`"),
         (GATE | {"slice": {"orign": "JFK"}}, "'orign' is not among the slices"),
         (GATE | {"metric": "ndcg"}, "use one of auc, logloss, brier, ece"),
-        ({"name": "g", "metric": "row_p99_ms", "at_least": 5}, "row_p99_ms takes `at_most` and no slice"),
+        (
+            {"name": "g", "metric": "row_p99_ms", "at_least": 5},
+            "row_p99_ms takes `at_most`, and nothing about rows",
+        ),
         (
             {"name": "g", "metric": "bundle_mb", "better_than": "champion"},
-            "bundle_mb takes `at_most` and no slice",
+            "bundle_mb takes `at_most`, and nothing about rows",
         ),
         (GATE | {"at_lest": 0.7}, "unknown key 'at_lest': did you mean 'at_least'"),
         ({"name": "g", "metric": "auc", "better_than": "champion", "margin": "half"}, 'such as "0.5%"'),

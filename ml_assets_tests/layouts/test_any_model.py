@@ -18,6 +18,7 @@ from ml_assets.objective_facts import NAMES, facts_of
 from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets_tests.layouts.generated_models import FINE, OF_A_PROCESS, REFUSED
 from ml_assets_tests.layouts.rank_pool import MOST, Ranks, ranks
+from ml_assets_tests.training.list_snapshots import list_snapshot, sessions
 from ml_assets_tests.training.small_jobs import classes_snapshot, feature_table, small_job, small_snapshot
 from resources.job.job import TrainingJob
 
@@ -26,8 +27,8 @@ SHARD = 250
 """Models of one test."""
 pytestmark = pytest.mark.timeout(20 * min(MODELS, SHARD) + 120)
 SHARDS = pytest.mark.parametrize("first", range(0, MODELS, SHARD))
-GLOBAL_BATCH, STEPS = 36, 4
-"""Rows of a step, and steps of an epoch; the last one has fewer rows."""
+GLOBAL_BATCH, GLOBAL_BATCH_OF_LISTS, STEPS = 36, 12, 4
+"""Rows or lists of a step, and steps of an epoch; the last one has fewer."""
 CHECKPOINT_EVERY_STEPS = 3
 """Not a divisor of `STEPS`: checkpoints also lie within an epoch."""
 
@@ -55,6 +56,11 @@ def of_classes(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     return classes_snapshot(tmp_path_factory.mktemp("classes"))
 
 
+@pytest.fixture(scope="module")
+def of_lists(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return list_snapshot(tmp_path_factory.mktemp("lists"), sessions(sizes=(3, 1, 5, 2)))
+
+
 def play(law: Callable[[], None], first: int, part: float) -> None:
     """Try the law on its `part` of the shard that begins with model `first`."""
     chosen = settings(
@@ -74,7 +80,7 @@ def job_of(
         "ml_assets_tests.layouts.generated_models.generated",
         objective,
         epochs=2,
-        global_batch=GLOBAL_BATCH,
+        global_batch=GLOBAL_BATCH_OF_LISTS if facts_of(objective).has_lists else GLOBAL_BATCH,
         lanes=4,
         workers=MOST,
         checkpoint_every_steps=CHECKPOINT_EVERY_STEPS,
@@ -86,7 +92,7 @@ def job_of(
 
 @SHARDS
 def test_any_world_sizes_and_kills_give_the_bits_of_one_rank(
-    snapshot: Snapshot, of_classes: Snapshot, pool: Ranks, first: int
+    snapshot: Snapshot, of_classes: Snapshot, of_lists: Snapshot, pool: Ranks, first: int
 ) -> None:
     @given(
         parts=PARTS,
@@ -110,8 +116,9 @@ def test_any_world_sizes_and_kills_give_the_bits_of_one_rank(
             keeping = "none", "none", "none"
 
         def job(kept: str = "none") -> TrainingJob:
+            facts = facts_of(objective)
             return job_of(
-                of_classes if facts_of(objective).has_classes else snapshot,
+                of_classes if facts.has_classes else of_lists if facts.has_lists else snapshot,
                 parts,
                 scale,
                 objective,

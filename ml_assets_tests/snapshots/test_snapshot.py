@@ -333,6 +333,11 @@ def test_a_changed_shard_is_named(snapshot: Snapshot, change: str) -> None:
         verify(snapshot, snapshot.shards)
 
 
+def test_a_manifest_without_lists_is_as_it_was_before_there_were_lists(snapshot: Snapshot) -> None:
+    """So branches of registered versions keep their digests."""
+    assert all("lists" not in shard for shard in json.loads(snapshot.to_json())["shards"])
+
+
 def test_an_altered_or_missing_manifest_is_refused(snapshot: Snapshot, tmp_path: Path) -> None:
     manifest = snapshot.folder / MANIFEST
     text = manifest.read_text()
