@@ -104,7 +104,7 @@ def facts_of(project: DemandProject) -> PipelineFacts:
         steps={
             name: Counter(step for step, _ in points)
             for name, points in run.items()
-            if not name.startswith(("checkpoint_", "recovery_", "system/"))
+            if not name.startswith(("checkpoint_", "recovery_", "serving_", "system/"))
         },
         values={name: points for name, points in run.items() if _follows_from_data(name)},
     )
