@@ -103,6 +103,7 @@ def _wait_until(home: Path, reached: Callable[[], bool]) -> None:
         time.sleep(1.0)
 
 
+@pytest.mark.nightly
 def test_a_tick_trains_from_an_empty_home_and_the_next_night_in_one_run(
     home: Path, instance: dg.DagsterInstance
 ) -> None:

@@ -185,7 +185,7 @@ def test_pictures_are_explained_and_timed_like_columns(
     )
     inputs = {column.name: column.kind for column in served.inputs}
     labelled = rows.with_columns(pl.Series("label", served.predict(rows)))
-    found = explain(labelled, served.predict, inputs, spec, label="label")
+    found = explain(labelled, served.predict, inputs, spec, label="label", shown=list(inputs))
     assert {one.column: (one.added.value or 0) > 0 for one in found.columns} == {
         "delay": True,
         "picture": True,
