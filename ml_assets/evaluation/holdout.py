@@ -71,8 +71,8 @@ def evaluate(
         )
     y = labels_of(holdout, label, spec, classes)
     scores = _predictions(predictions, (len(y), *([len(classes)] if classes else [])), spec, champion)
-    _, names = bootstrap_blocks(holdout, spec)
-    blocks, counts = redraws_of(holdout, spec)
+    blocks, names = bootstrap_blocks(holdout, spec)
+    counts = draw_blocks(len(names), spec.draws, spec.seed)
     lists = whole_lists(holdout, spec)
     own = {metric: metric.groups_of(holdout) for metric in own_metrics}
     bias = groupings_of(holdout, spec)
@@ -202,13 +202,17 @@ class Scored:
             rows = rows[in_measured_lists(self.y[rows], self.lists[rows])]
         return len(np.unique(self.blocks[rows]))
 
-    def forms(self, rows: Rows, p: Vector, objective: ObjectiveName) -> Iterator[tuple[str, BlockForm, int]]:
+    def forms(
+        self, rows: Rows, p: Vector, objective: ObjectiveName, present: int
+    ) -> Iterator[tuple[str, BlockForm, int]]:
         """Yield each metric of predictions `p` on some of the rows, and the number of blocks that it rests on.
+
+        `present` is the number of blocks among the rows, which `count_blocks` returns.
 
         Raises `EvaluationInputError` if a function of the project ignores the weights of these rows.
         """
         y, p, blocks = self.y[rows], p[rows], self.blocks[rows]
-        lists, present = None if self.lists is None else self.lists[rows], self.count_blocks(rows)
+        lists = None if self.lists is None else self.lists[rows]
         for metric in metrics_of(objective):
             yield metric.name, block_form(metric, y, p, blocks, self.counts.shape[1], lists), present
         for own, groups in self.own.items():
@@ -227,7 +231,7 @@ def measured(key: SliceKey | None, rows: Rows, scored: Scored, spec: EvaluationS
     estimates: dict[tuple[Role, str], Estimate] = {
         (role, name): estimate(form, scored.counts, blocks)
         for role, p in scored.scores.items()
-        for name, form, blocks in scored.forms(rows, p, spec.objective)
+        for name, form, blocks in scored.forms(rows, p, spec.objective, present)
     }
     return Cell(key, len(rows), present, estimates, has_one_label)
 

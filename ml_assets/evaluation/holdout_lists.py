@@ -1,5 +1,7 @@
-"""Lists of some rows, and the refusal of rows whose lists are not whole in their blocks. Metrics are in
-`list_metrics.py`."""
+"""Lists of some rows, a few rows or lists of many, and the refusal of rows whose lists are not whole in their blocks.
+
+Metrics are in `list_metrics.py`.
+"""
 
 import numpy as np
 import polars as pl
@@ -34,11 +36,17 @@ def lists_of(frame: pl.DataFrame, group: str | None) -> Lists | None:
     return (column.rank("dense").cast(pl.Int64).to_numpy() - 1).astype(np.intp)
 
 
+def few_rows(frame: pl.DataFrame, most: int) -> pl.DataFrame:
+    """Return at most `most` rows, spread evenly over `frame`."""
+    if frame.height <= most:
+        return frame
+    return frame[np.linspace(0, frame.height - 1, most).round().astype(np.intp)]
+
+
 def few_lists(frame: pl.DataFrame, group: str, most: int) -> pl.DataFrame:
     """Return about `most` rows in whole lists, evenly spread: half a list has other places."""
     lists = frame.select(pl.col(group).unique(maintain_order=True))
-    count = max(1, lists.height * most // max(most, frame.height))
-    few = lists[np.linspace(0, lists.height - 1, count).round().astype(np.intp)]
+    few = few_rows(lists, max(1, lists.height * most // max(most, frame.height)))
     return frame.join(few, on=group, how="semi", nulls_equal=True)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ml_assets.evaluation.holdout_lists import few_lists, lists_of
+from ml_assets.evaluation.holdout_lists import few_lists, few_rows, lists_of
 from ml_assets.evaluation.metrics import Vector, metric_named
 from ml_assets.objective_facts import Link, ObjectiveName, facts_of
 
@@ -221,7 +221,7 @@ def reference_model(
         else LinearReference.path(rows, rows.y, facts.link, facts.reference, facts.quantile)
     )
     most = _most_rows(validation, encode)
-    tried = _spread(validation, most) if group is None else few_lists(validation, group, most)
+    tried = few_rows(validation, most) if group is None else few_lists(validation, group, most)
     known = tried.get_column(label).cast(pl.Float64).to_numpy()
     metric, lists = metric_named(facts.chosen_by, objective), lists_of(tried, group)
     losses = [metric.loss(known, fitted.predict(tried), lists) for fitted in path]
@@ -241,7 +241,7 @@ class _Encoded:
 
     @classmethod
     def of(cls, train: pl.DataFrame, encode: Encode, label: str) -> Self:
-        few = _spread(train, _most_rows(train, encode))
+        few = few_rows(train, _most_rows(train, encode))
         numeric, category = encode(few)
         return cls(
             encode=encode,
@@ -351,13 +351,6 @@ def _most_rows(frame: pl.DataFrame, encode: Encode) -> int:
     """Return the number of rows that `MOST_VALUES` allows."""
     numeric, category = encode(frame.head(1))
     return MOST_VALUES // max(numeric.shape[1] + category.shape[1], 1)
-
-
-def _spread(frame: pl.DataFrame, most: int) -> pl.DataFrame:
-    """Return at most `most` rows, spread evenly over `frame`."""
-    if frame.height <= most:
-        return frame
-    return frame[np.linspace(0, frame.height - 1, most).round().astype(np.intp)]
 
 
 def _sigmoid(sums: Vector) -> Vector:

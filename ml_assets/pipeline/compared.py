@@ -44,10 +44,6 @@ def compared_models(
         try:
             bundle = opened(platform, digest)
             predictions = scored(bundle, rows.asked, rows.holdout, rows.table)
-        except CannotScore as error:
-            yield ComparedModel(name=name, bundle=digest, cannot_score=str(error))
-            continue
-        try:
             change = difference(
                 rows.holdout,
                 in_range(predictions, rows.asked.objective),
@@ -57,7 +53,7 @@ def compared_models(
                 label=rows.asked.label,
                 classes=rows.asked.classes,
             )
-        except EvaluationInputError as error:
+        except (CannotScore, EvaluationInputError) as error:
             yield ComparedModel(name=name, bundle=digest, cannot_score=str(error))
             continue
         yield ComparedModel(

@@ -12,6 +12,7 @@ from ml_assets.pipeline.chosen import newest_result
 from ml_assets.snapshots.split_reader import open_snapshot
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
 from ml_assets_tests.cluster.launched_job import settings_of
+from ml_assets_tests.cluster.run_location import model_of
 from ml_assets_tests.cluster.unhurried_model import NOW
 from ml_assets_tests.components.installation import Installation, failure_of, readings_components
 from ml_assets_tests.components.readings_pipeline import PIPELINE
@@ -20,7 +21,6 @@ from resources.job.events import JOB, RESULT
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.kubernetes.attempt_objects import TRAINING
 from resources.launcher.local import LocalLauncher
-from resources.settings import Settings
 
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.alone, pytest.mark.nightly]
 
@@ -30,11 +30,6 @@ PACE = 1.0
 CHECKPOINT_EVERY_STEPS = 20
 PATIENCE = 900.0
 """Seconds."""
-
-
-def model_of(settings: Settings) -> str:
-    """Return the name of the model. The tracker is shared, so each installation has its own."""
-    return f"throughput_{settings.environment.replace('-', '_')}"
 
 
 @pytest.fixture
