@@ -17,6 +17,7 @@ from resources.platform import Platform
 
 if TYPE_CHECKING:
     from ml_assets.release.initial_version import InitialModel
+    from ml_assets.snapshots.row_choice import ChosenRows
     from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
     from ml_assets.snapshots.split_reader import Snapshot
 
@@ -45,6 +46,7 @@ def take_snapshot(
     reader = TableReader(platform.lake, validated.commit)
     table = reader.scan(validated.table, validated.keys)
     chosen = choose_rows(table, *row_choice(spec, validated.keys))
+    _require_lists_begin(spec, reader, validated.table, chosen)
     require_slices(spec.evaluation, chosen.frame)
     require_whole_lists(chosen.of("holdout"), spec.evaluation)
     initial = _initial_model(spec, platform)
@@ -86,6 +88,19 @@ def take_snapshot(
         choice=choice,
     )
     return frozen, snapshot
+
+
+def _require_lists_begin(spec: PipelineSpec, reader: TableReader, table: str, chosen: "ChosenRows") -> None:
+    """Refuse lists that the start of the window cuts, by the rows of the partition before it, if main has them."""
+    from ml_assets.snapshots.row_choice import require_lists_begin
+
+    group = spec.evaluation.group
+    before = spec.partitions.as_cadence.previous(chosen.split.train[0])
+    if group is None or not before or before[0] not in reader.digests(table):
+        return
+    rows = reader.scan(table, before)
+    if group in rows.collect_schema():
+        require_lists_begin(chosen, rows.select(group).collect(), before[0])
 
 
 def _initial_model(spec: PipelineSpec, platform: Platform) -> "InitialModel | None":

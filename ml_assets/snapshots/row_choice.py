@@ -1,8 +1,8 @@
 """Choice of a snapshot's rows from a feature table, with the reasons for leaving out others.
 
 A row is taken if its partition is in a split, its label was known by that split's cutoff, and it has a blob (if rows
-have blobs). Blobs are never in memory all at once. Not here: choosing the partitions (spec), writing the rows
-(builder).
+have blobs). If rows form lists, a list is taken with all of its rows or not at all. Blobs are never in memory all at
+once. Not here: choosing the partitions (spec), writing the rows (builder).
 """
 
 from collections import Counter
@@ -15,10 +15,13 @@ from ml_assets.features.encoding import class_ids, fit_classes
 from ml_assets.objective_facts import Labels, facts_of
 from ml_assets.snapshots.spec import RowSpec, Split
 from ml_assets.snapshots.split_reader import SPLITS, PartitionIndex, SnapshotError, SplitName
+from resources.words import counted, name_some
 
 NO_LABEL = "label unknown"
 LABEL_TOO_LATE = "label known after the cutoff"
 NO_BLOB = "blob missing"
+LIST_LACKS_ROWS = "list without all of its rows"
+"""A row of the same list is left out. Without that row the others would be easier to order than they were."""
 ROW = "_row"
 """Column of `ChosenRows.of`: number of the row in the table, 0-based."""
 LIST = "_list"
@@ -96,7 +99,7 @@ class ChosenRows:
                 rows=found.get((key, None), 0),
                 excluded={
                     reason: found[key, reason]
-                    for reason in (NO_LABEL, LABEL_TOO_LATE, NO_BLOB)
+                    for reason in (NO_LABEL, LABEL_TOO_LATE, NO_BLOB, LIST_LACKS_ROWS)
                     if (key, reason) in found
                 },
             )
@@ -132,6 +135,9 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
         .when(lacks_blob)
         .then(pl.lit(NO_BLOB))
     )
+    if spec.group is not None:
+        lacks_rows = reason.is_not_null().any().over(spec.group)
+        reason = pl.coalesce(reason, pl.when(lacks_rows).then(pl.lit(LIST_LACKS_ROWS)))
     key = pl.col(spec.partition).cast(pl.String)
     chosen = ChosenRows(
         split=split,
@@ -250,8 +256,8 @@ def _require_two_labels(chosen: ChosenRows) -> None:
 
 
 def _check_lists(chosen: ChosenRows, group: str) -> None:
-    """Refuse rows without a list, and lists with rows in several splits, also rows that are left out: a model would
-    learn from one part of a list, and be measured on another."""
+    """Refuse rows without a list, and lists with rows in several partitions, also rows that are left out: sooner or
+    later a split would cut such a list, and a model would learn from one part and be measured on the other."""
     spec = chosen.spec
     lacking = chosen.frame.filter(pl.col(group).is_null())
     if lacking.height:
@@ -259,15 +265,41 @@ def _check_lists(chosen: ChosenRows, group: str) -> None:
             f"{group!r} (evaluation.group) is null in {lacking.height} of {chosen.frame.height} rows: "
             f"{_named(lacking, spec)}; name the list of each row in the feature function"
         )
-    splits = chosen.frame.group_by(group, maintain_order=True).agg(pl.col(_SPLIT).unique(maintain_order=True))
-    cut = splits.filter(pl.col(_SPLIT).list.len() > 1)
+    where = chosen.frame.group_by(group, maintain_order=True).agg(pl.col(_KEY).unique(maintain_order=True))
+    cut = where.filter(pl.col(_KEY).list.len() > 1)
     if cut.height:
-        named = "; ".join(f"{one} is in {' and '.join(where)}" for one, where in cut.head(_NAMED).iter_rows())
+        named = "; ".join(f"{one} is in {name_some(keys)}" for one, keys in cut.head(_NAMED).iter_rows())
         raise SnapshotError(
-            f"{cut.height} of {splits.height} lists have rows in several splits: {group} {named}"
-            f"{'; …' * (cut.height > _NAMED)}. A list belongs to one split: let {group!r} (evaluation.group) differ "
-            "between partitions, such as a user's day instead of a user"
+            f"{cut.height} of {where.height} lists are in several partitions: {group} {named}"
+            f"{'; …' * (cut.height > _NAMED)}. {_one_partition(group)}"
         )
+
+
+def require_lists_begin(chosen: ChosenRows, before: pl.DataFrame, key: str) -> None:
+    """Refuse lists that the start of the window cuts in two: with rows also in `before`, of the partition `key`.
+
+    `before` are the rows of the partition before the oldest one in `chosen`, with the column of lists. Raises
+    `SnapshotError`, which names lists.
+    """
+    group = chosen.spec.group
+    if group is None:
+        return
+    # As texts: an earlier version of the table may have had another type.
+    earlier = before.select(pl.col(group).cast(pl.String)).unique()
+    mine = chosen.frame.select(pl.col(group).cast(pl.String)).unique(maintain_order=True)
+    cut = mine.join(earlier, on=group, how="semi", maintain_order="left")[group].to_list()
+    if cut:
+        raise SnapshotError(
+            f"the start of the window, {chosen.split.train[0]}, cuts {counted(len(cut), 'list')} in two: {group} "
+            f"{name_some(cut, _NAMED)} {'have' if len(cut) > 1 else 'has'} rows in {key}, too. {_one_partition(group)}"
+        )
+
+
+def _one_partition(group: str) -> str:
+    return (
+        f"A list belongs to one partition: let {group!r} (evaluation.group) differ between partitions, such as a "
+        "user's day instead of a user"
+    )
 
 
 def _require_order(chosen: ChosenRows, group: str) -> None:

@@ -129,8 +129,8 @@ class RowSpec:
     training rows. None if labels are not read, for example in self-supervised training.
     """
     group: str | None = None
-    """Column that names the list of a row; None if rows do not form lists. The rows of a list are in one split, and
-    stay together in training."""
+    """Column that names the list of a row; None if rows do not form lists. The rows of a list are in one partition,
+    and stay together in training."""
     primary_key: tuple[str, ...] = ()
     """Columns that name a row in errors."""
 

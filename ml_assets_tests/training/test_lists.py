@@ -1,6 +1,9 @@
 """Lists in training: whole in every shard, lane and pass; a loss that is a sum over lists. `layouts.test_lists` trains
 them."""
 
+from collections import Counter
+from datetime import timedelta
+
 import numpy as np
 import polars as pl
 import pytest
@@ -8,7 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.snapshots.split_reader import Snapshot, SnapshotError
+from ml_assets.snapshots.row_choice import LABEL_TOO_LATE, LIST_LACKS_ROWS, NO_LABEL, require_lists_begin
+from ml_assets.snapshots.split_reader import SPLITS, Snapshot, SnapshotError
 from ml_assets.training.data.batches import Batch, SplitReader
 from ml_assets.training.data.order import RowOrder, contiguous
 from ml_assets.training.data.prefetcher import Prefetcher
@@ -151,13 +155,51 @@ def test_rows_without_lists_cannot_be_ranked() -> None:
         objective_of("ranking").loss(torch.zeros(2), batch)
 
 
-def test_lists_that_a_split_cuts_are_refused_by_name() -> None:
+def test_lists_in_several_partitions_are_refused_by_name() -> None:
+    """Whether a split cuts them or not: the splits of tomorrow lie elsewhere."""
     table = sessions()
     with pytest.raises(SnapshotError) as cut:
         chosen_lists(table.with_columns(pl.col("session") % 1000))
-    assert "5 of 5 lists have rows in several splits: session " in str(cut.value)
-    assert " is in train and validation and holdout; " in str(cut.value)
+    assert "5 of 5 lists are in several partitions: session " in str(cut.value)
     assert "such as a user's day instead of a user" in str(cut.value)
+    within = pl.when(pl.col("session") == 3002).then(2001).otherwise("session").alias("session")
+    with pytest.raises(SnapshotError) as uncut:
+        chosen_lists(table.with_columns(within))
+    assert "1 of 69 lists are in several partitions: session 2001 is in " in str(uncut.value)
+
+
+def test_lists_that_the_start_of_the_window_cuts_are_refused() -> None:
+    chosen = chosen_lists(sessions())
+    first = chosen.split.train[0]
+    require_lists_begin(chosen, pl.DataFrame({"session": [-1, -2]}), "the day before")
+    with pytest.raises(SnapshotError) as cut:
+        require_lists_begin(chosen, pl.DataFrame({"session": ["0", "-1", "0"]}), "the day before")
+    said = f"the start of the window, {first}, cuts 1 list in two: session 0 has rows in the day before, too."
+    assert said in str(cut.value)
+
+
+@settings(max_examples=20, deadline=None)
+@given(lacking=st.sets(st.integers(0, 600), max_size=12), late=st.sets(st.integers(0, 600), max_size=12))
+def test_a_list_is_taken_with_all_its_rows_or_not_at_all(lacking: set[int], late: set[int]) -> None:
+    """Without the rows that come late, the others would be easier to order than they were."""
+    table = sessions()
+    row = pl.int_range(pl.len())
+    never = pl.col("label_known_at").max() + timedelta(days=400)
+    table = table.with_columns(
+        pl.when(row.is_in(list(lacking))).then(None).otherwise("label").alias("label"),
+        pl.when(row.is_in(list(late))).then(never).otherwise("label_known_at").alias("label_known_at"),
+    )
+    chosen = chosen_lists(table)
+    whole = dict(table.group_by("session").len().iter_rows())
+    gone = set(table[sorted(lacking | late)]["session"]) if lacking | late else set[int]()
+    taken = dict(pl.concat([chosen.of(split) for split in SPLITS]).group_by("session").len().iter_rows())
+    assert taken == {one: rows for one, rows in whole.items() if one not in gone}
+    reasons = Counter[str]()
+    for one in chosen.index():
+        reasons.update(one.excluded)
+    assert reasons[NO_LABEL] == len(lacking)
+    assert reasons[LABEL_TOO_LATE] == len(late - lacking)
+    assert reasons[LIST_LACKS_ROWS] == sum(whole[one] for one in gone) - len(lacking | late)
 
 
 @pytest.mark.parametrize(

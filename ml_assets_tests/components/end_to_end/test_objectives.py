@@ -1,5 +1,6 @@
 """Every objective from YAML to a registered version: trained by two workers, measured, and answering through MLflow."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -401,9 +402,32 @@ def test_a_model_of_lists_orders_the_machines_of_an_hour(installation: Installat
         },
     )
     said = failure_of(installation.declared_as(cut).train(LAST))
-    assert (
-        "4 of 4 lists have rows in several splits: machine drill is in train and validation and hold" in said
+    assert "4 of 4 lists are in several partitions: machine drill is in 2024-01-02, " in said
+
+
+def test_a_list_that_the_start_of_the_window_cuts_is_refused(
+    installation: Installation, source: Source
+) -> None:
+    """Its rows of the day before are no part of the window: only the table knows that the list is longer."""
+    before, first = days(3)[1:]
+    closed = pl.col("closed_at") + timedelta(days=1)
+    source.spoiled[before] = lambda rows: rows.with_columns(closed.alias("closed_at"))
+    by_closing = labelled(
+        "grades",
+        "int64",
+        "ranking",
+        evaluation={
+            "group": "label_known_at",
+            "gates": [{"name": "usable", "metric": "ndcg", "at_least": 0.1}],
+        },
     )
+    later = days(WINDOW, start=2)[-1]
+    declared = installation.declared_as(by_closing)
+    assert declared.run(READINGS, partition=days(1)[0], last=later).success
+    assert declared.run(FEATURES, partition=before, last=later).success
+    said = failure_of(declared.train(later))
+    assert f"the start of the window, {first}, cuts 1 list in two: label_known_at 2024-01-04 00:00:00" in said
+    assert f"has rows in {before}, too. A list belongs to one partition" in said
 
 
 def test_a_class_that_only_the_holdout_has_is_refused_by_row(
