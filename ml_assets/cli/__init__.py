@@ -22,7 +22,7 @@ COMMANDS = {
     "diff": "Show what differs between two versions, and what moved on the same rows.",
     "promote": "Put a registered version into production, with a reason.",
     "demote": "Take a model out of production, with a reason.",
-    "ledger": "Show the ledger's schema revision, or downgrade to an earlier one.",
+    "ledger": "Check that no decision was changed; show or downgrade the schema revision.",
     "drill": "Damage a short real training and check its recovery.",
     "trainings": "Remove abandoned trainings from the cluster.",
     "lake": "Set up the lake; check that every commit on main was audited.",

@@ -9,6 +9,7 @@ import uuid
 
 from ml_assets.cli.project import Project
 from resources.lake import LakeUnavailable
+from resources.ledger import LedgerChanged
 from resources.ledger.migrations import NEWEST
 from resources.words import name_some
 
@@ -51,7 +52,7 @@ def artifacts(project: Project) -> str:
 
 
 def ledger(project: Project) -> str:
-    """Check that verdicts can be read, and that the tables have this version's schema revision."""
+    """Check that verdicts can be read, that the tables have this version's schema revision, and the hash chain."""
     asked = project.platform.ledger
     asked.newest_verdicts("datasets/none", ["none"])
     revision = asked.revision()
@@ -60,7 +61,14 @@ def ledger(project: Project) -> str:
             f"the tables have revision {revision}, this version of ml-assets needs {NEWEST}: stop the processes "
             "that run other versions"
         )
-    return f"{project.settings.resolved_ledger_url}, revision {revision}"
+    try:
+        head = asked.models.verify()
+    except LedgerChanged as changed:
+        raise NotWell(
+            f"{changed}. Somebody wrote into the database behind the ledger: restore it from a backup, and check who "
+            "may write to it"
+        ) from changed
+    return f"{project.settings.resolved_ledger_url}, revision {revision}, {head.place} chained decisions"
 
 
 def tracker(project: Project) -> str:

@@ -1,4 +1,4 @@
-"""`ml-assets ledger`: show the schema revision of the ledger's tables, and downgrade to an earlier revision."""
+"""`ml-assets ledger`: schema revision of the ledger's tables, and the check of its hash chain."""
 
 import click
 
@@ -9,10 +9,32 @@ from ml_assets.cli.project import Project, say
 @click.group(
     "ledger",
     cls=SuggestingGroup,
-    short_help="Show the ledger's schema revision, or downgrade to an earlier one.",
+    short_help="Check that no decision was changed; show or downgrade the schema revision.",
 )
 def command() -> None:
-    """Show or downgrade the ledger's schema revision. An older version of ml-assets needs a downgrade first."""
+    """Check the ledger's hash chain; show or downgrade its schema revision.
+
+    An older version of ml-assets needs a downgrade first.
+    """
+
+
+@command.command("verify", short_help="Check that no decision about a model was changed since.")
+@click.option("--head", "known", help="Head that an earlier `verify` printed; the chain must contain it.")
+def verify(known: str | None) -> None:
+    """Walk the hash chain over all decisions about models.
+
+    The error names the first row that was changed, removed, inserted or moved. Keep the printed head outside the
+    database: only with it are a chain that was rewritten to its end, and removed last rows, found later.
+    """
+    from resources.ledger import Head
+
+    head = Head.parse(known) if known else None
+    found = Project.here().platform.ledger.models.verify(head)
+    if not found.place:
+        say("the ledger has no decision about a model yet")
+        return
+    say(f"{found.place} decisions about models, each chained to the one before it: none was changed.")
+    say(f"Keep this head elsewhere; to compare later: ml-assets ledger verify --head {found}")
 
 
 @command.command("current", short_help="Show the schema revision of the tables.")

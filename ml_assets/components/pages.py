@@ -5,11 +5,11 @@ from typing import Any
 
 import dagster as dg
 
-from ml_assets.pipeline.values import RuleOutcome
 from ml_assets.tuning.choice import Choice
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.profile import completeness
 from resources.lake import VersionedStore
+from resources.ledger import RuleOutcome
 from resources.mlflow_client import page_of
 
 MAX_ROWS = 100

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from ml_assets.evaluation.serving_cost import SERVING_NAMES
 from ml_assets.pipeline.links import report_name
-from ml_assets.pipeline.values import EvaluatedModel, RuleOutcome, TrainedModel, TrainingSet
-from resources.ledger import EvaluationRow, NewEvaluation
+from ml_assets.pipeline.values import EvaluatedModel, TrainedModel, TrainingSet
+from resources.ledger import EvaluationRow, NewEvaluation, RuleOutcome
 from resources.platform import Platform
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ def record(
             champion_digest=made.champion_digest,
             status=decision.status,
             summary=decision.summary,
+            rules=tuple(_rules(decision)),
+            author=platform.settings.author,
             report=f"{place}/{files.html.name}",
             run_id=run_id,
             trained_on=training_set.trained_on,
@@ -103,7 +105,7 @@ def record(
     return EvaluatedModel(
         status=decision.status,
         summary=decision.summary,
-        rules=tuple(_rules(decision)),
+        rules=row.rules,
         bundle=bundle.digest,
         evaluation=row.evaluation_digest,
         decided_by=made.decided_by,

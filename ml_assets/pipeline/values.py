@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from ml_assets.tuning.choice import Choice
 from resources.job.job import TrainingJob, TrainingResult
-from resources.ledger import GateStatus, TrainedOn
+from resources.ledger import GateStatus, RuleOutcome, TrainedOn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,21 +131,6 @@ class TrainedModel(StepValue):
     @classmethod
     def _read(cls, facts: dict[str, Any]) -> dict[str, Any]:
         return facts | {"result": TrainingResult.from_document(facts["result"])}
-
-
-@dataclass(frozen=True, kw_only=True)
-class RuleOutcome:
-    """Outcome of one gate on the whole holdout or on one slice, in words."""
-
-    rule: str
-    slice: str
-    """`all rows` for the whole holdout."""
-    result: str
-    """`passed`, `failed`, `undecided` or `not_applicable`."""
-    asks: str
-    found: str
-    would_pass: str
-    """Condition under which it would pass; empty if it passed."""
 
 
 @dataclass(frozen=True, kw_only=True)

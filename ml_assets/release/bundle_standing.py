@@ -64,7 +64,7 @@ class BundleStandings:
         evaluations = {
             one.evaluation_digest: one for one in self.evaluations if one.bundle_digest == bundle_digest
         }
-        newest = max(evaluations.values(), key=lambda one: one.id, default=None)
+        newest = max(evaluations.values(), key=lambda one: one.place, default=None)
         promotion = next(
             (one for one in reversed(self.promotions) if one.bundle_digest == bundle_digest), None
         )

@@ -1,4 +1,4 @@
-"""`ml-assets ledger`, and every other command over the ledger of another version."""
+"""`ml-assets ledger`, its hash chain, and every other command over the ledger of another version."""
 
 import sqlite3
 from contextlib import closing
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets_tests.cli.terminal import Terminal
+from ml_assets_tests.resources.ledger_writer import write_one_of_each
 from ml_assets_tests.resources.next_ledger_version import NEXT, next_version
 from resources.ledger import Ledger
 
@@ -56,3 +57,21 @@ def test_a_ledger_from_before_the_first_release_is_refused_in_a_line(
     assert refused.status == 1
     assert refused.err.startswith(f"Error: {said}")
     assert refused.err.count("\n") == 1
+
+
+def test_verify_prints_a_head_and_names_the_first_changed_row(terminal: Terminal, ledger: Path) -> None:
+    assert terminal("ledger", "verify").out == "the ledger has no decision about a model yet\n"
+    write_one_of_each(Ledger(f"sqlite:///{ledger}"))
+    said = terminal("ledger", "verify").out
+    assert said.startswith("4 decisions about models, each chained to the one before it")
+    again = said.rpartition("ml-assets ")[2].split()
+    assert terminal(*again).status == 0
+    with closing(sqlite3.connect(ledger)) as database:
+        database.execute("DROP TRIGGER ledger_decisions_no_update")
+        database.execute("UPDATE ledger_decisions SET reason = 'mine' WHERE kind = 'promotion'")
+        database.commit()
+    refused = terminal("ledger", "verify")
+    assert refused.status == 1
+    assert refused.err.startswith("Error: row 3 (promotion of m, ")
+    assert "FAIL  ledger           row 3 (promotion of m, " in terminal("doctor").out
+    assert "'5:x' is not a head of the ledger" in terminal("ledger", "verify", "--head", "5:x").err

@@ -14,6 +14,7 @@ def record_evaluation(
     trained_on: TrainedOn,
     partition: str = "2013-12-31",
     told: str = "",
+    author: str = "ada",
 ) -> EvaluationRow:
     """An evaluation of `bundle` beside what is in production, as the evaluate step records it. `told`: what makes it
     another than those before."""
@@ -29,6 +30,8 @@ def record_evaluation(
             champion_digest=beside,
             status=status,
             summary=f"{status.capitalize()}: as the test wants it.",
+            rules=(),
+            author=author,
             report=f"file:///reports/{digest[:12]}/report.html",
             run_id="a-run",
             trained_on=trained_on,

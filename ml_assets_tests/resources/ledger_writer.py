@@ -4,7 +4,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from resources.ledger import Ledger, NewEvaluation, NewVerdict, TrainedOn
+from resources.ledger import Ledger, NewEvaluation, NewVerdict, RuleOutcome, TrainedOn
 
 NEW = NewVerdict(
     table="datasets/flights",
@@ -28,6 +28,17 @@ EVALUATION = NewEvaluation(
     champion_digest=None,
     status="blessed",
     summary="Blessed.",
+    rules=(
+        RuleOutcome(
+            rule="accurate",
+            slice="all rows",
+            result="passed",
+            asks="auc at least 0.7",
+            found="0.75",
+            would_pass="",
+        ),
+    ),
+    author="ada",
     report="file:///report.html",
     run_id="run",
     trained_on=TrainedOn(
@@ -62,7 +73,9 @@ def write_one_of_each(ledger: Ledger) -> None:
 def assert_one_of_each(ledger: Ledger) -> None:
     """Check that everything is there that `write_one_of_each` wrote."""
     log = ledger.models
-    assert [(one.name, one.trained_on) for one in log.evaluations("m")] == [("e", EVALUATION.trained_on)]
+    assert [(one.name, one.rules, one.trained_on) for one in log.evaluations("m")] == [
+        ("e", EVALUATION.rules, EVALUATION.trained_on)
+    ]
     assert log.name_version("m", "b", schema_digest="", recipe_digest="", choose=lambda known: "") == "1.0.0"
     (promotion,) = log.promotions("m")
     assert promotion.demotion is not None

@@ -19,12 +19,12 @@ revision, down_revision = "r0002", "r0001"
 
 
 def upgrade():
-    op.add_column("ledger_evaluations", sa.Column("note", sa.Text, nullable=False, server_default=""))
+    op.add_column("ledger_decisions", sa.Column("note", sa.Text, nullable=False, server_default=""))
     {then}
 
 
 def downgrade():
-    op.drop_column("ledger_evaluations", "note")
+    op.drop_column("ledger_decisions", "note")
 """
 
 

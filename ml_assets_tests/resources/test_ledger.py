@@ -190,7 +190,7 @@ def test_log_of_promotions_tells_who_held_a_role_when(ledger: Ledger) -> None:
 
 def test_time_without_a_zone_is_refused(ledger: Ledger) -> None:
     naive = datetime(2014, 1, 1)  # noqa: DTZ001 - what is refused
-    with pytest.raises(sa.exc.StatementError, match="has no time zone"):
+    with pytest.raises(ValueError, match="has no time zone"):
         ledger.models.promote(
             "m", "1", "production", author="a", reason="r", bundle_digest="b", evaluation_digest="e", at=naive
         )
@@ -216,8 +216,12 @@ def test_nothing_written_can_be_changed(tmp_path: Path, table: str, recursive: s
     ledger.record_verdicts([new(status="rejected")])
     ledger.accept(TABLE, DAY, 1, "ada", "fine")
     write_one_of_each(ledger)
-    names = [column.name for column in ledger_tables.metadata.tables[table].columns if column.name != "id"]
-    others = {"number": "7", "semantic": "'7.0.0'", "bundle_digest": "'other'"}
+    names = [
+        column.name
+        for column in ledger_tables.metadata.tables[table].columns
+        if column.name not in ("id", "place")
+    ]
+    others = {"number": "7"}
     words = {
         "table": table,
         "columns": ", ".join(f'"{name}"' for name in names),
@@ -226,22 +230,11 @@ def test_nothing_written_can_be_changed(tmp_path: Path, table: str, recursive: s
     with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as connection:
         connection.execute(f"PRAGMA recursive_triggers = {recursive}")
         before = connection.execute(f"SELECT * FROM {table}").fetchall()
-        assert len(before) == 1
+        assert before
         for statement in WAYS_TO_CHANGE:
             with pytest.raises(sqlite3.IntegrityError, match=f"{table} is append-only"):
                 connection.execute(statement.format(**words))
         assert connection.execute(f"SELECT * FROM {table}").fetchall() == before
-
-
-@pytest.mark.parametrize("key", [("1.0.0", "another"), ("2.0.0", "b")])
-def test_neither_key_of_a_semantic_version_can_be_taken_over(tmp_path: Path, key: tuple[str, str]) -> None:
-    write_one_of_each(Ledger(f"sqlite:///{tmp_path}/ledger.db"))
-    values = "VALUES ('m', ?, ?, 's', 'r', '2014-01-01')"
-    with (
-        closing(sqlite3.connect(tmp_path / "ledger.db")) as connection,
-        pytest.raises(sqlite3.IntegrityError, match="append-only"),
-    ):
-        connection.execute(f"INSERT OR REPLACE INTO ledger_semantic_names {values}", key)
 
 
 def test_failed_batch_leaves_nothing_behind(ledger: Ledger) -> None:
@@ -345,4 +338,5 @@ def test_ledger_agrees_with_its_definition(
 def test_tables_can_be_made_on_postgresql() -> None:
     for table in ledger_tables.metadata.sorted_tables:
         text = str(sa.schema.CreateTable(table).compile(dialect=postgresql.dialect()))
-        assert "TIMESTAMP WITH TIME ZONE" in text
+        # Decisions are hashed as they are stored, so their time is text.
+        assert ("TIMESTAMP WITH TIME ZONE" in text) == (table.name != "ledger_decisions")

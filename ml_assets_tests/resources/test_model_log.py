@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets_tests.resources.ledger_writer import EVALUATION, assert_decisions_hold_verdicts_back
-from resources.ledger import Ledger, ModelLog, Promotion
+from resources.ledger import Ledger, LedgerError, ModelLog, Promotion
 
 START = datetime(2014, 1, 1, tzinfo=UTC)
 
@@ -30,7 +30,7 @@ def test_the_newest_evaluation_of_a_bundle_is_found(log: ModelLog) -> None:
     assert log.newest_evaluation("m", "b") == rejected
     assert log.newest_evaluation("another model", "b") is None
     again = log.record_evaluation(EVALUATION)
-    assert again.id > rejected.id
+    assert again.place > rejected.place
     assert log.newest_evaluation("m", "b") == again != first
 
 
@@ -47,6 +47,9 @@ def test_a_bundle_keeps_its_semantic_version(log: ModelLog) -> None:
         )
 
     assert [named("b1", "1.0.0"), named("b2", "1.0.1"), named("b1", "1.0.2")] == ["1.0.0", "1.0.1", "1.0.0"]
+    with pytest.raises(LedgerError, match=r"m 1\.0\.1 is the name of another bundle"):
+        named("b3", "1.0.1")
+    assert [one.bundle_digest for one in log.names("m")] == ["b1", "b2"]
 
 
 def test_a_demotion_leaves_the_role_to_nobody_until_the_next_promotion(log: ModelLog) -> None:

@@ -115,9 +115,9 @@ WAYS_TO_CHANGE = (
     "DELETE FROM {table}",
     "TRUNCATE {table}",
     "TRUNCATE {table} CASCADE",
-    "INSERT INTO {table} SELECT * FROM {table} ON CONFLICT ({key}) DO UPDATE SET at = now()",
+    "INSERT INTO {table} SELECT * FROM {table} ON CONFLICT ({key}) DO UPDATE SET at = EXCLUDED.at",
     "WITH gone AS (DELETE FROM {table} RETURNING *) SELECT * FROM gone",
-    "MERGE INTO {table} USING (SELECT 1) AS one ON true WHEN MATCHED THEN UPDATE SET at = now()",
+    "MERGE INTO {table} USING (SELECT 1) AS one ON true WHEN MATCHED THEN UPDATE SET at = {table}.at",
 )
 
 
@@ -134,7 +134,7 @@ def test_nothing_written_can_be_changed(url: str, table: str, role: str) -> None
     with engine.connect() as connection:
         connection.execute(sa.text(f"SET session_replication_role = {role}"))
         before = connection.execute(sa.text(f"SELECT * FROM {table}")).all()
-        assert len(before) == 1
+        assert before
         for statement in WAYS_TO_CHANGE:
             with pytest.raises(sa.exc.DatabaseError, match=f"{table} is append-only"):
                 connection.execute(sa.text(statement.format(table=table, key=key)))

@@ -4,8 +4,10 @@ Belongs here: facts that must survive changes of the lake's branches. Does not: 
 (the tracker), events (Dagster), and validation (`ml_assets.validation`).
 """
 
+from resources.ledger.chain import Head
 from resources.ledger.errors import (
     LedgerBusy,
+    LedgerChanged,
     LedgerError,
     LedgerOfAnotherLake,
     LedgerOfAnotherVersion,
@@ -16,12 +18,14 @@ from resources.ledger.ledger import Ledger
 from resources.ledger.model_log import ModelLog
 from resources.ledger.rows import (
     Acceptance,
+    Decision,
     Demotion,
     EvaluationRow,
     GateStatus,
     NewEvaluation,
     NewVerdict,
     Promotion,
+    RuleOutcome,
     SemanticName,
     TrainedOn,
     VerdictRow,
@@ -30,11 +34,14 @@ from resources.ledger.rows import (
 
 __all__ = [
     "Acceptance",
+    "Decision",
     "Demotion",
     "EvaluationRow",
     "GateStatus",
+    "Head",
     "Ledger",
     "LedgerBusy",
+    "LedgerChanged",
     "LedgerError",
     "LedgerOfAnotherLake",
     "LedgerOfAnotherVersion",
@@ -44,6 +51,7 @@ __all__ = [
     "NewVerdict",
     "NothingToAccept",
     "Promotion",
+    "RuleOutcome",
     "SemanticName",
     "TrainedOn",
     "VerdictRow",

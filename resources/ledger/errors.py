@@ -23,3 +23,7 @@ class LedgerOfAnotherLake(LedgerError):
 
 class LedgerOfAnotherVersion(LedgerError):
     """The tables have a revision that this version of ml-assets does not know. The message has the remedy."""
+
+
+class LedgerChanged(LedgerError):
+    """A row of the log of models was changed, removed, inserted or moved after it was written."""

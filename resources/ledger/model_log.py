@@ -1,18 +1,38 @@
 """`ModelLog`: append-only log of models: evaluations, semantic versions, promotions, demotions."""
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import fields, replace
 from datetime import UTC, datetime
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 
+from resources.ledger import chain
 from resources.ledger.database import LedgerDatabase
-from resources.ledger.rows import Demotion, EvaluationRow, NewEvaluation, Promotion, SemanticName
-from resources.ledger.tables import demotions, evaluations, promotions, semantic_names, verdicts
+from resources.ledger.errors import LedgerError
+from resources.ledger.rows import Decision, Demotion, EvaluationRow, NewEvaluation, Promotion, SemanticName
+from resources.ledger.tables import decisions, verdicts
 
 TURN_PATIENCE_SECONDS = 60.0
-"""Seconds that an evaluation or promotion waits for others of the same model. Each is one short transaction."""
+"""Seconds that a decision waits for others of the same model. Each is one short transaction."""
+
+KINDS: dict[str, type[Decision]] = {
+    "evaluation": EvaluationRow,
+    "name": SemanticName,
+    "promotion": Promotion,
+    "demotion": Demotion,
+}
+"""Kind of a row → type of its content. Other modules see the types only."""
+_COLUMNS = ("model", "bundle_digest", "evaluation_digest", "author", "reason", "at")
+"""Columns of the content. A type without one of them stores an empty text; its other fields are JSON in `facts`."""
+_NOT_STORED = {"place", "demotion"}
+"""Fields that come from the place of the row, or from another row."""
+
+Row = TypeVar("Row", bound=Decision)
 
 
 class ModelLog:
@@ -20,6 +40,21 @@ class ModelLog:
 
     def __init__(self, database: LedgerDatabase) -> None:
         self._database = database
+
+    # --- all decisions ---
+
+    def decisions(self, model: str) -> list[Decision]:
+        """Return all decisions about a model, oldest first."""
+        return self._read(KINDS, model)
+
+    def verify(self, known: chain.Head | None = None) -> chain.Head:
+        """Check the hash chain over the decisions about all models; return its last row.
+
+        Raise `LedgerChanged` with the first row that differs from what was written, or if the chain does not contain
+        `known`.
+        """
+        with self._database.reading() as connection:
+            return chain.verify(connection, known)
 
     # --- evaluations ---
 
@@ -29,38 +64,31 @@ class ModelLog:
         If the newest evaluation of the bundle has the same digest, return that row instead: a retried step repeats its
         evaluation. No promotion of the model is decided meanwhile.
         """
-        facts: dict[str, Any] = {**vars(new), "at": at or datetime.now(UTC)}
 
         def work(connection: sa.Connection) -> EvaluationRow:
-            found = connection.execute(_newest(new.model, new.bundle_digest)).mappings().first()
-            if found is not None and found["evaluation_digest"] == new.evaluation_digest:
-                return EvaluationRow(**found)
-            row_id = connection.execute(
-                sa.insert(evaluations).returning(evaluations.c.id), facts
-            ).scalar_one()
-            return EvaluationRow(id=row_id, **facts)
+            found = self.newest_evaluation(new.model, new.bundle_digest)
+            if found is not None and found.evaluation_digest == new.evaluation_digest:
+                return found
+            return _append(connection, EvaluationRow(**vars(new), place=0, at=at or datetime.now(UTC)))
 
         with self._turn(new.model):
             return self._database.write(work)
 
     def newest_evaluation(self, model: str, bundle_digest: str) -> EvaluationRow | None:
         """Return the newest evaluation of a bundle, which decides about it, or None."""
-        with self._database.reading() as connection:
-            row = connection.execute(_newest(model, bundle_digest)).mappings().first()
-        return None if row is None else EvaluationRow(**row)
+        query = _rows(EvaluationRow).where(
+            decisions.c.model == model, decisions.c.bundle_digest == bundle_digest
+        )
+        return self._newest(EvaluationRow, query)
 
     def evaluation(self, digest: str) -> EvaluationRow | None:
         """Return the evaluation with this digest, of any model, or None."""
-        query = sa.select(evaluations).where(evaluations.c.evaluation_digest == digest)
-        with self._database.reading() as connection:
-            row = connection.execute(query.order_by(evaluations.c.id.desc()).limit(1)).mappings().first()
-        return None if row is None else EvaluationRow(**row)
+        query = _rows(EvaluationRow).where(decisions.c.evaluation_digest == digest)
+        return self._newest(EvaluationRow, query)
 
     def evaluations(self, model: str) -> list[EvaluationRow]:
         """Return all evaluations of a model, oldest first."""
-        query = sa.select(evaluations).where(evaluations.c.model == model).order_by(evaluations.c.id)
-        with self._database.reading() as connection:
-            return [EvaluationRow(**row) for row in connection.execute(query).mappings()]
+        return self._of(EvaluationRow, model)
 
     # --- semantic versions ---
 
@@ -76,32 +104,38 @@ class ModelLog:
     ) -> str:
         """Return the semantic version of a bundle. If it has none, append the version that `choose` returns.
 
-        `choose` receives all semantic versions of the model, oldest first, and must return a new version. If several
-        writers choose at once, one succeeds and the others choose again. `allow` runs while no verdict and no
-        evaluation of the model can be recorded. It may read the ledger; if it raises, nothing is appended.
+        `choose` receives all semantic versions of the model, oldest first, and must return a new version. `allow` runs
+        while no verdict and no decision about the model can be recorded. It may read the ledger; if it raises, nothing
+        is appended.
         """
-        facts = {
-            "model": model,
-            "bundle_digest": bundle_digest,
-            "schema_digest": schema_digest,
-            "recipe_digest": recipe_digest,
-        }
-        query = sa.select(semantic_names).where(semantic_names.c.model == model).order_by(semantic_names.c.at)
 
         def work(connection: sa.Connection) -> str:
             if allow is not None:
                 allow()
-            known = [SemanticName(**row) for row in connection.execute(query).mappings()]
+            known = self.names(model)
             for one in known:
                 if one.bundle_digest == bundle_digest:
                     return one.semantic
             semantic = choose(known)
-            new = {**facts, "semantic": semantic, "at": datetime.now(UTC)}
-            connection.execute(sa.insert(semantic_names), new)
-            return semantic
+            if semantic in [one.semantic for one in known]:
+                raise LedgerError(f"{model} {semantic} is the name of another bundle: choose a new version")
+            new = SemanticName(
+                place=0,
+                model=model,
+                semantic=semantic,
+                bundle_digest=bundle_digest,
+                schema_digest=schema_digest,
+                recipe_digest=recipe_digest,
+                at=datetime.now(UTC),
+            )
+            return _append(connection, new).semantic
 
         with self._turn(model):
             return self._database.write(work, still=(verdicts,))
+
+    def names(self, model: str) -> list[SemanticName]:
+        """Return all semantic versions of a model, oldest first."""
+        return self._of(SemanticName, model)
 
     # --- promotions ---
 
@@ -121,26 +155,26 @@ class ModelLog:
     ) -> Promotion:
         """Append a promotion and return it: from `at` on, `version` holds the role `alias` of `model`.
 
-        `allow` runs while no verdict, and no evaluation or promotion of the model, can be recorded. It may read the
-        ledger; if it raises, nothing is appended.
+        `allow` runs while no verdict, and no decision about the model, can be recorded. It may read the ledger; if it
+        raises, nothing is appended.
         """
-        facts: dict[str, Any] = {
-            "model": model,
-            "version": version,
-            "alias": alias,
-            "bundle_digest": bundle_digest,
-            "evaluation_digest": evaluation_digest,
-            "author": author,
-            "reason": reason,
-            "despite": despite,
-            "at": at or datetime.now(UTC),
-        }
+        new = Promotion(
+            place=0,
+            model=model,
+            version=version,
+            alias=alias,
+            bundle_digest=bundle_digest,
+            evaluation_digest=evaluation_digest,
+            author=author,
+            reason=reason,
+            despite=despite,
+            at=at or datetime.now(UTC),
+        )
 
         def work(connection: sa.Connection) -> Promotion:
             if allow is not None:
                 allow()
-            row_id = connection.execute(sa.insert(promotions).returning(promotions.c.id), facts).scalar_one()
-            return Promotion(id=row_id, **facts)
+            return _append(connection, new)
 
         with self._turn(model):
             return self._database.write(work, still=(verdicts,))
@@ -149,74 +183,93 @@ class ModelLog:
         self, promotion: Promotion, *, author: str, reason: str, at: datetime | None = None
     ) -> Demotion:
         """Append the end of `promotion`. Then no version holds its role. A second demotion changes nothing."""
-        facts: dict[str, Any] = {"author": author, "reason": reason, "at": at or datetime.now(UTC)}
-        known = sa.select(*_ended).where(demotions.c.promotion == promotion.id)
+        new = Demotion(
+            place=0,
+            model=promotion.model,
+            bundle_digest=promotion.bundle_digest,
+            promotion=promotion.place,
+            author=author,
+            reason=reason,
+            at=at or datetime.now(UTC),
+        )
 
         def work(connection: sa.Connection) -> Demotion:
-            found = connection.execute(known).mappings().first()
-            if found is not None:
-                return Demotion(**found)
-            connection.execute(sa.insert(demotions), {**facts, "promotion": promotion.id})
-            return Demotion(**facts)
+            for one in self._of(Demotion, promotion.model):
+                if one.promotion == promotion.place:
+                    return one
+            return _append(connection, new)
 
-        return self._database.write(work)
+        with self._turn(promotion.model):
+            return self._database.write(work)
 
     def promoted_models(self) -> list[str]:
         """Return the names of all models with a promotion, sorted."""
+        query = sa.select(decisions.c.model).where(decisions.c.kind == _kind_of(Promotion))
         with self._database.reading() as connection:
-            return list(
-                connection.execute(sa.select(promotions.c.model).distinct().order_by("model")).scalars()
-            )
+            return sorted(connection.execute(query.distinct()).scalars())
 
     def promotions(self, model: str) -> list[Promotion]:
         """Return all promotions of a model, oldest first."""
-        query = _with_demotion().where(promotions.c.model == model).order_by(promotions.c.id)
-        with self._database.reading() as connection:
-            return [_promotion(row) for row in connection.execute(query).mappings()]
+        found = self._read([_kind_of(Promotion), _kind_of(Demotion)], model)
+        ended = {one.promotion: one for one in found if isinstance(one, Demotion)}
+        return [replace(one, demotion=ended.get(one.place)) for one in found if isinstance(one, Promotion)]
 
     def in_production(
         self, model: str, alias: str = "production", at: datetime | None = None
     ) -> Promotion | None:
         """Return the promotion that held the role at the time `at` (None: now); None before the first promotion and
         after a demotion."""
-        query = _with_demotion().where(promotions.c.model == model, promotions.c.alias == alias)
-        if at is not None:
-            query = query.where(promotions.c.at <= at)
-        with self._database.reading() as connection:
-            row = connection.execute(query.order_by(promotions.c.id.desc()).limit(1)).mappings().first()
-        if row is None:
+        held = [one for one in self.promotions(model) if one.alias == alias and (at is None or one.at <= at)]
+        if not held:
             return None
-        found = _promotion(row)
-        has_ended = found.demotion is not None and (at is None or found.demotion.at <= at)
-        return None if has_ended else found
+        newest = held[-1]
+        has_ended = newest.demotion is not None and (at is None or newest.demotion.at <= at)
+        return None if has_ended else newest
+
+    def _of(self, kind: type[Row], model: str) -> list[Row]:
+        return [one for one in self._read([_kind_of(kind)], model) if isinstance(one, kind)]
+
+    def _read(self, kinds: Sequence[str] | dict[str, Any], model: str) -> list[Decision]:
+        query = sa.select(decisions).where(decisions.c.model == model, decisions.c.kind.in_(list(kinds)))
+        with self._database.reading() as connection:
+            return [
+                _decision(row) for row in connection.execute(query.order_by(decisions.c.place)).mappings()
+            ]
+
+    def _newest(self, kind: type[Row], query: sa.Select[Any]) -> Row | None:
+        with self._database.reading() as connection:
+            row = connection.execute(query.order_by(decisions.c.place.desc()).limit(1)).mappings().first()
+        return None if row is None else cast("Row", _decision(row))
 
     def _turn(self, model: str) -> AbstractContextManager[None]:
-        """Return the turn of a model. Its evaluations and promotions are recorded one after the other, so that the
-        newest evaluation is the one that decided."""
+        """Return the turn of a model. Its decisions are recorded one after the other, so that the newest evaluation is
+        the one that decided."""
         return self._database.turn(f"models/{model}", TURN_PATIENCE_SECONDS)
 
 
-_ended = [demotions.c[name] for name in ("author", "reason", "at")]
+@cache
+def _adapter(kind: type[Decision]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
-def _with_demotion() -> sa.Select[Any]:
-    theirs = [column.label(f"demoted_{column.name}") for column in _ended]
-    joined = promotions.outerjoin(demotions, demotions.c.promotion == promotions.c.id)
-    return sa.select(promotions, *theirs).select_from(joined)
+def _kind_of(content: type[Decision]) -> str:
+    return next(name for name, known in KINDS.items() if known is content)
 
 
-def _promotion(row: sa.RowMapping) -> Promotion:
-    facts = dict(row)
-    author, reason, at = (facts.pop(f"demoted_{name}") for name in ("author", "reason", "at"))
-    return Promotion(
-        **facts, demotion=None if author is None else Demotion(author=author, reason=reason, at=at)
-    )
+def _rows(kind: type[Decision]) -> sa.Select[Any]:
+    return sa.select(decisions).where(decisions.c.kind == _kind_of(kind))
 
 
-def _newest(model: str, bundle_digest: str) -> sa.Select[Any]:
-    return (
-        sa.select(evaluations)
-        .where(evaluations.c.model == model, evaluations.c.bundle_digest == bundle_digest)
-        .order_by(evaluations.c.id.desc())
-        .limit(1)
-    )
+def _append(connection: sa.Connection, new: Row) -> Row:
+    kind = type(new)
+    values = _adapter(kind).dump_python(new, mode="json", exclude=_NOT_STORED)
+    shared: dict[str, Any] = {name: getattr(new, name, "") for name in _COLUMNS}
+    facts = {name: value for name, value in values.items() if name not in _COLUMNS}
+    row = {**shared, "kind": _kind_of(kind), "facts": json.dumps(facts, sort_keys=True)}
+    return replace(new, place=chain.append(connection, row))
+
+
+def _decision(row: sa.RowMapping) -> Decision:
+    kind = KINDS[row["kind"]]
+    has = {field.name for field in fields(kind)} & {"place", *_COLUMNS}
+    return _adapter(kind).validate_python({**{name: row[name] for name in has}, **json.loads(row["facts"])})

@@ -80,6 +80,21 @@ class TrainedOn:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RuleOutcome:
+    """Outcome of one gate on the whole holdout or on one slice, in words."""
+
+    rule: str
+    slice: str
+    """`all rows` for the whole holdout."""
+    result: str
+    """`passed`, `failed`, `undecided` or `not_applicable`."""
+    asks: str
+    found: str
+    would_pass: str
+    """Condition under which it would pass; empty if it passed."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NewEvaluation:
     """Evaluation of a bundle before it is recorded."""
 
@@ -96,6 +111,10 @@ class NewEvaluation:
     """Decision of the gates."""
     summary: str
     """Decision of the gates in one sentence."""
+    rules: tuple[RuleOutcome, ...]
+    """Each gate with its outcome."""
+    author: str
+    """Person or account that ran the evaluation."""
     report: str
     """Address of the report."""
     run_id: str
@@ -108,8 +127,8 @@ class NewEvaluation:
 class EvaluationRow(NewEvaluation):
     """Recorded evaluation."""
 
-    id: int
-    """Number that grows with each evaluation. The newest evaluation of a bundle decides."""
+    place: int
+    """Place in the ledger. The newest evaluation of a bundle decides."""
     at: datetime
 
     @property
@@ -127,6 +146,8 @@ def evaluation_name(digest: str) -> str:
 class SemanticName:
     """Semantic version of a bundle. No other bundle of the model has the same."""
 
+    place: int
+    """Place in the ledger."""
     model: str
     semantic: str
     """`major.minor.patch`."""
@@ -142,6 +163,12 @@ class SemanticName:
 class Demotion:
     """End of a promotion by a person, without another promotion in its place."""
 
+    place: int
+    """Place in the ledger."""
+    model: str
+    bundle_digest: str
+    promotion: int
+    """Place of the promotion that ended."""
     author: str
     reason: str
     at: datetime
@@ -151,8 +178,8 @@ class Demotion:
 class Promotion:
     """Decision of a person that a version of a model holds a role."""
 
-    id: int
-    """Number that grows with each promotion."""
+    place: int
+    """Place in the ledger."""
     model: str
     version: str
     """Number in the registry at that time. A new registry gives the number again, so `bundle_digest` identifies it."""
@@ -169,3 +196,7 @@ class Promotion:
     """Objection to the version's inputs that the person overrode; empty if there was none."""
     demotion: Demotion | None = None
     """End of the promotion by a person; None if it stands or another promotion followed."""
+
+
+Decision = EvaluationRow | SemanticName | Promotion | Demotion
+"""Row of the log of models."""

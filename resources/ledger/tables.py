@@ -1,13 +1,9 @@
 """Tables of the ledger at the newest revision of `migrations`, which also defines their append-only triggers."""
 
-import json
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-
-from resources.ledger.rows import TrainedOn
 
 
 class UtcTime(sa.TypeDecorator[datetime]):
@@ -18,11 +14,7 @@ class UtcTime(sa.TypeDecorator[datetime]):
 
     def process_bind_param(self, value: datetime | None, dialect: Any) -> datetime | None:
         """Convert to UTC for storage. Raise `ValueError` for a time without a zone."""
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError(f"{value.isoformat()} has no time zone; the ledger takes aware times only")
-        return value.astimezone(UTC)
+        return None if value is None else _in_utc(value)
 
     def process_result_value(self, value: datetime | None, dialect: Any) -> datetime | None:
         """Return the stored time as UTC."""
@@ -31,19 +23,30 @@ class UtcTime(sa.TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-class Window(sa.TypeDecorator[TrainedOn]):
-    """Column of `TrainedOn` as JSON."""
+class UtcText(sa.TypeDecorator[datetime]):
+    """Timezone-aware time in UTC as ISO 8601 text with microseconds: the same characters in every database."""
 
     impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: TrainedOn | None, dialect: Any) -> str | None:
-        """Convert to JSON for storage."""
-        return None if value is None else json.dumps(asdict(value), sort_keys=True)
+    def process_bind_param(self, value: datetime | None, dialect: Any) -> str | None:
+        """Convert to UTC for storage. Raise `ValueError` for a time without a zone."""
+        return None if value is None else utc_text(value)
 
-    def process_result_value(self, value: str | None, dialect: Any) -> TrainedOn | None:
-        """Return the stored JSON as `TrainedOn`."""
-        return None if value is None else TrainedOn(**json.loads(value))
+    def process_result_value(self, value: str | None, dialect: Any) -> datetime | None:
+        """Return the stored text as a time."""
+        return None if value is None else datetime.fromisoformat(value)
+
+
+def utc_text(value: datetime) -> str:
+    """Return the text that `UtcText` stores. Raise `ValueError` for a time without a zone."""
+    return _in_utc(value).isoformat(timespec="microseconds")
+
+
+def _in_utc(value: datetime) -> datetime:
+    if value.tzinfo is None:
+        raise ValueError(f"{value.isoformat()} has no time zone; the ledger takes aware times only")
+    return value.astimezone(UTC)
 
 
 metadata = sa.MetaData()
@@ -85,61 +88,21 @@ acceptances = sa.Table(
     sa.Column("at", UtcTime, nullable=False),
 )
 
-promotions = sa.Table(
-    "ledger_promotions",
+decisions = sa.Table(
+    "ledger_decisions",
     metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
+    # 1, 2, 3 … without a gap: the chain (`resources.ledger.chain`) depends on it.
+    sa.Column("place", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("model", sa.Text, nullable=False),
-    sa.Column("version", sa.Text, nullable=False),
-    sa.Column("alias", sa.Text, nullable=False),
-    sa.Column("bundle_digest", sa.Text, nullable=False),
-    sa.Column("author", sa.Text, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("at", UtcTime, nullable=False),
-    sa.Column("evaluation_digest", sa.Text, nullable=False),
-    sa.Column("despite", sa.Text, nullable=False),
-    sa.Index("ledger_promotions_by_role", "model", "alias"),
-    # Never reuse an id: other rows refer to a promotion by its id.
-    sqlite_autoincrement=True,
-)
-
-demotions = sa.Table(
-    "ledger_demotions",
-    metadata,
-    sa.Column("promotion", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("author", sa.Text, nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("at", UtcTime, nullable=False),
-)
-
-evaluations = sa.Table(
-    "ledger_evaluations",
-    metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("model", sa.Text, nullable=False),
-    sa.Column("partition", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
     sa.Column("bundle_digest", sa.Text, nullable=False),
     sa.Column("evaluation_digest", sa.Text, nullable=False),
-    sa.Column("champion_digest", sa.Text),
-    sa.Column("status", sa.Text, nullable=False),
-    sa.Column("summary", sa.Text, nullable=False),
-    sa.Column("report", sa.Text, nullable=False),
-    sa.Column("run_id", sa.Text, nullable=False),
-    sa.Column("at", UtcTime, nullable=False),
-    sa.Column("trained_on", Window, nullable=False),
-    sa.Index("ledger_evaluations_by_bundle", "model", "bundle_digest"),
-    # Never reuse an id: ids order the evaluations of a bundle.
-    sqlite_autoincrement=True,
-)
-
-semantic_names = sa.Table(
-    "ledger_semantic_names",
-    metadata,
-    sa.Column("model", sa.Text, primary_key=True),
-    sa.Column("semantic", sa.Text, primary_key=True),
-    sa.Column("bundle_digest", sa.Text, nullable=False),
-    sa.Column("schema_digest", sa.Text, nullable=False),
-    sa.Column("recipe_digest", sa.Text, nullable=False),
-    sa.Column("at", UtcTime, nullable=False),
-    sa.Index("ledger_semantic_names_by_bundle", "model", "bundle_digest", unique=True),
+    sa.Column("author", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("at", UtcText, nullable=False),
+    sa.Column("facts", sa.Text, nullable=False),
+    sa.Column("previous", sa.Text, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Index("ledger_decisions_by_bundle", "model", "kind", "bundle_digest"),
+    sa.Index("ledger_decisions_by_evaluation", "evaluation_digest"),
 )

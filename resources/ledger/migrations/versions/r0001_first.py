@@ -44,52 +44,19 @@ def upgrade() -> None:
         keys=number,
     )
     _create(
-        "ledger_promotions",
-        sa.Column("id", sa.Integer, primary_key=True),
-        *_texts("model", "version", "alias", "bundle_digest", "author", "reason"),
-        _time(),
-        *_texts("evaluation_digest", "despite"),
-        keys=(("id",),),
-        sqlite_autoincrement=True,
+        "ledger_decisions",
+        sa.Column("place", sa.Integer, primary_key=True, autoincrement=False),
+        *_texts("model", "kind", "bundle_digest", "evaluation_digest", "author", "reason", "at", "facts"),
+        *_texts("previous", "digest"),
+        keys=(("place",),),
     )
-    op.create_index("ledger_promotions_by_role", "ledger_promotions", ["model", "alias"])
-    _create(
-        "ledger_demotions",
-        sa.Column("promotion", sa.Integer, primary_key=True, autoincrement=False),
-        *_texts("author", "reason"),
-        _time(),
-        keys=(("promotion",),),
-    )
-    _create(
-        "ledger_evaluations",
-        sa.Column("id", sa.Integer, primary_key=True),
-        *_texts("model", "partition", "bundle_digest", "evaluation_digest"),
-        sa.Column("champion_digest", sa.Text),
-        *_texts("status", "summary", "report", "run_id"),
-        _time(),
-        *_texts("trained_on"),
-        keys=(("id",),),
-        sqlite_autoincrement=True,
-    )
-    op.create_index("ledger_evaluations_by_bundle", "ledger_evaluations", ["model", "bundle_digest"])
-    _create(
-        "ledger_semantic_names",
-        sa.Column("model", sa.Text, primary_key=True),
-        sa.Column("semantic", sa.Text, primary_key=True),
-        *_texts("bundle_digest", "schema_digest", "recipe_digest"),
-        _time(),
-        keys=(("model", "semantic"), ("model", "bundle_digest")),
-    )
-    op.create_index(
-        "ledger_semantic_names_by_bundle", "ledger_semantic_names", ["model", "bundle_digest"], unique=True
-    )
+    op.create_index("ledger_decisions_by_bundle", "ledger_decisions", ["model", "kind", "bundle_digest"])
+    op.create_index("ledger_decisions_by_evaluation", "ledger_decisions", ["evaluation_digest"])
 
 
-def _create(
-    table: str, *columns: sa.Column[Any], keys: Sequence[Sequence[str]], sqlite_autoincrement: bool = False
-) -> None:
+def _create(table: str, *columns: sa.Column[Any], keys: Sequence[Sequence[str]]) -> None:
     """Create an append-only table. `keys` are its unique keys."""
-    op.create_table(table, *columns, sqlite_autoincrement=sqlite_autoincrement)
+    op.create_table(table, *columns)
     append_only(table, keys)
 
 

@@ -1,0 +1,223 @@
+"""Hash chain over the decisions about models: every change behind the ledger's back is found and named."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ml_assets_tests.resources.ledger_writer import EVALUATION, write_one_of_each
+from resources.ledger import Head, Ledger, LedgerChanged, LedgerError, chain
+from resources.ledger.tables import decisions, metadata
+
+COLUMNS = tuple(column.name for column in decisions.columns)
+KINDS = ("evaluation", "name", "promotion", "demotion")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def ledger(path: Path) -> Ledger:
+    """One row of each kind, and one of another model after them."""
+    ledger = Ledger(f"sqlite:///{path}")
+    write_one_of_each(ledger)
+    ledger.models.record_evaluation(replace(EVALUATION, model="other"))
+    return ledger
+
+
+@pytest.fixture
+def attacker(ledger: Ledger, path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to the database file, whose triggers are gone."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        drop_triggers(connection)
+        yield connection
+
+
+def drop_triggers(connection: sqlite3.Connection) -> None:
+    for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+        connection.execute(f"DROP TRIGGER {name}")
+
+
+def row_at(connection: sqlite3.Connection, place: int) -> dict[str, Any]:
+    found = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM ledger_decisions WHERE place = ?", (place,))
+    return dict(zip(COLUMNS, found.fetchone(), strict=True))
+
+
+def insert(connection: sqlite3.Connection, row: dict[str, Any]) -> None:
+    marks = ", ".join("?" * len(COLUMNS))
+    connection.execute(f"INSERT INTO ledger_decisions VALUES ({marks})", [row[name] for name in COLUMNS])
+
+
+def test_chain_of_an_untouched_ledger_holds(ledger: Ledger, path: Path) -> None:
+    head = ledger.models.verify()
+    assert head.place == len(KINDS) + 1
+    assert Ledger(f"sqlite:///{path}").models.verify(head) == head
+    ledger.models.record_evaluation(replace(EVALUATION, evaluation_digest="later"))
+    later = ledger.models.verify(head)
+    assert later.place == head.place + 1
+    assert Head.parse(str(later)) == later
+
+
+def test_empty_ledger_has_an_empty_chain(path: Path) -> None:
+    assert Ledger(f"sqlite:///{path}").models.verify() == Head(place=0, digest="")
+
+
+def test_every_kind_of_row_is_in_the_chain(attacker: sqlite3.Connection) -> None:
+    kinds = [kind for (kind,) in attacker.execute("SELECT kind FROM ledger_decisions ORDER BY place")]
+    assert kinds == [*KINDS, "evaluation"]
+    assert {name for name in metadata.tables if "verdict" not in name and "accept" not in name} == {
+        "ledger_environment",
+        "ledger_decisions",
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_changed_row_of_each_kind_is_named(ledger: Ledger, attacker: sqlite3.Connection, kind: str) -> None:
+    place = KINDS.index(kind) + 1
+    attacker.execute("UPDATE ledger_decisions SET bundle_digest = 'mine' WHERE place = ?", (place,))
+    with pytest.raises(LedgerChanged, match=rf"^row {place} \({kind} of m, 20.*\) was changed"):
+        ledger.models.verify()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_removed_row_of_each_kind_is_named(ledger: Ledger, attacker: sqlite3.Connection, kind: str) -> None:
+    place = KINDS.index(kind) + 1
+    attacker.execute("DELETE FROM ledger_decisions WHERE place = ?", (place,))
+    with pytest.raises(LedgerChanged, match=rf"^row {place} is missing: the next one is row {place + 1} "):
+        ledger.models.verify()
+
+
+def test_a_removed_model_is_noticed(ledger: Ledger, attacker: sqlite3.Connection) -> None:
+    attacker.execute("DELETE FROM ledger_decisions WHERE model = 'm'")
+    with pytest.raises(LedgerChanged, match="row 1 is missing"):
+        ledger.models.verify()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_inserted_row_of_each_kind_is_named(
+    ledger: Ledger, attacker: sqlite3.Connection, kind: str
+) -> None:
+    """The later rows move one place up, and the inserted row has a digest and a predecessor that fit."""
+    place = KINDS.index(kind) + 1
+    copy = row_at(attacker, place) | {"reason": "forged"}
+    attacker.execute("UPDATE ledger_decisions SET place = place + 100 WHERE place >= ?", (place,))
+    attacker.execute("UPDATE ledger_decisions SET place = place - 99 WHERE place >= 100")
+    insert(attacker, copy | {"digest": chain.digest_of(copy)})
+    with pytest.raises(LedgerChanged, match=rf"^row {place + 1} .* was changed, inserted or moved"):
+        ledger.models.verify()
+
+
+def test_exchanged_rows_are_named(ledger: Ledger, attacker: sqlite3.Connection) -> None:
+    for source, target in ((2, 100), (3, 2), (100, 3)):
+        attacker.execute("UPDATE ledger_decisions SET place = ? WHERE place = ?", (target, source))
+    with pytest.raises(LedgerChanged, match=r"^row 2 \(promotion of m"):
+        ledger.models.verify()
+
+
+def test_a_row_with_a_new_digest_breaks_the_chain_after_it(
+    ledger: Ledger, attacker: sqlite3.Connection
+) -> None:
+    forged = row_at(attacker, 2) | {"bundle_digest": "mine"}
+    attacker.execute("DELETE FROM ledger_decisions WHERE place = 2")
+    insert(attacker, forged | {"digest": chain.digest_of(forged)})
+    with pytest.raises(LedgerChanged, match=r"^row 3 .* continues another row 2 than the stored one"):
+        ledger.models.verify()
+
+
+def test_a_head_kept_elsewhere_shows_a_rewritten_or_shortened_chain(
+    ledger: Ledger, attacker: sqlite3.Connection
+) -> None:
+    """Without it, nothing can: whoever can write the database can also compute digests."""
+    head = ledger.models.verify()
+    last = row_at(attacker, head.place)
+    attacker.execute("DELETE FROM ledger_decisions WHERE place = ?", (head.place,))
+    assert ledger.models.verify().place == head.place - 1
+    with pytest.raises(LedgerChanged, match="the ledger ends with row 4"):
+        ledger.models.verify(head)
+    forged = last | {"bundle_digest": "mine"}
+    insert(attacker, forged | {"digest": chain.digest_of(forged)})
+    ledger.models.verify()
+    with pytest.raises(LedgerChanged, match=r"row 5 is not the one with digest .*: rows were replaced"):
+        ledger.models.verify(head)
+
+
+@pytest.mark.parametrize("text", ["", "5", "5:abc", ":" + "a" * 64, "x:" + "a" * 64])
+def test_text_that_is_no_head_is_refused(text: str) -> None:
+    with pytest.raises(LedgerError, match="expected PLACE:DIGEST"):
+        Head.parse(text)
+
+
+CHANGES: dict[str, Callable[[str], str]] = {
+    "a character more": lambda old: old + " ",
+    "a character less": lambda old: old[:-1],
+    "empty": lambda old: "",
+    "other case": lambda old: old.swapcase(),
+    "other text": lambda old: "other",
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    place=st.integers(1, len(KINDS) + 1),
+    column=st.sampled_from(COLUMNS),
+    change=st.one_of(st.sampled_from(sorted(CHANGES)), st.text(max_size=5), st.binary(max_size=3)),
+    number=st.integers(-(2**62), 2**62),
+)
+def test_any_change_of_one_field_is_noticed(
+    written: Path, place: int, column: str, change: str | bytes, number: int
+) -> None:
+    """Every column of every row, by text, bytes and numbers."""
+    with closing(sqlite3.connect(written)) as connection:  # one transaction, which is never committed
+        before = row_at(connection, place)
+        if column == "place":
+            after: Any = number
+        elif isinstance(change, str) and change in CHANGES:
+            after = CHANGES[change](before[column])
+        else:
+            after = change
+        others = {} if column != "place" else {one for one in range(1, len(KINDS) + 2) if one != place}
+        if after == before[column] or after in others:
+            return
+        connection.execute(f"UPDATE ledger_decisions SET {column} = ? WHERE place = ?", (after, place))
+        connection.commit()
+        try:
+            with pytest.raises(LedgerChanged):
+                Ledger(f"sqlite:///{written}").models.verify()
+        finally:
+            key = after if column == "place" else place
+            connection.execute(
+                f"UPDATE ledger_decisions SET {column} = ? WHERE place = ?", (before[column], key)
+            )
+            connection.commit()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger file without triggers that each example changes, and mends again."""
+    path = tmp_path_factory.mktemp("ledger") / "ledger.db"
+    ledger = Ledger(f"sqlite:///{path}")
+    write_one_of_each(ledger)
+    ledger.models.record_evaluation(replace(EVALUATION, model="other"))
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        drop_triggers(connection)
+    return path
+
+
+def test_writers_of_several_models_make_one_chain(path: Path) -> None:
+    def write(name: str) -> None:
+        log = Ledger(f"sqlite:///{path}").models
+        for number in range(10):
+            log.record_evaluation(replace(EVALUATION, model=name, evaluation_digest=str(number)))
+
+    with ThreadPoolExecutor(4) as writers:
+        list(writers.map(write, "abcd"))
+    assert Ledger(f"sqlite:///{path}").models.verify().place == 40
