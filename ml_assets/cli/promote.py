@@ -14,10 +14,7 @@ from ml_assets.cli.project import Project, say
     is_flag=True,
     help="Promote although training inputs were rejected since; the log names them.",
 )
-@click.option("--log", "show_log", is_flag=True, help="Show the promotions of MODEL; promote nothing.")
-def command(
-    model: str, version: int | None, reason: str | None, despite_inputs: bool, show_log: bool
-) -> None:
+def command(model: str, version: int | None, reason: str | None, despite_inputs: bool) -> None:
     """Put VERSION of MODEL into production. Default: the blessed version with the newest data.
 
     The newest evaluation of VERSION must have blessed it against today's champion, and none of its training inputs may
@@ -25,29 +22,9 @@ def command(
     """
     from ml_assets.cli.problems import Problem
     from ml_assets.release.of_platform import registry_of, releases_of
-    from resources.ledger import evaluation_name
 
     project = Project.here()
     releases = releases_of(project.platform)
-    if show_log:
-        log = releases.log(model)
-        if not log:
-            raise Problem(
-                f"no version of '{model}' was ever in production. To promote one: ml-assets promote {model} "
-                "--reason '…'"
-            )
-        reports = {one.evaluation_digest: one.report for one in releases.evaluations(model)}
-        for row in log:
-            say(f"{row.at:%Y-%m-%d %H:%M:%S} UTC  version {row.version}  by {row.author}: {row.reason}")
-            if row.despite:
-                say(f"    despite {row.despite}")
-            say(
-                f"    on evaluation {evaluation_name(row.evaluation_digest)}: {reports[row.evaluation_digest]}"
-            )
-            if row.demotion is not None:
-                ended = row.demotion
-                say(f"{ended.at:%Y-%m-%d %H:%M:%S} UTC  none       by {ended.author}: {ended.reason}")
-        return
     if not reason:
         raise Problem("a promotion needs a reason for the log: add --reason '…'")
     if version is None:

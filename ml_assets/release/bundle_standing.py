@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from resources.ledger import EvaluationRow, ModelLog, Promotion
+from resources.ledger import Archival, EvaluationRow, ModelLog, Promotion
 
 PRODUCTION = "production"
 """Role of the version that serves, and its alias in MLflow."""
@@ -21,15 +21,21 @@ class BundleStanding:
     """Evaluation behind its newest promotion, otherwise the newest evaluation. Its version shows it, and its next
     promotion records it. None if it was never evaluated."""
     is_in_production: bool
+    archival: Archival | None
+    """Decision that it is never promoted again, or None."""
 
     @property
     def stage(self) -> str:
-        """`production`; `archived` after it; `staging` before."""
-        return "production" if self.is_in_production else "archived" if self.promotion else "staging"
+        """`staging`; `production`; `replaced` after production; `archived` if a person took it out of use."""
+        if self.archival is not None:
+            return "archived"
+        return "production" if self.is_in_production else "replaced" if self.promotion else "staging"
 
     @property
     def may_be_promoted(self) -> bool:
-        """True if its newest evaluation blessed it, or if it was in production before."""
+        """True if its newest evaluation blessed it, or it was in production before. Never for an archived version."""
+        if self.archival is not None:
+            return False
         return self.promotion is not None or (self.newest is not None and self.newest.status == "blessed")
 
 
@@ -42,6 +48,7 @@ class BundleStandings:
     """Promotions to production, oldest first."""
     evaluations: tuple[EvaluationRow, ...]
     """Oldest first."""
+    archivals: tuple[Archival, ...]
 
     @classmethod
     def read(cls, log: ModelLog, model: str) -> Self:
@@ -50,7 +57,28 @@ class BundleStandings:
             in_production=log.in_production(model, PRODUCTION),
             promotions=tuple(one for one in log.promotions(model) if one.alias == PRODUCTION),
             evaluations=tuple(log.evaluations(model)),
+            archivals=tuple(log.archivals(model)),
         )
+
+    @property
+    def rollback_target(self) -> Promotion | None:
+        """Promotion to which a rollback returns; None if there is none.
+
+        Promotions form a stack. A rollback takes off the newest one and all archived ones below it, so that two
+        rollbacks go back by two versions, and never to a version that a rollback left. After a demotion, the demoted
+        version is the newest one.
+        """
+        stack: list[Promotion] = []
+        for one in self.promotions:
+            if one.returns_to is None:
+                stack.append(one)
+                continue
+            while stack and stack[-1].place != one.returns_to:
+                stack.pop()
+        if not stack:
+            return None
+        left = {stack[-1].bundle_digest} | {one.bundle_digest for one in self.archivals}
+        return next((one for one in reversed(stack) if one.bundle_digest not in left), None)
 
     def name_of(self, champion_digest: str | None) -> str:
         """Name the champion of an evaluation for people: by its version, otherwise by its bundle."""
@@ -75,4 +103,5 @@ class BundleStandings:
             promotion=promotion,
             shown=shown,
             is_in_production=held is not None and held.bundle_digest == bundle_digest,
+            archival=next((one for one in self.archivals if one.bundle_digest == bundle_digest), None),
         )

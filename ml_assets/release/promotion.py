@@ -24,7 +24,7 @@ from ml_assets.release.rows_behind import InputsRejected, InputsUnknown, content
 from ml_assets.release.versions import Numbered, SemanticVersion, next_version
 from ml_assets.tables.guard import rejections_of
 from resources.lake import VersionedStore
-from resources.ledger import EvaluationRow, Ledger, Promotion, SemanticName
+from resources.ledger import Archival, Decision, EvaluationRow, Ledger, Promotion, SemanticName
 from resources.mlflow_client import TrackerError, TrackerRefused
 
 Answer = TypeVar("Answer")
@@ -35,7 +35,7 @@ class NotRegistrable(Exception):
 
 
 class NotPromotable(Exception):
-    """A promotion or demotion is not allowed. The message has the reason and the remedy."""
+    """A promotion, demotion, rollback or archival is not allowed. The message has the reason and the remedy."""
 
 
 class _Overtaken(Exception):
@@ -168,6 +168,12 @@ class Releases:
         standings = BundleStandings.read(self._log, version.model)
         found, champion = standings.of(version.bundle_digest), standings.in_production
         named, newest = _named(version), found.shown
+        if found.archival is not None:
+            raise NotPromotable(
+                f"{named} was archived at {found.archival.at:%Y-%m-%d %H:%M} UTC by {found.archival.author}: "
+                f"{found.archival.reason}. An archived version stays out of production: materialize the model on "
+                "another date, or promote another version"
+            )
         if newest is None:
             raise NotPromotable(
                 f"{named} was never evaluated: materialize the model, then promote the version that it registers"
@@ -229,11 +235,87 @@ class Releases:
         standing = self._log.in_production(model, PRODUCTION)
         if standing is None:
             raise NotPromotable(
-                f"no version of {model} is in production. To see earlier ones: ml-assets promote {model} --log"
+                f"no version of {model} is in production. To see all decisions: ml-assets history {model}"
             )
         demotion = self._log.demote(standing, author=author, reason=reason)
         self.show(model)
         return replace(standing, demotion=demotion)
+
+    def rollback(self, model: str, *, author: str, reason: str) -> Promotion:
+        """Put the version into production again that was there before the present one; return the new promotion.
+
+        No rule is checked again: it returns on the evaluation of its earlier promotion. MLflow shows it as soon as it
+        answers. Raises `NotPromotable` if no earlier version is left, and `BundleMissing` or `BundleDamaged` if its
+        bundle cannot be served.
+        """
+        if not reason.strip():
+            raise NotPromotable(f"rolling back {model} needs a reason for the log")
+
+        def write_it() -> Promotion:
+            target = self._rollback_target(model)
+            self._store.open(target.bundle_digest)
+
+            def allow() -> None:
+                if self._rollback_target(model) != target:
+                    raise _Overtaken
+
+            return self._log.promote(
+                model,
+                target.version,
+                PRODUCTION,
+                author=author,
+                reason=reason,
+                bundle_digest=target.bundle_digest,
+                evaluation_digest=target.evaluation_digest,
+                returns_to=target.place,
+                allow=allow,
+            )
+
+        promotion = _until_not_overtaken(write_it)
+        try:
+            self.show(model)
+        except TrackerError as error:
+            logging.getLogger(__name__).warning(
+                "MLflow does not show the rollback of %s yet: %s", model, error
+            )
+        return promotion
+
+    def _rollback_target(self, model: str) -> Promotion:
+        standings = BundleStandings.read(self._log, model)
+        target = standings.rollback_target
+        if target is None:
+            newest = f"version {standings.promotions[-1].version}" if standings.promotions else "today"
+            raise NotPromotable(
+                f"no version of {model} that is not archived was in production before {newest}: there is nothing to "
+                f"roll back to. To see all decisions: ml-assets history {model}. To take the present version out of "
+                f"production: ml-assets demote {model} --reason '…'. To promote another one: ml-assets promote "
+                f"{model} NUMBER --reason '…'"
+            )
+        return target
+
+    def archive(self, model: str, number: int, *, author: str, reason: str) -> Archival:
+        """Record that a version is never promoted again, and that no rollback returns to it.
+
+        If it is archived already, nothing changes and its archival is returned. Raises `NotPromotable` for the version
+        in production, and `VersionMissing`.
+        """
+        if not reason.strip():
+            raise NotPromotable(f"archiving {model} {number} needs a reason for the log")
+        version = self._registry.version(model, number)
+
+        def allow() -> None:
+            if self.standing(model, version.bundle_digest).is_in_production:
+                raise NotPromotable(
+                    f"{_named(version)} is in production and cannot be archived. First put another version in its "
+                    f"place (ml-assets rollback {model} --reason '…', or promote), or take it out: ml-assets demote "
+                    f"{model} --reason '…'"
+                )
+
+        archival = self._log.archive(
+            model, str(number), author=author, reason=reason, bundle_digest=version.bundle_digest, allow=allow
+        )
+        self.show(model)
+        return archival
 
     def newest_data(self, model: str) -> RegisteredVersion | None:
         """Return the version to promote by default: among the versions that may be promoted, that with the newest data.
@@ -275,6 +357,10 @@ class Releases:
         """
         promotion = self._log.in_production(model, PRODUCTION)
         return None if promotion is None else self._store.open(promotion.bundle_digest)
+
+    def history(self, model: str) -> list[Decision]:
+        """Return all decisions about a model, oldest first."""
+        return self._log.decisions(model)
 
     def log(self, model: str) -> list[Promotion]:
         """Return all promotions of a model, oldest first."""

@@ -32,15 +32,15 @@ def test_a_newer_ledger_is_refused_until_the_newer_version_downgrades_it(
     terminal: Terminal, tmp_path: Path
 ) -> None:
     with next_version(tmp_path):
-        assert terminal("promote", "m", "--log").status == 1  # there is none, but the tables are upgraded
+        assert terminal("history", "m").status == 1  # there is none, but the tables are upgraded
         assert terminal("ledger", "current").out.startswith(f"the tables have revision {NEXT}, this version")
-    refused = terminal("promote", "m", "--log")
+    refused = terminal("history", "m")
     assert refused.status == 1
     assert f"has tables of revision {NEXT}, from a newer version of ml-assets" in refused.err
     command = refused.err.rpartition("ml-assets ")[2].split()
     with next_version(tmp_path):
         assert terminal(*command).out.startswith("the tables have revision r0001; ")
-    assert "was ever in production" in terminal("promote", "m", "--log").err
+    assert "has no decision about a model 'm'" in terminal("history", "m").err
 
 
 def test_a_ledger_from_before_the_first_release_is_refused_in_a_line(
@@ -53,7 +53,7 @@ def test_a_ledger_from_before_the_first_release_is_refused_in_a_line(
         f"ledger sqlite:///{ledger} has tables of revision 0006, from before the first release of ml-assets. This "
         "version cannot read them. Start anew: with an empty home (ML_ASSETS_HOME); "
     )
-    refused = terminal("promote", "m", "--log")
+    refused = terminal("history", "m")
     assert refused.status == 1
     assert refused.err.startswith(f"Error: {said}")
     assert refused.err.count("\n") == 1
@@ -63,7 +63,7 @@ def test_verify_prints_a_head_and_names_the_first_changed_row(terminal: Terminal
     assert terminal("ledger", "verify").out == "the ledger has no decision about a model yet\n"
     write_one_of_each(Ledger(f"sqlite:///{ledger}"))
     said = terminal("ledger", "verify").out
-    assert said.startswith("4 decisions about models, each chained to the one before it")
+    assert said.startswith("5 decisions about models, each chained to the one before it")
     again = said.rpartition("ml-assets ")[2].split()
     assert terminal(*again).status == 0
     with closing(sqlite3.connect(ledger)) as database:

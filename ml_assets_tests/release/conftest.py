@@ -25,6 +25,7 @@ from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days, keys
 from resources.artifacts import FolderArtifacts
 from resources.ledger import EvaluationRow, Ledger, TrainedOn
+from resources.mlflow_client import open_client
 
 Evaluate = Callable[..., EvaluationRow]
 
@@ -151,6 +152,24 @@ def registry(tracking_uri: str, store: BundleStore) -> Registry:
 @pytest.fixture
 def releases(orders: OrdersTable, registry: Registry, store: BundleStore) -> Releases:
     return Releases(orders.ledger, registry, store, orders.store)
+
+
+@pytest.fixture
+def run_id(tracking_uri: str) -> str:
+    client = open_client(tracking_uri)
+    return client.create_run(client.create_experiment("small")).info.run_id
+
+
+@pytest.fixture
+def two_versions(
+    releases: Releases, evaluate: Evaluate, run_id: str, bundle: Bundle, variant: Callable[..., Bundle]
+) -> tuple[Bundle, Bundle]:
+    """Versions 1 and 2, both blessed."""
+    second = variant(fingerprint="2" * 64, snapshot_digest="6" * 64)
+    for one in (bundle, second):
+        evaluate(one)
+        releases.register(one, run_id=run_id, links={})
+    return bundle, second
 
 
 @pytest.fixture

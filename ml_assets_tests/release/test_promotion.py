@@ -22,24 +22,6 @@ from resources.ledger import Ledger, TrainedOn
 from resources.mlflow_client import open_client
 
 
-@pytest.fixture
-def run_id(tracking_uri: str) -> str:
-    client = open_client(tracking_uri)
-    return client.create_run(client.create_experiment("small")).info.run_id
-
-
-@pytest.fixture
-def two_versions(
-    releases: Releases, evaluate: Evaluate, run_id: str, bundle: Bundle, variant: Callable[..., Bundle]
-) -> tuple[Bundle, Bundle]:
-    """Versions 1 and 2, both blessed."""
-    second = variant(fingerprint="2" * 64, snapshot_digest="6" * 64)
-    for one in (bundle, second):
-        evaluate(one)
-        releases.register(one, run_id=run_id, links={})
-    return bundle, second
-
-
 def test_nothing_is_in_production_before_the_first_promotion(releases: Releases) -> None:
     assert releases.in_production("small") is None
     assert releases.champion("small") is None
@@ -75,7 +57,7 @@ def test_one_version_is_in_production_and_the_log_answers_for_any_moment(
     assert now is not None
     assert (now.version, now.author) == ("1", "bob")
     stages = {version.number: version.tags["stage"] for version in registry.versions("small")}
-    assert stages == {1: "production", 2: "archived"}
+    assert stages == {1: "production", 2: "replaced"}
     assert [row.reason for row in releases.log("small")] == ["first", "better", "back: 2 is slow"]
 
 
@@ -311,7 +293,7 @@ def test_the_alias_shows_the_later_of_two_decisions(
     slow.promote("small", 1, author="ada", reason="first")
     assert registry.aliased("small", "production") == 2
     stages = {version.number: version.tags["stage"] for version in registry.versions("small")}
-    assert stages == {1: "archived", 2: "production"}
+    assert stages == {1: "replaced", 2: "production"}
 
 
 def test_an_alias_moved_by_hand_is_repaired_when_somebody_asks(

@@ -53,7 +53,7 @@ EVALUATION = NewEvaluation(
 
 
 def write_one_of_each(ledger: Ledger) -> None:
-    """One evaluation, semantic version, promotion and demotion of the model `m`."""
+    """One evaluation, semantic version, promotion, demotion and archival of the model `m`."""
     log = ledger.models
     log.record_evaluation(EVALUATION)
     log.name_version("m", "b", schema_digest="s", recipe_digest="r", choose=lambda known: "1.0.0")
@@ -68,6 +68,7 @@ def write_one_of_each(ledger: Ledger) -> None:
         despite="rain",
     )
     log.demote(promotion, author="ada", reason="wrong prices")
+    log.archive("m", "1", author="ada", reason="recalled", bundle_digest="b")
 
 
 def assert_one_of_each(ledger: Ledger) -> None:
@@ -77,6 +78,7 @@ def assert_one_of_each(ledger: Ledger) -> None:
         ("e", EVALUATION.rules, EVALUATION.trained_on)
     ]
     assert log.name_version("m", "b", schema_digest="", recipe_digest="", choose=lambda known: "") == "1.0.0"
+    assert [one.reason for one in log.archivals("m")] == ["recalled"]
     (promotion,) = log.promotions("m")
     assert promotion.demotion is not None
     facts = (promotion.evaluation_digest, promotion.despite, promotion.demotion.reason)

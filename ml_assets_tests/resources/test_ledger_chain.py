@@ -17,7 +17,7 @@ from resources.ledger import Head, Ledger, LedgerChanged, LedgerError, chain
 from resources.ledger.tables import decisions, metadata
 
 COLUMNS = tuple(column.name for column in decisions.columns)
-KINDS = ("evaluation", "name", "promotion", "demotion")
+KINDS = ("evaluation", "name", "promotion", "demotion", "archival")
 
 
 @pytest.fixture
@@ -141,12 +141,12 @@ def test_a_head_kept_elsewhere_shows_a_rewritten_or_shortened_chain(
     last = row_at(attacker, head.place)
     attacker.execute("DELETE FROM ledger_decisions WHERE place = ?", (head.place,))
     assert ledger.models.verify().place == head.place - 1
-    with pytest.raises(LedgerChanged, match="the ledger ends with row 4"):
+    with pytest.raises(LedgerChanged, match="the ledger ends with row 5"):
         ledger.models.verify(head)
     forged = last | {"bundle_digest": "mine"}
     insert(attacker, forged | {"digest": chain.digest_of(forged)})
     ledger.models.verify()
-    with pytest.raises(LedgerChanged, match=r"row 5 is not the one with digest .*: rows were replaced"):
+    with pytest.raises(LedgerChanged, match=r"row 6 is not the one with digest .*: rows were replaced"):
         ledger.models.verify(head)
 
 

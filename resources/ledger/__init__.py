@@ -18,6 +18,7 @@ from resources.ledger.ledger import Ledger
 from resources.ledger.model_log import ModelLog
 from resources.ledger.rows import (
     Acceptance,
+    Archival,
     Decision,
     Demotion,
     EvaluationRow,
@@ -34,6 +35,7 @@ from resources.ledger.rows import (
 
 __all__ = [
     "Acceptance",
+    "Archival",
     "Decision",
     "Demotion",
     "EvaluationRow",

@@ -1,4 +1,4 @@
-"""`ModelLog`: append-only log of models: evaluations, semantic versions, promotions, demotions."""
+"""`ModelLog`: append-only log of models: evaluations, semantic versions, promotions, demotions, archivals."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -14,7 +14,15 @@ from pydantic import TypeAdapter
 from resources.ledger import chain
 from resources.ledger.database import LedgerDatabase
 from resources.ledger.errors import LedgerError
-from resources.ledger.rows import Decision, Demotion, EvaluationRow, NewEvaluation, Promotion, SemanticName
+from resources.ledger.rows import (
+    Archival,
+    Decision,
+    Demotion,
+    EvaluationRow,
+    NewEvaluation,
+    Promotion,
+    SemanticName,
+)
 from resources.ledger.tables import decisions, verdicts
 
 TURN_PATIENCE_SECONDS = 60.0
@@ -25,6 +33,7 @@ KINDS: dict[str, type[Decision]] = {
     "name": SemanticName,
     "promotion": Promotion,
     "demotion": Demotion,
+    "archival": Archival,
 }
 """Kind of a row → type of its content. Other modules see the types only."""
 _COLUMNS = ("model", "bundle_digest", "evaluation_digest", "author", "reason", "at")
@@ -150,6 +159,7 @@ class ModelLog:
         bundle_digest: str,
         evaluation_digest: str,
         despite: str = "",
+        returns_to: int | None = None,
         at: datetime | None = None,
         allow: Callable[[], object] | None = None,
     ) -> Promotion:
@@ -168,6 +178,7 @@ class ModelLog:
             author=author,
             reason=reason,
             despite=despite,
+            returns_to=returns_to,
             at=at or datetime.now(UTC),
         )
 
@@ -201,6 +212,50 @@ class ModelLog:
 
         with self._turn(promotion.model):
             return self._database.write(work)
+
+    # --- archivals ---
+
+    def archive(
+        self,
+        model: str,
+        version: str,
+        *,
+        author: str,
+        reason: str,
+        bundle_digest: str,
+        allow: Callable[[], object] | None = None,
+    ) -> Archival:
+        """Append that a version is never promoted again. A second archival changes nothing and returns the first.
+
+        `allow` runs while no decision about the model can be recorded. It may read the ledger; if it raises, nothing
+        is appended.
+        """
+        new = Archival(
+            place=0,
+            model=model,
+            version=version,
+            bundle_digest=bundle_digest,
+            author=author,
+            reason=reason,
+            at=datetime.now(UTC),
+        )
+
+        def work(connection: sa.Connection) -> Archival:
+            for one in self.archivals(model):
+                if one.bundle_digest == bundle_digest:
+                    return one
+            if allow is not None:
+                allow()
+            return _append(connection, new)
+
+        with self._turn(model):
+            return self._database.write(work)
+
+    def archivals(self, model: str) -> list[Archival]:
+        """Return all archivals of a model, oldest first."""
+        return self._of(Archival, model)
+
+    # --- roles ---
 
     def promoted_models(self) -> list[str]:
         """Return the names of all models with a promotion, sorted."""

@@ -194,9 +194,26 @@ class Promotion:
     at: datetime
     despite: str = ""
     """Objection to the version's inputs that the person overrode; empty if there was none."""
+    returns_to: int | None = None
+    """Place of the earlier promotion to which a rollback returned; None for any other promotion."""
     demotion: Demotion | None = None
     """End of the promotion by a person; None if it stands or another promotion followed."""
 
 
-Decision = EvaluationRow | SemanticName | Promotion | Demotion
+@dataclass(frozen=True, kw_only=True)
+class Archival:
+    """Decision of a person that a version is never promoted again."""
+
+    place: int
+    """Place in the ledger."""
+    model: str
+    version: str
+    """Number in the registry at that time."""
+    bundle_digest: str
+    author: str
+    reason: str
+    at: datetime
+
+
+Decision = EvaluationRow | SemanticName | Promotion | Demotion | Archival
 """Row of the log of models."""

@@ -1,6 +1,7 @@
 """`ml-assets launch` materializes a table or a whole model, and says what came of it and what to type next."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,6 @@ def test_promoting_names_author_and_reason_and_the_log_keeps_them(
     filled_terminal: Terminal, trained: Said, wrong_sales: dict[str, pl.Expr]
 ) -> None:
     """A week that it was trained on was rejected since: that needs a word of its own, and stands in the log."""
-    assert "was ever in production" in filled_terminal("promote", "store_demand", "--log").err
     wrong_sales["2023-10-02"] = pl.lit(-1, pl.Int32).alias("units")
     assert filled_terminal("launch", "datasets/sales", "2023-10-02").status == 1
     promoting = ("promote", "store_demand", "--reason", "better than guessing")
@@ -154,8 +154,9 @@ def test_promoting_names_author_and_reason_and_the_log_keeps_them(
     assert promoted.status == 0
     assert "store_demand version 1 is in production" in promoted.out
     assert "models:/store_demand@production" in promoted.out
-    log = filled_terminal("promote", "store_demand", "--log").out
-    assert "version 1  by ada: better than guessing" in log
+    log = filled_terminal("history", "store_demand").out
+    assert "registered  1.0.0, bundle " in log
+    assert "promoted    version 1 (1.0.0), by ada: better than guessing" in log
     assert "    despite datasets/sales 2023-10-02 is rejected: out_of_range in units" in log
     assert "ok    production       store_demand 1" in filled_terminal("doctor").out, (
         "a person's word covers that week"
@@ -182,8 +183,14 @@ def test_demoting_leaves_nothing_in_production_and_stands_in_the_log(
     assert filled_terminal("promote", "store_demand", "1", "--reason", "the first").status == 0
     demoted = filled_terminal("demote", "store_demand", "--reason", "prices were wrong")
     assert demoted.out.startswith("store_demand version 1 is no longer in production. No version is.")
-    log = filled_terminal("promote", "store_demand", "--log").out
-    assert "none       by ada: prices were wrong" in log
+    log = filled_terminal("history", "store_demand").out
+    assert "demoted     version 1 (1.0.0), by ada: prices were wrong" in log
+    now = datetime.now(UTC).isoformat()
+    at = filled_terminal("history", "store_demand", "--at", now).out
+    assert "no version was in production, since " in at
+    assert "    demoted version 1 (1.0.0), by ada: prices were wrong" in at
+    assert "is not a time" in filled_terminal("history", "store_demand", "--at", "noon").err
+    assert "nothing to roll back to" in filled_terminal("rollback", "store_demand", "--reason", "oh").err
     assert "    on evaluation " in log
     assert (
         "no version of store_demand is in production"

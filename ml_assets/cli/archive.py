@@ -1,0 +1,24 @@
+"""`ml-assets archive`: take a version out of use for good."""
+
+import click
+
+from ml_assets.cli.project import Project, say
+
+
+@click.command("archive", short_help="Take a version out of use for good, with a reason.")
+@click.argument("model")
+@click.argument("version", type=int)
+@click.option("--reason", required=True, help="Reason; recorded with your name in an append-only log.")
+def command(model: str, version: int, reason: str) -> None:
+    """Archive VERSION of MODEL: it is never promoted again, and no rollback returns to it. This is final.
+
+    The version in production cannot be archived. Card and comparisons of an archived version stay.
+    """
+    from ml_assets.release.of_platform import releases_of
+
+    project = Project.here()
+    archival = releases_of(project.platform).archive(
+        model, version, author=project.settings.author, reason=reason
+    )
+    say(f"{model} version {version} is archived since {archival.at:%Y-%m-%d %H:%M} UTC,")
+    say(f"by {archival.author}: {archival.reason}")

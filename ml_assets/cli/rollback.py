@@ -1,0 +1,32 @@
+"""`ml-assets rollback`: return to the version that was in production before."""
+
+import click
+
+from ml_assets.cli.project import Project, say
+
+
+@click.command("rollback", short_help="Return to the version that was in production before.")
+@click.argument("model")
+@click.option("--reason", required=True, help="Reason; recorded with your name in an append-only log.")
+def command(model: str, reason: str) -> None:
+    """Put the version of MODEL into production again that was there before the present one.
+
+    Neither a later evaluation nor a rejected day stands in the way. A second rollback goes back by one more version. It
+    never returns to an archived version.
+    """
+    from ml_assets.release.of_platform import releases_of
+
+    project = Project.here()
+    releases = releases_of(project.platform)
+    promotion = releases.rollback(model, author=project.settings.author, reason=reason)
+    say(
+        f"{model} version {promotion.version} is in production again since {promotion.at:%Y-%m-%d %H:%M} UTC,"
+    )
+    say(f"by {promotion.author}: {promotion.reason}")
+    newest = releases.standing(model, promotion.bundle_digest).newest
+    if newest is not None and newest.evaluation_digest != promotion.evaluation_digest:
+        say(
+            f"It was evaluated again since, with the result {newest.status} ({newest.name}, {newest.partition}):"
+        )
+        say(f"    {newest.summary} Report: {newest.report}")
+    say(f"The version that it replaced can return: ml-assets promote {model} NUMBER --reason '…'")

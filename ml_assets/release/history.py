@@ -1,0 +1,91 @@
+"""Decisions about a model in words: one line each, in the order of the ledger."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from ml_assets.release.bundle_standing import PRODUCTION
+from resources.ledger import (
+    Archival,
+    Decision,
+    Demotion,
+    EvaluationRow,
+    Promotion,
+    SemanticName,
+    evaluation_name,
+)
+
+
+def lines(decisions: Sequence[Decision]) -> Iterator[str]:
+    """Yield the lines of a history: for each decision its time, its kind, its version and its reason."""
+    named = _Names(decisions)
+    for one in decisions:
+        kind, *said = _said(one, named)
+        yield f"{_time(one.at)}  {kind:11} {said[0]}"
+        for more in said[1:]:
+            yield f"    {more}"
+
+
+def state_at(decisions: Sequence[Decision], moment: datetime) -> Iterator[str]:
+    """Yield what was in production at a moment, and the decision behind it."""
+    named, known = _Names(decisions), [one for one in decisions if one.at <= moment]
+    held = [one for one in known if isinstance(one, Promotion) and one.alias == PRODUCTION]
+    if not held:
+        yield f"At {_time(moment)}, no version had been in production."
+        return
+    ended = [one for one in known if isinstance(one, Demotion) and one.promotion == held[-1].place]
+    why = ended[0] if ended else held[-1]
+    what = "no version" if ended else named.of(why.bundle_digest)
+    yield f"At {_time(moment)}, {what} was in production, since {_time(why.at)}:"
+    kind, *said = _said(why, named)
+    yield from (f"    {line}" for line in (f"{kind} {said[0]}", *said[1:]))
+
+
+class _Names:
+    """Names of the bundles of one model: semantic version and number."""
+
+    def __init__(self, decisions: Sequence[Decision]) -> None:
+        self._semantic = {
+            one.bundle_digest: one.semantic for one in decisions if isinstance(one, SemanticName)
+        }
+        self._numbers = {
+            one.bundle_digest: one.version for one in decisions if isinstance(one, Promotion | Archival)
+        }
+        self.evaluations = {one.evaluation_digest: one for one in decisions if isinstance(one, EvaluationRow)}
+
+    def of(self, digest: str) -> str:
+        number, semantic = self._numbers.get(digest), self._semantic.get(digest)
+        if number is None:
+            return semantic or f"bundle {digest[:12]}"
+        return f"version {number} ({semantic or 'no semantic version'})"
+
+
+def _said(one: Decision, named: _Names) -> tuple[str, ...]:
+    """Return the kind of a decision, and its lines."""
+    match one:
+        case EvaluationRow():
+            beside = f", beside {named.of(one.champion_digest)}" if one.champion_digest else ""
+            return (
+                "evaluated",
+                f"{named.of(one.bundle_digest)} on {one.partition}{beside}, by {one.author}: {one.summary}",
+                f"evaluation {one.name}: {one.report}",
+            )
+        case SemanticName():
+            return "registered", f"{one.semantic}, bundle {one.bundle_digest[:12]}"
+        case Promotion():
+            kind = "promoted" if one.returns_to is None else "rolled back"
+            place = "" if one.alias == PRODUCTION else f" as {one.alias}"
+            to = "to " if one.returns_to is not None else ""
+            said = [kind, f"{to}{named.of(one.bundle_digest)}{place}, by {one.author}: {one.reason}"]
+            if one.despite:
+                said.append(f"despite {one.despite}")
+            behind = named.evaluations.get(one.evaluation_digest)
+            report = f": {behind.report}" if behind is not None else ""
+            return (*said, f"on evaluation {evaluation_name(one.evaluation_digest)}{report}")
+        case Demotion():
+            return "demoted", f"{named.of(one.bundle_digest)}, by {one.author}: {one.reason}"
+        case Archival():
+            return "archived", f"{named.of(one.bundle_digest)}, by {one.author}: {one.reason}"
+
+
+def _time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,190 @@
+"""Rollback, archival and history: the way back is always open, and the ledger says what happened."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ml_assets.release.bundle_standing import PRODUCTION, BundleStandings
+from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.release.history import lines, state_at
+from ml_assets.release.promotion import NotPromotable, Releases
+from ml_assets.release.registry import Registry
+from ml_assets_tests.release.conftest import Evaluate
+from ml_assets_tests.tables.orders_table import OrdersTable, keys, reject
+from resources.ledger import Ledger, Promotion
+
+
+@pytest.fixture
+def three_versions(
+    releases: Releases,
+    evaluate: Evaluate,
+    run_id: str,
+    two_versions: tuple[Bundle, Bundle],
+    variant: Callable[..., Bundle],
+) -> list[Bundle]:
+    """Versions 1, 2 and 3 were promoted one after the other."""
+    third = variant(fingerprint="3" * 64)
+    evaluate(third)
+    releases.register(third, run_id=run_id, links={})
+    found = [*two_versions, third]
+    for number, bundle in enumerate(found, start=1):
+        evaluate(bundle, told="beside the version before")
+        releases.promote("small", number, author="ada", reason="better")
+    return found
+
+
+def test_rollbacks_go_back_version_by_version(
+    releases: Releases, registry: Registry, three_versions: list[Bundle]
+) -> None:
+    for number in (2, 1):
+        back = releases.rollback("small", author="bob", reason="slow")
+        assert (back.version, back.author, back.reason) == (str(number), "bob", "slow")
+        assert registry.aliased("small", PRODUCTION) == number
+    assert back.bundle_digest == three_versions[0].digest
+    with pytest.raises(
+        NotPromotable, match="was in production before version 1: there is nothing to roll back"
+    ):
+        releases.rollback("small", author="bob", reason="slow")
+    assert releases.promote("small", 3, author="ada", reason="it was the network").version == "3"
+
+
+def test_neither_evaluation_nor_rejected_day_blocks_a_rollback(
+    releases: Releases, orders: OrdersTable, evaluate: Evaluate, three_versions: list[Bundle]
+) -> None:
+    evaluate(three_versions[1], "rejected", told="on rows that version 3 has seen")
+    reject(orders, keys(3)[1])
+    back = releases.rollback("small", author="bob", reason="3 is slow")
+    assert back.version == "2"
+    newest = releases.standing("small", back.bundle_digest).newest
+    assert newest is not None
+    assert (newest.status, newest.evaluation_digest != back.evaluation_digest) == ("rejected", True)
+
+
+@pytest.mark.usefixtures("three_versions")
+def test_rollback_after_a_demotion_skips_the_demoted_version(releases: Releases) -> None:
+    releases.demote("small", author="ada", reason="wrong prices")
+    assert releases.rollback("small", author="bob", reason="something must serve").version == "2"
+
+
+@pytest.mark.usefixtures("three_versions")
+def test_an_archived_version_never_returns(releases: Releases, registry: Registry) -> None:
+    with pytest.raises(NotPromotable, match=r"small 3 \(1\.0\.2\) is in production and cannot be archived"):
+        releases.archive("small", 3, author="ada", reason="recalled")
+    archival = releases.archive("small", 2, author="ada", reason="trained on private data")
+    assert releases.archive("small", 2, author="eve", reason="me too") == archival
+    assert registry.version("small", 2).tags["stage"] == "archived"
+    with pytest.raises(NotPromotable, match=r"small 2 .* was archived at .* by ada: trained on private data"):
+        releases.promote("small", 2, author="eve", reason="mine")
+    assert releases.rollback("small", author="bob", reason="slow").version == "1"
+    releases.archive("small", 3, author="ada", reason="slow")
+    releases.demote("small", author="ada", reason="wrong prices")
+    newest = releases.newest_data("small")
+    assert newest is None, "1 was in production and has to be named; 2 and 3 are archived"
+
+
+@pytest.mark.usefixtures("three_versions")
+def test_a_rollback_and_an_archival_need_a_reason(releases: Releases) -> None:
+    with pytest.raises(NotPromotable, match="rolling back small needs a reason"):
+        releases.rollback("small", author="bob", reason=" ")
+    with pytest.raises(NotPromotable, match="archiving small 1 needs a reason"):
+        releases.archive("small", 1, author="bob", reason="")
+
+
+def test_rollback_needs_no_tracker(
+    releases: Releases,
+    orders: OrdersTable,
+    store: BundleStore,
+    three_versions: list[Bundle],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a file").touch()
+    nowhere = Registry(f"sqlite:///{tmp_path / 'a file' / 'mlflow.db'}", store.address)
+    away = Releases(orders.ledger, nowhere, store, orders.store)
+    assert away.rollback("small", author="bob", reason="slow").version == "2"
+    now = releases.in_production("small")
+    assert now is not None
+    assert now.bundle_digest == three_versions[1].digest
+
+
+@pytest.mark.usefixtures("three_versions")
+def test_history_names_every_decision_with_author_and_reason(releases: Releases) -> None:
+    releases.rollback("small", author="bob", reason="3 is slow")
+    releases.archive("small", 3, author="cyd", reason="recalled")
+    releases.demote("small", author="dan", reason="wrong prices")
+    decisions = releases.history("small")
+    said = [line[25:] for line in lines(decisions) if not line.startswith(" ")]
+    assert said[0].startswith("evaluated   version 1 (1.0.0) on 2013-12-31, by ada: Blessed: ")
+    assert said[1].startswith("registered  1.0.0, bundle ")
+    assert "evaluated   version 2 (1.0.1) on 2013-12-31, beside version 1 (1.0.0), by ada: " in "\n".join(
+        said
+    )
+    assert said[-3:] == [
+        "rolled back to version 2 (1.0.1), by bob: 3 is slow",
+        "archived    version 3 (1.0.2), by cyd: recalled",
+        "demoted     version 2 (1.0.1), by dan: wrong prices",
+    ]
+    promoted = [one for one in decisions if isinstance(one, Promotion)]
+    second = list(state_at(decisions, promoted[1].at))
+    assert "version 2 (1.0.1) was in production, since" in second[0]
+    assert second[1] == "    promoted version 2 (1.0.1), by ada: better"
+    assert second[2].startswith("    on evaluation ")
+    before = promoted[0].at - timedelta(seconds=1)
+    assert next(state_at(decisions, before)).endswith("no version had been in production.")
+    last = list(state_at(decisions, datetime.now(UTC)))
+    assert "no version was in production, since" in last[0]
+    assert last[1] == "    demoted version 2 (1.0.1), by dan: wrong prices"
+
+
+Command = tuple[str, int]
+commands = st.lists(
+    st.tuples(
+        st.sampled_from(["promote", "promote", "rollback", "rollback", "demote", "archive"]),
+        st.integers(1, 3),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(commands)
+def test_rollback_agrees_with_a_stack_of_versions(
+    tmp_path_factory: pytest.TempPathFactory, steps: Sequence[Command]
+) -> None:
+    """The stack holds what a rollback can return to, its last entry is the newest promotion."""
+    log = Ledger(f"sqlite:///{tmp_path_factory.mktemp('ledger')}/ledger.db").models
+    stack: list[str] = []
+    archived: set[str] = set()
+    serves: str | None = None
+
+    def promote(version: str, returns_to: int | None = None) -> None:
+        facts = {"author": "ada", "reason": "r", "bundle_digest": f"b{version}", "evaluation_digest": "e"}
+        log.promote("m", version, PRODUCTION, returns_to=returns_to, **facts)
+
+    for command, number in steps:
+        version = str(number)
+        if command == "promote" and version not in archived and version != serves:
+            promote(version)
+            stack.append(version)
+            serves = version
+        elif command == "archive" and version != serves:
+            log.archive("m", version, author="ada", reason="r", bundle_digest=f"b{version}")
+            archived.add(version)
+        elif command == "demote" and (held := log.in_production("m")) is not None:
+            log.demote(held, author="ada", reason="r")
+            serves = None
+        elif command == "rollback":
+            left, rest = archived | set(stack[-1:]), list(stack)
+            while rest and rest[-1] in left:
+                rest.pop()
+            target = BundleStandings.read(log, "m").rollback_target
+            assert (target.version if target else None) == (rest[-1] if rest else None)
+            if target is not None:
+                promote(target.version, target.place)
+                stack, serves = rest, target.version
+        held = log.in_production("m")
+        assert (held.version if held else None) == serves
+    log.verify()
