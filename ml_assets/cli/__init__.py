@@ -21,6 +21,8 @@ COMMANDS = {
     "card": "Print the model card of a version: use, data, metrics, limits, lineage.",
     "diff": "Show what differs between two versions, and what moved on the same rows.",
     "promote": "Put a registered version into production, with a reason.",
+    "approve": "Approve a version's evaluation, so that it may be promoted.",
+    "reject": "Reject a version's evaluation, so that it is not promoted.",
     "rollback": "Return to the version that was in production before.",
     "demote": "Take a model out of production, with a reason.",
     "archive": "Take a version out of use for good, with a reason.",

@@ -21,19 +21,17 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     have been rejected since. A version that was in production before may return without a new evaluation.
     """
     from ml_assets.cli.problems import Problem
-    from ml_assets.release.of_platform import registry_of, releases_of
+    from ml_assets.components.training_pipeline import TrainingPipeline
+    from ml_assets.release.of_platform import releases_of
 
     project = Project.here()
+    rules = project.component(TrainingPipeline, model).spec.release  # `Problem` with the names there are
     releases = releases_of(project.platform)
     if not reason:
         raise Problem("a promotion needs a reason for the log: add --reason '…'")
     if version is None:
         newest = releases.newest_data(model)
         if newest is None:
-            if not registry_of(project.platform).versions(model):
-                from ml_assets.components.training_pipeline import TrainingPipeline
-
-                project.component(TrainingPipeline, model)  # `Problem` with the names there are
             raise Problem(
                 f"{model} has no blessed version that is new to production. Materialize the model: ml-assets launch "
                 f"{model} DATE, or name an earlier version: ml-assets promote {model} NUMBER --reason '…'"
@@ -41,7 +39,12 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
         version = newest.number
     before = releases.in_production(model)
     promotion = releases.promote(
-        model, version, author=project.settings.author, reason=reason, despite_inputs=despite_inputs
+        model,
+        version,
+        author=project.settings.author,
+        reason=reason,
+        despite_inputs=despite_inputs,
+        rules=rules,
     )
     if before == promotion:
         say(f"Nothing changed: {model} version {promotion.version} was in production before this command.")

@@ -26,6 +26,7 @@ from ml_assets.objective_facts import facts_of
 from ml_assets.pipeline.metric_functions import own_metric_faults
 from ml_assets.pipeline.model_functions import ModelFunctionPath, wrong_arguments
 from ml_assets.pipeline.one_process import one_process_library
+from ml_assets.release.rules import ReleaseSection
 from ml_assets.sections import Name, Partitions, Section, Seed, TimeZone, refuse_at, refuse_unknown_keys
 from ml_assets.tables.cadence import KeyRefused, PartitionsSection
 from ml_assets.tables.imports import ColumnNames, ModulePath, StandalonePath
@@ -228,6 +229,8 @@ class PipelineSpec(Section):
     """Metrics, slices and gates."""
     card: CardSection = CardSection()
     """Intended use and known limits, for the model card."""
+    release: ReleaseSection = ReleaseSection()
+    """Rules for promotions, in addition to the gates."""
     tuning: TuningSection | None = None
     """Study that chooses values of `model.hyperparameters` and `training`. Not given: the declared values are used."""
     on_stale_inputs: Literal["warn", "refuse"] = "warn"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from resources.ledger import Archival, EvaluationRow, ModelLog, Promotion
+from resources.ledger import Archival, EvaluationRow, ModelLog, Promotion, Review
 
 PRODUCTION = "production"
 """Role of the version that serves, and its alias in MLflow."""
@@ -23,6 +23,10 @@ class BundleStanding:
     is_in_production: bool
     archival: Archival | None
     """Decision that it is never promoted again, or None."""
+    evaluations: tuple[EvaluationRow, ...]
+    """All its evaluations, oldest first."""
+    reviews: tuple[Review, ...]
+    """Approvals and rejections by persons, oldest first."""
 
     @property
     def stage(self) -> str:
@@ -49,6 +53,7 @@ class BundleStandings:
     evaluations: tuple[EvaluationRow, ...]
     """Oldest first."""
     archivals: tuple[Archival, ...]
+    reviews: tuple[Review, ...]
 
     @classmethod
     def read(cls, log: ModelLog, model: str) -> Self:
@@ -58,6 +63,7 @@ class BundleStandings:
             promotions=tuple(one for one in log.promotions(model) if one.alias == PRODUCTION),
             evaluations=tuple(log.evaluations(model)),
             archivals=tuple(log.archivals(model)),
+            reviews=tuple(log.reviews(model)),
         )
 
     @property
@@ -103,5 +109,7 @@ class BundleStandings:
             promotion=promotion,
             shown=shown,
             is_in_production=held is not None and held.bundle_digest == bundle_digest,
+            evaluations=tuple(one for one in self.evaluations if one.bundle_digest == bundle_digest),
+            reviews=tuple(one for one in self.reviews if one.bundle_digest == bundle_digest),
             archival=next((one for one in self.archivals if one.bundle_digest == bundle_digest), None),
         )

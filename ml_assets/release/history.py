@@ -10,6 +10,7 @@ from resources.ledger import (
     Demotion,
     EvaluationRow,
     Promotion,
+    Review,
     SemanticName,
     evaluation_name,
 )
@@ -48,7 +49,9 @@ class _Names:
             one.bundle_digest: one.semantic for one in decisions if isinstance(one, SemanticName)
         }
         self._numbers = {
-            one.bundle_digest: one.version for one in decisions if isinstance(one, Promotion | Archival)
+            one.bundle_digest: one.version
+            for one in decisions
+            if isinstance(one, Promotion | Archival | Review)
         }
         self.evaluations = {one.evaluation_digest: one for one in decisions if isinstance(one, EvaluationRow)}
 
@@ -83,6 +86,13 @@ def _said(one: Decision, named: _Names) -> tuple[str, ...]:
             return (*said, f"on evaluation {evaluation_name(one.evaluation_digest)}{report}")
         case Demotion():
             return "demoted", f"{named.of(one.bundle_digest)}, by {one.author}: {one.reason}"
+        case Review():
+            said = f"{named.of(one.bundle_digest)}, by {one.author}: {one.reason}"
+            return (
+                ("approved" if one.approves else "rejected"),
+                said,
+                f"evaluation {evaluation_name(one.evaluation_digest)}",
+            )
         case Archival():
             return "archived", f"{named.of(one.bundle_digest)}, by {one.author}: {one.reason}"
 

@@ -21,10 +21,11 @@ from ml_assets.release.bundle_standing import PRODUCTION, BundleStanding, Bundle
 from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.registry import RegisteredVersion, Registry, VersionMissing
 from ml_assets.release.rows_behind import InputsRejected, InputsUnknown, contents_of, in_words
+from ml_assets.release.rules import NO_RULES, ReleaseSection, review_of, why_not_approved, why_not_by
 from ml_assets.release.versions import Numbered, SemanticVersion, next_version
 from ml_assets.tables.guard import rejections_of
 from resources.lake import VersionedStore
-from resources.ledger import Archival, Decision, EvaluationRow, Ledger, Promotion, SemanticName
+from resources.ledger import Archival, Decision, EvaluationRow, Ledger, Promotion, Review, SemanticName
 from resources.mlflow_client import TrackerError, TrackerRefused
 
 Answer = TypeVar("Answer")
@@ -36,6 +37,10 @@ class NotRegistrable(Exception):
 
 class NotPromotable(Exception):
     """A promotion, demotion, rollback or archival is not allowed. The message has the reason and the remedy."""
+
+
+class NotReviewable(Exception):
+    """An approval or rejection by a person is not allowed. The message has the rule and the remedy."""
 
 
 class _Overtaken(Exception):
@@ -114,11 +119,19 @@ class Releases:
         return self._registry.version(model, version.number)
 
     def promote(
-        self, model: str, number: int, *, author: str, reason: str, despite_inputs: bool = False
+        self,
+        model: str,
+        number: int,
+        *,
+        author: str,
+        reason: str,
+        despite_inputs: bool = False,
+        rules: ReleaseSection = NO_RULES,
     ) -> Promotion:
         """Put a version into production, in place of the current version.
 
-        Its newest evaluation must have blessed it in comparison with the current version. None of its training inputs
+        Its newest evaluation must have blessed it in comparison with the current version, and `rules` may ask for an
+        approval of that evaluation. None of its training inputs
         may be rejected by now. `despite_inputs` lifts that rule, and the promotion records the rejected inputs. A
         version that was in production before can always return, on the evaluation of its earlier promotion.
         If the version is in production already, nothing changes and its promotion is returned. Raises `NotPromotable`,
@@ -132,6 +145,7 @@ class Releases:
 
         def write_it() -> Promotion:
             found, evaluation = self._promotable(version)
+            self._approved(version, found, evaluation, author, rules)
             if found.is_in_production and found.promotion is not None:
                 return found.promotion
             against = _nothing if found.promotion else self._against(evaluation)
@@ -159,6 +173,74 @@ class Releases:
         promotion = _until_not_overtaken(write_it)
         self.show(model)
         return promotion
+
+    def _approved(
+        self,
+        version: RegisteredVersion,
+        found: BundleStanding,
+        evaluation: EvaluationRow,
+        promoter: str,
+        rules: ReleaseSection,
+    ) -> None:
+        """Raise `NotPromotable` if an approval is missing. A version that was in production before needs none."""
+        if found.promotion is not None:
+            return
+        if why := why_not_approved(promoter, rules.approval, evaluation, found.evaluations, found.reviews):
+            raise NotPromotable(
+                f"{_named(version)} is not promoted: {why} To approve it: ml-assets approve {version.model} "
+                f"{version.number} --reason '…'"
+            )
+
+    def review(
+        self, model: str, number: int, *, approves: bool, author: str, reason: str, rules: ReleaseSection
+    ) -> Review:
+        """Approve or reject the newest evaluation of a version; return the review.
+
+        One review decides about an evaluation. A rejection after an approval takes the approval back; an approval after
+        a rejection is refused. Repeating the same decision returns the first review. Raises `NotReviewable` if `rules`
+        do not allow it, and `VersionMissing`.
+        """
+        what = "approving" if approves else "rejecting"
+        if not reason.strip():
+            raise NotReviewable(f"{what} {model} {number} needs a reason for the log")
+        approval = rules.approval
+        if approval is None:
+            raise NotReviewable(
+                f"{model} has no `approval` under `release` in defs.yaml, so promote asks for none: add it first"
+            )
+        version = self._registry.version(model, number)
+
+        def decide() -> Review:
+            found = self.standing(model, version.bundle_digest)
+            evaluation = found.newest
+            if evaluation is None:
+                raise NotReviewable(f"{_named(version)} was never evaluated: materialize the model first")
+            if why := why_not_by(author, approval, found.evaluations):
+                raise NotReviewable(f"{_named(version)}: {what} it is not allowed: {why}")
+            if approves and evaluation.status != "blessed":
+                raise NotReviewable(
+                    f"{_named(version)} is {evaluation.status}, not blessed, by its newest evaluation "
+                    f"{evaluation.name}: an approval would not help. {evaluation.summary} Report: {evaluation.report}"
+                )
+            before = review_of(evaluation, found.reviews)
+            if before is not None and before.approves == approves:
+                return before
+            if before is not None and approves:
+                raise NotReviewable(
+                    f"{_named(version)} was rejected by {before.author} at {before.at:%Y-%m-%d %H:%M} UTC: "
+                    f"{before.reason}. A rejection of an evaluation stands: materialize the model on another date"
+                )
+
+            def allow() -> None:
+                now = self.standing(model, version.bundle_digest)
+                if (now.newest, now.reviews) != (found.newest, found.reviews):
+                    raise _Overtaken
+
+            return self._log.review(
+                evaluation, str(number), approves=approves, author=author, reason=reason, allow=allow
+            )
+
+        return _until_not_overtaken(decide)
 
     def _promotable(self, version: RegisteredVersion) -> tuple[BundleStanding, EvaluationRow]:
         """Return the standing of `version`, and the evaluation to record with its promotion.

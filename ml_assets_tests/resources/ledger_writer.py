@@ -53,9 +53,9 @@ EVALUATION = NewEvaluation(
 
 
 def write_one_of_each(ledger: Ledger) -> None:
-    """One evaluation, semantic version, promotion, demotion and archival of the model `m`."""
+    """One evaluation, semantic version, promotion, demotion, archival and review of the model `m`."""
     log = ledger.models
-    log.record_evaluation(EVALUATION)
+    evaluation = log.record_evaluation(EVALUATION)
     log.name_version("m", "b", schema_digest="s", recipe_digest="r", choose=lambda known: "1.0.0")
     promotion = log.promote(
         "m",
@@ -69,6 +69,7 @@ def write_one_of_each(ledger: Ledger) -> None:
     )
     log.demote(promotion, author="ada", reason="wrong prices")
     log.archive("m", "1", author="ada", reason="recalled", bundle_digest="b")
+    log.review(evaluation, "1", approves=False, author="bob", reason="prices look wrong")
 
 
 def assert_one_of_each(ledger: Ledger) -> None:
@@ -78,6 +79,7 @@ def assert_one_of_each(ledger: Ledger) -> None:
         ("e", EVALUATION.rules, EVALUATION.trained_on)
     ]
     assert log.name_version("m", "b", schema_digest="", recipe_digest="", choose=lambda known: "") == "1.0.0"
+    assert [(one.approves, one.evaluation_digest) for one in log.reviews("m")] == [(False, "e")]
     assert [one.reason for one in log.archivals("m")] == ["recalled"]
     (promotion,) = log.promotions("m")
     assert promotion.demotion is not None

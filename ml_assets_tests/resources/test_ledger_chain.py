@@ -17,7 +17,7 @@ from resources.ledger import Head, Ledger, LedgerChanged, LedgerError, chain
 from resources.ledger.tables import decisions, metadata
 
 COLUMNS = tuple(column.name for column in decisions.columns)
-KINDS = ("evaluation", "name", "promotion", "demotion", "archival")
+KINDS = ("evaluation", "name", "promotion", "demotion", "archival", "review")
 
 
 @pytest.fixture
@@ -141,12 +141,12 @@ def test_a_head_kept_elsewhere_shows_a_rewritten_or_shortened_chain(
     last = row_at(attacker, head.place)
     attacker.execute("DELETE FROM ledger_decisions WHERE place = ?", (head.place,))
     assert ledger.models.verify().place == head.place - 1
-    with pytest.raises(LedgerChanged, match="the ledger ends with row 5"):
+    with pytest.raises(LedgerChanged, match="the ledger ends with row 6"):
         ledger.models.verify(head)
     forged = last | {"bundle_digest": "mine"}
     insert(attacker, forged | {"digest": chain.digest_of(forged)})
     ledger.models.verify()
-    with pytest.raises(LedgerChanged, match=r"row 6 is not the one with digest .*: rows were replaced"):
+    with pytest.raises(LedgerChanged, match=r"row 7 is not the one with digest .*: rows were replaced"):
         ledger.models.verify(head)
 
 
@@ -173,10 +173,11 @@ CHANGES: dict[str, Callable[[str], str]] = {
     number=st.integers(-(2**62), 2**62),
 )
 def test_any_change_of_one_field_is_noticed(
-    written: Path, place: int, column: str, change: str | bytes, number: int
+    written: tuple[Path, Ledger], place: int, column: str, change: str | bytes, number: int
 ) -> None:
     """Every column of every row, by text, bytes and numbers."""
-    with closing(sqlite3.connect(written)) as connection:  # one transaction, which is never committed
+    path, ledger = written
+    with closing(sqlite3.connect(path)) as connection:
         before = row_at(connection, place)
         if column == "place":
             after: Any = number
@@ -191,7 +192,7 @@ def test_any_change_of_one_field_is_noticed(
         connection.commit()
         try:
             with pytest.raises(LedgerChanged):
-                Ledger(f"sqlite:///{written}").models.verify()
+                ledger.models.verify()
         finally:
             key = after if column == "place" else place
             connection.execute(
@@ -201,15 +202,15 @@ def test_any_change_of_one_field_is_noticed(
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A ledger file without triggers that each example changes, and mends again."""
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ledger]:
+    """A ledger and its file without triggers that each example changes, and mends again."""
     path = tmp_path_factory.mktemp("ledger") / "ledger.db"
     ledger = Ledger(f"sqlite:///{path}")
     write_one_of_each(ledger)
     ledger.models.record_evaluation(replace(EVALUATION, model="other"))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         drop_triggers(connection)
-    return path
+    return path, ledger
 
 
 def test_writers_of_several_models_make_one_chain(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`ModelLog`: append-only log of models: evaluations, semantic versions, promotions, demotions, archivals."""
+"""`ModelLog`: append-only log of models: evaluations, semantic versions, promotions, demotions, archivals, reviews."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -21,6 +21,7 @@ from resources.ledger.rows import (
     EvaluationRow,
     NewEvaluation,
     Promotion,
+    Review,
     SemanticName,
 )
 from resources.ledger.tables import decisions, verdicts
@@ -34,6 +35,7 @@ KINDS: dict[str, type[Decision]] = {
     "promotion": Promotion,
     "demotion": Demotion,
     "archival": Archival,
+    "review": Review,
 }
 """Kind of a row → type of its content. Other modules see the types only."""
 _COLUMNS = ("model", "bundle_digest", "evaluation_digest", "author", "reason", "at")
@@ -254,6 +256,47 @@ class ModelLog:
     def archivals(self, model: str) -> list[Archival]:
         """Return all archivals of a model, oldest first."""
         return self._of(Archival, model)
+
+    # --- reviews ---
+
+    def review(
+        self,
+        evaluation: EvaluationRow,
+        version: str,
+        *,
+        approves: bool,
+        author: str,
+        reason: str,
+        allow: Callable[[], object] | None = None,
+    ) -> Review:
+        """Append an approval or rejection of `evaluation` and return it.
+
+        `allow` runs while no decision about the model can be recorded. It may read the ledger; if it raises, nothing
+        is appended.
+        """
+        new = Review(
+            place=0,
+            model=evaluation.model,
+            version=version,
+            bundle_digest=evaluation.bundle_digest,
+            evaluation_digest=evaluation.evaluation_digest,
+            approves=approves,
+            author=author,
+            reason=reason,
+            at=datetime.now(UTC),
+        )
+
+        def work(connection: sa.Connection) -> Review:
+            if allow is not None:
+                allow()
+            return _append(connection, new)
+
+        with self._turn(evaluation.model):
+            return self._database.write(work)
+
+    def reviews(self, model: str) -> list[Review]:
+        """Return all reviews of a model, oldest first."""
+        return self._of(Review, model)
 
     # --- roles ---
 

@@ -215,5 +215,24 @@ class Archival:
     at: datetime
 
 
-Decision = EvaluationRow | SemanticName | Promotion | Demotion | Archival
+@dataclass(frozen=True, kw_only=True)
+class Review:
+    """Approval or rejection of one evaluation of a bundle by a person."""
+
+    place: int
+    """Place in the ledger."""
+    model: str
+    version: str
+    """Number in the registry at that time."""
+    bundle_digest: str
+    evaluation_digest: str
+    """Digest of the reviewed evaluation. A review says nothing about another evaluation of the bundle."""
+    approves: bool
+    """True: approval; False: rejection."""
+    author: str
+    reason: str
+    at: datetime
+
+
+Decision = EvaluationRow | SemanticName | Promotion | Demotion | Archival | Review
 """Row of the log of models."""

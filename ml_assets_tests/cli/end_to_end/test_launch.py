@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from ml_assets.pipeline.spec import WindowSection
+from ml_assets.release.rules import ReleaseSection
 from ml_assets.tuning.spec import TuningSection
 from ml_assets.tuning.study_result import StudyResult
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
@@ -134,6 +135,31 @@ def test_the_plan_says_that_other_settings_train_anew(
     said = filled_terminal("plan", "store_demand", TRAINED_WEEK).out
     assert "reuses the finished" not in said
     assert "Its settings, code or columns changed since it was trained" in said
+
+
+def test_a_declared_approval_is_needed_from_somebody_else(
+    filled_terminal: Terminal, trained: Said, redeclared: Callable[..., None]
+) -> None:
+    """`ada` ran the evaluation."""
+    reviewing = ("approve", "store_demand", "1", "--reason", "read the report")
+    assert "store_demand has no `approval` under `release`" in filled_terminal(*reviewing).err
+    redeclared(release=ReleaseSection.model_validate({"approval": {}}))
+    refused = filled_terminal("promote", "store_demand", "1", "--reason", "better").err
+    assert "release.approval in defs.yaml asks for an approval of its evaluation" in refused
+    assert "ml-assets approve store_demand 1 --reason '…'" in refused
+    assert "excludes the author, and ada ran its evaluation" in filled_terminal(*reviewing).err
+    redeclared(release=ReleaseSection.model_validate({"approval": {"not_by": ["promoter"]}}))
+    approved = filled_terminal(*reviewing)
+    assert approved.out.startswith("store_demand version 1 is approved since ")
+    assert "Nobody checked that you are ada: " in approved.out
+    again = filled_terminal(*reviewing[:-1], "me too").out
+    assert again.startswith("Nothing changed: store_demand version 1 was approved before")
+    refused = filled_terminal("promote", "store_demand", "1", "--reason", "better").err
+    assert "excludes the promoter: somebody else has to promote it" in refused
+    assert (
+        "approved    version 1 (1.0.0), by ada: read the report"
+        in filled_terminal("history", "store_demand").out
+    )
 
 
 def test_promoting_names_author_and_reason_and_the_log_keeps_them(

@@ -1,0 +1,192 @@
+"""Approval: somebody else than the author, for one evaluation of one bundle, before the promotion."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pydantic import ValidationError
+
+from ml_assets.release.bundle_store import Bundle
+from ml_assets.release.promotion import NotPromotable, NotReviewable, Releases
+from ml_assets.release.registry import VersionMissing
+from ml_assets.release.rules import NO_RULES, ReleaseSection
+from ml_assets_tests.release.conftest import Evaluate
+from resources.ledger import Promotion, Review
+
+RULES = ReleaseSection.model_validate({"approval": {}})
+"""Neither the author nor the promoter may approve."""
+
+
+@pytest.fixture
+def review(releases: Releases) -> Callable[..., Review]:
+    """`(author, number=2, approves=True, reason=…, rules=RULES) -> Review`. `ada` ran all evaluations."""
+
+    def review(author: str, number: int = 2, *, approves: bool = True, **changes: object) -> Review:
+        facts = {"reason": "holds on every slice", "rules": RULES, **changes}
+        return releases.review("small", number, approves=approves, author=author, **facts)
+
+    return review
+
+
+@pytest.fixture
+def promote(releases: Releases, two_versions: tuple[Bundle, Bundle]) -> Callable[..., Promotion]:
+    """`(author, rules=RULES) -> Promotion` of version 2."""
+
+    def promote(author: str, number: int = 2, rules: ReleaseSection = RULES) -> Promotion:
+        return releases.promote("small", number, author=author, reason="better", rules=rules)
+
+    return promote
+
+
+def test_a_version_is_promoted_by_one_person_after_the_approval_of_another(
+    releases: Releases, review: Callable[..., Review], promote: Callable[..., Promotion]
+) -> None:
+    with pytest.raises(
+        NotPromotable, match=r"asks for an approval of its evaluation \w{12}\. To approve it: ml-a"
+    ):
+        promote("ada")
+    assert review("bob").approves
+    with pytest.raises(
+        NotPromotable, match=r"was approved by bob .* excludes the promoter: somebody else has to"
+    ):
+        promote("bob")
+    assert promote("ada").version == "2"
+    assert [type(one).__name__ for one in releases.history("small")][-2:] == ["Review", "Promotion"]
+
+
+def test_the_author_of_the_evaluation_may_not_approve(
+    releases: Releases, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle], review: Callable[..., Review]
+) -> None:
+    """Also not if somebody else evaluated it again."""
+    with pytest.raises(NotReviewable, match="excludes the author, and ada ran its evaluation"):
+        review("ada")
+    evaluate(two_versions[1], told="again", author="eve")
+    for author in ("ada", "eve"):
+        with pytest.raises(NotReviewable, match=f"excludes the author, and {author} ran"):
+            review(author)
+    assert review("bob").author == "bob"
+
+
+def test_only_named_persons_may_review(
+    review: Callable[..., Review], promote: Callable[..., Promotion]
+) -> None:
+    rules = ReleaseSection.model_validate({"approval": {"by": ["cyd", "dan"], "not_by": []}})
+    with pytest.raises(NotReviewable, match=r"release\.approval\.by in defs\.yaml allows cyd, dan, not bob"):
+        review("bob", rules=rules)
+    review("bob")  # while another rule held
+    with pytest.raises(
+        NotPromotable, match=r"the approval by bob at .* does not count: release\.approval\.by"
+    ):
+        promote("ada", rules=rules)
+
+
+def test_one_person_may_do_everything_if_the_section_says_so(
+    review: Callable[..., Review], promote: Callable[..., Promotion]
+) -> None:
+    rules = ReleaseSection.model_validate({"approval": {"not_by": []}})
+    review("ada", rules=rules)
+    assert promote("ada", rules=rules).version == "2"
+
+
+def test_an_approval_is_void_after_another_evaluation(
+    evaluate: Evaluate,
+    two_versions: tuple[Bundle, Bundle],
+    review: Callable[..., Review],
+    promote: Callable[..., Promotion],
+) -> None:
+    first = review("bob")
+    evaluate(two_versions[1], told="again")
+    with pytest.raises(NotPromotable, match="The review of an earlier evaluation does not count"):
+        promote("ada")
+    assert review("bob").place > first.place
+    assert promote("ada").version == "2"
+
+
+@pytest.mark.usefixtures("two_versions")
+def test_an_approval_is_of_one_bundle(
+    review: Callable[..., Review], promote: Callable[..., Promotion]
+) -> None:
+    review("bob", 1)
+    with pytest.raises(NotPromotable, match=r"small 2 .* asks for an approval"):
+        promote("ada")
+
+
+def test_a_rejection_stands_and_takes_an_approval_back(
+    review: Callable[..., Review], promote: Callable[..., Promotion]
+) -> None:
+    review("bob")
+    review("cyd", approves=False, reason="one slice is worse")
+    with pytest.raises(NotPromotable, match=r"was rejected by cyd at .*: one slice is worse\."):
+        promote("ada")
+    with pytest.raises(NotReviewable, match=r"was rejected by cyd .* A rejection of an evaluation stands"):
+        review("bob")
+
+
+@pytest.mark.usefixtures("two_versions")
+def test_of_two_reviewers_at_once_one_wins_and_the_other_is_told(
+    releases: Releases, review: Callable[..., Review]
+) -> None:
+    """Whoever comes second with an approval gets the first review, or the refusal."""
+    with ThreadPoolExecutor(2) as both:
+        first, second = both.map(review, ("bob", "cyd"))
+    assert first == second
+    assert len([one for one in releases.history("small") if isinstance(one, Review)]) == 1
+
+    def decide(approves: bool) -> str:
+        try:
+            return str(review("dan" if approves else "eve", 1, approves=approves).approves)
+        except NotReviewable as told:
+            return str(told)
+
+    with ThreadPoolExecutor(2) as both:
+        approved, rejected = both.map(decide, (True, False))
+    assert rejected == "False"
+    assert approved == "True" or "was rejected by eve" in approved
+
+
+@pytest.mark.usefixtures("two_versions")
+def test_what_cannot_be_reviewed_is_refused(
+    evaluate: Evaluate, two_versions: tuple[Bundle, Bundle], review: Callable[..., Review]
+) -> None:
+    with pytest.raises(NotReviewable, match="approving small 2 needs a reason"):
+        review("bob", reason=" ")
+    with pytest.raises(NotReviewable, match="small has no `approval` under `release`"):
+        review("bob", rules=NO_RULES)
+    with pytest.raises(VersionMissing):
+        review("bob", 7)
+    evaluate(two_versions[1], "rejected", told="again")
+    with pytest.raises(NotReviewable, match=r"is rejected, not blessed, .* an approval would not help"):
+        review("bob")
+    assert not review("bob", approves=False).approves
+
+
+def test_a_rollback_needs_no_approval(
+    releases: Releases,
+    evaluate: Evaluate,
+    two_versions: tuple[Bundle, Bundle],
+    review: Callable[..., Review],
+    promote: Callable[..., Promotion],
+) -> None:
+    review("bob", 1)
+    promote("ada", 1)
+    evaluate(two_versions[1], told="beside version 1")
+    review("bob")
+    promote("ada")
+    evaluate(two_versions[0], "rejected", told="later")
+    review("bob", 1, approves=False)
+    assert releases.rollback("small", author="ada", reason="slow").version == "1"
+    assert promote("ada").version == "2", "it was in production before"
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"approvals": 2}, "unknown key 'approvals': did you mean 'approval'"),
+        ({"approval": {"by": [""]}}, "at least 1 character"),
+        ({"approval": {"not_by": ["me"]}}, "'author' or 'promoter'"),
+        ({"canary": {"share": 0.1}}, "unknown key 'canary'"),
+    ],
+)
+def test_only_rules_that_work_are_accepted(section: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        ReleaseSection.model_validate(section)
