@@ -226,7 +226,7 @@ def score(folder: Path) -> tuple[float, float]:
     with torch.no_grad():
         probability = torch.sigmoid(core(numeric, category).double()).numpy()
     y = label.double().numpy()
-    auc, logloss = (metric_named(name, "binary").on_rows(y, probability) for name in ("auc", "logloss"))
+    auc, logloss = (metric_named(name, "binary").value(y, probability) for name in ("auc", "logloss"))
     return auc, logloss
 
 

@@ -48,7 +48,7 @@ def holdout_figures(job: TrainingJob, folder: Path) -> dict[str, float]:
     rows = snapshot.read("holdout")
     scores = predict(load_model(job, snapshot.inputs, Path(result.weights)), job.objective, rows)
     labels = rows.label.astype(float)
-    return {name: metric_named(name, "binary").on_rows(labels, scores) for name in ("auc", "logloss", "ece")}
+    return {name: metric_named(name, "binary").value(labels, scores) for name in ("auc", "logloss", "ece")}
 
 
 def main() -> int:

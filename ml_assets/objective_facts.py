@@ -77,6 +77,11 @@ class ObjectiveFacts:
         return self.places is not None
 
     @property
+    def takes_weights(self) -> bool:
+        """True if rows may have weights. Rows of a list share one order, which has no weight of a row."""
+        return not self.has_lists
+
+    @property
     def estimates_label(self) -> bool:
         """True if a prediction is an estimate of the label, so that their means can be compared."""
         return not (self.has_classes or self.has_lists)

@@ -37,6 +37,7 @@ _DTYPES = {
     "features.numeric": (_NUMBERS, "list it in categorical, or cast it in the feature function"),
     "features.label": (_NUMBERS, "cast it in the feature function"),
     "features.label_known_at": ({"datetime"}, "name the column with the moment in UTC"),
+    "features.weight": (_NUMBERS, "return a number from 0 from the feature function"),
     "features.partition_date": ({"date"}, "name the column with the first day of a row's partition"),
     "features.blob.column": ({"binary"}, "return bytes from the feature function"),
     "inputs.known_at.column": ({"datetime"}, "name the column with the moment in UTC"),

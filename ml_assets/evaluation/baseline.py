@@ -10,19 +10,21 @@ import polars as pl
 from ml_assets.evaluation.errors import EvaluationInputError
 from ml_assets.evaluation.holdout_lists import lists_of
 from ml_assets.evaluation.metrics import Vector, metric_named
+from ml_assets.evaluation.row_weights import mean, quantile_in_group, quantiles, relative, weights_of
 from ml_assets.evaluation.spec import BaselineSpec
 from ml_assets.objective_facts import ObjectiveName, facts_of
 
 PRIORS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 """Values of `prior_rows` that are tried on the validation rows, unless the pipeline sets `prior_rows`."""
-_MEAN, _PARENT, _SUM, _ROWS = "__mean", "__parent", "__sum", "__rows"
+_MEAN, _PARENT, _VALUE, _ROWS, _WEIGHT = "__mean", "__parent", "__value", "__rows", "__weight"
 
 
 @dataclass(frozen=True)
 class GroupMeans:
     """Shrunken mean labels, or quantiles of labels, coarse to fine.
 
-    The mean of a group of n rows is (sum of labels + prior_rows × mean of its parent) / (n + prior_rows).
+    The mean of a group of n rows is (n × mean label + prior_rows × mean of its parent) / (n + prior_rows). Of weighted
+    rows, n is the sum of their weights, in units of the mean weight of all training rows.
     The parent groups by the same columns without the last; the parent of the first level is the overall mean. A group
     without training rows gets its parent's mean. Nulls form a group like any other value.
     """
@@ -44,11 +46,12 @@ class GroupMeans:
         train: pl.DataFrame,
         *,
         label: str = "label",
+        weight: str | None = None,
         groups: Sequence[str] = (),
         prior_rows: float,
         quantile: float | None = None,
     ) -> Self:
-        """Fit on training rows; rows with a null label are left out.
+        """Fit on training rows, with the weights of the column `weight`; rows with a null label are left out.
 
         Raises `EvaluationInputError` for a missing column or no labelled rows.
         """
@@ -58,23 +61,26 @@ class GroupMeans:
                 f"the training rows lack {', '.join(missing)}, which the naive baseline needs: add these "
                 f"columns to the feature table, or change `baseline.groups`"
             )
-        known = train.select(*groups, pl.col(label).cast(pl.Float64).alias(label)).drop_nulls(label)
+        known = train.drop_nulls(label)
         if known.is_empty():
             raise EvaluationInputError(
                 "no training row has a label, so the naive baseline cannot be fitted: choose a window with labels"
             )
-        labels = known.get_column(label).to_numpy()
-        overall = float(labels.mean() if quantile is None else np.quantile(labels, quantile))
-        of_group = pl.col(label).sum()
-        if quantile is not None:
-            of_group = pl.col(label).quantile(quantile, "linear") * pl.len()
+        labels, w = known.get_column(label).cast(pl.Float64).to_numpy(), relative(weights_of(known, weight))
+        known = known.select(*groups, pl.Series(_VALUE, labels), pl.Series(_WEIGHT, w))
+        value, rows = pl.col(_VALUE), pl.col(_WEIGHT)
+        if quantile is None:
+            overall, of_group = mean(labels, w), (value * rows).sum() / rows.sum()
+        else:
+            (overall,) = (float(one) for one in quantiles(labels, w, np.array([quantile])))
+            of_group = quantile_in_group(value, rows, quantile)
         fitted = cls(tuple(groups), prior_rows, overall, (), quantile=quantile)
         for depth in range(1, len(groups) + 1):
             columns = list(groups[:depth])
-            sums = known.group_by(columns).agg(of_group.alias(_SUM), pl.len().alias(_ROWS))
-            parents = pl.Series(_PARENT, fitted.predict(sums))
-            mean = (pl.col(_SUM) + prior_rows * parents) / (pl.col(_ROWS) + prior_rows)
-            level = sums.select(*columns, mean.alias(_MEAN)).sort(columns)
+            own = known.group_by(columns).agg(of_group.alias(_VALUE), rows.sum().alias(_ROWS))
+            parents = pl.Series(_PARENT, fitted.predict(own))
+            shrunk = (value * pl.col(_ROWS) + prior_rows * parents) / (pl.col(_ROWS) + prior_rows)
+            level = own.select(*columns, shrunk.alias(_MEAN)).sort(columns)
             fitted = replace(fitted, levels=(*fitted.levels, level))
         return fitted
 
@@ -112,12 +118,25 @@ class ClassShares:
 
     @classmethod
     def fit(
-        cls, train: pl.DataFrame, *, label: str, groups: Sequence[str], prior_rows: float, classes: int
+        cls,
+        train: pl.DataFrame,
+        *,
+        label: str,
+        weight: str | None = None,
+        groups: Sequence[str],
+        prior_rows: float,
+        classes: int,
     ) -> Self:
         """Fit as `GroupMeans.fit` does. Labels are numbers of classes, from 0."""
         return cls(
             tuple(
-                GroupMeans.fit(_is_class(train, label, k), label=label, groups=groups, prior_rows=prior_rows)
+                GroupMeans.fit(
+                    _is_class(train, label, k),
+                    label=label,
+                    weight=weight,
+                    groups=groups,
+                    prior_rows=prior_rows,
+                )
                 for k in range(classes)
             )
         )
@@ -143,6 +162,7 @@ def naive_baseline(
     objective: ObjectiveName,
     *,
     label: str = "label",
+    weight: str | None = None,
     classes: int = 0,
     group: str | None = None,
 ) -> GroupMeans | ClassShares:
@@ -150,16 +170,24 @@ def naive_baseline(
 
     Best of `PRIORS` is the best metric that the objective names (`chosen_by`); among equals, the smallest prior. If
     `spec` sets a prior, that prior is used. `classes` is the number of classes of the label, whose labels are numbers
-    from 0. `group` is the column with the list of a row, if rows form lists. Raises `EvaluationInputError` like
+    from 0. `weight` is the column with the weights of the rows, if they have any, and `group` the column with the list
+    of a row, if rows form lists. Raises `EvaluationInputError` like
     `GroupMeans.fit`.
     """
     facts = facts_of(objective)
 
     def fitted(prior: float) -> GroupMeans | ClassShares:
         if facts.has_classes:
-            return ClassShares.fit(train, label=label, groups=spec.groups, prior_rows=prior, classes=classes)
+            return ClassShares.fit(
+                train, label=label, weight=weight, groups=spec.groups, prior_rows=prior, classes=classes
+            )
         return GroupMeans.fit(
-            train, label=label, groups=spec.groups, prior_rows=prior, quantile=facts.quantile
+            train,
+            label=label,
+            weight=weight,
+            groups=spec.groups,
+            prior_rows=prior,
+            quantile=facts.quantile,
         )
 
     if spec.prior_rows is not None:
@@ -169,8 +197,9 @@ def naive_baseline(
     known = validation.drop_nulls(label)
     y = known.get_column(label).cast(pl.Float64).to_numpy()
     metric, lists = metric_named(facts.chosen_by, objective), lists_of(known, group)
+    w = weights_of(known, weight)
     best = min(
         (fitted(prior) for prior in PRIORS),
-        key=lambda baseline: metric.loss(y, baseline.predict(known), lists),
+        key=lambda baseline: metric.loss(y, baseline.predict(known), w=w, lists=lists),
     )
     return replace(best, chosen=True)

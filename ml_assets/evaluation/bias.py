@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from ml_assets.evaluation.bias_spec import BiasSection
-from ml_assets.evaluation.block_counts import BlockForm, BlockIds, Matrix, ratio
+from ml_assets.evaluation.block_counts import BlockForm, BlockIds, Matrix, block_sums, ratio
 from ml_assets.evaluation.bootstrap import Estimate, joint_intervals
 from ml_assets.evaluation.errors import EvaluationInputError
 from ml_assets.evaluation.evaluation_document import BiasFigures, GroupFigures, GroupShare
@@ -38,20 +38,20 @@ class Grouping:
     """Groups in fewer blocks do not count: many redraws would lack them."""
 
     def forms(
-        self, rows: Rows, y: Vector, p: Vector, blocks: BlockIds, count: int
+        self, rows: Rows, y: Vector, p: Vector, w: Vector, blocks: BlockIds, count: int
     ) -> Iterator[tuple[str, BlockForm, int]]:
         """Yield name and form of each metric on some `rows`, and the number of blocks of its rarest group.
 
-        `y`, `p` and `blocks` are those of these rows.
+        `y`, `p`, the weights `w` and `blocks` are those of these rows.
         """
-        for shares in self._shares(rows, y, p, blocks, count):
+        for shares in self._shares(rows, y, p, w, blocks, count):
             yield shares.metric.name, shares.difference(), shares.fewest_blocks
 
     def figures(
-        self, y: Vector, p: Vector, blocks: BlockIds, counts: Matrix, confidence: float
+        self, y: Vector, p: Vector, w: Vector, blocks: BlockIds, counts: Matrix, confidence: float
     ) -> BiasFigures:
         """Return the shares of each group on the whole holdout. Intervals of the groups hold jointly."""
-        parity, opportunity = self._shares(np.arange(len(y)), y, p, blocks, counts.shape[1])
+        parity, opportunity = self._shares(np.arange(len(y)), y, p, w, blocks, counts.shape[1])
         by_group = zip(
             self.names,
             parity.by_group(counts, confidence),
@@ -67,23 +67,22 @@ class Grouping:
         )
 
     def _shares(
-        self, rows: Rows, y: Vector, p: Vector, blocks: BlockIds, count: int
+        self, rows: Rows, y: Vector, p: Vector, w: Vector, blocks: BlockIds, count: int
     ) -> tuple["_Shares", "_Shares"]:
         """Return the shares of all rows and of the rows of label 1."""
         groups = len(self.names)
         cell, decided = blocks * groups + self.group[rows], p >= self.declared.threshold
 
-        def by_block(chosen: np.ndarray) -> Matrix:
-            return (
-                np.bincount(cell[chosen], minlength=count * groups).reshape(count, groups).astype(np.float64)
-            )
+        def by_block(values: np.ndarray) -> Matrix:
+            return block_sums(values, cell, count * groups).reshape(count, groups)
 
         def shares(metric: MetricFacts, of: str, among: np.ndarray) -> _Shares:
             return _Shares(
                 metric=metric,
                 of=of,
                 rows=by_block(among),
-                decided=by_block(among & decided),
+                weight=by_block(among * w),
+                decided=by_block((among & decided) * w),
                 min_rows=self.declared.min_rows,
                 min_blocks=self.min_blocks,
             )
@@ -122,8 +121,10 @@ class _Shares:
     """Words after the number of rows."""
     rows: Matrix
     """`[B, G]`: rows of each block and group."""
+    weight: Matrix
+    """`[B, G]`: their weight."""
     decided: Matrix
-    """`[B, G]`: those that are decided positive."""
+    """`[B, G]`: the weight of those that are decided positive."""
     min_rows: int
     min_blocks: int
 
@@ -132,9 +133,9 @@ class _Shares:
         kept = self._kept
         if len(kept) < 2:
             return lambda counts: np.full(len(counts), np.nan)
-        rows, decided = self.rows[:, kept], self.decided[:, kept]
+        weight, decided = self.weight[:, kept], self.decided[:, kept]
         # A redraw that lacks a group has no difference: NaN.
-        return lambda counts: np.ptp(ratio(counts @ decided, counts @ rows), axis=1)
+        return lambda counts: np.ptp(ratio(counts @ decided, counts @ weight), axis=1)
 
     @property
     def fewest_blocks(self) -> int:
@@ -149,8 +150,8 @@ class _Shares:
     def by_group(self, counts: Matrix, confidence: float) -> list[GroupShare]:
         """Return the share of each group; groups that do not count have no interval."""
         left_out = self._left_out()
-        (whole,) = ratio(self.decided.sum(axis=0, keepdims=True), self.rows.sum(axis=0, keepdims=True))
-        redrawn = ratio(counts @ self.decided, counts @ self.rows)
+        (whole,) = ratio(self.decided.sum(axis=0, keepdims=True), self.weight.sum(axis=0, keepdims=True))
+        redrawn = ratio(counts @ self.decided, counts @ self.weight)
         blocks = (self.rows > 0).sum(axis=0)
         estimates = [
             # One block has no interval, whatever its redraws.

@@ -20,6 +20,7 @@ from ml_assets.evaluation.report_sentences import (
     left_out,
     plain_findings,
     survived,
+    weighted,
 )
 from ml_assets.evaluation.serving_cost import ServingCost
 from ml_assets.evaluation.thresholds_chapter import threshold_chapters
@@ -58,7 +59,9 @@ def model_card(report: Report, release: Release | None = None) -> WrittenPage:
     chapters = [
         Chapter("Use", tuple(_use(facts))),
         Chapter("Prediction", tuple(_prediction(evaluation, facts))),
-        Chapter("Data", (_data(report),), "label known by: rows whose label became known later are left out"),
+        Chapter(
+            "Data", tuple(_data(report)), "label known by: rows whose label became known later are left out"
+        ),
         Chapter("Metrics", tuple(_metrics(evaluation)), _how_measured(evaluation)),
         *threshold_chapters(report.thresholds),
         *explanation_chapters(report.explanations, evaluation.objective),
@@ -107,7 +110,7 @@ def _prediction(evaluation: Evaluation, facts: ModelFacts) -> Iterator[Block]:
     yield Grid(("input", "columns", "names"), rows, numbers=frozenset({1}))
 
 
-def _data(report: Report) -> Grid:
+def _data(report: Report) -> Iterator[Block]:
     rows = tuple(
         (
             one.split,
@@ -119,13 +122,19 @@ def _data(report: Report) -> Grid:
         for one in report.splits
     )
     columns = ("split", "partitions", "rows", "left out", "label known by")
-    return Grid(columns, rows, numbers=frozenset({2, 3}))
+    yield Grid(columns, rows, numbers=frozenset({2, 3}))
+    if report.evaluation.weight:
+        yield Paragraph(weighted(report.evaluation))
+
+
+def _by(evaluation: Evaluation) -> str:
+    return f" weighted by {evaluation.weight}" if evaluation.weight else ""
 
 
 def _how_measured(evaluation: Evaluation) -> str:
     return (
-        f"{counted(evaluation.rows, 'holdout row')}, the same for all models; {evaluation.confidence:.0%} intervals "
-        f"over {evaluation.blocks} blocks by {evaluation.bootstrap_unit}"
+        f"{counted(evaluation.rows, 'holdout row')}{_by(evaluation)}, the same for all models; "
+        f"{evaluation.confidence:.0%} intervals over {evaluation.blocks} blocks by {evaluation.bootstrap_unit}"
     )
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from ml_assets.evaluation.block_counts import BlockIds, Matrix
+from ml_assets.evaluation.block_counts import BlockIds, Matrix, block_sums
 from ml_assets.evaluation.bootstrap import Estimate, Interval, interval
 from ml_assets.evaluation.evaluation_document import (
     CalibrationBin,
@@ -25,6 +26,7 @@ from ml_assets.evaluation.metrics import (
     is_covered,
     most_likely,
 )
+from ml_assets.evaluation.row_weights import mean, quantiles
 from ml_assets.objective_facts import ObjectiveName, facts_of
 
 ROC_POINTS = 200
@@ -36,76 +38,83 @@ def curves(
     objective: ObjectiveName,
     y: Vector,
     predictions: Mapping[Role, Vector],
+    w: Vector,
     blocks: BlockIds,
     counts: Matrix,
     confidence: float,
     lists: Lists | None = None,
 ) -> Curves:
-    """Return all curves of one holdout; `counts` `[D, B]` are the redraws of its blocks, `lists` its lists, if any."""
+    """Return all curves of one holdout with weights `w`; `counts` `[D, B]` are the redraws of its blocks, `lists` its
+    lists, if any."""
     facts = facts_of(objective)
     drawn = facts.pictures
     challenger = predictions["challenger"]
     if facts.has_classes:
         right, largest = hits(y, challenger), challenger.max(axis=1)
         calibration: dict[Role, tuple[CalibrationBin, ...]] = {
-            role: reliability(hits(y, p), p.max(axis=1), blocks, counts, confidence)
+            role: reliability(hits(y, p), p.max(axis=1), w, blocks, counts, confidence)
             for role, p in predictions.items()
         }
         return Curves(
             calibration=calibration,
             roc={},
-            scores=_scores(right, largest, names=("wrong", "right")),
+            scores=_scores(right, largest, w, names=("wrong", "right")),
             density=None,
-            confusion=confusion(y, challenger),
+            confusion=tuple(_shares(row) for row in confusion(y, challenger, w)),
         )
     if facts.places is not None and lists is not None:
         return Curves(
             calibration={},
             roc={},
-            scores=_scores_of_lists(y, challenger),
+            scores=_scores_of_lists(y, challenger, w),
             density=None,
             depth={role: ndcg_by_depth(y, p, lists, facts.places) for role, p in predictions.items()},
         )
     if facts.quantile is not None:
         covered: dict[Role, tuple[CalibrationBin, ...]] = {
-            role: reliability(is_covered(y, p), p, blocks, counts, confidence)
+            role: reliability(is_covered(y, p), p, w, blocks, counts, confidence)
             for role, p in predictions.items()
         }
         return Curves(
-            calibration=covered, roc={}, scores=_residuals(y, challenger), density=_density(y, challenger)
+            calibration=covered,
+            roc={},
+            scores=_residuals(y, challenger, w),
+            density=_density(y, challenger, w),
         )
     return Curves(
-        calibration={role: reliability(y, p, blocks, counts, confidence) for role, p in predictions.items()},
-        roc={role: roc(y, p) for role, p in predictions.items()} if "ranking" in drawn else {},
-        scores=_scores(y, challenger) if "scores" in drawn else _residuals(y, challenger),
-        density=_density(y, challenger) if "fit" in drawn else None,
+        calibration={
+            role: reliability(y, p, w, blocks, counts, confidence) for role, p in predictions.items()
+        },
+        roc={role: roc(y, p, w) for role, p in predictions.items()} if "ranking" in drawn else {},
+        scores=_scores(y, challenger, w) if "scores" in drawn else _residuals(y, challenger, w),
+        density=_density(y, challenger, w) if "fit" in drawn else None,
     )
 
 
 def reliability(
-    y: Vector, p: Vector, blocks: BlockIds, counts: Matrix, confidence: float
+    y: Vector, p: Vector, w: Vector, blocks: BlockIds, counts: Matrix, confidence: float
 ) -> tuple[CalibrationBin, ...]:
     """Return mean label and mean prediction in 15 equal-mass bins; empty bins (from ties) are left out."""
-    edges = calibration_edges(p)
+    edges = calibration_edges(p, w)
     bins, size = len(edges) + 1, counts.shape[1]
-    cell = blocks * bins + calibration_bin(p, edges)
+    bin_of = calibration_bin(p, edges)
+    rows = np.bincount(bin_of, minlength=bins)
 
-    def per_block(weights: Vector | None) -> Matrix:
-        return (
-            np.bincount(cell, weights=weights, minlength=size * bins).reshape(size, bins).astype(np.float64)
-        )
+    def per_block(values: Vector) -> Matrix:
+        return block_sums(values, blocks * bins + bin_of, size * bins).reshape(size, bins)
 
-    rows, labels, predicted = per_block(None), per_block(y), per_block(p)
+    weight, labels, predicted = per_block(w), per_block(w * y), per_block(w * p)
     with np.errstate(divide="ignore", invalid="ignore"):
-        redrawn = (counts @ labels) / (counts @ rows)
+        redrawn = (counts @ labels) / (counts @ weight)
     found: list[CalibrationBin] = []
-    for index in np.flatnonzero(rows.sum(axis=0)):
-        total = float(rows[:, index].sum())
-        seen_in = int(np.count_nonzero(rows[:, index]))
+    for index in np.flatnonzero(rows):
+        total = float(weight[:, index].sum())
+        seen_in = int(np.count_nonzero(weight[:, index]))
         estimate = Estimate(float(labels[:, index].sum()) / total, redrawn[:, index], seen_in)
         found.append(
             CalibrationBin(
-                rows=int(total),
+                rows=int(rows[index]),
+                share=total / float(weight.sum()),
                 predicted=float(predicted[:, index].sum()) / total,
                 observed=_rounded(interval(estimate, confidence)),
             )
@@ -121,11 +130,11 @@ def ndcg_by_depth(y: Vector, p: Vector, lists: Lists, places: int) -> tuple[floa
     return tuple(round(float(one[defined].mean()), 6) for one in values) if defined.any() else ()
 
 
-def roc(y: Vector, p: Vector) -> tuple[tuple[float, float], ...]:
+def roc(y: Vector, p: Vector, w: Vector) -> tuple[tuple[float, float], ...]:
     """Return (false positive rate, true positive rate) for falling thresholds, at most 200; empty for one class."""
     order = np.argsort(-p, kind="stable")
-    scores, positive = p[order], (y[order] > 0).astype(np.float64)
-    hits, misses = np.cumsum(positive), np.cumsum(1 - positive)
+    scores, positive, weight = p[order], y[order] > 0, w[order]
+    hits, misses = np.cumsum(weight * positive), np.cumsum(weight * ~positive)
     if not len(y) or hits[-1] == 0 or misses[-1] == 0:
         return ()
     # Rows with equal scores count together: only the last row of a tie is a point of the curve.
@@ -135,31 +144,31 @@ def roc(y: Vector, p: Vector) -> tuple[tuple[float, float], ...]:
     return ((0.0, 0.0), *((round(float(x), 5), round(float(y), 5)) for x, y in points))
 
 
-def confusion(y: Vector, p: Vector) -> tuple[tuple[int, ...], ...]:
-    """Return `[i][j]`: rows with label i whose most likely class is j."""
+def confusion(y: Vector, p: Vector, w: Vector) -> Matrix:
+    """Return `[K, K]`: the weight of the rows with label i whose most likely class is j."""
     classes = p.shape[1]
     cell = y.astype(np.intp) * classes + most_likely(p)
-    table = np.bincount(cell, minlength=classes * classes).reshape(classes, classes)
-    return tuple(tuple(int(n) for n in row) for row in table)
+    return block_sums(w, cell, classes * classes).reshape(classes, classes)
 
 
-def class_figures(names: Sequence[str], y: Vector, p: Vector) -> tuple[ClassFigures, ...]:
+def class_figures(names: Sequence[str], y: Vector, p: Vector, w: Vector) -> tuple[ClassFigures, ...]:
     """Return the figures of each class against the rest."""
-    table = np.asarray(confusion(y, p))
-    scores = f1_of_classes(y, p)
+    table = confusion(y, p, w)
+    scores = f1_of_classes(y, p, w)
 
-    def share(right: int, of: int) -> float | None:
-        return right / of if of else None
+    def share(right: float, of: float) -> float | None:
+        return float(right / of) if of > 0 else None
 
     return tuple(
         ClassFigures(
             name=name,
-            rows=int(table[k].sum()),
-            predicted=float(p[:, k].mean()),
-            precision=share(int(table[k, k]), int(table[:, k].sum())),
-            recall=share(int(table[k, k]), int(table[k].sum())),
+            rows=int((y == k).sum()),
+            share=float(table[k].sum() / w.sum()),
+            predicted=mean(p[:, k], w),
+            precision=share(table[k, k], table[:, k].sum()),
+            recall=share(table[k, k], table[k].sum()),
             f1=_defined(float(scores[k])),
-            auc=_defined(auc((y == k).astype(np.float64), p[:, k])),
+            auc=_defined(auc((y == k).astype(np.float64), p[:, k], w)),
         )
         for k, name in enumerate(names)
     )
@@ -169,46 +178,59 @@ def _defined(value: float) -> float | None:
     return None if np.isnan(value) else value
 
 
-def _scores(y: Vector, p: Vector, names: tuple[str, str] = ("negative", "positive")) -> Histogram:
+def _scores(y: Vector, p: Vector, w: Vector, names: tuple[str, str] = ("negative", "positive")) -> Histogram:
     edges = np.linspace(0, 1, SCORE_BINS + 1)
-    return _histogram(edges, {names[0]: p[y <= 0], names[1]: p[y > 0]})
+    return _histogram(edges, p, w, {names[0]: y <= 0, names[1]: y > 0})
 
 
-def _scores_of_lists(y: Vector, p: Vector) -> Histogram:
-    low, high = (float(end) for end in np.quantile(p, [0.005, 0.995]))
+def _scores_of_lists(y: Vector, p: Vector, w: Vector) -> Histogram:
+    low, high = (float(end) for end in quantiles(p, w, np.array([0.005, 0.995])))
     edges = np.linspace(low, high if high > low else low + 1, SCORE_BINS + 1)
     inside = np.clip(p, edges[0], edges[-1])
-    return _histogram(edges, {"not relevant": inside[y <= 0], "relevant": inside[y > 0]})
+    return _histogram(edges, inside, w, {"not relevant": y <= 0, "relevant": y > 0})
 
 
-def _residuals(y: Vector, p: Vector) -> Histogram:
+def _residuals(y: Vector, p: Vector, w: Vector) -> Histogram:
     residuals = y - p
     # A few extreme rows must not squeeze all others into one bar, so the outermost bars hold all rows beyond them.
-    low, high = np.quantile(residuals, [0.005, 0.995])
+    low, high = quantiles(residuals, w, np.array([0.005, 0.995]))
     reach = max(abs(float(low)), abs(float(high))) or 1.0
     edges = np.linspace(-reach, reach, SCORE_BINS + 1)
-    return _histogram(edges, {"residual": np.clip(residuals, -reach, reach)})
+    every = np.ones(len(y), dtype=np.bool)
+    return _histogram(edges, np.clip(residuals, -reach, reach), w, {"residual": every})
 
 
-def _histogram(edges: Vector, groups: Mapping[str, Vector]) -> Histogram:
+def _histogram(
+    edges: Vector, values: Vector, w: Vector, groups: Mapping[str, npt.NDArray[np.bool]]
+) -> Histogram:
     return Histogram(
         edges=_tuple(edges),
-        counts={name: tuple(int(n) for n in np.histogram(some, edges)[0]) for name, some in groups.items()},
+        rows={name: int(some.sum()) for name, some in groups.items()},
+        shares={
+            name: _shares(np.histogram(values[some], edges, weights=w[some])[0])
+            for name, some in groups.items()
+        },
     )
 
 
-def _density(y: Vector, p: Vector) -> Density:
-    x_edges, y_edges = _span(p), _span(y)
-    grid = np.histogram2d(p, y, bins=(x_edges, y_edges))[0].astype(int)
+def _density(y: Vector, p: Vector, w: Vector) -> Density:
+    x_edges, y_edges = _span(p, w), _span(y, w)
+    grid = np.histogram2d(p, y, bins=(x_edges, y_edges), weights=w)[0] / w.sum()
     return Density(
         prediction_edges=_tuple(x_edges),
         label_edges=_tuple(y_edges),
-        counts=tuple(tuple(int(n) for n in row) for row in grid),
+        shares=tuple(_tuple(row) for row in grid),
     )
 
 
-def _span(values: Vector) -> Vector:
-    low, high = (float(edge) for edge in np.quantile(values, [0.002, 0.998]))
+def _shares(weight: Vector) -> tuple[float, ...]:
+    """Return the parts of a total as shares of it; zeros without a total."""
+    total = weight.sum()
+    return _tuple(weight / (total if total > 0 else 1.0))
+
+
+def _span(values: Vector, w: Vector) -> Vector:
+    low, high = (float(edge) for edge in quantiles(values, w, np.array([0.002, 0.998])))
     return np.linspace(low, high if high > low else low + 1, GRID + 1)
 
 

@@ -84,6 +84,8 @@ class CalibrationBin(Document):
     """Rows of similar prediction."""
 
     rows: int
+    share: float
+    """Share of the holdout's rows, by weight."""
     predicted: float
     """Mean prediction."""
     observed: Interval
@@ -91,19 +93,22 @@ class CalibrationBin(Document):
 
 
 class Histogram(Document):
-    """Counts between edges, per group of rows."""
+    """Shares of rows between edges, per group of rows."""
 
     edges: tuple[float, ...]
-    counts: dict[str, tuple[int, ...]]
+    rows: dict[str, int]
+    """Group → rows."""
+    shares: dict[str, tuple[float, ...]]
+    """Group → share of its rows between two edges, by weight."""
 
 
 class Density(Document):
-    """Counts of (prediction, label) pairs on a grid."""
+    """Shares of (prediction, label) pairs on a grid."""
 
     prediction_edges: tuple[float, ...]
     label_edges: tuple[float, ...]
-    counts: tuple[tuple[int, ...], ...]
-    """`counts[i][j]`: prediction in bin i, label in bin j."""
+    shares: tuple[tuple[float, ...], ...]
+    """`shares[i][j]`: share of the rows, by weight, with the prediction in bin i and the label in bin j."""
 
 
 class Curves(Document):
@@ -118,8 +123,9 @@ class Curves(Document):
     label − prediction; the outermost bars hold all rows beyond them."""
     density: Density | None
     """Only for numbers."""
-    confusion: tuple[tuple[int, ...], ...] = ()
-    """`confusion[i][j]`: rows with label i for which the challenger finds class j most likely. Only for classes."""
+    confusion: tuple[tuple[float, ...], ...] = ()
+    """`confusion[i][j]`: share of the rows with label i, by weight, for which the challenger finds class j most likely.
+    Only for classes."""
     depth: dict[Role, tuple[float, ...]] = Field(default_factory=dict[Role, tuple[float, ...]])
     """NDCG of the first place, of the first two, and so on. Only for lists."""
 
@@ -130,6 +136,8 @@ class ClassFigures(Document):
     name: str
     rows: int
     """Rows with this label."""
+    share: float
+    """Share of the rows with this label, by weight."""
     predicted: float
     """Mean probability."""
     precision: float | None
@@ -197,6 +205,8 @@ class Evaluation(Document):
 
     objective: ObjectiveName
     rows: int
+    weight: str
+    """Column with the weights of the rows, which every mean and share uses; empty if each row counts once."""
     bootstrap_unit: str
     """Column that was resampled."""
     blocks: int
@@ -320,6 +330,8 @@ class ModelFacts(Document):
     """Feature table."""
     label: str
     """Column that it predicts."""
+    weight: str = ""
+    """Column with the weights of the rows in training and measurement; empty if each row counts once."""
     inputs: dict[str, tuple[str, ...]]
     """`numeric`, `category` or `blob` → columns."""
     made_by: str

@@ -24,6 +24,7 @@ from ml_assets.evaluation.holdout import redraws_of
 from ml_assets.evaluation.holdout_lists import whole_lists
 from ml_assets.evaluation.legal_predictions import in_range
 from ml_assets.evaluation.metrics import Vector, metric_named
+from ml_assets.evaluation.row_weights import weights_of
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.objective_facts import facts_of
 
@@ -50,10 +51,11 @@ def explain(
     spec: EvaluationSpec,
     *,
     label: str,
+    weight: str | None = None,
     shown: Sequence[str],
     classes: Sequence[str] = (),
 ) -> Explanations:
-    """Explain the model behind `predict` on `rows` of a holdout, raw, with `label`, block and list.
+    """Explain the model behind `predict` on `rows` of a holdout, raw, with `label`, `weight` if any, block and list.
 
     `inputs` are the columns that the model reads, each with its kind: `numeric`, `category` or `blob`. Those in `shown`
     get a partial dependence, which names values of rows. Predicts `rows` once, once for each column, and up to
@@ -63,11 +65,12 @@ def explain(
     metric = metric_named(facts_of(spec.objective).chosen_by, spec.objective)
     y = rows.get_column(label).cast(pl.Float64).to_numpy()
     blocks, counts = redraws_of(rows, spec)
-    lists = whole_lists(rows, spec)
+    lists, w = whole_lists(rows, spec), weights_of(rows, weight)
 
     def loss(changed: pl.DataFrame) -> Estimate:
         p = in_range(predict(changed), spec.objective)
-        return estimate(block_form(metric, y, p, blocks, counts.shape[1], lists), counts, counts.shape[1])
+        form = block_form(metric, y, p, blocks, counts.shape[1], w=w, lists=lists)
+        return estimate(form, counts, counts.shape[1])
 
     untouched = loss(rows)
 
@@ -91,7 +94,7 @@ def explain(
         dependence=tuple(
             dependence
             for name in drawn
-            if (dependence := _dependence(rows, name, inputs[name], predict, classes)) is not None
+            if (dependence := _dependence(rows, w, name, inputs[name], predict, classes)) is not None
         ),
     )
 
@@ -102,7 +105,7 @@ def _shuffled(rows: pl.DataFrame, column: str, seed: Sequence[int]) -> pl.DataFr
 
 
 def _dependence(
-    rows: pl.DataFrame, column: str, kind: str, predict: Predict, classes: Sequence[str]
+    rows: pl.DataFrame, w: Vector, column: str, kind: str, predict: Predict, classes: Sequence[str]
 ) -> PartialDependence | None:
     """Return the partial dependence on `column`; None if no row has a value, or the model has no prediction for it."""
     values = rows.get_column(column).drop_nulls()
@@ -112,7 +115,7 @@ def _dependence(
     try:
         answers = np.stack(
             [
-                predict(rows.with_columns(point.new_from_index(0, rows.height).alias(column))).mean(axis=0)
+                w @ predict(rows.with_columns(point.new_from_index(0, rows.height).alias(column))) / w.sum()
                 for point in (points.slice(at, 1) for at in range(points.len()))
             ]
         )

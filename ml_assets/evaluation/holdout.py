@@ -21,6 +21,7 @@ from ml_assets.evaluation.legal_predictions import in_range, prediction_fault
 from ml_assets.evaluation.list_metrics import ListFigures, Lists, in_measured_lists
 from ml_assets.evaluation.metrics import Vector, metrics_of
 from ml_assets.evaluation.own_metrics import Groups, OwnMetric
+from ml_assets.evaluation.row_weights import mean, weights_of
 from ml_assets.evaluation.serving_cost import ServingCost
 from ml_assets.evaluation.slice_calibration import calibration_gaps, calibration_of_slices
 from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
@@ -47,6 +48,7 @@ def evaluate(
     champion: Champion | None = None,
     own_metrics: Sequence[OwnMetric] = (),
     label: str = "label",
+    weight: str | None = None,
     classes: Sequence[str] = (),
     baseline_name: str = "naive baseline",
     reference_name: str = "regression on the same columns",
@@ -56,7 +58,8 @@ def evaluate(
 
     `holdout` has one row per prediction, with `label` (binary: 0/1 or bool; count: whole numbers from 0; multiclass:
     the number of one of `classes`, from 0; ranking: numbers from 0; else numbers; no nulls), the block column, the
-    slice columns and the `group` of `spec`.
+    slice columns and the `group` of `spec`. `weight` is the column with the weights of the rows, above 0; without it,
+    each row counts once.
     `predictions` are float64 `[N]` in the rows' order (binary: probabilities; count: expected counts; multiclass:
     `[N, K]`, a probability for each of `classes`) for `challenger`, `baseline` and `reference`, and for `champion`
     exactly if `champion` is given and can score. `own_metrics` are those that `spec.metrics` declares. Gates on latency
@@ -76,14 +79,15 @@ def evaluate(
     lists = whole_lists(holdout, spec)
     own = {metric: metric.groups_of(holdout) for metric in own_metrics}
     bias = groupings_of(holdout, spec)
-    scored = Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own, bias=bias, lists=lists)
+    w = weights_of(holdout, weight)
+    scored = Scored(y=y, w=w, scores=scores, blocks=blocks, counts=counts, own=own, bias=bias, lists=lists)
     everything: dict[SliceKey | None, Rows] = {None: np.arange(len(y))}
     slices = everything | slice_rows(holdout, spec.sliced_by)
     cells = [measured(key, rows, scored, spec) for key, rows in slices.items()]
     gaps = calibration_gaps(spec.objective, y, scores["challenger"])
-    calibration = calibration_of_slices(gaps, list(slices.values())[1:], blocks, counts, spec)
+    calibration = calibration_of_slices(gaps, w, list(slices.values())[1:], blocks, counts, spec)
     parts = [
-        _part(cell, rows, y, scores, spec).model_copy(update={"calibration": gap})
+        _part(cell, rows, scored, spec).model_copy(update={"calibration": gap})
         for cell, rows, gap in zip(cells, slices.values(), calibration, strict=True)
     ]
     called: dict[Role, str] = {
@@ -96,6 +100,7 @@ def evaluate(
     return Evaluation(
         objective=spec.objective,
         rows=len(y),
+        weight=weight or "",
         bootstrap_unit=spec.bootstrap_unit,
         blocks=len(names),
         first_block=names[0],
@@ -108,14 +113,14 @@ def evaluate(
         champion_cannot_score=champion.cannot_score if champion is not None else "",
         overall=parts[0],
         slices=tuple(parts[1:]),
-        classes=class_figures(classes, y, scores["challenger"]) if classes else (),
+        classes=class_figures(classes, y, scores["challenger"], w) if classes else (),
         lists=None if lists is None else ListFigures.of(y, lists),
-        curves=curves(spec.objective, y, scores, blocks, counts, spec.confidence, lists),
+        curves=curves(spec.objective, y, scores, w, blocks, counts, spec.confidence, lists),
         decision=decide(spec, cells, champion, {} if serving is None else serving.values()),
         own_metrics=tuple(
             OwnMetricFacts(declared=one.declared, code_version=one.code_version) for one in own_metrics
         ),
-        bias=tuple(one.figures(y, scores["challenger"], blocks, counts, spec.confidence) for one in bias),
+        bias=tuple(one.figures(y, scores["challenger"], w, blocks, counts, spec.confidence) for one in bias),
         serving=serving,
     )
 
@@ -186,6 +191,8 @@ class Scored:
     """Everything to measure on."""
 
     y: Vector
+    w: Vector
+    """Weights of the rows, above 0."""
     scores: Mapping[Role, Vector]
     blocks: BlockIds
     counts: Matrix
@@ -211,15 +218,19 @@ class Scored:
 
         Raises `EvaluationInputError` if a function of the project ignores the weights of these rows.
         """
-        y, p, blocks = self.y[rows], p[rows], self.blocks[rows]
+        y, p, w, blocks = self.y[rows], p[rows], self.w[rows], self.blocks[rows]
         lists = None if self.lists is None else self.lists[rows]
         for metric in metrics_of(objective):
-            yield metric.name, block_form(metric, y, p, blocks, self.counts.shape[1], lists), present
+            yield (
+                metric.name,
+                block_form(metric, y, p, blocks, self.counts.shape[1], w=w, lists=lists),
+                present,
+            )
         for own, groups in self.own.items():
-            own.require_weights(y, p, groups[rows], blocks, self.counts)
-            yield own.facts.name, own.form(y, p, groups[rows], blocks), present
+            own.require_weights(y, p, groups[rows], w, blocks, self.counts)
+            yield own.facts.name, own.form(y, p, groups[rows], w, blocks), present
         for grouping in self.bias:
-            yield from grouping.forms(rows, y, p, blocks, self.counts.shape[1])
+            yield from grouping.forms(rows, y, p, w, blocks, self.counts.shape[1])
 
 
 def measured(key: SliceKey | None, rows: Rows, scored: Scored, spec: EvaluationSpec) -> Cell:
@@ -236,17 +247,18 @@ def measured(key: SliceKey | None, rows: Rows, scored: Scored, spec: EvaluationS
     return Cell(key, len(rows), present, estimates, has_one_label)
 
 
-def _part(cell: Cell, rows: Rows, y: Vector, scores: Mapping[Role, Vector], spec: EvaluationSpec) -> Part:
+def _part(cell: Cell, rows: Rows, scored: Scored, spec: EvaluationSpec) -> Part:
     metrics = spec.measured if cell.estimates else ()
     facts = facts_of(spec.objective)
-    roles: list[Role] = [role for role in scores if cell.estimates]
+    roles: list[Role] = [role for role in scored.scores if cell.estimates]
+    w = scored.w[rows]
     return Part(
         slice=cell.slice.name if cell.slice else None,
         value=cell.slice.value if cell.slice else None,
         rows=cell.rows,
         blocks=cell.blocks,
-        label_mean=None if facts.has_classes else float(y[rows].mean()),
-        prediction_mean={role: float(p[rows].mean()) for role, p in scores.items()}
+        label_mean=None if facts.has_classes else mean(scored.y[rows], w),
+        prediction_mean={role: mean(p[rows], w) for role, p in scored.scores.items()}
         if facts.estimates_label
         else {},
         metrics={

@@ -2,10 +2,11 @@
 
 `block_counts.py` has the same metrics as functions of resampled blocks; a property test requires equal results.
 
-All functions take labels `y` and predictions `p`, float64 `[N]`, and return a float; NaN where the metric is
-not defined (no rows, one class only, a constant label). Binary labels are 0.0 or 1.0, and `p` is a probability. If the
+All functions take labels `y`, predictions `p` and weights `w` of the rows, float64 `[N]`, and return a float; NaN where
+the metric is not defined (no rows, one class only, a constant label). A row of weight 2 counts as two rows; equal
+weights, in any unit, count as none (`row_weights.py`). Binary labels are 0.0 or 1.0, and `p` is a probability. If the
 label has classes, `y` holds their numbers and `p` `[N, K]` a probability for each class. If rows form lists, `y` is a
-relevance and `p` a score; `list_metrics.py` has these metrics.
+relevance and `p` a score; `list_metrics.py` has these metrics, in which every row counts once.
 """
 
 import math
@@ -18,9 +19,9 @@ import numpy.typing as npt
 
 from ml_assets.evaluation.errors import UnknownMetric
 from ml_assets.evaluation.list_metrics import Lists, gain, reciprocal_rank, share_found
+from ml_assets.evaluation.row_weights import Vector, mean, quantiles
 from ml_assets.objective_facts import ObjectiveName, facts_of
 
-Vector = npt.NDArray[np.float64]
 OfLists = Callable[[Vector, Vector, Lists], Vector]
 """(labels, predictions, list of each row) → value of each list, `[L]`, by number; NaN for a list without one."""
 
@@ -56,33 +57,50 @@ class MetricFacts:
 class Metric(MetricFacts):
     """One metric of the platform."""
 
-    on_rows: Callable[[Vector, Vector], float]
-    """Metric of some rows. If rows form lists, they count as one list."""
+    on_rows: Callable[[Vector, Vector, Vector], float]
+    """Metric of some rows and their weights. If rows form lists, they count as one list."""
     values: Callable[[Vector, Vector], Vector] | None = None
-    """Values of the rows, `[N]`, whose mean is the metric; None if it is not a mean."""
+    """Values of the rows, `[N]`, whose weighted mean is the metric; None if it is not a mean."""
     target: float | None = None
     """The metric is the distance of that mean from this number."""
     of_lists: OfLists | None = None
     """Values of the lists, whose mean over the lists that have one is the metric; None if rows do not form lists."""
 
-    def value(self, y: Vector, p: Vector, lists: Lists | None = None) -> float:
-        """Return the metric on rows, or on the lists that they form; NaN if it is not defined there."""
+    def value(self, y: Vector, p: Vector, *, w: Vector | None = None, lists: Lists | None = None) -> float:
+        """Return the metric on rows, or on the lists that they form; NaN if it is not defined there.
+
+        Without `w`, each row counts once.
+        """
         if self.of_lists is None or lists is None:
-            return self.on_rows(y, p)
+            return self.on_rows(y, p, np.ones(len(y)) if w is None else w)
         return _mean_defined(self.of_lists(y, p, lists))
 
-    def loss(self, y: Vector, p: Vector, lists: Lists | None = None) -> float:
+    def loss(self, y: Vector, p: Vector, *, w: Vector | None = None, lists: Lists | None = None) -> float:
         """Return the metric as a number whose smallest value is the best."""
-        return -self.value(y, p, lists) if self.higher_is_better else self.value(y, p, lists)
+        value = self.value(y, p, w=w, lists=lists)
+        return -value if self.higher_is_better else value
 
 
-def auc(y: Vector, p: Vector) -> float:
-    """Return the area under the ROC curve: share of (positive, negative) pairs ranked right; a tie counts one half."""
-    positives, negatives = p[y > 0], np.sort(p[y <= 0])
-    if not len(positives) or not len(negatives):
-        return float("nan")
-    below = np.searchsorted(negatives, positives, "left") + np.searchsorted(negatives, positives, "right")
-    return float(below.sum() / 2 / (len(positives) * len(negatives)))
+def auc(y: Vector, p: Vector, w: Vector) -> float:
+    """Return the area under the ROC curve: share of (positive, negative) pairs ranked right; a tie counts one half.
+
+    A pair counts the product of its weights.
+    """
+    positive = y > 0
+    order = np.argsort(p[~positive])
+    beaten = rivals_beaten(p[~positive][order], w[~positive][order], p[positive])
+    pairs = w[positive].sum() * w[~positive].sum()
+    return float(w[positive] @ beaten / pairs) if pairs > 0 else float("nan")
+
+
+def rivals_beaten(rivals: Vector, weights: Vector, scores: Vector) -> Vector:
+    """Return the weight of the `rivals` that score lower than each of `scores`; an equal rival counts one half.
+
+    `rivals` are sorted.
+    """
+    up_to = np.append(0.0, np.cumsum(weights)) / 2
+    below, up_to_equal = (np.searchsorted(rivals, scores, side) for side in ("left", "right"))
+    return up_to.take(below) + up_to.take(up_to_equal)
 
 
 def clipped(p: Vector) -> Vector:
@@ -122,32 +140,34 @@ def is_covered(y: Vector, p: Vector) -> Vector:
     return (y <= p).astype(np.float64)
 
 
-def calibration_edges(p: Vector, bins: int = CALIBRATION_BINS) -> Vector:
-    """Return inner edges, `[bins - 1]`, that give each bin the same number of predictions, except for ties."""
-    return np.quantile(p, np.linspace(0, 1, bins + 1)[1:-1]) if len(p) else np.zeros(bins - 1)
+def calibration_edges(p: Vector, w: Vector, bins: int = CALIBRATION_BINS) -> Vector:
+    """Return inner edges, `[bins - 1]`, that give each bin the same weight of predictions, except for ties."""
+    return quantiles(p, w, np.linspace(0, 1, bins + 1)[1:-1]) if len(p) else np.zeros(bins - 1)
 
 
 def calibration_bin(p: Vector, edges: Vector) -> npt.NDArray[np.intp]:
-    """Return the bin of each prediction, `[N]`, 0 to `len(edges)`; an edge belongs to the bin above it."""
-    return np.searchsorted(edges, p, "right")
+    """Return the bin of each prediction, `[N]`, 0 to `len(edges)`; an edge belongs to the bin below it."""
+    return np.searchsorted(edges, p, "left")
 
 
-def ece(y: Vector, p: Vector, edges: Vector | None = None) -> float:
+def ece(y: Vector, p: Vector, w: Vector, edges: Vector | None = None) -> float:
     """Return the expected calibration error: mean over rows of |mean prediction − observed rate| of the row's bin.
 
     Uses 15 equal-mass bins (Nguyen & O'Connor 2015) unless `edges` are given. The error is biased upwards on few rows.
     """
-    if not len(y):
+    if not w.any():
         return float("nan")
-    edges = calibration_edges(p) if edges is None else edges
-    gaps = np.bincount(calibration_bin(p, edges), weights=p - y, minlength=len(edges) + 1)
-    return float(np.abs(gaps).sum() / len(y))
+    edges = calibration_edges(p, w) if edges is None else edges
+    gaps = np.bincount(calibration_bin(p, edges), weights=w * (p - y), minlength=len(edges) + 1)
+    return float(np.abs(gaps).sum() / w.sum())
 
 
-def r2(y: Vector, p: Vector) -> float:
+def r2(y: Vector, p: Vector, w: Vector) -> float:
     """Return the explained share of the label's variance; negative if the mean would predict better."""
-    total = float(((y - y.mean()) ** 2).sum()) if len(y) else 0.0
-    return 1 - float(((y - p) ** 2).sum()) / total if total > 0 else float("nan")
+    counted = y[w > 0]
+    if not len(counted) or np.ptp(counted) == 0:
+        return float("nan")
+    return 1 - float(w @ (y - p) ** 2) / float(w @ (y - mean(y, w)) ** 2)
 
 
 def hits(y: Vector, p: Vector) -> Vector:
@@ -160,28 +180,25 @@ def most_likely(p: Vector) -> npt.NDArray[np.intp]:
     return p.argmax(axis=1) if len(p) else np.empty(0, dtype=np.intp)
 
 
-def macro_auc(y: Vector, p: Vector) -> float:
+def macro_auc(y: Vector, p: Vector, w: Vector) -> float:
     """Return the mean over classes of the AUC of one class against the rest, over classes for which it is defined."""
-    return _mean_defined([auc((y == k).astype(np.float64), p[:, k]) for k in range(p.shape[1])])
+    return _mean_defined([auc((y == k).astype(np.float64), p[:, k], w) for k in range(p.shape[1])])
 
 
-def f1_of_classes(y: Vector, p: Vector) -> Vector:
+def f1_of_classes(y: Vector, p: Vector, w: Vector) -> Vector:
     """Return the F1 score of each class, `[K]`: 2 TP / (2 TP + FP + FN). NaN for a class that is neither a label nor a
     prediction of any row."""
     found = most_likely(p)
     count = p.shape[1]
-    right = np.bincount(found[found == y], minlength=count)
-    total = np.bincount(found, minlength=count) + np.bincount(y.astype(np.intp), minlength=count)
-    return np.where(total > 0, 2 * right / np.maximum(total, 1), np.nan)
+    right = np.bincount(found, weights=w * (found == y), minlength=count)
+    total = np.bincount(found, weights=w, minlength=count)
+    total = total + np.bincount(y.astype(np.intp), weights=w, minlength=count)
+    return np.where(total > 0, 2 * right / np.where(total > 0, total, 1.0), np.nan)
 
 
 def _mean_defined(values: Sequence[float] | Vector) -> float:
     defined = np.asarray(values)[~np.isnan(values)]
     return float(defined.mean()) if len(defined) else float("nan")
-
-
-def _mean(losses: Vector) -> float:
-    return float(losses.mean()) if len(losses) else float("nan")
 
 
 def _of_mean(
@@ -195,9 +212,9 @@ def _of_mean(
 ) -> Metric:
     """Return the metric that is the mean of `values` of the rows, or the distance of that mean from `target`."""
 
-    def on_rows(y: Vector, p: Vector) -> float:
-        mean = _mean(values(y, p))
-        return mean if target is None else abs(mean - target)
+    def on_rows(y: Vector, p: Vector, w: Vector) -> float:
+        found = mean(values(y, p), w)
+        return found if target is None else abs(found - target)
 
     return Metric(
         name=name,
@@ -238,7 +255,7 @@ METRICS: dict[str, Metric] = {
             higher_is_better=False,
             lowest=0,
             highest=_INFINITY,
-            on_rows=lambda y, p: float(np.sqrt(_mean(_squares(y, p)))),
+            on_rows=lambda y, p, w: float(np.sqrt(mean(_squares(y, p), w))),
         ),
         _of_mean("mae", "MAE", lambda y, p: np.abs(y - p)),
         Metric(name="r2", label="R²", higher_is_better=True, lowest=-_INFINITY, highest=1, on_rows=r2),
@@ -253,7 +270,7 @@ METRICS: dict[str, Metric] = {
             higher_is_better=True,
             lowest=0,
             highest=1,
-            on_rows=lambda y, p: _mean_defined(f1_of_classes(y, p)),
+            on_rows=lambda y, p, w: _mean_defined(f1_of_classes(y, p, w)),
         ),
     )
 }
@@ -267,7 +284,7 @@ def _metrics_of_quantile(share: float) -> dict[str, Metric]:
 
 
 def _of_lists(name: str, label: str, of_lists: OfLists) -> Metric:
-    def on_rows(y: Vector, p: Vector) -> float:
+    def on_rows(y: Vector, p: Vector, w: Vector) -> float:
         return _mean_defined(of_lists(y, p, np.zeros(len(y), dtype=np.intp)))
 
     return Metric(

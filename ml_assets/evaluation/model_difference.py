@@ -19,6 +19,7 @@ from ml_assets.evaluation.holdout_lists import whole_lists
 from ml_assets.evaluation.measurable import measurable
 from ml_assets.evaluation.metrics import MetricFacts, Vector
 from ml_assets.evaluation.own_metrics import OwnMetric
+from ml_assets.evaluation.row_weights import weights_of
 from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
 from ml_assets.evaluation.spec import EvaluationSpec
 
@@ -45,6 +46,8 @@ class Difference:
     """All changes on one holdout."""
 
     rows: int
+    weight: str
+    """Column with the weights of the rows; empty if each row counts once."""
     blocks: int
     bootstrap_unit: str
     confidence: float
@@ -64,11 +67,12 @@ def difference(
     *,
     own_metrics: Sequence[OwnMetric] = (),
     label: str,
+    weight: str | None = None,
     classes: Sequence[str] = (),
 ) -> Difference:
     """Compare the predictions of two models, `[N]` or `[N, K]`, on the rows of `holdout`.
 
-    Labels are as for `holdout.evaluate`. Raises `EvaluationInputError`.
+    Labels and weights are as for `holdout.evaluate`. Raises `EvaluationInputError`.
     """
     spec, left_out = measurable(spec, holdout.columns)
     spec = with_values_of(spec, holdout.schema)
@@ -78,7 +82,8 @@ def difference(
     scores: Mapping[Role, Vector] = {_BEFORE: before, _AFTER: after}
     own = {metric: metric.groups_of(holdout) for metric in own_metrics if metric.declared in spec.metrics}
     bias, lists = groupings_of(holdout, spec), whole_lists(holdout, spec)
-    scored = Scored(y=y, scores=scores, blocks=blocks, counts=counts, own=own, bias=bias, lists=lists)
+    w = weights_of(holdout, weight)
+    scored = Scored(y=y, w=w, scores=scores, blocks=blocks, counts=counts, own=own, bias=bias, lists=lists)
     everything: dict[SliceKey | None, Rows] = {None: np.arange(len(y))}
     cells = [
         measured(key, rows, scored, spec)
@@ -92,6 +97,7 @@ def difference(
     found = iter(joint)
     return Difference(
         rows=len(y),
+        weight=weight or "",
         blocks=len(names),
         bootstrap_unit=spec.bootstrap_unit,
         confidence=spec.confidence,

@@ -72,18 +72,21 @@ class OwnMetric:
             raise EvaluationInputError(f"{who} returned {type(found).__name__}: return one number")
         return float(found)
 
-    def require_weights(self, y: Vector, p: Vector, group: Groups, blocks: BlockIds, counts: Matrix) -> None:
+    def require_weights(
+        self, y: Vector, p: Vector, group: Groups, w: Vector, blocks: BlockIds, counts: Matrix
+    ) -> None:
         """Raise `EvaluationInputError` if the function ignores `weight`: its intervals would have no width.
 
         Weights must give the same value as rows that are repeated. Tried on half of the blocks, on the other half (a
-        maximum lies in one of them), and on the first redraws. `counts` are as for `estimate`.
+        maximum lies in one of them), and on the first redraws. `w` are the weights of the rows, `counts` are as for
+        `estimate`.
         """
         odd = np.unique(blocks, return_inverse=True)[1] % 2
         largest = max(float(np.abs(y).max(initial=0)), float(np.abs(p).max(initial=0)))
         for times in (2 * odd, 2 - 2 * odd, *(drawn[blocks].astype(np.intp) for drawn in counts[:_TRIED])):
             again = np.repeat(np.arange(len(y)), times)
-            weighted = self.value(y, p, group, times.astype(np.float64))
-            repeated = self.value(y[again], p[again], group[again], np.ones(len(again)))
+            weighted = self.value(y, p, group, times * w)
+            repeated = self.value(y[again], p[again], group[again], w[again])
             if math.isnan(weighted) and math.isnan(repeated):
                 continue  # these rows tell nothing
             if not math.isclose(weighted, repeated, rel_tol=_ROUNDING, abs_tol=_CANCELLED * largest):
@@ -93,11 +96,11 @@ class OwnMetric:
                     "let a row count as often as its `weight` says, such as np.average(losses, weights=weight)"
                 )
 
-    def form(self, y: Vector, p: Vector, group: Groups, blocks: BlockIds) -> BlockForm:
-        """Return the metric as a function of the number of times each block was drawn."""
+    def form(self, y: Vector, p: Vector, group: Groups, w: Vector, blocks: BlockIds) -> BlockForm:
+        """Return the metric of rows of weights `w` as a function of the number of times each block was drawn."""
 
         def value(counts: Matrix) -> Vector:
-            return np.array([self.value(y, p, group, drawn[blocks]) for drawn in counts])
+            return np.array([self.value(y, p, group, drawn[blocks] * w) for drawn in counts])
 
         return value
 

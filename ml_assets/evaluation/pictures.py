@@ -65,7 +65,7 @@ def _coverage(axes: Axes, evaluation: Evaluation) -> None:
     axes.axhline(facts.quantile, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
     _bins(axes, evaluation.curves.calibration)
     bins = evaluation.curves.calibration["challenger"]
-    covered = sum(one.rows * (one.observed.value or 0.0) for one in bins) / sum(one.rows for one in bins)
+    covered = sum(one.share * (one.observed.value or 0.0) for one in bins)
     axes.set_title(f"Challenger's coverage: {covered:.1%} of the labels")
     axes.set_xlabel("mean prediction of the bin")
     axes.set_ylabel("share of labels at or below the prediction")
@@ -121,10 +121,8 @@ def _scores(axes: Axes, evaluation: Evaluation) -> None:
     histogram = evaluation.curves.scores
     edges = np.asarray(histogram.edges)
     looks = ((_NEGATIVE, "--"), (_POSITIVE, "-"))
-    for group, (colour, line) in zip(histogram.counts, looks, strict=True):
-        counts = np.asarray(histogram.counts[group], dtype=np.float64)
-        rows = int(counts.sum())
-        density = counts / max(rows, 1)
+    for group, (colour, line) in zip(histogram.shares, looks, strict=True):
+        density, rows = np.asarray(histogram.shares[group]), histogram.rows[group]
         axes.stairs(density, edges, fill=True, color=colour, alpha=0.35)
         axes.stairs(
             density, edges, color=colour, linewidth=1.2, linestyle=line, label=f"{group} ({rows:,} rows)"
@@ -139,7 +137,7 @@ def _scores(axes: Axes, evaluation: Evaluation) -> None:
         else "predicted probability"
     )
     axes.set_ylabel("share of the group's rows")
-    used = np.flatnonzero(sum(np.asarray(counts) for counts in histogram.counts.values()))
+    used = np.flatnonzero(sum(np.asarray(shares) for shares in histogram.shares.values()))
     axes.set_xlim(edges[used[0]], edges[used[-1] + 1])
     axes.legend(loc="upper right")
 
@@ -166,9 +164,8 @@ def _depth(axes: Axes, evaluation: Evaluation) -> None:
 
 
 def _confusion(axes: Axes, evaluation: Evaluation) -> None:
-    counts = np.asarray(evaluation.curves.confusion, dtype=np.float64)
+    shares = np.asarray(evaluation.curves.confusion)
     names = [one.name for one in evaluation.classes]
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     axes.grid(visible=False)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     if len(names) <= _MOST_NAMED:
@@ -193,9 +190,9 @@ def _fit(axes: Axes, evaluation: Evaluation) -> None:
     density = evaluation.curves.density
     if density is None:
         return
-    counts = np.asarray(density.counts, dtype=np.float64).T
+    shares = np.asarray(density.shares).T
     # Empty cells stay white.
-    darkness = np.log10(np.where(counts > 0, counts, np.nan))
+    darkness = np.log10(np.where(shares > 0, shares, np.nan))
     axes.grid(visible=False)
     axes.pcolormesh(density.prediction_edges, density.label_edges, darkness, cmap="Blues", rasterized=True)
     low = max(density.prediction_edges[0], density.label_edges[0])
@@ -208,8 +205,7 @@ def _fit(axes: Axes, evaluation: Evaluation) -> None:
 
 def _residuals(axes: Axes, evaluation: Evaluation) -> None:
     histogram = evaluation.curves.scores
-    counts = np.asarray(histogram.counts["residual"], dtype=np.float64)
-    share = counts / max(counts.sum(), 1)
+    share = np.asarray(histogram.shares["residual"])
     axes.stairs(share, np.asarray(histogram.edges), fill=True, color=COLOURS["challenger"], alpha=0.35)
     axes.stairs(share, np.asarray(histogram.edges), color=COLOURS["challenger"], linewidth=1.2)
     axes.axvline(0, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))

@@ -22,17 +22,18 @@ from numpy.typing import NDArray
 
 from ml_assets.evaluation.holdout_lists import few_lists, few_rows, lists_of
 from ml_assets.evaluation.metrics import Vector, metric_named
+from ml_assets.evaluation.row_weights import mean, quantiles, relative, weights_of
 from ml_assets.objective_facts import Link, ObjectiveName, facts_of
 
 Encode = Callable[[pl.DataFrame], tuple[NDArray[np.float32], NDArray[np.int32]]]
 """Rows → standardised numbers `[rows, F]`, NaN where missing, and category ids `[rows, C]`: `FittedState.encode`."""
 
-_Loss = Callable[[Vector, Vector], tuple[float, Vector, Vector]]
-"""(sums, labels) → loss, and each row's first and second derivative."""
+_Loss = Callable[[Vector, Vector], tuple[Vector, Vector, Vector]]
+"""(sums, labels) → each row's loss, and its first and second derivative."""
 
 PENALTIES = (10_000.0, 1_000.0, 100.0, 10.0, 1.0)
 """Penalties to try on the validation rows, strongest first. The weight of a category with as many rows as the penalty
-is shrunk to about half."""
+is shrunk to about half. Rows count by their weight, in units of the mean weight."""
 MOST_VALUES = 10_000_000
 """Largest rows × columns to fit. From larger windows, evenly spread rows are used."""
 MOST_CATEGORIES = 1_000
@@ -120,16 +121,17 @@ class LinearReference:
         """Fit labels `y` once for each penalty of `PENALTIES`; their `quantile` if one is given."""
         from threadpoolctl import threadpool_limits
 
-        offset, scale = _UNITS[link](y)
+        offset, scale = _UNITS[link](y, rows.w)
         loss = _LOSSES[link] if quantile is None else partial(_pinball, quantile)
-        problem = _Problem.of(rows.columns, rows.numeric, rows.category, (y - offset) / scale, loss)
+        problem = _Problem.of(rows, (y - offset) / scale, loss)
         # One thread, so that the order of additions and the result do not depend on the machine's cores.
         with threadpool_limits(limits=1, user_api="blas"):
             found = list(problem.path(PENALTIES))
         if quantile is not None:
             # The smoothed loss misses the share by a little: shift the intercept until the training rows have it.
             for weights in found:
-                weights[0] += np.quantile(problem.y - problem.sums(weights), quantile)
+                (shift,) = quantiles(problem.y - problem.sums(weights), rows.w, np.array([quantile]))
+                weights[0] += shift
         return [
             cls(
                 link=link,
@@ -203,6 +205,7 @@ def reference_model(
     objective: ObjectiveName,
     *,
     label: str,
+    weight: str | None = None,
     classes: int = 0,
     group: str | None = None,
 ) -> LinearReference | OneAgainstRest:
@@ -210,11 +213,12 @@ def reference_model(
     best.
 
     Best of `PENALTIES` is the best metric that the objective names (`chosen_by`); among equals, the strongest penalty.
-    `classes` is the number of classes of the label, whose labels are numbers from 0. `group` is the column with the
-    list of a row, if rows form lists: the regression predicts each row's label by itself. No label may be null.
+    `classes` is the number of classes of the label, whose labels are numbers from 0. `weight` is the column with the
+    weights of the rows, if they have any. `group` is the column with the list of a row, if rows form lists: the
+    regression predicts each row's label by itself. No label may be null.
     """
     facts = facts_of(objective)
-    rows = _Encoded.of(train, encode, label)
+    rows = _Encoded.of(train, encode, label, weight)
     path: Sequence[LinearReference | OneAgainstRest] = (
         OneAgainstRest.path(rows, classes, facts.reference)
         if facts.has_classes
@@ -224,7 +228,8 @@ def reference_model(
     tried = few_rows(validation, most) if group is None else few_lists(validation, group, most)
     known = tried.get_column(label).cast(pl.Float64).to_numpy()
     metric, lists = metric_named(facts.chosen_by, objective), lists_of(tried, group)
-    losses = [metric.loss(known, fitted.predict(tried), lists) for fitted in path]
+    w = weights_of(tried, weight)
+    losses = [metric.loss(known, fitted.predict(tried), w=w, lists=lists) for fitted in path]
     return path[int(np.argmin(np.nan_to_num(losses, nan=np.inf, posinf=np.inf, neginf=-np.inf)))]
 
 
@@ -237,10 +242,12 @@ class _Encoded:
     category: NDArray[np.int32]
     columns: _Columns
     y: Vector
+    w: Vector
+    """Weights of the rows, 1 on average."""
     all_rows: int
 
     @classmethod
-    def of(cls, train: pl.DataFrame, encode: Encode, label: str) -> Self:
+    def of(cls, train: pl.DataFrame, encode: Encode, label: str, weight: str | None) -> Self:
         few = few_rows(train, _most_rows(train, encode))
         numeric, category = encode(few)
         return cls(
@@ -249,6 +256,7 @@ class _Encoded:
             category=category,
             columns=_Columns.of(numeric, category),
             y=few.get_column(label).cast(pl.Float64).to_numpy(),
+            w=relative(weights_of(few, weight)),
             all_rows=train.height,
         )
 
@@ -261,25 +269,19 @@ class _Problem:
     categories: Any
     """scipy.sparse CSR `[rows, categories]` of ones."""
     y: Vector
+    w: Vector
     loss: _Loss
 
     @classmethod
-    def of(
-        cls,
-        columns: _Columns,
-        numeric: NDArray[np.float32],
-        category: NDArray[np.int32],
-        y: Vector,
-        loss: _Loss,
-    ) -> Self:
+    def of(cls, rows: _Encoded, y: Vector, loss: _Loss) -> Self:
         from scipy import sparse
 
-        places = columns.sparse(category)
+        columns, places = rows.columns, rows.columns.sparse(rows.category)
         has_weight = places < columns.count
         ends = np.concatenate([[0], np.cumsum(has_weight.sum(axis=1))])
         ones = np.ones(int(ends[-1]))
         categories = sparse.csr_matrix((ones, places[has_weight], ends), shape=(len(y), columns.count))
-        return cls(dense=columns.dense(numeric), categories=categories, y=y, loss=loss)
+        return cls(dense=columns.dense(rows.numeric), categories=categories, y=y, w=rows.w, loss=loss)
 
     @property
     def size(self) -> int:
@@ -328,9 +330,9 @@ class _Problem:
     def _loss(self, penalties: Vector, weights: Vector) -> tuple[float, Vector, Vector]:
         """Return the loss, its gradient `[size]`, and each row's second derivative `[rows]`."""
         penalised = float((penalties * weights**2).sum()) / 2
-        loss, slopes, curvature = self.loss(self.sums(weights), self.y)
+        loss, slopes, curvature = (self.w * of_rows for of_rows in self.loss(self.sums(weights), self.y))
         gradient = np.concatenate([slopes @ self.dense, self.categories.T @ slopes])
-        return loss + penalised, gradient + penalties * weights, curvature
+        return float(loss.sum()) + penalised, gradient + penalties * weights, curvature
 
     def _hessian(self, curvature: Vector) -> NDArray[np.float64]:
         """Return the second derivatives of the loss without its penalty, `[size, size]`."""
@@ -357,38 +359,42 @@ def _sigmoid(sums: Vector) -> Vector:
     return np.exp(-np.logaddexp(0, -sums))
 
 
-def _cross_entropy(sums: Vector, y: Vector) -> tuple[float, Vector, Vector]:
+def _cross_entropy(sums: Vector, y: Vector) -> tuple[Vector, Vector, Vector]:
     p = _sigmoid(sums)
-    return float((np.logaddexp(0, sums) - y * sums).sum()), p - y, p * (1 - p)
+    return np.logaddexp(0, sums) - y * sums, p - y, p * (1 - p)
 
 
-def _half_squares(sums: Vector, y: Vector) -> tuple[float, Vector, Vector]:
-    return float(((sums - y) ** 2).sum()) / 2, sums - y, np.ones(len(y))
+def _half_squares(sums: Vector, y: Vector) -> tuple[Vector, Vector, Vector]:
+    return (sums - y) ** 2 / 2, sums - y, np.ones(len(y))
 
 
 def _exp(sums: Vector) -> Vector:
     return np.exp(np.minimum(sums, _LARGEST_EXPONENT))
 
 
-def _poisson(sums: Vector, y: Vector) -> tuple[float, Vector, Vector]:
+def _poisson(sums: Vector, y: Vector) -> tuple[Vector, Vector, Vector]:
     p = _exp(sums)
-    return float((p - y * sums).sum()), p - y, p
+    return p - y * sums, p - y, p
 
 
-def _pinball(share: float, sums: Vector, y: Vector) -> tuple[float, Vector, Vector]:
+def _pinball(share: float, sums: Vector, y: Vector) -> tuple[Vector, Vector, Vector]:
     """Return a smooth pinball loss: its kink is rounded over about `_ROUNDED` standard deviations of the label."""
     above = (sums - y) / _ROUNDED
     side = _sigmoid(above)
     loss = _ROUNDED * np.logaddexp(0, above) - share * (sums - y)
-    return float(loss.sum()), side - share, side * (1 - side) / _ROUNDED
+    return loss, side - share, side * (1 - side) / _ROUNDED
 
 
-_UNITS: dict[Link, Callable[[Vector], tuple[float, float]]] = {
-    "sigmoid": lambda y: (0.0, 1.0),
-    "identity": lambda y: (float(y.mean()), float(y.std()) or 1.0),
-    "exp": lambda y: (0.0, float(y.mean()) or 1.0),
+def _spread(y: Vector, w: Vector) -> float:
+    return float(np.sqrt(mean((y - mean(y, w)) ** 2, w)))
+
+
+_UNITS: dict[Link, Callable[[Vector, Vector], tuple[float, float]]] = {
+    "sigmoid": lambda y, w: (0.0, 1.0),
+    "identity": lambda y, w: (mean(y, w), _spread(y, w) or 1.0),
+    "exp": lambda y, w: (0.0, mean(y, w) or 1.0),
 }
-"""Link → labels → offset and scale: the fit sees (labels - offset) / scale."""
+"""Link → labels and weights → offset and scale: the fit sees (labels - offset) / scale."""
 _LINKS: dict[Link, Callable[[Vector], Vector]] = {
     "sigmoid": _sigmoid,
     "identity": lambda sums: sums,

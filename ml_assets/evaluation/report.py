@@ -24,6 +24,7 @@ from ml_assets.evaluation.report_sentences import (
     lists_in_words,
     plain_findings,
     survived,
+    weighted,
 )
 from ml_assets.evaluation.spec import Comparator
 from ml_assets.evaluation.thresholds_chapter import threshold_chapters
@@ -133,6 +134,7 @@ def render(report: Report) -> str:
         classes=_largest(evaluation.classes),
         lists="" if evaluation.lists is None else lists_in_words(evaluation.lists),
         plain=plain_findings(evaluation),
+        weighted=weighted(evaluation),
         reasons=evaluation.decision.reasons,
         recoveries=_longest(report.recoveries),
         survived=survived(report),
@@ -161,6 +163,8 @@ def summary_markdown(report: Report, images: dict[str, str] | None = None) -> st
     roles = list(evaluation.overall.metrics)
     lines = [f"**{evaluation.decision.summary}** {' '.join(plain_findings(evaluation))}", ""]
     lines += [f"* {reason}" for reason in evaluation.decision.reasons]
+    if evaluation.weight:
+        lines.append(f"* {weighted(evaluation)}")
     if report.recoveries:
         lines.append(f"* The training was {survived(report)}.")
     lines += [f"* {sentence}" for sentence in left_out(report)]

@@ -59,6 +59,16 @@ def lists_in_words(figures: ListFigures) -> str:
     return f"{said} Any order of {count(unmeasured)} of them is as good as any other, so no metric counts them: {why}."
 
 
+def weighted(evaluation: Evaluation) -> str:
+    """Return a sentence about the weights of the rows; empty if each row counts once."""
+    if not evaluation.weight:
+        return ""
+    return (
+        f"Rows are weighted by the column {evaluation.weight}, in training as well: all metrics, means and shares use "
+        "the weights, numbers of rows do not."
+    )
+
+
 def _reference_is_better(evaluation: Evaluation) -> str:
     metrics, improvements = evaluation.overall.metrics, evaluation.overall.improvements["reference"]
     by_metric = [

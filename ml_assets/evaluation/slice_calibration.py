@@ -29,18 +29,24 @@ def calibration_gaps(objective: ObjectiveName, y: Vector, p: Vector) -> Vector |
 
 
 def calibration_of_slices(
-    gaps: Vector | None, slices: Sequence[Rows], blocks: BlockIds, counts: Matrix, spec: EvaluationSpec
+    gaps: Vector | None,
+    w: Vector,
+    slices: Sequence[Rows],
+    blocks: BlockIds,
+    counts: Matrix,
+    spec: EvaluationSpec,
 ) -> list[Interval | None]:
     """Return the mean gap on all rows and on each of `slices`, in their order; None without `gaps` or enough rows.
 
-    Intervals of slices hold jointly. A slice in fewer than `min_blocks` blocks has none.
+    `w` are the weights of the rows. Intervals of slices hold jointly. A slice in fewer than `min_blocks` blocks has
+    none.
     """
     if gaps is None:
         return [None] * (1 + len(slices))
 
     def mean_gap(rows: Rows, fewest: int) -> Estimate:
         present = len(np.unique(blocks[rows]))
-        form = mean_form(gaps[rows], blocks[rows], counts.shape[1])
+        form = mean_form(gaps[rows], w[rows], blocks[rows], counts.shape[1])
         return estimate(form, counts, present if present >= fewest else 1)
 
     whole = interval(mean_gap(np.arange(len(gaps)), 2), spec.confidence)

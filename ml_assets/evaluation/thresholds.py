@@ -15,6 +15,7 @@ from ml_assets.evaluation.bootstrap import Interval, estimate, interval
 from ml_assets.evaluation.cost_spec import CostSection
 from ml_assets.evaluation.document import Document
 from ml_assets.evaluation.metrics import Metric, Vector
+from ml_assets.evaluation.row_weights import mean, quantiles
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75)
 """Shares of the validation rows that the listed thresholds decide positive, beside none, all and the chosen one."""
@@ -28,7 +29,7 @@ class ThresholdFigures(Document):
     threshold: float | None
     """A row with this probability or a larger one is decided positive; None: no row is."""
     positive: float
-    """Share of the rows decided positive."""
+    """Share of the rows decided positive. All shares are by weight."""
     precision: float | None
     """Share of these that have label 1; None without such rows."""
     recall: float | None
@@ -50,15 +51,16 @@ class ThresholdTable(Document):
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredRows:
-    """Labels (0 or 1) and predicted probabilities of the same rows, each `[N]`."""
+    """Labels (0 or 1), predicted probabilities and weights of the same rows, each `[N]`."""
 
     y: Vector
     p: Vector
+    w: Vector
 
     @classmethod
-    def of(cls, labels: pl.Series, p: Vector) -> Self:
+    def of(cls, labels: pl.Series, p: Vector, w: Vector) -> Self:
         """Create it from labels that are numbers or booleans."""
-        return cls(y=labels.cast(pl.Float64).to_numpy(), p=p)
+        return cls(y=labels.cast(pl.Float64).to_numpy(), p=p, w=w)
 
 
 def threshold_table(
@@ -73,7 +75,7 @@ def threshold_table(
     `redraws` are the block of each holdout row and the counts of `draw_blocks`.
     """
     best = cheapest(costs, validation)
-    spread = {float(np.quantile(validation.p, 1 - share)) for share in SHARES}
+    spread = {float(one) for one in quantiles(validation.p, validation.w, 1 - np.array(SHARES))}
     finite: list[float] = sorted({0.0, *spread, *([] if best is None else [best])}, reverse=True)
     listed = tuple(_figures(costs, one, holdout, redraws, confidence) for one in (None, *finite))
     return ThresholdTable(
@@ -90,9 +92,9 @@ def cheapest(costs: CostSection, rows: ScoredRows) -> float | None:
     Of equal costs, the largest threshold, which decides the fewest rows positive.
     """
     order = np.argsort(-rows.p, kind="stable")
-    p, y = rows.p[order], rows.y[order]
+    p, y, w = rows.p[order], rows.y[order], rows.w[order]
     # Cost of each further row decided positive, against leaving it negative.
-    change = np.where(y > 0, -(costs.false_negative + costs.benefit), costs.false_positive)
+    change = w * np.where(y > 0, -(costs.false_negative + costs.benefit), costs.false_positive)
     # Rows of equal probability are decided together.
     ends = np.flatnonzero(np.append(p[1:] != p[:-1], True))
     totals = np.cumsum(change)[ends]
@@ -109,7 +111,8 @@ def _figures(
 ) -> ThresholdFigures:
     blocks, counts = redraws
     positive = np.zeros(len(rows.p), dtype=np.bool) if threshold is None else rows.p >= threshold
-    hits, ones = float(rows.y[positive].sum()), float(rows.y.sum())
+    decided, ones = float(rows.w[positive].sum()), float(rows.w @ rows.y)
+    hits = float(rows.w[positive] @ rows.y[positive])
 
     def values(y: Vector, decided: Vector) -> Vector:
         of_ones = np.where(decided > 0, -costs.benefit, costs.false_negative)
@@ -119,14 +122,14 @@ def _figures(
         name="cost",
         label="cost",
         higher_is_better=False,
-        on_rows=lambda y, p: float(values(y, p).mean()),
+        on_rows=lambda y, p, w: mean(values(y, p), w),
         values=values,
     )
-    form = block_form(cost, rows.y, positive.astype(np.float64), blocks, counts.shape[1])
+    form = block_form(cost, rows.y, positive.astype(np.float64), blocks, counts.shape[1], w=rows.w)
     return ThresholdFigures(
         threshold=threshold,
-        positive=float(positive.mean()),
-        precision=hits / float(positive.sum()) if positive.any() else None,
+        positive=decided / float(rows.w.sum()),
+        precision=hits / decided if decided else None,
         recall=hits / ones if ones else None,
         cost=interval(estimate(form, counts, counts.shape[1]), confidence),
     )

@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ml_assets.evaluation.block_counts import BlockIds, Matrix, ratio
+from ml_assets.evaluation.block_counts import BlockIds, Matrix, block_sums, ratio
 from ml_assets.evaluation.bootstrap import Interval, draw_blocks, level_of, widening
 from ml_assets.evaluation.coded_columns import CodedColumn, coded_columns
 from ml_assets.evaluation.evaluation_document import Role, WorstSlice, WorstSlices
 from ml_assets.evaluation.holdout import ROLES, bootstrap_blocks, labels_of
 from ml_assets.evaluation.legal_predictions import in_range
 from ml_assets.evaluation.metrics import Vector, row_loss_of
+from ml_assets.evaluation.row_weights import mean, weights_of
 from ml_assets.evaluation.slices import Rows
 from ml_assets.evaluation.spec import EvaluationSpec
 
@@ -33,6 +34,8 @@ MOST_SHARED = 0.5
 """Share of a slice's rows above which a slice named before it says the same."""
 MOST_BLOCKS = 256
 """Blocks that are redrawn. If there are more, several are drawn together, which is right, too."""
+_ROUNDED = 1e-12
+"""Share of a total that rounding of its parts explains."""
 _CELLS = 1 << 22
 """Redraws times slices that are measured together: 32 MiB for each of a few arrays."""
 
@@ -43,19 +46,20 @@ def worst_slices(
     spec: EvaluationSpec,
     *,
     label: str,
+    weight: str | None = None,
     features: Sequence[str],
     classes: Sequence[str] = (),
 ) -> WorstSlices | None:
     """Look for slices on which the challenger is worse than on the other rows.
 
-    `holdout`, `predictions` and `classes` are those of `holdout.evaluate`; `features` are columns whose values may be
-    shown. Looks at the declared slices and `features`, alone and in pairs, with at least `min_slice_rows` rows in
-    `min_blocks` blocks. Returns None if the objective has no loss of single rows.
+    `holdout`, `predictions`, `weight` and `classes` are those of `holdout.evaluate`; `features` are columns whose
+    values may be shown. Looks at the declared slices and `features`, alone and in pairs, with at least
+    `min_slice_rows` rows in `min_blocks` blocks. Returns None if the objective has no loss of single rows.
     """
     loss = row_loss_of(spec.objective)
     if loss is None or loss.values is None:
         return None
-    y = labels_of(holdout, label, spec, classes)
+    y, w = labels_of(holdout, label, spec, classes), weights_of(holdout, weight)
     losses: dict[Role, Vector] = {
         role: loss.values(y, in_range(predictions[role], spec.objective))
         for role in ROLES
@@ -64,7 +68,7 @@ def worst_slices(
     blocks, names = bootstrap_blocks(holdout, spec)
     merged, count = blocks % MOST_BLOCKS, min(len(names), MOST_BLOCKS)
     columns = coded_columns(holdout, spec.sliced_by, features, spec.min_slice_rows)
-    candidates = _candidates(columns, losses["challenger"], merged, count, spec)
+    candidates = _candidates(columns, losses["challenger"], w, merged, count, spec)
     differences = _differences(candidates, draw_blocks(count, spec.draws, spec.seed), spec.confidence)
     worse = [number for number in np.argsort(-differences.low) if differences.low[number] > 0]
     return WorstSlices(
@@ -75,7 +79,7 @@ def worst_slices(
         least_rows=spec.min_slice_rows,
         confidence=spec.confidence,
         worse=len(worse),
-        shown=tuple(islice(_named(worse, candidates, differences, losses), MOST_SHOWN)),
+        shown=tuple(islice(_named(worse, candidates, differences, losses, w), MOST_SHOWN)),
     )
 
 
@@ -95,34 +99,48 @@ class _Candidates:
     """Slices to look at, C of them."""
 
     slices: list[_Slice]
-    rows: Matrix
-    """`[B, C]`: rows of each block."""
+    blocks: Rows
+    """`[C]`: blocks with rows of the slice."""
+    weight: Matrix
+    """`[B, C]`: weight of the rows of each block."""
     losses: Matrix
-    """`[B, C]`: sums of their losses."""
-    all_rows: Vector
-    """`[B]`: rows of each block, inside and outside of the slice."""
+    """`[B, C]`: sums of their weighted losses."""
+    all_weight: Vector
+    """`[B]`: weight of the rows of each block, inside and outside of the slice."""
     all_losses: Vector
 
     def difference(self, counts: Matrix, some: slice) -> Matrix:
         """Return mean loss inside minus mean loss outside of `some` slices for redraws `[D, B]`, `[D, C]`."""
-        rows, losses = counts @ self.rows[:, some], counts @ self.losses[:, some]
-        others, others_losses = (counts @ of_all for of_all in (self.all_rows, self.all_losses))
-        return ratio(losses, rows) - ratio(others_losses[:, None] - losses, others[:, None] - rows)
+        weight, losses = counts @ self.weight[:, some], counts @ self.losses[:, some]
+        others, others_losses = (counts @ of_all for of_all in (self.all_weight, self.all_losses))
+        outside = others[:, None] - weight
+        # Below this, the weight outside is a rounding error: a redraw has no row there.
+        outside = np.where(outside > _ROUNDED * others[:, None], outside, 0.0)
+        return ratio(losses, weight) - ratio(others_losses[:, None] - losses, outside)
 
 
 def _candidates(
-    columns: Sequence[CodedColumn], loss: Vector, blocks: BlockIds, count: int, spec: EvaluationSpec
+    columns: Sequence[CodedColumn],
+    loss: Vector,
+    w: Vector,
+    blocks: BlockIds,
+    count: int,
+    spec: EvaluationSpec,
 ) -> _Candidates:
     """Return the slices of one column, then of two, that have enough rows and blocks inside and outside."""
     all_rows = np.bincount(blocks, minlength=count)
     slices: dict[bytes, _Slice] = {}
-    rows: list[Matrix] = []
+    present: list[int] = []
+    weight: list[Matrix] = []
     losses: list[Matrix] = []
+    weighted = w * loss
     for chosen in (*((one,) for one in columns), *combinations(columns[:MOST_PAIRED], 2)):
         cells, cell = _cells(chosen)
         at = blocks * len(cells) + cell
         inside = np.bincount(at, minlength=count * len(cells)).reshape(count, -1)
-        sums = _sums(at, loss, count * len(cells)).reshape(count, -1)
+        sums, weights = (
+            block_sums(values, at, count * len(cells)).reshape(count, -1) for values in (weighted, w)
+        )
         enough = np.logical_and.reduce(
             [
                 (some.sum(axis=0) >= spec.min_slice_rows) & ((some > 0).sum(axis=0) >= spec.min_blocks)
@@ -136,19 +154,17 @@ def _candidates(
             identity = sums[:, number].tobytes()
             if identity not in slices:
                 slices[identity] = one
-                rows.append(inside[:, number].astype(np.float64))
+                present.append(int((inside[:, number] > 0).sum()))
+                weight.append(weights[:, number])
                 losses.append(sums[:, number])
     return _Candidates(
         slices=list(slices.values()),
-        rows=np.stack(rows, axis=1) if rows else np.zeros((count, 0)),
+        blocks=np.array(present, dtype=np.intp),
+        weight=np.stack(weight, axis=1) if weight else np.zeros((count, 0)),
         losses=np.stack(losses, axis=1) if losses else np.zeros((count, 0)),
-        all_rows=all_rows.astype(np.float64),
-        all_losses=_sums(blocks, loss, count),
+        all_weight=block_sums(w, blocks, count),
+        all_losses=block_sums(weighted, blocks, count),
     )
-
-
-def _sums(numbers: Rows, loss: Vector, count: int) -> Vector:
-    return np.bincount(numbers, weights=loss, minlength=count).astype(np.float64)
 
 
 def _cells(chosen: tuple[CodedColumn, ...]) -> tuple[list[_Slice | None], Rows]:
@@ -189,7 +205,7 @@ def _differences(candidates: _Candidates, counts: Matrix, confidence: float) -> 
         farthest = np.maximum(farthest, np.where(np.isnan(distance), 0.0, distance / scale).max(axis=1))
     critical = float(np.quantile(farthest, confidence))
     level = level_of(critical, confidence)
-    blocks, slice_of = np.unique((candidates.rows > 0).sum(axis=0), return_inverse=True)
+    blocks, slice_of = np.unique(candidates.blocks, return_inverse=True)
     wider = np.array([widening(int(one), level) for one in blocks])[slice_of] if every else np.zeros(0)
     half = critical * error * wider
     return _Differences(value=value, low=value - half, high=value + half)
@@ -200,6 +216,7 @@ def _named(
     candidates: _Candidates,
     differences: _Differences,
     losses: Mapping[Role, Vector],
+    w: Vector,
 ) -> Iterator[WorstSlice]:
     """Yield the slices to name: the most certain ones, without those that say mostly the same."""
     told = np.zeros(len(losses["challenger"]), dtype=np.bool)
@@ -212,9 +229,9 @@ def _named(
         yield WorstSlice(
             where=tuple((column.name, column.parts[part]) for column, part in one.parts),
             rows=int(inside.sum()),
-            blocks=int((candidates.rows[:, number] > 0).sum()),
-            losses={role: float(loss[inside].mean()) for role, loss in losses.items()},
-            elsewhere=float(losses["challenger"][~inside].mean()),
+            blocks=int(candidates.blocks[number]),
+            losses={role: mean(loss[inside], w[inside]) for role, loss in losses.items()},
+            elsewhere=mean(losses["challenger"][~inside], w[~inside]),
             difference=Interval(
                 *(float(ends[number]) for ends in (differences.value, differences.low, differences.high))
             ),

@@ -38,6 +38,8 @@ class MeasuredRows:
     """Rows on which models are compared, and what they are asked."""
 
     holdout: "pl.DataFrame"
+    weight: str | None
+    """Column with the weights of the rows; None if each row counts once."""
     partitions: tuple[str, ...]
     """Partition keys of the holdout."""
     table: "pl.LazyFrame"

@@ -51,6 +51,7 @@ def compared_models(
                 measured,
                 own_metrics=own_metrics(spec.evaluation),
                 label=rows.asked.label,
+                weight=rows.weight,
                 classes=rows.asked.classes,
             )
         except (CannotScore, EvaluationInputError) as error:

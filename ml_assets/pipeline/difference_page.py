@@ -70,8 +70,9 @@ def _metrics(found: VersionDifference) -> Iterator[Chapter]:
     if measured is None:
         yield Chapter("Metrics", (Bullets(found.cannot_score), *seen))
         return
+    by = f" weighted by {measured.weight}" if measured.weight else ""
     note = (
-        f"{counted(measured.rows, 'row')}, the same for both; + is better; {measured.confidence:.0%} intervals "
+        f"{counted(measured.rows, 'row')}{by}, the same for both; + is better; {measured.confidence:.0%} intervals "
         f"over {measured.blocks} blocks by {measured.bootstrap_unit}"
     )
     yield Chapter("Metrics", (_grid("metric", measured.overall), *seen), note)

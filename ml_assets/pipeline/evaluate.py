@@ -58,6 +58,7 @@ def _score(
     from ml_assets.evaluation.evaluation_document import Report
     from ml_assets.evaluation.holdout import evaluate, redraws_of
     from ml_assets.evaluation.reference import reference_model
+    from ml_assets.evaluation.row_weights import weights_of
     from ml_assets.evaluation.thresholds import ScoredRows, threshold_table
     from ml_assets.evaluation.worst_slices import worst_slices
     from ml_assets.features.encoding import FittedState, class_ids
@@ -92,17 +93,31 @@ def _score(
         bundles_of(platform),
     )
     label, objective, classes = snapshot.label, spec.evaluation.objective, fitted.classes
-    group = spec.evaluation.group
+    group, weight = spec.evaluation.group, snapshot.weight or None
     if classes:
         train, validation, holdout = (
             rows.with_columns(class_ids(rows[label], classes).alias(label))
             for rows in (train, validation, holdout)
         )
     baseline = naive_baseline(
-        train, validation, spec.evaluation.baseline, objective, label=label, classes=len(classes), group=group
+        train,
+        validation,
+        spec.evaluation.baseline,
+        objective,
+        label=label,
+        weight=weight,
+        classes=len(classes),
+        group=group,
     )
     reference = reference_model(
-        train, validation, fitted.encode, objective, label=label, classes=len(classes), group=group
+        train,
+        validation,
+        fitted.encode,
+        objective,
+        label=label,
+        weight=weight,
+        classes=len(classes),
+        group=group,
     )
     challenger = ServingModel.load(bundle.folder)
     predictions = {
@@ -111,7 +126,11 @@ def _score(
         "reference": reference.predict(holdout),
     }
     rows_asked = MeasuredRows(
-        holdout=holdout, partitions=snapshot.keys("holdout"), table=table, asked=bundle.facts.question
+        holdout=holdout,
+        weight=weight,
+        partitions=snapshot.keys("holdout"),
+        table=table,
+        asked=bundle.facts.question,
     )
     rival = rival_of(spec, platform, bundle.digest, rows_asked)
     if rival is not None and rival.predictions is not None:
@@ -123,6 +142,7 @@ def _score(
         champion=None if rival is None else rival.champion,
         own_metrics=own_metrics(spec.evaluation),
         label=label,
+        weight=weight,
         classes=classes,
         baseline_name=baseline.name,
         reference_name=reference.name,
@@ -156,8 +176,10 @@ def _score(
         if spec.evaluation.costs is None
         else threshold_table(
             spec.evaluation.costs,
-            ScoredRows.of(validation[label], predicted(challenger, validation, table)),
-            ScoredRows.of(holdout[label], predictions["challenger"]),
+            ScoredRows.of(
+                validation[label], predicted(challenger, validation, table), weights_of(validation, weight)
+            ),
+            ScoredRows.of(holdout[label], predictions["challenger"], weights_of(holdout, weight)),
             redraws_of(holdout, spec.evaluation),
             spec.evaluation.confidence,
         ),
@@ -166,10 +188,13 @@ def _score(
             predictions,
             spec.evaluation,
             label=label,
+            weight=weight,
             features=shown,
             classes=classes,
         ),
-        explanations=explanations_of(spec.evaluation, challenger, holdout, table, label=label, shown=shown),
+        explanations=explanations_of(
+            spec.evaluation, challenger, holdout, table, label=label, weight=weight, shown=shown
+        ),
     )
     return UnrecordedEvaluation(
         bundle=bundle,
@@ -223,6 +248,7 @@ def _lineage(
             "training": job.settings.identity,
             "seed": job.seed,
             **({} if spec.model.init_from is None else {"init_from": spec.model.init_from}),
+            **({"weight": snapshot.weight} if snapshot.weight else {}),
             **({"decode": job.decode} if job.decode else {}),
         },
     )
@@ -242,6 +268,7 @@ def _model_facts(spec: PipelineSpec, training_set: TrainingSet) -> "ModelFacts":
         card=spec.card,
         table=training_set.table,
         label=columns.label,
+        weight=columns.weight or "",
         inputs={kind: names for kind, names in inputs.items() if names},
         made_by=job.script or job.model_function,
         hyperparameters=dict(job.hyperparameters),

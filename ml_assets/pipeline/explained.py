@@ -26,6 +26,7 @@ def explanations_of(
     table: "pl.LazyFrame",
     *,
     label: str,
+    weight: str | None,
     shown: Sequence[str],
 ) -> "Explanations | None":
     """Explain `model` on rows of `holdout`, which come from `table`; None if `spec` asks for no explanations.
@@ -51,4 +52,6 @@ def explanations_of(
         except PredictionNotFinite as error:  # of rows that do not exist, the holdout has none
             raise NotPredicted(str(error)) from error
 
-    return explain(rows, predict, inputs, spec, label=label, shown=shown, classes=model.classes)
+    return explain(
+        rows, predict, inputs, spec, label=label, weight=weight, shown=shown, classes=model.classes
+    )

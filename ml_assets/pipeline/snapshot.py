@@ -133,6 +133,7 @@ def row_choice(spec: PipelineSpec, keys: Sequence[str]) -> "tuple[Split, RowSpec
         blob=spec.features.blob.column if spec.features.blob else "",
         objective=spec.evaluation.objective,
         group=spec.evaluation.group,
+        weight=spec.features.weight,
         primary_key=spec.features.primary_key,
     )
     return split, rows

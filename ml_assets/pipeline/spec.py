@@ -86,6 +86,10 @@ class ModelInputsSection(Section):
     label_known_at: str
     """Column with the time (UTC) at which the label became known. A row is left out if that is later than the start of
     the next split, or for the holdout later than its end."""
+    weight: str | None = None
+    """Column with the weight of each row, a number from 0: a row of weight 2 counts as two rows in the loss, in every
+    metric and in the models of comparison, and a row of weight 0 is left out. Only ratios count. The model does not
+    read it. Not given: each row counts once."""
     time_zone: TimeZone = "UTC"
     """Time zone whose midnight begins and ends a partition: the `event_time_zone` of the tables, refused otherwise."""
     primary_key: tuple[str, ...]
@@ -94,6 +98,11 @@ class ModelInputsSection(Section):
     @model_validator(mode="after")
     def _inputs_are_known_and_named_once(self) -> Self:
         blob = (self.blob.column,) if self.blob else ()
+        unknown = {
+            self.label: "the label, which is unknown when the model predicts",
+            self.label_known_at: "the label's label_known_at, which is unknown when the model predicts",
+            self.weight: "the weight of a row (features.weight), which a model does not read",
+        }
         why: dict[tuple[str | int, ...], str] = {}
         for key, path, columns in (
             ("numeric", ("numeric",), self.numeric),
@@ -104,11 +113,8 @@ class ModelInputsSection(Section):
             if twice:
                 why[path] = f"'{twice[0]}' is listed twice: a model reads a column once"
             for name in columns:
-                if name in (self.label, self.label_known_at):
-                    role = "the label" if name == self.label else "the label's label_known_at"
-                    why[path] = (
-                        f"'{name}' is {role}, which is unknown when the model predicts: remove it from {key}"
-                    )
+                if name in unknown:
+                    why[path] = f"'{name}' is {unknown[name]}: remove it from {key}"
         if blob and not why and blob[0] in (*self.numeric, *self.categorical):
             why["blob", "column"] = (
                 f"'{blob[0]}' is also listed in numeric or categorical, but a blob is bytes: remove it there"
@@ -247,6 +253,7 @@ class PipelineSpec(Section):
             "features.partition_date": (seen.partition_date,),
             "features.label": (seen.label,),
             "features.label_known_at": (seen.label_known_at,),
+            "features.weight": (seen.weight,) if seen.weight is not None else (),
             "features.primary_key": seen.primary_key,
             "evaluation.bootstrap_unit": (measured.bootstrap_unit,),
             "evaluation.group": (measured.group,) if measured.group is not None else (),
@@ -311,6 +318,16 @@ class PipelineSpec(Section):
                 "one: set pipeline: 1, and divide the model with shard or tensor"
             )
             refuse_at(type(self).__name__, {("training", "parallel", "pipeline"): said})
+        return self
+
+    @model_validator(mode="after")
+    def _weights_have_a_meaning(self) -> Self:
+        objective = self.evaluation.objective
+        if self.features.weight is not None and not facts_of(objective).takes_weights:
+            said = (
+                f"objective {objective} takes no weights of rows: remove weight, or choose another objective"
+            )
+            refuse_at(type(self).__name__, {("features", "weight"): said})
         return self
 
     @model_validator(mode="after")

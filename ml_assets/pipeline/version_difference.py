@@ -240,6 +240,7 @@ def _on_the_same_rows(
             spec.evaluation,
             own_metrics=own_metrics(spec.evaluation),
             label=label,
+            weight=snapshot.weight or None,
             classes=classes,
         )
     except EvaluationInputError as error:

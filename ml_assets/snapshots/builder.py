@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ml_assets.features.encoding import FittedState, class_ids
 from ml_assets.snapshots.blob_archives import MEMBER_BYTES, ArchiveWriter, Blobs
 from ml_assets.snapshots.index import write_index
-from ml_assets.snapshots.row_choice import LIST, ROW, ChosenRows
+from ml_assets.snapshots.row_choice import LIST, ROW, WEIGHT, ChosenRows
 from ml_assets.snapshots.shards import Rows, write_rows
 from ml_assets.snapshots.split_reader import (
     FITTED,
@@ -57,7 +57,7 @@ def build_snapshot(
     if a column is missing or of the wrong kind.
     """
     inputs = input_spec(fitted, chosen.spec.blob)
-    schema = schema_hash(inputs, chosen.spec.label)
+    schema = schema_hash(inputs, chosen.spec.label, chosen.spec.weight or "")
     with unfinished_folder(into) as building:
         blobs = _write_archives(building, chosen, fitted, shard_bytes)
         shards = tuple(
@@ -73,6 +73,7 @@ def build_snapshot(
             fitted_digest=fitted.digest,
             inputs=inputs,
             label=chosen.spec.label,
+            weight=chosen.spec.weight or "",
             cutoffs=chosen.spec.cutoffs.in_words,
             index=chosen.index(),
             splits=tuple(
@@ -105,7 +106,7 @@ def _deal(
     for split in SPLITS:
         frame, blob_bytes = chosen.of(split), chosen.blob_bytes(split)
         units = _units(frame)
-        row_bytes = 4 * (len(fitted.numeric) + len(fitted.categorical)) + 12
+        row_bytes = 4 * (len(fitted.numeric) + len(fitted.categorical)) + 12 + 4 * (WEIGHT in frame.columns)
         row_bytes += blob_bytes and blob_bytes + MEMBER_BYTES
         shards = min(max(1, round(frame.height * row_bytes / shard_bytes)), len(units))
         for i in range(shards):
@@ -158,6 +159,7 @@ def _rows(chosen: ChosenRows, part: pl.DataFrame, fitted: FittedState, blobs: Bl
         label=_labels(part[chosen.spec.label], fitted),
         row=rows,
         lists=part[LIST].to_numpy().astype(np.int64) if LIST in part.columns else None,
+        weight=part[WEIGHT].to_numpy().astype(np.float32) if WEIGHT in part.columns else None,
         blobs=None
         if blobs is None
         else blobs.reordered(in_table),  # they were added in the order of the table

@@ -1,8 +1,8 @@
 """Choice of a snapshot's rows from a feature table, with the reasons for leaving out others.
 
-A row is taken if its partition is in a split, its label was known by that split's cutoff, and it has a blob (if rows
-have blobs). If rows form lists, a list is taken with all of its rows or not at all. Blobs are never in memory all at
-once. Not here: choosing the partitions (spec), writing the rows (builder).
+A row is taken if its partition is in a split, its label was known by that split's cutoff, it has a blob (if rows have
+blobs) and a weight above 0 (if rows have weights). If rows form lists, a list is taken with all of its rows or not at
+all. Blobs are never in memory all at once. Not here: choosing the partitions (spec), writing the rows (builder).
 """
 
 from collections import Counter
@@ -20,14 +20,17 @@ from resources.words import counted, name_some
 NO_LABEL = "label unknown"
 LABEL_TOO_LATE = "label known after the cutoff"
 NO_BLOB = "blob missing"
+NO_WEIGHT = "weight is 0"
 LIST_LACKS_ROWS = "list without all of its rows"
 """A row of the same list is left out. Without that row the others would be easier to order than they were."""
 ROW = "_row"
 """Column of `ChosenRows.of`: number of the row in the table, 0-based."""
 LIST = "_list"
 """Column of `ChosenRows.of`: number of the first taken row of the row's list. Only if rows form lists."""
+WEIGHT = "_weight"
+"""Column of `ChosenRows.of`: weight of the row, divided by the mean weight of the split. Only if rows have weights."""
 _KEY, _SPLIT, _REASON, _BLOB_BYTES = "_key", "_split", "_reason", "_blob_bytes"
-_LABEL = "_label"
+_VALUE = "_value"
 MOST_CLASSES = 256
 """Classes that a label may have."""
 _LEGAL: dict[Labels, tuple[Callable[[pl.Expr], pl.Expr], str, str]] = {
@@ -68,6 +71,10 @@ class ChosenRows:
         taken = self.frame.filter((pl.col(_SPLIT) == split) & pl.col(_REASON).is_null())
         if self.spec.group is not None:
             taken = taken.with_columns(pl.col(ROW).min().over(self.spec.group).alias(LIST))
+        if self.spec.weight is not None:
+            # Their sum is the number of rows, so that learning rates and losses keep their meaning in any unit.
+            weight = pl.col(self.spec.weight).cast(pl.Float64)
+            taken = taken.with_columns((weight / weight.mean()).alias(WEIGHT))
         return taken.drop(_KEY, _SPLIT, _REASON, _BLOB_BYTES, strict=False)
 
     def blob_bytes(self, split: SplitName) -> float:
@@ -99,7 +106,7 @@ class ChosenRows:
                 rows=found.get((key, None), 0),
                 excluded={
                     reason: found[key, reason]
-                    for reason in (NO_LABEL, LABEL_TOO_LATE, NO_BLOB, LIST_LACKS_ROWS)
+                    for reason in (NO_LABEL, LABEL_TOO_LATE, NO_BLOB, NO_WEIGHT, LIST_LACKS_ROWS)
                     if (key, reason) in found
                 },
             )
@@ -110,9 +117,9 @@ class ChosenRows:
 def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSpec) -> ChosenRows:
     """Choose the rows of each split from `features`, which are in the order of their table.
 
-    Raises `SnapshotError` if a column is missing, a label is not a finite number or is illegal for the objective, all
-    training rows have the same label, a time is not in UTC, blobs are not bytes, or a split has no rows. The message
-    names rows or partitions, and reasons.
+    Raises `SnapshotError` if a column is missing, a label is not a finite number or is illegal for the objective, a
+    weight is not a number from 0, all training rows have the same label, a time is not in UTC, blobs are not bytes, or
+    a split has no rows. The message names rows or partitions, and reasons.
     """
     table = features.lazy()
     _check_columns(table.collect_schema(), spec)
@@ -127,6 +134,7 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
         for name, cutoff in spec.cutoffs.by_split.items()
     )
     lacks_blob = pl.col(_BLOB_BYTES).is_null() if spec.blob else pl.lit(False)
+    lacks_weight = pl.col(spec.weight).cast(pl.Float64) == 0 if spec.weight is not None else pl.lit(False)
     reason = (
         pl.when(unknown)
         .then(pl.lit(NO_LABEL))
@@ -134,6 +142,8 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
         .then(pl.lit(LABEL_TOO_LATE))
         .when(lacks_blob)
         .then(pl.lit(NO_BLOB))
+        .when(lacks_weight)
+        .then(pl.lit(NO_WEIGHT))
     )
     if spec.group is not None:
         lacks_rows = reason.is_not_null().any().over(spec.group)
@@ -152,6 +162,8 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
         blob=table.select(spec.blob) if spec.blob else None,
     )
     _check_labels(chosen)
+    if spec.weight is not None:
+        _check_weights(chosen, spec.weight)
     if spec.group is not None:
         _check_lists(chosen, spec.group)
     index = chosen.index()
@@ -192,7 +204,7 @@ def _check_columns(schema: pl.Schema, spec: RowSpec) -> None:
         spec.partition,
         spec.label,
         spec.label_known_at,
-        *(one for one in (spec.blob, spec.group) if one),
+        *(one for one in (spec.blob, spec.group, spec.weight) if one),
     ]
     missing = [c for c in needed if c not in schema]
     if missing:
@@ -209,6 +221,12 @@ def _check_columns(schema: pl.Schema, spec: RowSpec) -> None:
             )
     elif not (label.is_numeric() or label == pl.Boolean):
         raise SnapshotError(f"label {spec.label!r} is {label}: it must be a number or a boolean")
+    if spec.weight is not None:
+        weight = schema[spec.weight]
+        if not (weight.is_numeric() or weight == pl.Boolean):
+            raise SnapshotError(
+                f"weight {spec.weight!r} is {weight}: it must be a number from 0, or a boolean"
+            )
     if spec.blob and schema[spec.blob] != pl.Binary:
         raise SnapshotError(
             f"blobs {spec.blob!r} are {schema[spec.blob]}: they must be Binary, the bytes `decode` reads. Return "
@@ -242,6 +260,27 @@ def _check_labels(chosen: ChosenRows) -> None:
             raise SnapshotError(
                 f"label {spec.label!r} is {found} in {rows.height} of {chosen.frame.height} rows: "
                 f"{_named(rows, spec)}; {remedy}"
+            )
+
+
+def _check_weights(chosen: ChosenRows, column: str) -> None:
+    """Refuse rows without a legal weight, also rows that are left out: a weight is known without the label."""
+    spec, weight = chosen.spec, pl.col(column).cast(pl.Float64)
+    for illegal, found, remedy in (
+        (weight.is_null(), "null", "give each row a weight, 0 if it should not count"),
+        (weight.is_nan() | weight.is_infinite(), "NaN or infinite", "give each row a number from 0"),
+        (weight < 0, "negative", "give each row a number from 0; 0 leaves it out"),
+        (
+            weight.cast(pl.Float32).is_infinite(),
+            "too large for float32",
+            "only ratios of weights count: scale them",
+        ),
+    ):
+        rows = chosen.frame.filter(illegal)
+        if rows.height:
+            raise SnapshotError(
+                f"weight {column!r} (features.weight) is {found} in {rows.height} of {chosen.frame.height} rows: "
+                f"{_named(rows, spec, column)}; {remedy}"
             )
 
 
@@ -343,12 +382,13 @@ def classes_of(chosen: ChosenRows, known: Sequence[str] | None = None) -> tuple[
     return classes
 
 
-def _named(rows: pl.DataFrame, spec: RowSpec) -> str:
-    """Name the first of `rows` by primary key (by partition without a primary key), with their labels."""
+def _named(rows: pl.DataFrame, spec: RowSpec, column: str | None = None) -> str:
+    """Name the first of `rows` by primary key (by partition without a primary key), with their value of `column`, the
+    label unless another is given."""
     key = spec.primary_key or (spec.partition,)
-    named = rows.head(_NAMED).select(pl.col(*key).cast(pl.String), pl.col(spec.label).alias(_LABEL))
+    named = rows.head(_NAMED).select(pl.col(*key).cast(pl.String), pl.col(column or spec.label).alias(_VALUE))
     told = [
-        f"{', '.join(f'{name}={row[name]}' for name in key)} has {row[_LABEL]}"
+        f"{', '.join(f'{name}={row[name]}' for name in key)} has {row[_VALUE]}"
         for row in named.iter_rows(named=True)
     ]
     return "; ".join(told) + "; …" * (rows.height > _NAMED)

@@ -2,8 +2,8 @@
 
 Columns: `numeric` FixedSizeList<float32>[F], `category` FixedSizeList<int32>[C], `label` float32 and `row` int64. A
 matrix is a single column, because reading F columns would cost a stack per batch. Where rows form lists, `list` int64
-names the list of a row, whose rows are neighbours. Rows with blobs also have `blob`
-FixedSizeList<int64>[2]: first byte and number of bytes in the archive beside the file. Not here: that archive
+names the list of a row, whose rows are neighbours. Weighted rows have `weight` float32. Rows with blobs also have
+`blob` FixedSizeList<int64>[2]: first byte and number of bytes in the archive beside the file. Not here: that archive
 (blob_archives), distributing rows over shards (builder), verifying the file (split_reader).
 """
 
@@ -36,6 +36,8 @@ class Rows:
     lists: NDArray[np.int64] | None = None
     """`[rows]`: number of the row's list, unique over all splits; its rows are neighbours. None if rows do not form
     lists."""
+    weight: NDArray[np.float32] | None = None
+    """`[rows]`: weight of the row, above 0 and 1 on average over the split; None if each row counts once."""
     blobs: Blobs | None = None
     """`[rows]`; None if rows have no blobs."""
 
@@ -51,6 +53,7 @@ def write_rows(path: Path, rows: Rows, schema_hash: str) -> None:
         "label": _pa.array(rows.label, _pa.float32()),
         "row": _pa.array(rows.row, _pa.int64()),
         "list": None if rows.lists is None else _pa.array(rows.lists, _pa.int64()),
+        "weight": None if rows.weight is None else _pa.array(rows.weight, _pa.float32()),
         "blob": None if rows.blobs is None else _lists(rows.blobs.places[:, 1:], _pa.int64()),
     }
     batch = _pa.record_batch({name: column for name, column in columns.items() if column is not None})
@@ -81,6 +84,7 @@ def map_rows(
         label=_values(batch.column("label"), np.float32),
         row=_values(batch.column("row"), np.int64),
         lists=_values(batch.column("list"), np.int64) if "list" in batch.schema.names else None,
+        weight=_values(batch.column("weight"), np.float32) if "weight" in batch.schema.names else None,
         blobs=None if archive is None else Blobs.map(archive, _matrix(batch, "blob", 2, np.int64)),
     )
 
@@ -88,6 +92,7 @@ def map_rows(
 def concatenate(parts: Sequence[Rows]) -> Rows:
     """Join the rows of all `parts`, in order, in memory; blobs stay in their archives."""
     lists = [part.lists for part in parts if part.lists is not None]
+    weights = [part.weight for part in parts if part.weight is not None]
     blobs = [part.blobs for part in parts if part.blobs is not None]
     return Rows(
         numeric=np.concatenate([part.numeric for part in parts]),
@@ -95,6 +100,7 @@ def concatenate(parts: Sequence[Rows]) -> Rows:
         label=np.concatenate([part.label for part in parts]),
         row=np.concatenate([part.row for part in parts]),
         lists=np.concatenate(lists) if lists else None,
+        weight=np.concatenate(weights) if weights else None,
         blobs=Blobs.concatenate(blobs) if blobs else None,
     )
 

@@ -131,6 +131,8 @@ class RowSpec:
     group: str | None = None
     """Column that names the list of a row; None if rows do not form lists. The rows of a list are in one partition,
     and stay together in training."""
+    weight: str | None = None
+    """Column with the weight of a row, from 0; None if each row counts once. Rows of weight 0 are left out."""
     primary_key: tuple[str, ...] = ()
     """Columns that name a row in errors."""
 

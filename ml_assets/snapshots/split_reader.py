@@ -155,6 +155,8 @@ class Snapshot:
     splits: tuple[SplitIndex, ...]
     """Index file of each split: the rows that train, select and evaluate every model of this snapshot."""
     shards: tuple[Shard, ...]
+    weight: str = ""
+    """Name of the column with the weights of rows; empty if each row counts once."""
 
     @property
     def digest(self) -> str:
@@ -225,6 +227,7 @@ class Snapshot:
         try:
             facts: dict[str, Any] = json.loads(text)
             digest = facts.pop("digest")
+            facts.setdefault("weight", "")
             lacking = {field.name for field in dataclasses.fields(cls)} - {"folder"} - facts.keys()
             if lacking:
                 raise ShardChanged(
@@ -252,6 +255,8 @@ class Snapshot:
     def _facts(self) -> dict[str, Any]:
         facts = dataclasses.asdict(self)
         del facts["folder"]
+        if not self.weight:
+            del facts["weight"]
         for shard in facts["shards"]:
             if shard["lists"] is None:
                 del shard["lists"]
@@ -315,7 +320,7 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def schema_hash(inputs: InputSpec, label: str) -> str:
+def schema_hash(inputs: InputSpec, label: str, weight: str = "") -> str:
     """Return the SHA-256 of the ordered (column, type) pairs that a worker reads."""
     return _sha256(
         [
@@ -326,6 +331,7 @@ def schema_hash(inputs: InputSpec, label: str) -> str:
             ),
             [label, f"class[{len(inputs.classes)}]" if inputs.classes else "float32"],
             *([[inputs.blob, "blob"]] if inputs.blob else []),
+            *([[weight, "weight"]] if weight else []),
         ]
     )
 

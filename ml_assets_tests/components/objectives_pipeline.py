@@ -9,7 +9,7 @@ import polars as pl
 
 from ml_assets.components.base import SpecComponent
 from ml_assets_tests.components.installation import readings_components
-from ml_assets_tests.components.readings_pipeline import FEATURE_TABLE, PIPELINE, shifts
+from ml_assets_tests.components.readings_pipeline import FEATURE_TABLE, HOURS, PIPELINE, shifts
 
 HERE = "ml_assets_tests.components.objectives_pipeline"
 
@@ -27,8 +27,11 @@ def whole(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.Dat
 
 
 def busy(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
-    """Return the rows of `shifts` with 1 for a large output, else 0."""
-    return shifts(inputs, first, last).with_columns((pl.col("made") > 22).cast(pl.Float32).alias("made"))
+    """Return the rows of `shifts` with 1 for a large output, else 0; later hours are `worth` more, the first none."""
+    return shifts(inputs, first, last).with_columns(
+        (pl.col("made") > 22).cast(pl.Float32).alias("made"),
+        (pl.col("at").dt.hour().cast(pl.Float32) - HOURS[0]).alias("worth"),
+    )
 
 
 def grades(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
@@ -47,9 +50,9 @@ def missing(label: Any, prediction: Any, group: Any, weight: Any) -> float:
 
 
 def labelled(
-    function: str, dtype: str, objective: str, *, sensitive: str = "", **changes: Any
+    function: str, dtype: str, objective: str, *, sensitive: str = "", weight: str = "", **changes: Any
 ) -> list[SpecComponent]:
-    """Return the readings' components with another label, and a `sensitive` column.
+    """Return the readings' components with another label, a `sensitive` column, and rows weighted by `weight`.
 
     `changes` are of the pipeline's sections.
     """
@@ -59,9 +62,11 @@ def labelled(
         else column | ({"sensitive": True} if column["name"] == sensitive else {})
         for column in FEATURE_TABLE["contract"]["columns"]
     ]
+    columns += [{"name": weight, "dtype": "float32", "ge": 0}] if weight else []
     sections = {
         "model": {"function": PIPELINE["model"]["function"], "hyperparameters": {"start": 0.0}},
         "training": PIPELINE["training"] | {"learning_rate": 0.2},
+        "features": PIPELINE["features"] | ({"weight": weight} if weight else {}),
         **changes,
     }
     sections["evaluation"] = PIPELINE["evaluation"] | {"objective": objective} | changes["evaluation"]

@@ -167,6 +167,12 @@ RANKED = DECLARED.replace("objective: regression", "objective: ranking\n    grou
             "training.parallel.pipeline: objective ranking 10 needs the rows of a list in one pass",
             id="lists that a pipeline divides",
         ),
+        pytest.param(
+            "    label: units\n",
+            "    label: units\n    weight: units\n",
+            "features.weight: objective ranking 10 takes no weights of rows: remove weight, or choose another",
+            id="weights of rows in lists",
+        ),
     ],
 )
 def test_a_ranking_names_its_lists_and_keeps_them_whole(right: str, wrong: str, said: str) -> None:

@@ -86,6 +86,29 @@ INPUTS = [
     ),
     pytest.param(
         "    label: units\n",
+        "    label: units\n    weight: price\n",
+        "numeric:",
+        "attributes.features.numeric: 'price' is the weight of a row (features.weight), which a model does not read: "
+        "remove it from numeric",
+        id="weight as a number",
+    ),
+    pytest.param(
+        "    label: units\n",
+        "    label: units\n    weight: predicted_at\n",
+        "    weight: predicted_at",
+        "store_demand names 'predicted_at' in features.weight, which takes a number, and its dtype is datetime: return "
+        "a number from 0 from the feature function",
+        id="moment as a weight",
+    ),
+    pytest.param(
+        "    label: units\n",
+        "    label: units\n    weight: revenues\n",
+        "    weight: revenues",
+        "store_demand names 'revenues' in features.weight, which is not a column of features/sales_features",
+        id="weight that is no column",
+    ),
+    pytest.param(
+        "    label: units\n",
         "    label: units\n    blob: {column: units, decode: ml_assets.defs.store_demand.model.build}\n",
         "blob:",
         "attributes.features.blob.column: 'units' is the label, which is unknown when the model predicts: remove "

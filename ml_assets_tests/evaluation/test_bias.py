@@ -109,7 +109,10 @@ def test_redraws_are_differences_of_repeated_rows() -> None:
     (grouping,) = groupings_of(HOLDOUT, spec)
     blocks = (np.arange(ROWS) % DAYS).astype(np.intp)
     counts = draw_blocks(DAYS, 3, seed=1)
-    forms = {name: form for name, form, _ in grouping.forms(np.arange(ROWS), LABEL, SCORE, blocks, DAYS)}
+    forms = {
+        name: form
+        for name, form, _ in grouping.forms(np.arange(ROWS), LABEL, SCORE, np.ones(ROWS), blocks, DAYS)
+    }
     for draw, drawn in enumerate(counts):
         again = np.repeat(np.arange(ROWS), drawn[blocks].astype(np.intp))
         region, right = REGION[again], SCORE[again] >= THRESHOLD
@@ -221,5 +224,6 @@ def test_a_difference_is_as_uncertain_as_its_rarest_group() -> None:
     y = np.where((REGION == "south") & (np.arange(ROWS) % DAYS > 5), 0.0, LABEL)
     spec = BiasSection(column="region", threshold=THRESHOLD, min_rows=20)
     (grouping,) = groupings_of(HOLDOUT, spec_of(bias=[spec.model_dump()]))
-    forms = grouping.forms(np.arange(ROWS), y, SCORE, (np.arange(ROWS) % DAYS).astype(np.intp), DAYS)
+    blocks = (np.arange(ROWS) % DAYS).astype(np.intp)
+    forms = grouping.forms(np.arange(ROWS), y, SCORE, np.ones(ROWS), blocks, DAYS)
     assert {name: blocks for name, _, blocks in forms} == {PARITY: DAYS, OPPORTUNITY: 6}

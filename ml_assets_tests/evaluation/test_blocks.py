@@ -46,9 +46,11 @@ def check(metric: Metric, drawn: tuple[Any, Any, Any, Any]) -> None:
     repeated = np.repeat(np.arange(len(y)), counts[ids])
     if metric.name == "ece":
         # The bins are those of the holdout, not of each redraw.
-        expected = ece(y[repeated], p[repeated], calibration_edges(p))
+        expected = ece(
+            y[repeated], p[repeated], np.ones(len(repeated)), calibration_edges(p, np.ones(len(p)))
+        )
     else:
-        expected = metric.on_rows(y[repeated], p[repeated])
+        expected = metric.value(y[repeated], p[repeated])
     if math.isnan(expected):
         assert math.isnan(found)
     else:
@@ -83,7 +85,7 @@ def test_auc_of_many_blocks_takes_no_memory_for_their_pairs() -> None:
         tracemalloc.stop()
     assert peak < 150e6
     repeated = np.repeat(blocks, counts[-1].astype(int))
-    assert found[-1] == pytest.approx(METRICS["auc"].on_rows(y[repeated], p[repeated]))
+    assert found[-1] == pytest.approx(METRICS["auc"].value(y[repeated], p[repeated]))
 
 
 @pytest.mark.parametrize("name", ["rmse", "mae", "r2"])
@@ -115,4 +117,4 @@ def test_r2_keeps_its_digits_far_from_zero() -> None:
     y = 1e8 + random.normal(size=500)
     p = y + 0.1 * random.normal(size=500)
     form = block_form(METRICS["r2"], y, p, np.arange(500, dtype=np.intp) % 10, 10)
-    assert form(np.ones((1, 10)))[0] == pytest.approx(METRICS["r2"].on_rows(y, p), rel=1e-6)
+    assert form(np.ones((1, 10)))[0] == pytest.approx(METRICS["r2"].value(y, p), rel=1e-6)

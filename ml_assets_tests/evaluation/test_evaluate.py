@@ -42,7 +42,7 @@ def test_metrics_are_those_of_the_rows(case: HoldoutCase, evaluation: Evaluation
     y = case.holdout.get_column("label").to_numpy()
     for role, p in case.predictions().items():
         for name, one in evaluation.overall.metrics[role].items():  # pyright: ignore
-            assert one.value == pytest.approx(METRICS[name].on_rows(y, p), rel=1e-9)
+            assert one.value == pytest.approx(METRICS[name].value(y, p), rel=1e-9)
             assert None not in (one.low, one.value, one.high)
             assert one.low <= one.value <= one.high  # pyright: ignore
     assert evaluation.values()["auc"] == evaluation.overall.metrics["challenger"]["auc"].value
@@ -54,12 +54,12 @@ def test_slices_are_measured_on_their_rows(case: HoldoutCase, evaluation: Evalua
     y, p = case.holdout.get_column("label").to_numpy()[inside], case.challenger[inside]
     assert part.rows == inside.sum()
     assert part.blocks == 40
-    assert part.metrics["challenger"]["auc"].value == pytest.approx(METRICS["auc"].on_rows(y, p))
+    assert part.metrics["challenger"]["auc"].value == pytest.approx(METRICS["auc"].value(y, p))
     assert part.label_mean == pytest.approx(y.mean())
     assert part.prediction_mean["challenger"] == pytest.approx(p.mean())
     improvement = part.improvements["champion"]["logloss"].value
-    champion = METRICS["logloss"].on_rows(y, case.champion[inside])
-    assert improvement == pytest.approx(champion - METRICS["logloss"].on_rows(y, p))
+    champion = METRICS["logloss"].value(y, case.champion[inside])
+    assert improvement == pytest.approx(champion - METRICS["logloss"].value(y, p))
 
 
 def test_small_slices_are_listed_and_not_measured(evaluation: Evaluation) -> None:
@@ -107,6 +107,7 @@ class TestChampionIsWhatItPredicts:
             "champion",
             "own_metrics",
             "label",
+            "weight",
             "classes",
             "baseline_name",
             "reference_name",

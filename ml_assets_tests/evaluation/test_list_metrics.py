@@ -71,7 +71,7 @@ def test_tied_rows_count_as_the_mean_over_all_their_orders(drawn: Any, places: i
 def test_a_metric_of_counts_is_that_of_repeated_lists(name: str, drawn: Any, counts: list[int]) -> None:
     y, p, lists = drawn
     metric, blocks = metric_named(name, "ranking 3"), (lists % 3).astype(np.intp)
-    [found] = block_form(metric, y, p, blocks, 3, lists)(np.array([counts], dtype=np.float64))
+    [found] = block_form(metric, y, p, blocks, 3, lists=lists)(np.array([counts], dtype=np.float64))
     copies = [
         (np.flatnonzero(lists == number), copy)
         for number in np.unique(lists)
@@ -79,7 +79,7 @@ def test_a_metric_of_counts_is_that_of_repeated_lists(name: str, drawn: Any, cou
     ]
     again = np.concatenate([rows for rows, _ in copies]) if copies else np.empty(0, dtype=np.intp)
     of = np.concatenate([np.full(len(rows), at) for at, (rows, _) in enumerate(copies)] or [again])
-    expected = metric.value(y[again], p[again], of.astype(np.intp))
+    expected = metric.value(y[again], p[again], lists=of.astype(np.intp))
     assert found == pytest.approx(expected, nan_ok=True)
 
 

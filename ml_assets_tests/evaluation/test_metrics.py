@@ -46,27 +46,27 @@ OF_CLASSES = facts_of("multiclass").metrics
 def test_agrees_with_scikit_learn(name: str, y: Vector, p: Vector, expected: float) -> None:
     objective, _, metric = name.rpartition(" ")
     found = metric_named(metric, objective) if objective else METRICS[metric]
-    assert found.on_rows(y, p) == pytest.approx(expected, rel=1e-12)
+    assert found.value(y, p) == pytest.approx(expected, rel=1e-12)
 
 
 def test_calibration_error_of_two_bins_by_hand() -> None:
     p = np.array([0.1, 0.2, 0.7, 0.8])
     y = np.array([0.0, 1.0, 1.0, 1.0])
     # Bins {0.1, 0.2} and {0.7, 0.8}: gaps |0.15 − 0.5| and |0.75 − 1|, half of the rows each.
-    assert ece(y, p, np.array([0.5])) == pytest.approx(0.5 * 0.35 + 0.5 * 0.25)
+    assert ece(y, p, np.ones(4), np.array([0.5])) == pytest.approx(0.5 * 0.35 + 0.5 * 0.25)
 
 
 def test_calibration_error_sees_only_calibration() -> None:
     right_on_average = np.full(ROWS, LABELS.mean())
-    assert ece(LABELS, right_on_average) == pytest.approx(0, abs=1e-12)
-    assert ece(LABELS, np.clip(right_on_average + 0.2, 0, 1)) == pytest.approx(0.2)
+    assert METRICS["ece"].value(LABELS, right_on_average) == pytest.approx(0, abs=1e-12)
+    assert METRICS["ece"].value(LABELS, np.clip(right_on_average + 0.2, 0, 1)) == pytest.approx(0.2)
 
 
 def test_calibration_bins_hold_equally_many_rows() -> None:
     from ml_assets.evaluation.metrics import calibration_bin, calibration_edges
 
     p = RANDOM.random(1500)
-    counts = np.bincount(calibration_bin(p, calibration_edges(p)))
+    counts = np.bincount(calibration_bin(p, calibration_edges(p, np.ones(len(p)))))
     assert counts.tolist() == [100] * 15
 
 
@@ -74,22 +74,22 @@ def test_calibration_bins_hold_equally_many_rows() -> None:
 def test_undefined_without_rows(name: str) -> None:
     nothing = np.zeros(0)
     predicted = np.zeros((0, 3)) if name in OF_CLASSES else nothing
-    assert math.isnan(METRICS[name].on_rows(nothing, predicted))
+    assert math.isnan(METRICS[name].value(nothing, predicted))
 
 
 @pytest.mark.parametrize("label", [0.0, 1.0])
 def test_auc_of_one_class_is_undefined(label: float) -> None:
-    assert math.isnan(METRICS["auc"].on_rows(np.full(3, label), np.array([0.1, 0.2, 0.3])))
+    assert math.isnan(METRICS["auc"].value(np.full(3, label), np.array([0.1, 0.2, 0.3])))
 
 
 def test_macro_metrics_leave_out_classes_that_the_rows_lack() -> None:
     y, p = np.array([0.0, 0.0, 2.0]), np.array([[0.8, 0.1, 0.1], [0.2, 0.1, 0.7], [0.1, 0.2, 0.7]])
-    assert METRICS["macro_auc"].on_rows(y, p) == pytest.approx((1 + 0.75) / 2)
-    assert METRICS["macro_f1"].on_rows(y, p) == pytest.approx(2 / 3)
+    assert METRICS["macro_auc"].value(y, p) == pytest.approx((1 + 0.75) / 2)
+    assert METRICS["macro_f1"].value(y, p) == pytest.approx(2 / 3)
 
 
 def test_r2_of_a_constant_label_is_undefined() -> None:
-    assert math.isnan(METRICS["r2"].on_rows(np.full(3, 7.0), np.array([6.0, 7.0, 8.0])))
+    assert math.isnan(METRICS["r2"].value(np.full(3, 7.0), np.array([6.0, 7.0, 8.0])))
 
 
 def test_improvement_is_positive_where_the_challenger_is_better() -> None:

@@ -163,7 +163,7 @@ def test_a_sum_that_cancels_is_not_refused() -> None:
     declared = OwnMetricSection(function="project.metrics.bias", better="lower")
     label, blocks = np.tile([0.1, 0.2, -0.3, 0.7, -0.7], 8), np.repeat(np.arange(8), 5)
     own = OwnMetric(declared=declared, function=bias, code_version="1")
-    own.require_weights(label, np.zeros(40), np.zeros(40), blocks, draw_blocks(8, 100, 0))
+    own.require_weights(label, np.zeros(40), np.zeros(40), np.ones(40), blocks, draw_blocks(8, 100, 0))
 
 
 @pytest.mark.parametrize(

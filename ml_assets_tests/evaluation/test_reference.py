@@ -81,7 +81,7 @@ def test_same_rows_give_the_same_bytes_and_the_best_penalty(
     found = fitted(objective)
     assert found.predict(HOLDOUT).tobytes() == fitted(objective).predict(HOLDOUT).tobytes()
     y = VALIDATION[objective].to_numpy()
-    loss = METRICS[facts_of(objective).chosen_by].on_rows
+    loss = METRICS[facts_of(objective).chosen_by].value
     losses: dict[float, float] = {}
     for penalty in PENALTIES:
         monkeypatch.setattr(reference, "PENALTIES", (penalty,))
@@ -103,7 +103,7 @@ def test_classes_are_fitted_one_against_the_rest() -> None:
     probabilities = three.predict(thirds[2])
     assert probabilities.sum(axis=1) == pytest.approx(np.ones(1000))
     y = thirds[2]["third"].cast(pl.Float64).to_numpy()
-    assert METRICS["logloss"].on_rows(y, probabilities) < 0.8
+    assert METRICS["logloss"].value(y, probabilities) < 0.8
     assert three.name.startswith(
         "logistic regression of each class against the rest on the same columns (penalty "
     )
@@ -122,7 +122,7 @@ def test_a_quantile_regression_is_as_good_as_scikit_learns(share: float) -> None
     ]
     peer = QuantileRegressor(quantile=share, alpha=0).fit(matrix[0], TRAIN["regression"].to_numpy())
     y, predicted = HOLDOUT["regression"].to_numpy(), found.predict(HOLDOUT)
-    loss = metric_named("pinball", objective).on_rows
+    loss = metric_named("pinball", objective).value
     assert loss(y, predicted) < 1.01 * loss(y, peer.predict(matrix[1]))
     below = (TRAIN["regression"].to_numpy() <= found.predict(TRAIN)).mean()
     assert below == pytest.approx(share, abs=1e-3)
@@ -151,7 +151,7 @@ def test_of_a_long_window_rows_spread_evenly_are_fitted_and_it_says_so(
     monkeypatch.setattr(reference, "MOST_VALUES", 3 * 1000)
     found = fitted("binary")
     assert "fitted on 1,000 of 3,000 rows" in found.name
-    assert METRICS["auc"].on_rows(HOLDOUT["binary"].to_numpy(), found.predict(HOLDOUT)) > 0.7
+    assert METRICS["auc"].value(HOLDOUT["binary"].to_numpy(), found.predict(HOLDOUT)) > 0.7
 
 
 def test_without_columns_it_is_the_mean() -> None:
@@ -164,7 +164,7 @@ def test_labels_that_numbers_tell_apart_are_no_trouble() -> None:
     apart = TRAIN.with_columns((pl.col("wind") > 20).cast(pl.Float64).alias("binary"))
     found = fitted("binary", train=apart).predict(HOLDOUT)
     assert np.isfinite(found).all()
-    assert METRICS["auc"].on_rows((HOLDOUT["wind"] > 20).cast(pl.Float64).to_numpy(), found) > 0.99
+    assert METRICS["auc"].value((HOLDOUT["wind"] > 20).cast(pl.Float64).to_numpy(), found) > 0.99
 
 
 def test_a_reference_that_is_better_is_said_and_fails_its_gate() -> None:

@@ -211,7 +211,7 @@ def test_roc_is_thin_and_its_area_is_the_auc(case: HoldoutCase) -> None:
     import sklearn.metrics as sk
 
     y = case.holdout.get_column("label").to_numpy()
-    points = roc(y, case.challenger)
+    points = roc(y, case.challenger, np.ones(len(y)))
     assert len(points) <= 200
     assert (points[0], points[-1]) == ((0, 0), (1, 1))
     x, height = (np.array(axis) for axis in zip(*points, strict=True))

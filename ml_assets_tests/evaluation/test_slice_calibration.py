@@ -69,7 +69,7 @@ def test_calibrated_slices_are_off_by_chance_in_few_holdouts() -> None:
         gaps = random.normal(0, 0.4, 2_400) + random.normal(0, 0.05, 60)[blocks]
         cut = random.integers(0, 12, 2_400)
         slices = [np.flatnonzero(cut == value) for value in range(12)]
-        found = calibration_of_slices(gaps, slices, blocks, draw_blocks(60, 300, seed), rules)
+        found = calibration_of_slices(gaps, np.ones(2_400), slices, blocks, draw_blocks(60, 300, seed), rules)
         off += any(one is not None and direction(one) != "" for one in found[1:])
     assert off <= 15
 

@@ -21,37 +21,42 @@ COSTS = CostSection(false_positive=1, false_negative=4, benefit=2, unit="EUR")
 def cost(costs: CostSection, rows: ScoredRows, threshold: float | None) -> float:
     """Return the cost of all rows, one after the other."""
     total = 0.0
-    for y, p in zip(rows.y, rows.p, strict=True):
+    for y, p, w in zip(rows.y, rows.p, rows.w, strict=True):
         if threshold is not None and p >= threshold:
-            total += -costs.benefit if y else costs.false_positive
+            total += w * (-costs.benefit if y else costs.false_positive)
         else:
-            total += costs.false_negative if y else 0
+            total += w * (costs.false_negative if y else 0)
     return total
 
 
+def scored(case: HoldoutCase) -> ScoredRows:
+    return ScoredRows.of(case.holdout["label"], case.challenger, np.ones(len(case.challenger)))
+
+
 @given(
-    rows=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 10)), min_size=1, max_size=30),
+    rows=st.lists(
+        st.tuples(st.integers(0, 1), st.integers(0, 10), st.integers(1, 3)), min_size=1, max_size=30
+    ),
     false_positive=st.integers(1, 5),
     false_negative=st.integers(0, 5),
     benefit=st.integers(0, 5),
 )
 def test_no_threshold_is_cheaper_on_the_rows_that_choose(
-    rows: list[tuple[int, int]], false_positive: int, false_negative: int, benefit: int
+    rows: list[tuple[int, int, int]], false_positive: int, false_negative: int, benefit: int
 ) -> None:
     costs = CostSection.model_construct(
         false_positive=false_positive, false_negative=false_negative, benefit=benefit
     )
-    scored = ScoredRows(
-        y=np.array([y for y, _ in rows], dtype=np.float64), p=np.array([p / 10 for _, p in rows])
-    )
-    least = cost(costs, scored, cheapest(costs, scored))
-    assert least == min(cost(costs, scored, one) for one in (None, *(tenth / 10 for tenth in range(11))))
+    y, tenths, w = np.array(rows, dtype=np.float64).T
+    drawn = ScoredRows(y=y, p=tenths / 10, w=w)
+    least = cost(costs, drawn, cheapest(costs, drawn))
+    assert least == min(cost(costs, drawn, one) for one in (None, *(tenth / 10 for tenth in range(11))))
 
 
 def test_the_holdout_measures_and_does_not_choose(case: HoldoutCase) -> None:
     validation = make_holdout(seed=1)
-    chosen_by = ScoredRows.of(validation.holdout["label"], validation.challenger)
-    measured_on = ScoredRows.of(case.holdout["label"], case.challenger)
+    chosen_by = scored(validation)
+    measured_on = scored(case)
     days = case.holdout["date"].rank("dense").to_numpy().astype(np.intp) - 1
     table = threshold_table(COSTS, chosen_by, measured_on, (days, draw_blocks(40, 200, 0)), 0.95)
     best = cheapest(COSTS, chosen_by)

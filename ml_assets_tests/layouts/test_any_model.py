@@ -19,7 +19,13 @@ from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets_tests.layouts.generated_models import FINE, OF_A_PROCESS, REFUSED
 from ml_assets_tests.layouts.rank_pool import MOST, Ranks, ranks
 from ml_assets_tests.training.list_snapshots import list_snapshot, sessions
-from ml_assets_tests.training.small_jobs import classes_snapshot, feature_table, small_job, small_snapshot
+from ml_assets_tests.training.small_jobs import (
+    classes_snapshot,
+    feature_table,
+    small_job,
+    small_snapshot,
+    with_weights,
+)
 from resources.job.job import TrainingJob
 
 MODELS = int(os.environ.get("MODELS", "200"))
@@ -54,6 +60,16 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
 @pytest.fixture(scope="module")
 def of_classes(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     return classes_snapshot(tmp_path_factory.mktemp("classes"))
+
+
+@pytest.fixture(scope="module")
+def weighted(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Snapshot]:
+    """Snapshots with row weights; True: the label is a class."""
+    folder = tmp_path_factory.mktemp("weighted")
+    return {
+        False: small_snapshot(folder, with_weights(feature_table(rows_a_day=13)), weight="weight"),
+        True: classes_snapshot(folder, weight="weight"),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -92,12 +108,18 @@ def job_of(
 
 @SHARDS
 def test_any_world_sizes_and_kills_give_the_bits_of_one_rank(
-    snapshot: Snapshot, of_classes: Snapshot, of_lists: Snapshot, pool: Ranks, first: int
+    snapshot: Snapshot,
+    of_classes: Snapshot,
+    of_lists: Snapshot,
+    weighted: dict[bool, Snapshot],
+    pool: Ranks,
+    first: int,
 ) -> None:
     @given(
         parts=PARTS,
         scale=st.sampled_from([1e-4, 1.0, 100.0]),
         objective=st.sampled_from(NAMES),
+        has_weights=st.booleans(),
         precision=st.sampled_from(["fp32", "fp32", "fp32", "bf16"]),
         keeping=st.tuples(CHECKPOINTING, CHECKPOINTING, CHECKPOINTING),
         worlds=st.tuples(WORLDS, WORLDS, WORLDS),
@@ -107,6 +129,7 @@ def test_any_world_sizes_and_kills_give_the_bits_of_one_rank(
         parts: list[str],
         scale: float,
         objective: str,
+        has_weights: bool,
         precision: str,
         keeping: tuple[str, str, str],
         worlds: tuple[int, int, int],
@@ -117,8 +140,9 @@ def test_any_world_sizes_and_kills_give_the_bits_of_one_rank(
 
         def job(kept: str = "none") -> TrainingJob:
             facts = facts_of(objective)
+            unweighted = of_classes if facts.has_classes else of_lists if facts.has_lists else snapshot
             return job_of(
-                of_classes if facts.has_classes else of_lists if facts.has_lists else snapshot,
+                weighted[facts.has_classes] if has_weights and facts.takes_weights else unweighted,
                 parts,
                 scale,
                 objective,

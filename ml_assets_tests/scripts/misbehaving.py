@@ -14,6 +14,7 @@ training = attach()
 
 WAYS = [
     "well",
+    "weighted",
     "silent",
     "nan",
     "import",
@@ -58,6 +59,14 @@ def main() -> None:
         training.log(1, loss=2.0, speed=float("inf"))
         training.log(2, validation_loss=1.0)
         training.finish(mean_of_columns(x.shape[1]), steps=2, epochs=1, validation_loss=1.0)
+    elif how == "weighted":
+        weights = training.weights("train")
+        assert weights is not None
+        training.finish(
+            mean_of_columns(training.matrix("train")[0].shape[1]),
+            steps=len(weights),
+            validation_loss=float(weights.mean()),
+        )
     elif how == "nan":
         training.log(3, loss=float("nan"))
     elif how == "import":

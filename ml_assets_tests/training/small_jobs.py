@@ -38,10 +38,22 @@ SHARD_BYTES = 9_000
 """Shard size of the small snapshot, which makes three training shards of its 28 kB."""
 
 
-def small_snapshot(into: Path, table: pl.DataFrame | None = None, shard_bytes: int = SHARD_BYTES) -> Snapshot:
+def with_weights(table: pl.DataFrame, seed: int = 2) -> pl.DataFrame:
+    """The table with a column `weight`: uneven numbers, a tenth of which are 0."""
+    random = np.random.default_rng(seed)
+    weight = random.exponential(30, table.height) * (random.random(table.height) > 0.1)
+    return table.with_columns(pl.Series("weight", weight))
+
+
+def small_snapshot(
+    into: Path,
+    table: pl.DataFrame | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    weight: str | None = None,
+) -> Snapshot:
     """A snapshot of `table` with several training shards."""
     table = feature_table() if table is None else table
-    chosen = choose_rows(table, split_of(table), ROW_SPEC)
+    chosen = choose_rows(table, split_of(table), replace(ROW_SPEC, weight=weight))
     fitted = fit(chosen.of("train"), NUMERIC, CATEGORICAL)
     files = [SourceFile(path="features/small/date=2024-01-01/part-0.parquet", sha256="0" * 64)]
     return build_snapshot(
@@ -49,11 +61,11 @@ def small_snapshot(into: Path, table: pl.DataFrame | None = None, shard_bytes: i
     )
 
 
-def classes_snapshot(into: Path) -> Snapshot:
-    """A snapshot of few rows whose label is one of three words."""
+def classes_snapshot(into: Path, weight: str | None = None) -> Snapshot:
+    """A snapshot of few rows whose label is one of three words; `weight` is that of `with_weights`."""
     words = pl.when(pl.col("x1") > 0.7).then(pl.lit("blue")).otherwise(pl.format("a{}", "label"))
-    table = feature_table(rows_a_day=13).with_columns(words.alias("label"))
-    chosen = choose_rows(table, split_of(table), replace(ROW_SPEC, objective="multiclass"))
+    table = with_weights(feature_table(rows_a_day=13)).with_columns(words.alias("label"))
+    chosen = choose_rows(table, split_of(table), replace(ROW_SPEC, objective="multiclass", weight=weight))
     fitted = replace(fit(chosen.of("train"), NUMERIC, CATEGORICAL), classes=classes_of(chosen))
     files = [SourceFile(path="features/small/date=2024-01-01/part-0.parquet", sha256="0" * 64)]
     return build_snapshot(

@@ -22,7 +22,7 @@ from ml_assets.training.script.api import FOLDER, JOB, PROCESS, Training, attach
 from ml_assets.training.script.script_model import read_model
 from ml_assets.training.script.script_rank import arguments_of, run_script
 from ml_assets.training.telemetry import event_log
-from ml_assets_tests.training.small_jobs import small_job, small_snapshot
+from ml_assets_tests.training.small_jobs import feature_table, small_job, small_snapshot, with_weights
 from resources.job.errors import BadConfiguration, InputChanged
 from resources.job.events import read_events
 from resources.job.job import ExitCode, TrainingJob, TrainingResult
@@ -58,6 +58,22 @@ def run(place: Path, job: TrainingJob) -> int:
     """Run the script of `job` as a rank and return its exit code."""
     (place / "job.json").write_text(job.to_json())
     return exit_code_of(lambda: run_script(Heartbeat(0)), place)
+
+
+def test_a_script_that_never_reads_the_weights_of_its_rows_is_refused(place: Path, tmp_path: Path) -> None:
+    """It would train as if no row had a weight, and only its metrics would have one."""
+    snapshot = small_snapshot(tmp_path, with_weights(feature_table()), weight="weight")
+    assert run(place, job_of(snapshot, how="well")) == ExitCode.BAD_CONFIGURATION
+    (reason,) = [event.values["message"] for event in read_events(place) if event.kind == "failed"]
+    assert "the script never read their weights" in reason
+
+
+def test_a_script_reads_weights_that_are_one_on_average(place: Path, tmp_path: Path) -> None:
+    snapshot = small_snapshot(tmp_path, with_weights(feature_table()), weight="weight")
+    assert run(place, job_of(snapshot, how="weighted")) == ExitCode.DONE
+    result = TrainingResult.read(place / "result.json")
+    assert result.steps == snapshot.rows("train")
+    assert result.best_validation_loss == pytest.approx(1, abs=1e-6)
 
 
 # Its data

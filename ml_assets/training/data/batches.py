@@ -39,6 +39,8 @@ class Batch:
     """`[B]`: row numbers in the feature table; always in host memory."""
     lists: torch.Tensor | None = None
     """`[B]` int64: number of the row's list, whose rows are neighbours; None if rows do not form lists."""
+    weight: torch.Tensor | None = None
+    """`[B]` float32: weight of the row, 1 on average over the split; None if each row counts once."""
     blob: torch.Tensor | None = None
     """`[B, ...]`, in the shape and dtype that blobs decode to; None if rows have no blobs."""
 
@@ -65,6 +67,7 @@ class Batch:
             label=self.label.to(device, non_blocking=True),
             row=self.row,
             lists=None if self.lists is None else self.lists.to(device, non_blocking=True),
+            weight=None if self.weight is None else self.weight.to(device, non_blocking=True),
             blob=None if self.blob is None else self.blob.to(device, non_blocking=True),
         )
 
@@ -76,6 +79,7 @@ class Batch:
             label=self.label.clone(),
             row=self.row,
             lists=None if self.lists is None else self.lists.clone(),
+            weight=None if self.weight is None else self.weight.clone(),
             blob=None if self.blob is None else self.blob.clone(),
         )
 
@@ -103,6 +107,7 @@ class Batch:
                     label=self.label[part],
                     row=self.row[part],
                     lists=None if self.lists is None else self.lists[part],
+                    weight=None if self.weight is None else self.weight[part],
                     blob=None if self.blob is None else self.blob[part],
                 )
             )
@@ -137,13 +142,15 @@ class SplitReader:
         self._lists: dict[int, NDArray[np.int64]] = {}
         """Shard → position of the first row of each list, and the number of rows; of shards that were read."""
         self._has_lists = any(shard.lists is not None for shard in shards)
+        self._is_weighted = bool(snapshot.weight)
         self._blob_bytes = sum(shard.blobs.bytes for shard in shards if shard.blobs is not None)
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row of a batch; its blob counts as stored, on average."""
         numeric, categorical = self._columns
-        return 4 * numeric + 8 * categorical + 12 + self._blob_bytes // max(self.rows, 1)
+        labelled = 12 + 4 * self._is_weighted
+        return 4 * numeric + 8 * categorical + labelled + self._blob_bytes // max(self.rows, 1)
 
     @property
     def unit_bytes(self) -> int:
@@ -209,8 +216,20 @@ class SplitReader:
         if self._has_lists:
             lists = self._room((len(row),), torch.int64)
             _fill(lists.numpy(), [(_lists(shard), rows) for shard, rows in runs])
+        weight = None
+        if self._is_weighted:
+            weight = self._room((len(row),), torch.float32)
+            _fill(weight.numpy(), [(_weight(shard), rows) for shard, rows in runs])
         blob = None if self._decoder is None else self._decoded(self._decoder, runs)
-        return Batch(numeric=numeric, category=category, label=label, row=row, lists=lists, blob=blob)
+        return Batch(
+            numeric=numeric,
+            category=category,
+            label=label,
+            row=row,
+            lists=lists,
+            weight=weight,
+            blob=blob,
+        )
 
     def _decoded(self, decoder: Decoder, runs: Sequence[_Run]) -> torch.Tensor:
         count = sum(len(rows) for _, rows in runs)
@@ -230,6 +249,12 @@ def _lists(shard: Rows) -> NDArray[np.int64]:
     if shard.lists is None:
         raise ValueError("these rows form no lists")
     return shard.lists
+
+
+def _weight(shard: Rows) -> NDArray[np.float32]:
+    if shard.weight is None:
+        raise ValueError("these rows have no weights")
+    return shard.weight
 
 
 def _stored(runs: Sequence[_Run]) -> Iterator[tuple[int, bytes]]:

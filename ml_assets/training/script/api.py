@@ -56,6 +56,7 @@ from ml_assets.training.script.data import (
     matrix_of,
     rows_of,
     tensors_of,
+    weights_of,
 )
 from ml_assets.training.script.example import Example, example_of
 from ml_assets.training.script.meeting import Meeting
@@ -123,6 +124,8 @@ class Training:
     """All ranks; None if torchrun was called by hand in a way that gives them no common store."""
     heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0), init=False)
     """Heartbeat that each call moves, to show that the script makes progress; by default no agent reads it."""
+    _has_seen_weights: bool = field(default=False, init=False)
+    """True once the script read the weights of the training rows."""
     _recovery: Callable[[int], None] | None = field(default=None, init=False)
     """Reports the recovery; called at a resumed attempt's first sign of training."""
 
@@ -183,7 +186,16 @@ class Training:
     def rows(self, split: ReadableSplit) -> Rows:
         """Return a split as arrays, with standardised numbers. Raises `InputChanged` if a file differs from the
         job's."""
+        self._has_seen_weights |= split == "train"
         return rows_of(self.snapshot, split)
+
+    def weights(self, split: ReadableSplit) -> NDArray[np.float32] | None:
+        """Return the weight of each row of a split, `[rows]` float32, 1 on average; None if the pipeline declares no
+        `features.weight`.
+
+        If it does, a script multiplies the loss of each row with its weight. `finish` refuses a model whose script
+        never asked for the weights of the training rows."""
+        return weights_of(self.rows(split))
 
     def tensors(self, split: ReadableSplit) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
         """Return a split for torch: numbers `[rows, F]` float32, standardised and filled, category ids `[rows, C]`
@@ -196,7 +208,7 @@ class Training:
     def blobs(self, split: ReadableSplit) -> "torch.Tensor":
         """Return the blobs of a split, `[rows, ...]` as the pipeline's `decode` returns them, all in memory. `rows`
         has their bytes, one row at a time. A module given to `finish` takes them as the third argument."""
-        return blobs_of(self.rows(split), self.job, self.inputs)
+        return blobs_of(rows_of(self.snapshot, split), self.job, self.inputs)
 
     def matrix(self, split: ReadableSplit) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return a split for libraries that take one matrix: `[rows, F + C]` float32 (standardised numbers, NaN where
@@ -208,7 +220,7 @@ class Training:
 
     def _learned(self, split: ReadableSplit) -> Rows:
         """Return the rows from which a model learns: training rows with category dropout."""
-        rows = self.rows(split)
+        rows = rows_of(self.snapshot, split)
         if split != "train":
             return rows
         return with_dropped(rows, self.job.settings.category_dropout, self.job.seed)
@@ -357,6 +369,11 @@ class Training:
             return
         if not math.isfinite(validation_loss):
             raise Diverged(f"validation_loss was {validation_loss}: hand in a model with a finite loss")
+        if self.snapshot.weight and not self._has_seen_weights:
+            raise BadConfiguration(
+                f"rows are weighted by {self.snapshot.weight!r} (features.weight), and the script never read their "
+                'weights: multiply the losses of the rows with training.weights("train"), or remove the key'
+            )
         attempts, seconds = read_attempts(self.folder), sum(seconds_trained(self.folder))
         weights = write_model(check_model(model, self._example("validation")), self.folder)
         result = TrainingResult(

@@ -49,6 +49,11 @@ def tensors_of(rows: Rows, inputs: InputSpec) -> "tuple[torch.Tensor, torch.Tens
     return numeric, category, torch.from_numpy(rows.label.copy())
 
 
+def weights_of(rows: Rows) -> NDArray[np.float32] | None:
+    """Return the weight of each row, `[rows]` float32, 1 on average; None if each row counts once."""
+    return None if rows.weight is None else rows.weight.copy()
+
+
 def blobs_of(rows: Rows, job: TrainingJob, inputs: InputSpec, count: int | None = None) -> "torch.Tensor":
     """Return the blobs of all `rows`, or of the first `count` (at least one), in memory.
 

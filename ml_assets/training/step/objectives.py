@@ -10,7 +10,7 @@ labels, metrics and reports of an objective (`ml_assets.objective_facts`).
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch.nn import functional
@@ -21,6 +21,9 @@ from resources.job.errors import BadConfiguration
 
 LossSum: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(output, target) → scalar, summed over rows or lists: the loop divides by those of all ranks."""
+Reduction: TypeAlias = Literal["none", "sum"]
+RowLosses: TypeAlias = Callable[[torch.Tensor, torch.Tensor, Reduction], torch.Tensor]
+"""(output, label `[B]`, reduction) → loss of each row `[B]`, or their sum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,17 @@ class Objective:
     lists."""
 
     def target(self, batch: Batch) -> torch.Tensor:
-        """Return the target of the output. Raises `BadConfiguration` if the rows have no target."""
+        """Return the target of the output: the label `[B]`, with weights `[B, 2]` the label and the weight of each row.
+
+        Raises `BadConfiguration` if the rows have no target, or weights that this objective does not take.
+        """
+        if batch.weight is not None:
+            if self.reads_lists or self.reads_blob:
+                raise BadConfiguration(
+                    "rows have weights, and this objective does not take any: leave out features.weight"
+                )
+            # One tensor, so that a pipeline can cut it into passes.
+            return torch.stack([batch.label, batch.weight], dim=1)
         if self.reads_lists:
             return _with_lists(batch)
         if not self.reads_blob:
@@ -83,27 +96,42 @@ class Objective:
 _ONE_NUMBER = "one number a row; squeeze the last dimension"
 
 
-def _cross_entropy(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-    return functional.binary_cross_entropy_with_logits(output, label, reduction="sum")
+def _summed(losses: RowLosses) -> LossSum:
+    """Return the sum of the rows' losses, each times the weight of its row if the target has weights."""
+
+    def loss_sum(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        if target.ndim == 1:
+            return losses(output, target, "sum")
+        label, weight = target.unbind(dim=1)
+        return (losses(output, label, "none") * weight).sum()
+
+    return loss_sum
 
 
-def _squared_error(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-    return functional.mse_loss(output, label, reduction="sum")
+def _cross_entropy(output: torch.Tensor, label: torch.Tensor, reduction: Reduction) -> torch.Tensor:
+    return functional.binary_cross_entropy_with_logits(output, label, reduction=reduction)
 
 
-def _pinball(share: float, output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+def _squared_error(output: torch.Tensor, label: torch.Tensor, reduction: Reduction) -> torch.Tensor:
+    return functional.mse_loss(output, label, reduction=reduction)
+
+
+def _pinball(share: float, output: torch.Tensor, label: torch.Tensor, reduction: Reduction) -> torch.Tensor:
     """Return the loss that the quantile minimises: an error costs `share` above the output, 1 - `share` below it."""
     error = label - output
-    return torch.maximum(share * error, (share - 1) * error).sum()
+    losses = torch.maximum(share * error, (share - 1) * error)
+    return losses if reduction == "none" else losses.sum()
 
 
-def _poisson(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+def _poisson(output: torch.Tensor, label: torch.Tensor, reduction: Reduction) -> torch.Tensor:
     """Return the negative log-likelihood of counts, in nats, without the part that does not depend on the output."""
-    return functional.poisson_nll_loss(output, label, log_input=True, full=False, reduction="sum")
+    return functional.poisson_nll_loss(output, label, log_input=True, full=False, reduction=reduction)
 
 
-def _cross_entropy_of_classes(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(output, label.long(), reduction="sum")
+def _cross_entropy_of_classes(
+    output: torch.Tensor, label: torch.Tensor, reduction: Reduction
+) -> torch.Tensor:
+    return functional.cross_entropy(output, label.long(), reduction=reduction)
 
 
 def _next_token(output: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -178,10 +206,10 @@ def _halting(loss_sum: LossSum) -> LossSum:
 
 
 OBJECTIVES: dict[str, Objective] = {
-    "binary": Objective(loss_sum=_halting(_cross_entropy), prediction=torch.sigmoid),
-    "regression": Objective(loss_sum=_halting(_squared_error), prediction=_unchanged),
-    "count": Objective(loss_sum=_halting(_poisson), prediction=torch.exp),
-    "multiclass": Objective(loss_sum=_halting(_cross_entropy_of_classes), prediction=_softmax),
+    "binary": Objective(loss_sum=_halting(_summed(_cross_entropy)), prediction=torch.sigmoid),
+    "regression": Objective(loss_sum=_halting(_summed(_squared_error)), prediction=_unchanged),
+    "count": Objective(loss_sum=_halting(_summed(_poisson)), prediction=torch.exp),
+    "multiclass": Objective(loss_sum=_halting(_summed(_cross_entropy_of_classes)), prediction=_softmax),
     "ranking": Objective(loss_sum=_halting(_listwise), prediction=_unchanged, reads_lists=True),
     "next_token": Objective(loss_sum=_halting(_next_token), prediction=_most_likely, reads_blob=True),
 }
@@ -200,4 +228,4 @@ def objective_of(name: str) -> Objective:
     share = None if facts is None else facts.quantile
     if share is None:
         raise BadConfiguration(f"objective {name!r} is unknown: use one of {sorted({*OBJECTIVES, *NAMES})}")
-    return Objective(loss_sum=_halting(partial(_pinball, share)), prediction=_unchanged)
+    return Objective(loss_sum=_halting(_summed(partial(_pinball, share))), prediction=_unchanged)

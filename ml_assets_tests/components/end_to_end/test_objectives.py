@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from sklearn.metrics import log_loss, roc_auc_score
 
 from ml_assets.code.code_version import code_version
 from ml_assets.evaluation.evaluation_document import Report
@@ -79,6 +80,7 @@ BINARY = labelled(
     "float32",
     "binary",
     sensitive="load",
+    weight="worth",
     evaluation={
         "bias": [{"column": "machine", "threshold": 0.5, "min_rows": 25}],
         "costs": {"false_positive": 3, "false_negative": 1, "unit": "hours"},
@@ -190,7 +192,8 @@ def test_the_report_counts_what_was_taken_for_what(classes: ModelRun) -> None:
     names = [one.name for one in evaluation.classes]
     for i, label in enumerate(names):
         of_label = predicted[(rows["made"] == label).to_numpy()]
-        assert list(evaluation.curves.confusion[i]) == np.bincount(of_label, minlength=3).tolist()
+        shares = np.bincount(of_label, minlength=3) / len(of_label)
+        assert evaluation.curves.confusion[i] == pytest.approx(shares.tolist(), abs=1e-5)
     page = Path(classes.facts[EVALUATION]["report_file"].removeprefix("file://")).read_text()
     assert '<img alt="confusion"' in page
     assert "3 classes." in page
@@ -310,9 +313,10 @@ def test_a_model_that_decides_unlike_for_its_groups_is_rejected(installation: In
     assert facts["decision"] == "rejected"
     assert "“machines alike”: demographic parity by machine is" in facts["summary"]
     evaluation = report_of(binary).evaluation
-    rows = binary.installation.main.scan(FEATURES, days(6, start=13)).collect()
-    rows = rows.with_columns(decided=binary.served.predict(rows) >= 0.5)
-    by_machine = rows.group_by("machine").agg(pl.col("decided").mean()).sort("machine")["decided"].to_list()
+    rows = binary.installation.main.scan(FEATURES, days(6, start=13)).filter(pl.col("worth") > 0).collect()
+    rows = rows.with_columns(decided=binary.served.predict(rows.drop("worth")) >= 0.5)
+    share = (pl.col("decided") * pl.col("worth")).sum() / pl.col("worth").sum()
+    by_machine = rows.group_by("machine").agg(share).sort("machine")["decided"].to_list()
     (bias,) = evaluation.bias
     assert [one.decided_positive.share.value for one in bias.groups] == pytest.approx(by_machine)
     parity = max(by_machine) - min(by_machine)
@@ -330,17 +334,36 @@ def test_a_model_that_decides_unlike_for_its_groups_is_rejected(installation: In
         binary.installation.main.scan(FEATURES, days(2, start=11)).collect()
     )
     decided, late = binary.served.predict(rows) >= threshold, rows["made"].to_numpy() > 0
-    cost = 3 * (decided & ~late).sum() + (~decided & late).sum()
-    assert table.chosen.cost.value == pytest.approx(1000 * cost / len(rows))
-    assert table.chosen.recall == pytest.approx((decided & late).sum() / late.sum())
+    worth = rows["worth"].to_numpy()
+    cost = worth @ (3.0 * (decided & ~late) + (~decided & late))
+    assert table.chosen.cost.value == pytest.approx(1000 * cost / worth.sum())
+    assert table.chosen.recall == pytest.approx(worth @ (decided & late) / (worth @ late))
     for told in (facts["summary"], page):
         assert "a false positive costs 3 hours, a false negative 1 hours" in told
-        assert "On 96 validation rows, the threshold " in told
+        assert "On 88 validation rows, the threshold " in told
     # The search for worst slices looks at features, but at none that is sensitive: it would show values of it.
     found = report_of(binary).worst_slices
     assert found is not None
     assert found.columns == ("machine", "made_yesterday")
     assert f"{found.candidates} slices of at least 20 rows" in page
+
+    # Rows are weighted by what an hour is worth, everywhere; the first hour of a day is left out.
+    p = binary.served.predict(rows.drop("worth"))
+    assert evaluation.rows == len(rows) == 6 * 4 * 11
+    assert evaluation.values()["auc"] == pytest.approx(roc_auc_score(late, p, sample_weight=worth))
+    assert evaluation.values()["logloss"] == pytest.approx(log_loss(late, p, sample_weight=worth))
+    assert evaluation.overall.label_mean == pytest.approx(np.average(late, weights=worth))
+    assert {one.split: one.left_out["weight is 0"] for one in report_of(binary).splits} == {
+        "train": 10 * 4,
+        "validation": 2 * 4,
+        "holdout": 6 * 4,
+    }
+    card = Path(facts["report_file"].removeprefix("file://")).with_name("model_card.md").read_text()
+    for told in (facts["summary"], page, card):
+        assert "Rows are weighted by the column worth, in training as well" in told
+    bundle = bundles_of(binary.installation.platform).open(facts["bundle"])
+    assert bundle.facts.lineage.configuration["weight"] == "worth"
+    assert "worth" not in {column.name for column in bundle.facts.inputs}
 
 
 def test_a_model_of_a_quantile_lies_above_its_share_of_the_labels(installation: Installation) -> None:
