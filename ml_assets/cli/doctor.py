@@ -40,6 +40,7 @@ def command() -> None:
         ("ledger", doctor_storage.ledger),
         ("tracker", doctor_storage.tracker),
         ("production", doctor_storage.production),
+        ("registry", doctor_storage.registry),
         ("dagster storage", doctor_storage.dagster_storage),
         ("dagster events", doctor_storage.dagster_events),
         *_workers(project),

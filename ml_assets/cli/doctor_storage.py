@@ -85,7 +85,7 @@ def production(project: Project) -> str:
     from ml_assets.release.rows_behind import InputsUnknown, in_words
 
     releases, log = releases_of(project.platform), project.platform.ledger.models
-    held = [promotion for name in log.promoted_models() if (promotion := log.in_production(name))]
+    held = [promotion for name in log.models() if (promotion := log.in_production(name))]
     said: list[str] = []
     for one in held:
         try:
@@ -102,6 +102,21 @@ def production(project: Project) -> str:
             "version out of production: ml-assets demote MODEL --reason '…'"
         )
     return ", ".join(f"{one.model} {one.version}" for one in held) or "nothing yet"
+
+
+def registry(project: Project) -> str:
+    """Check that MLflow's aliases and tags show what the ledger decided."""
+    from ml_assets.release.of_platform import releases_of
+
+    releases, models = releases_of(project.platform), project.platform.ledger.models.models()
+    said = [line for model in models for line in releases.differences(model)]
+    if said:
+        raise NotWell(
+            f"{name_some(said, 3)}. The ledger decides, and nobody but ml-assets should write there. The next "
+            "registration, promotion or demotion of the model corrects MLflow; so does ml-assets promote MODEL NUMBER "
+            "--reason '…' with the version in production, which changes nothing else"
+        )
+    return f"aliases and tags of {len(models)} models as in the ledger"
 
 
 def dagster_storage(project: Project) -> str:

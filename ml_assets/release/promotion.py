@@ -11,7 +11,7 @@ registered or in production may be rejected. Its next promotion is refused, and 
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -465,18 +465,12 @@ class Releases:
 
     def _show(self, model: str, standings: BundleStandings) -> None:
         versions = self._registry.versions(model)
-        for version in versions:
-            for name, value in _tags_of(standings.of(version.bundle_digest)).items():
-                if version.tags.get(name) != value:
-                    with suppress(
-                        TrackerRefused
-                    ):  # gone: two processes registered this bundle, and the second version was deleted
-                        self._registry.tag(model, version.number, name, value)
-        promotion = standings.in_production
-        numbers = [
-            one.number for one in versions if promotion and one.bundle_digest == promotion.bundle_digest
-        ]
-        if promotion is not None and not numbers:
+        for version, name, value in _wrong_tags(versions, standings):
+            # Gone: two processes registered this bundle, and the second version was deleted.
+            with suppress(TrackerRefused):
+                self._registry.tag(model, version.number, name, value)
+        promotion, number = standings.in_production, _number_in_production(versions, standings)
+        if promotion is not None and number is None:
             logging.getLogger(__name__).warning(
                 "%s in production (version %s, bundle %s) is not in MLflow's registry: materialize its partition "
                 "again to register it there",
@@ -484,9 +478,22 @@ class Releases:
                 promotion.version,
                 promotion.bundle_digest[:12],
             )
-        number = numbers[0] if numbers else None
         if self._registry.aliased(model, PRODUCTION) != number:
             self._registry.set_alias(model, PRODUCTION, number)
+
+    def differences(self, model: str) -> list[str]:
+        """Return what MLflow shows of a model and the ledger says otherwise, in words. Changes nothing."""
+        standings, versions = BundleStandings.read(self._log, model), self._registry.versions(model)
+        said = [
+            f"{name} of {model} {version.number} is {version.tags.get(name)!r} in MLflow and {value!r} in the ledger"
+            for version, name, value in _wrong_tags(versions, standings)
+        ]
+        shown, number = self._registry.aliased(model, PRODUCTION), _number_in_production(versions, standings)
+        if shown != number:
+            said.append(
+                f"{model}@{PRODUCTION} is version {shown or 'none'} in MLflow and {number or 'none'} in the ledger"
+            )
+        return said
 
     def _aliased(self, model: str) -> str | None:
         """Return the bundle digest of the version that MLflow shows as in production."""
@@ -522,6 +529,22 @@ def _not_on_these_inputs(version: RegisteredVersion, despite: Mapping[str, str])
         f"If its rows were replaced since, materialize the model again. To promote the version anyway, on "
         f"record in the log: ml-assets promote {version.model} {version.number} --despite-inputs --reason '…'"
     )
+
+
+def _wrong_tags(
+    versions: Sequence[RegisteredVersion], standings: BundleStandings
+) -> Iterator[tuple[RegisteredVersion, str, str]]:
+    """Yield each tag that differs from the ledger, with the ledger's value."""
+    for version in versions:
+        for name, value in _tags_of(standings.of(version.bundle_digest)).items():
+            if version.tags.get(name) != value:
+                yield version, name, value
+
+
+def _number_in_production(versions: Sequence[RegisteredVersion], standings: BundleStandings) -> int | None:
+    """Return MLflow's number of the version in production; None if there is none, or MLflow does not have it."""
+    held = standings.in_production
+    return next((one.number for one in versions if held and one.bundle_digest == held.bundle_digest), None)
 
 
 def _tags_of(found: BundleStanding) -> dict[str, str]:

@@ -350,6 +350,11 @@ def test_the_newest_evaluation_decides_whatever_tags_say(
     for name, value in lies.items():
         registry.tag("small", 2, name, value)
     registry.set_alias("small", "production", 2)
+    assert releases.differences("small") == [
+        "stage of small 2 is 'production' in MLflow and 'staging' in the ledger",
+        "gate_status of small 2 is 'blessed' in MLflow and 'rejected' in the ledger",
+        "small@production is version 2 in MLflow and none in the ledger",
+    ]
     with pytest.raises(
         NotPromotable, match=f"is rejected, not blessed, by its newest evaluation {rejected.name}"
     ):
@@ -357,6 +362,8 @@ def test_the_newest_evaluation_decides_whatever_tags_say(
     assert releases.log("small") == []
     assert releases.in_production("small") is None
     assert registry.aliased("small", "production") is None
+    releases.show("small")
+    assert releases.differences("small") == []
     found = releases.newest_data("small")
     assert found is not None
     assert found.number == 1

@@ -67,6 +67,11 @@ class ModelLog:
         with self._database.reading() as connection:
             return chain.verify(connection, known)
 
+    def models(self) -> list[str]:
+        """Return the names of all models with a decision, sorted."""
+        with self._database.reading() as connection:
+            return sorted(connection.execute(sa.select(decisions.c.model).distinct()).scalars())
+
     # --- evaluations ---
 
     def record_evaluation(self, new: NewEvaluation, at: datetime | None = None) -> EvaluationRow:
@@ -299,12 +304,6 @@ class ModelLog:
         return self._of(Review, model)
 
     # --- roles ---
-
-    def promoted_models(self) -> list[str]:
-        """Return the names of all models with a promotion, sorted."""
-        query = sa.select(decisions.c.model).where(decisions.c.kind == _kind_of(Promotion))
-        with self._database.reading() as connection:
-            return sorted(connection.execute(query.distinct()).scalars())
 
     def promotions(self, model: str) -> list[Promotion]:
         """Return all promotions of a model, oldest first."""
