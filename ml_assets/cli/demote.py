@@ -8,14 +8,21 @@ from ml_assets.cli.project import Project, say
 @click.command("demote", short_help="Take a model out of production, with a reason.")
 @click.argument("model")
 @click.option("--reason", required=True, help="Reason; recorded with your name in an append-only log.")
-def command(model: str, reason: str) -> None:
+@click.option("--canary", is_flag=True, help="Take the canary back to staging; production stays.")
+def command(model: str, reason: str, canary: bool) -> None:
     """Take MODEL's version out of production. No other version replaces it.
 
     The gates then treat the next training of MODEL as a first model: against the naive baseline, without a champion.
     """
+    from ml_assets.release.bundle_standing import CANARY, PRODUCTION
     from ml_assets.release.of_platform import releases_of
 
     project = Project.here()
-    ended = releases_of(project.platform).demote(model, author=project.settings.author, reason=reason)
+    ended = releases_of(project.platform).demote(
+        model, author=project.settings.author, reason=reason, role=CANARY if canary else PRODUCTION
+    )
+    if canary:
+        say(f"{model} version {ended.version} is no longer the canary. It is in staging.")
+        return
     say(f"{model} version {ended.version} is no longer in production. No version is.")
     say(f"To promote it again: ml-assets promote {model} {ended.version} --reason '…'")

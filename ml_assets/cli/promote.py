@@ -1,5 +1,7 @@
 """`ml-assets promote`: put a registered version into production."""
 
+from datetime import timedelta
+
 import click
 
 from ml_assets.cli.project import Project, say
@@ -17,11 +19,15 @@ from ml_assets.cli.project import Project, say
 def command(model: str, version: int | None, reason: str | None, despite_inputs: bool) -> None:
     """Put VERSION of MODEL into production. Default: the blessed version with the newest data.
 
+    If `release.canary` in defs.yaml asks for it, the first promotion makes VERSION the canary. The second one, after
+    the bake time, puts it into production.
+
     The newest evaluation of VERSION must have blessed it against today's champion, and none of its training inputs may
     have been rejected since. A version that was in production before may return without a new evaluation.
     """
     from ml_assets.cli.problems import Problem
     from ml_assets.components.training_pipeline import TrainingPipeline
+    from ml_assets.release.bundle_standing import CANARY
     from ml_assets.release.of_platform import releases_of
 
     project = Project.here()
@@ -46,6 +52,12 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
         despite_inputs=despite_inputs,
         rules=rules,
     )
+    if promotion.alias == CANARY and rules.canary is not None:
+        baked = promotion.at + timedelta(hours=rules.canary.bake_hours)
+        say(f"{model} version {version} is the canary since {promotion.at:%Y-%m-%d %H:%M} UTC,")
+        say(f"promoted by {promotion.author}: {promotion.reason}")
+        say(f"Into production, from {baked:%Y-%m-%d %H:%M} UTC on: the same command")
+        return
     if before == promotion:
         say(f"Nothing changed: {model} version {promotion.version} was in production before this command.")
     say(f"{model} version {promotion.version} is in production since {promotion.at:%Y-%m-%d %H:%M} UTC,")

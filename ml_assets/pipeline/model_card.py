@@ -93,6 +93,7 @@ def _named(version: "RegisteredVersion") -> str:
 
 def _release(platform: Platform, version: "RegisteredVersion", row: "EvaluationRow") -> "Release":
     from ml_assets.evaluation.card import Release
+    from ml_assets.release.bundle_standing import PRODUCTION
     from ml_assets.release.of_platform import releases_of
 
     releases = releases_of(platform)
@@ -101,7 +102,9 @@ def _release(platform: Platform, version: "RegisteredVersion", row: "EvaluationR
         if one.bundle_digest != version.bundle_digest:
             continue
         despite = f" Despite {one.despite}." if one.despite else ""
-        history.append(f"{one.at:%Y-%m-%d %H:%M} UTC, promoted by {one.author}: {one.reason}.{despite}")
+        what = "promoted" if one.returns_to is None else "rolled back to"
+        role = "" if one.alias == PRODUCTION else f" as {one.alias}"
+        history.append(f"{one.at:%Y-%m-%d %H:%M} UTC, {what}{role} by {one.author}: {one.reason}.{despite}")
         if one.demotion is not None:
             ended = one.demotion
             history.append(f"{ended.at:%Y-%m-%d %H:%M} UTC, demoted by {ended.author}: {ended.reason}.")

@@ -7,6 +7,8 @@ from resources.ledger import Archival, EvaluationRow, ModelLog, Promotion, Revie
 
 PRODUCTION = "production"
 """Role of the version that serves, and its alias in MLflow."""
+CANARY = "canary"
+"""Role of the version that is next for production, and its alias in MLflow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +23,8 @@ class BundleStanding:
     """Evaluation behind its newest promotion, otherwise the newest evaluation. Its version shows it, and its next
     promotion records it. None if it was never evaluated."""
     is_in_production: bool
+    canary: Promotion | None
+    """Its promotion to canary, while it is the canary."""
     archival: Archival | None
     """Decision that it is never promoted again, or None."""
     evaluations: tuple[EvaluationRow, ...]
@@ -30,9 +34,11 @@ class BundleStanding:
 
     @property
     def stage(self) -> str:
-        """`staging`; `production`; `replaced` after production; `archived` if a person took it out of use."""
+        """`staging`; `canary`; `production`; `replaced` after it; `archived` if a person took it out of use."""
         if self.archival is not None:
             return "archived"
+        if self.canary is not None:
+            return "canary"
         return "production" if self.is_in_production else "replaced" if self.promotion else "staging"
 
     @property
@@ -50,6 +56,8 @@ class BundleStandings:
     in_production: Promotion | None
     promotions: tuple[Promotion, ...]
     """Promotions to production, oldest first."""
+    canaries: tuple[Promotion, ...]
+    """Promotions to canary, oldest first."""
     evaluations: tuple[EvaluationRow, ...]
     """Oldest first."""
     archivals: tuple[Archival, ...]
@@ -58,13 +66,25 @@ class BundleStandings:
     @classmethod
     def read(cls, log: ModelLog, model: str) -> Self:
         """Read the ledger's current records of `model`."""
+        promotions = log.promotions(model)
         return cls(
             in_production=log.in_production(model, PRODUCTION),
-            promotions=tuple(one for one in log.promotions(model) if one.alias == PRODUCTION),
+            promotions=tuple(one for one in promotions if one.alias == PRODUCTION),
+            canaries=tuple(one for one in promotions if one.alias == CANARY),
             evaluations=tuple(log.evaluations(model)),
             archivals=tuple(log.archivals(model)),
             reviews=tuple(log.reviews(model)),
         )
+
+    @property
+    def canary(self) -> Promotion | None:
+        """Promotion of the canary; None if it was demoted, archived or promoted to production, or never was one."""
+        newest = self.canaries[-1] if self.canaries else None
+        if newest is None or newest.demotion is not None:
+            return None
+        later = [one.bundle_digest for one in self.promotions if one.place > newest.place]
+        later += [one.bundle_digest for one in self.archivals]
+        return None if newest.bundle_digest in later else newest
 
     @property
     def rollback_target(self) -> Promotion | None:
@@ -103,12 +123,13 @@ class BundleStandings:
             (one for one in reversed(self.promotions) if one.bundle_digest == bundle_digest), None
         )
         shown = newest if promotion is None else evaluations[promotion.evaluation_digest]
-        held = self.in_production
+        held, canary = self.in_production, self.canary
         return BundleStanding(
             newest=newest,
             promotion=promotion,
             shown=shown,
             is_in_production=held is not None and held.bundle_digest == bundle_digest,
+            canary=canary if canary is not None and canary.bundle_digest == bundle_digest else None,
             evaluations=tuple(one for one in self.evaluations if one.bundle_digest == bundle_digest),
             reviews=tuple(one for one in self.reviews if one.bundle_digest == bundle_digest),
             archival=next((one for one in self.archivals if one.bundle_digest == bundle_digest), None),

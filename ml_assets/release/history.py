@@ -53,6 +53,7 @@ class _Names:
             for one in decisions
             if isinstance(one, Promotion | Archival | Review)
         }
+        self.aliases = {one.place: one.alias for one in decisions if isinstance(one, Promotion)}
         self.evaluations = {one.evaluation_digest: one for one in decisions if isinstance(one, EvaluationRow)}
 
     def of(self, digest: str) -> str:
@@ -85,7 +86,9 @@ def _said(one: Decision, named: _Names) -> tuple[str, ...]:
             report = f": {behind.report}" if behind is not None else ""
             return (*said, f"on evaluation {evaluation_name(one.evaluation_digest)}{report}")
         case Demotion():
-            return "demoted", f"{named.of(one.bundle_digest)}, by {one.author}: {one.reason}"
+            alias = named.aliases.get(one.promotion, PRODUCTION)
+            role = "" if alias == PRODUCTION else f" as {alias}"
+            return "demoted", f"{named.of(one.bundle_digest)}{role}, by {one.author}: {one.reason}"
         case Review():
             said = f"{named.of(one.bundle_digest)}, by {one.author}: {one.reason}"
             return (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ml_assets.features.encoding import FittedState
 from ml_assets.objective_facts import facts_of
-from ml_assets.release.bundle_standing import PRODUCTION
+from ml_assets.release.bundle_standing import CANARY, PRODUCTION
 from ml_assets.release.bundle_store import WEIGHTS, Bundle, BundleStore
 from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry
@@ -128,8 +128,8 @@ def _version_of(wanted: str, releases: Releases, registry: Registry, store: Bund
     model, at, alias = wanted.partition("@")
     if not at:
         model, _, number = wanted.partition("/")
-    elif alias == PRODUCTION:
-        promotion = releases.in_production(model)
+    elif alias in (PRODUCTION, CANARY):
+        promotion = releases.in_production(model) if alias == PRODUCTION else releases.canary(model)
         if promotion is not None:
             # Open it by bundle: a new registry may have given the number to another version.
             return InitialModel(f"{model}/{promotion.version}", store.open(promotion.bundle_digest))

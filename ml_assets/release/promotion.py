@@ -14,10 +14,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from ml_assets.release.bundle_standing import PRODUCTION, BundleStanding, BundleStandings
+from ml_assets.release.bundle_standing import CANARY, PRODUCTION, BundleStanding, BundleStandings
 from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.registry import RegisteredVersion, Registry, VersionMissing
 from ml_assets.release.rows_behind import InputsRejected, InputsUnknown, contents_of, in_words
@@ -131,7 +131,8 @@ class Releases:
         """Put a version into production, in place of the current version.
 
         Its newest evaluation must have blessed it in comparison with the current version, and `rules` may ask for an
-        approval of that evaluation. None of its training inputs
+        approval of that evaluation. If they ask for a canary, a version becomes canary first; after the bake time, its
+        next promotion puts it into production. None of its training inputs
         may be rejected by now. `despite_inputs` lifts that rule, and the promotion records the rejected inputs. A
         version that was in production before can always return, on the evaluation of its earlier promotion.
         If the version is in production already, nothing changes and its promotion is returned. Raises `NotPromotable`,
@@ -145,7 +146,9 @@ class Releases:
 
         def write_it() -> Promotion:
             found, evaluation = self._promotable(version)
-            self._approved(version, found, evaluation, author, rules)
+            role = _next_role(version, found, rules)
+            if role == PRODUCTION:
+                self._approved(version, found, evaluation, author, rules)
             if found.is_in_production and found.promotion is not None:
                 return found.promotion
             against = _nothing if found.promotion else self._against(evaluation)
@@ -161,7 +164,7 @@ class Releases:
             return self._log.promote(
                 model,
                 str(number),
-                PRODUCTION,
+                role,
                 author=author,
                 reason=reason,
                 bundle_digest=version.bundle_digest,
@@ -307,17 +310,20 @@ class Releases:
             return lambda: said
         return lambda: rejections_of(self._ledger, behind)
 
-    def demote(self, model: str, *, author: str, reason: str) -> Promotion:
+    def demote(self, model: str, *, author: str, reason: str, role: str = PRODUCTION) -> Promotion:
         """Take the current version out of production without a successor; return the promotion that ended.
 
-        The next training is evaluated as a first model. Raises `NotPromotable` if nothing is in production.
+        The next training is evaluated as a first model. With `role` canary, the canary goes back to staging. Raises
+        `NotPromotable` if no version has the role.
         """
         if not reason.strip():
             raise NotPromotable(f"demoting {model} needs a reason for the log")
-        standing = self._log.in_production(model, PRODUCTION)
+        standings = BundleStandings.read(self._log, model)
+        standing = standings.canary if role == CANARY else standings.in_production
         if standing is None:
+            has = "is the canary" if role == CANARY else "is in production"
             raise NotPromotable(
-                f"no version of {model} is in production. To see all decisions: ml-assets history {model}"
+                f"no version of {model} {has}. To see all decisions: ml-assets history {model}"
             )
         demotion = self._log.demote(standing, author=author, reason=reason)
         self.show(model)
@@ -432,6 +438,10 @@ class Releases:
                 logging.getLogger(__name__).warning("the alias of %s was not checked: %s", model, error)
         return promotion
 
+    def canary(self, model: str) -> Promotion | None:
+        """Return the promotion of the canary, from the ledger alone; None if there is no canary."""
+        return BundleStandings.read(self._log, model).canary
+
     def champion(self, model: str) -> Bundle | None:
         """Return the bundle in production with its lineage (`bundle.facts`); None if nothing is in production.
 
@@ -469,7 +479,7 @@ class Releases:
             # Gone: two processes registered this bundle, and the second version was deleted.
             with suppress(TrackerRefused):
                 self._registry.tag(model, version.number, name, value)
-        promotion, number = standings.in_production, _number_in_production(versions, standings)
+        promotion, number = standings.in_production, _number_of(standings.in_production, versions)
         if promotion is not None and number is None:
             logging.getLogger(__name__).warning(
                 "%s in production (version %s, bundle %s) is not in MLflow's registry: materialize its partition "
@@ -478,8 +488,8 @@ class Releases:
                 promotion.version,
                 promotion.bundle_digest[:12],
             )
-        if self._registry.aliased(model, PRODUCTION) != number:
-            self._registry.set_alias(model, PRODUCTION, number)
+        for alias, _, right in self._wrong_aliases(model, standings, versions):
+            self._registry.set_alias(model, alias, right)
 
     def differences(self, model: str) -> list[str]:
         """Return what MLflow shows of a model and the ledger says otherwise, in words. Changes nothing."""
@@ -488,12 +498,22 @@ class Releases:
             f"{name} of {model} {version.number} is {version.tags.get(name)!r} in MLflow and {value!r} in the ledger"
             for version, name, value in _wrong_tags(versions, standings)
         ]
-        shown, number = self._registry.aliased(model, PRODUCTION), _number_in_production(versions, standings)
-        if shown != number:
-            said.append(
-                f"{model}@{PRODUCTION} is version {shown or 'none'} in MLflow and {number or 'none'} in the ledger"
-            )
-        return said
+        return said + [
+            f"{model}@{alias} is version {shown or 'none'} in MLflow and {right or 'none'} in the ledger"
+            for alias, shown, right in self._wrong_aliases(model, standings, versions)
+        ]
+
+    def _wrong_aliases(
+        self, model: str, standings: BundleStandings, versions: Sequence[RegisteredVersion]
+    ) -> Iterator[tuple[str, int | None, int | None]]:
+        """Yield each alias that differs from the ledger: its name, MLflow's version, the ledger's version."""
+        held = {PRODUCTION: standings.in_production}
+        if standings.canaries:  # otherwise the alias is not ours
+            held[CANARY] = standings.canary
+        for alias, promotion in held.items():
+            shown, right = self._registry.aliased(model, alias), _number_of(promotion, versions)
+            if shown != right:
+                yield alias, shown, right
 
     def _aliased(self, model: str) -> str | None:
         """Return the bundle digest of the version that MLflow shows as in production."""
@@ -541,9 +561,27 @@ def _wrong_tags(
                 yield version, name, value
 
 
-def _number_in_production(versions: Sequence[RegisteredVersion], standings: BundleStandings) -> int | None:
-    """Return MLflow's number of the version in production; None if there is none, or MLflow does not have it."""
-    held = standings.in_production
+def _next_role(version: RegisteredVersion, found: BundleStanding, rules: ReleaseSection) -> str:
+    """Return the role that a promotion gives to a version. Raise `NotPromotable` while a canary bakes.
+
+    A version that was in production before returns there without being canary again.
+    """
+    if rules.canary is None or found.promotion is not None:
+        return PRODUCTION
+    if found.canary is None:
+        return CANARY
+    baked = found.canary.at + timedelta(hours=rules.canary.bake_hours)
+    if datetime.now(UTC) < baked:
+        raise NotPromotable(
+            f"{_named(version)} is the canary since {found.canary.at:%Y-%m-%d %H:%M} UTC, and "
+            f"release.canary.bake_hours in defs.yaml is {rules.canary.bake_hours:g}: promote it from "
+            f"{baked:%Y-%m-%d %H:%M} UTC on, or take it back: ml-assets demote {version.model} --canary --reason '…'"
+        )
+    return PRODUCTION
+
+
+def _number_of(held: Promotion | None, versions: Sequence[RegisteredVersion]) -> int | None:
+    """Return MLflow's number of the promoted version; None if there is none, or MLflow does not have it."""
     return next((one.number for one in versions if held and one.bundle_digest == held.bundle_digest), None)
 
 

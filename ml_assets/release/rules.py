@@ -26,8 +26,18 @@ class ApprovalSection(Section):
     may approve, also the only person of a project."""
 
 
+class CanarySection(Section):
+    """Stage between staging and production. Nothing serves a canary yet: it lets people look before production."""
+
+    bake_hours: Annotated[float, Field(gt=0, le=24 * 365)]
+    """Hours that a version is canary before it may go into production."""
+
+
 class ReleaseSection(Section):
     """Rules for the promotion of a version, in addition to its gates. Not part of the fingerprint."""
+
+    canary: CanarySection | None = None
+    """Stage between staging and production. Not given: a promotion goes straight into production."""
 
     approval: ApprovalSection | None = None
     """Approval that a version needs. Not given: its evaluation is enough."""

@@ -1,0 +1,158 @@
+"""Stages: staging, canary, production, without a skip; at most one version in each of the last two."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from ml_assets.release.bundle_standing import CANARY, PRODUCTION, BundleStandings
+from ml_assets.release.bundle_store import Bundle
+from ml_assets.release.history import lines
+from ml_assets.release.promotion import NotPromotable, NotReviewable, Releases
+from ml_assets.release.registry import Registry
+from ml_assets.release.rules import ReleaseSection
+from ml_assets_tests.release.conftest import Evaluate
+from resources.ledger import Ledger
+
+LONG = ReleaseSection.model_validate({"canary": {"bake_hours": 24}})
+SHORT = ReleaseSection.model_validate({"canary": {"bake_hours": 1e-9}})
+"""A bake time that has passed when the next command begins."""
+
+
+@pytest.mark.usefixtures("two_versions")
+def test_a_version_is_canary_for_its_bake_time_before_production(
+    releases: Releases, registry: Registry
+) -> None:
+    first = releases.promote("small", 2, author="ada", reason="try it", rules=LONG)
+    assert (first.alias, releases.in_production("small")) == (CANARY, None)
+    assert releases.canary("small") == first
+    assert registry.aliased("small", CANARY) == 2
+    assert registry.version("small", 2).tags["stage"] == "canary"
+    with pytest.raises(
+        NotPromotable, match=r"is the canary since .* is 24: promote it from .* UTC on, or take it back"
+    ):
+        releases.promote("small", 2, author="ada", reason="now", rules=LONG)
+    second = releases.promote("small", 2, author="ada", reason="now", rules=SHORT)
+    assert second.alias == PRODUCTION
+    assert releases.canary("small") is None
+    assert (registry.aliased("small", CANARY), registry.aliased("small", PRODUCTION)) == (None, 2)
+    assert registry.version("small", 2).tags["stage"] == "production"
+    said = "\n".join(lines(releases.history("small")))
+    assert "promoted    version 2 (1.0.1) as canary, by ada: try it" in said
+
+
+@pytest.mark.usefixtures("two_versions")
+def test_one_version_is_the_canary(releases: Releases, registry: Registry) -> None:
+    for number in (1, 2):
+        releases.promote("small", number, author="ada", reason="try it", rules=LONG)
+    stages = {one.number: one.tags["stage"] for one in registry.versions("small")}
+    assert stages == {1: "staging", 2: "canary"}
+    ended = releases.demote("small", author="bob", reason="not this one", role=CANARY)
+    assert ended.version == "2"
+    assert (releases.canary("small"), registry.aliased("small", CANARY)) == (None, None)
+    with pytest.raises(NotPromotable, match="no version of small is the canary"):
+        releases.demote("small", author="bob", reason="again", role=CANARY)
+    assert "demoted     version 2 (1.0.1) as canary, by bob" in "\n".join(lines(releases.history("small")))
+
+
+def test_a_canary_that_was_compared_with_an_older_champion_stays_canary(
+    releases: Releases, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
+) -> None:
+    releases.promote("small", 2, author="ada", reason="try it", rules=SHORT)
+    releases.promote("small", 1, author="ada", reason="urgent")
+    with pytest.raises(
+        NotPromotable, match="compared it with no other version, but version 1 is in production"
+    ):
+        releases.promote("small", 2, author="ada", reason="now", rules=SHORT)
+    evaluate(two_versions[1], told="beside version 1")
+    assert releases.promote("small", 2, author="ada", reason="now", rules=SHORT).alias == PRODUCTION
+
+
+def test_a_version_that_was_in_production_returns_without_being_canary(
+    releases: Releases, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
+) -> None:
+    releases.promote("small", 1, author="ada", reason="first")
+    evaluate(two_versions[1], told="beside version 1")
+    releases.promote("small", 2, author="ada", reason="better")
+    assert releases.promote("small", 1, author="ada", reason="back", rules=LONG).alias == PRODUCTION
+
+
+@pytest.mark.usefixtures("two_versions")
+def test_the_canary_needs_no_approval_and_production_does(releases: Releases) -> None:
+    rules = ReleaseSection.model_validate({"canary": {"bake_hours": 1e-9}, "approval": {}})
+    releases.promote("small", 2, author="ada", reason="try it", rules=rules)
+    with pytest.raises(NotPromotable, match=r"release\.approval in defs\.yaml asks for an approval"):
+        releases.promote("small", 2, author="ada", reason="now", rules=rules)
+    releases.review("small", 2, approves=True, author="bob", reason="looks right", rules=rules)
+    assert releases.promote("small", 2, author="ada", reason="now", rules=rules).alias == PRODUCTION
+
+
+@pytest.mark.usefixtures("two_versions")
+def test_an_alias_of_somebodys_own_is_left_alone(releases: Releases, registry: Registry) -> None:
+    """A model without canaries may use the name for something else."""
+    registry.set_alias("small", CANARY, 1)
+    releases.promote("small", 2, author="ada", reason="first")
+    assert registry.aliased("small", CANARY) == 1
+    assert releases.differences("small") == []
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2, 3))])
+def test_random_commands_keep_one_production_and_the_way_back(
+    releases: Releases,
+    ledger: Ledger,
+    registry: Registry,
+    evaluate: Evaluate,
+    run_id: str,
+    two_versions: tuple[Bundle, Bundle],
+    variant: Callable[..., Bundle],
+    seed: int,
+) -> None:
+    """Any sequence of commands leaves the chain whole, and MLflow as the ledger."""
+    drawn = random.Random(seed)
+    rules = ReleaseSection.model_validate({"canary": {"bake_hours": 1e-9}, "approval": {"not_by": []}})
+    bundles = list(two_versions)
+    stack: list[str] = []  # the newest promotion last; a rollback goes back to the one before it
+    done: set[str] = set()
+    for step in range(30):
+        number, author, reason = drawn.randint(1, len(bundles)), drawn.choice(["ada", "bob"]), f"step {step}"
+        before = BundleStandings.read(ledger.models, "small")
+        left = {one.bundle_digest for one in before.archivals} | set(stack[-1:])
+        rest = list(stack)
+        while rest and rest[-1] in left:
+            rest.pop()
+        command = drawn.choice(
+            ["register", "evaluate", "approve", *["promote"] * 4, "rollback", "demote", "archive"]
+        )
+        try:
+            match command:
+                case "register":
+                    bundles.append(variant(fingerprint=f"{len(bundles) + 1:064}"))
+                    evaluate(bundles[-1])
+                    releases.register(bundles[-1], run_id=run_id, links={})
+                case "evaluate":
+                    status = drawn.choice(["blessed", "blessed", "rejected"])
+                    evaluate(bundles[number - 1], status, told=reason)
+                case "approve":
+                    releases.review("small", number, approves=True, author=author, reason=reason, rules=rules)
+                case "promote":
+                    made = releases.promote("small", number, author=author, reason=reason, rules=rules)
+                    if made.alias == PRODUCTION and made not in before.promotions:
+                        stack.append(made.bundle_digest)
+                case "demote":
+                    releases.demote("small", author=author, reason=reason)
+                case "archive":
+                    releases.archive("small", number, author=author, reason=reason)
+                case "rollback":
+                    back = releases.rollback("small", author=author, reason=reason)
+                    assert [back.bundle_digest] == rest[-1:]
+                    stack = rest
+            done.add(command)
+        except (NotPromotable, NotReviewable):
+            assert command != "rollback" or not rest
+        after = BundleStandings.read(ledger.models, "small")
+        stages = [version.tags["stage"] for version in registry.versions("small")]
+        assert stages.count("production") == (after.in_production is not None)
+        assert stages.count("canary") == (after.canary is not None)
+        assert releases.differences("small") == []
+        ledger.models.verify()
+    assert {"promote", "approve"} <= done
