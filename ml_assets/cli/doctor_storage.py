@@ -113,7 +113,7 @@ def registry(project: Project) -> str:
     if said:
         raise NotWell(
             f"{name_some(said, 3)}. The ledger decides, and nobody but ml-assets should write there. The next "
-            "registration, promotion or demotion of the model corrects MLflow; so does ml-assets promote MODEL NUMBER "
+            "evaluation, promotion or demotion of the model corrects MLflow; so does ml-assets promote MODEL NUMBER "
             "--reason '…' with the version in production, which changes nothing else"
         )
     return f"aliases and tags of {len(models)} models as in the ledger"

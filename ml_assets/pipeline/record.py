@@ -70,6 +70,7 @@ def record(
 ) -> EvaluatedModel:
     """Store the report in its own folder, append the decision to the ledger, and record metrics in the tracker."""
     from ml_assets.evaluation.report import write_report
+    from ml_assets.release.of_platform import releases_of
 
     report, bundle = made.report, made.bundle
     name = report_name(report.title, report.partition, report.digest)
@@ -92,6 +93,8 @@ def record(
             trained_on=training_set.trained_on,
         )
     )
+    # A version that was registered before shows its newest evaluation, also if that rejects it: then no step follows.
+    releases_of(platform).show_if_reachable(row.model)
     run, figures = trained.mlflow_run, report.evaluation.values() | figures_beside(report)
     platform.tracker.record(
         run,

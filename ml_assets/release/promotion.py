@@ -360,12 +360,7 @@ class Releases:
             )
 
         promotion = _until_not_overtaken(write_it)
-        try:
-            self.show(model)
-        except TrackerError as error:
-            logging.getLogger(__name__).warning(
-                "MLflow does not show the rollback of %s yet: %s", model, error
-            )
+        self.show_if_reachable(model)
         return promotion
 
     def _rollback_target(self, model: str) -> Promotion:
@@ -472,6 +467,15 @@ class Releases:
         while shown != (standings := BundleStandings.read(self._log, model)):
             self._show(model, standings)
             shown = standings
+
+    def show_if_reachable(self, model: str) -> None:
+        """Update MLflow from the ledger. If MLflow does not answer, only log it: the decision does not depend on it."""
+        try:
+            self.show(model)
+        except TrackerError as error:
+            logging.getLogger(__name__).warning(
+                "MLflow does not show the newest decision about %s yet: %s", model, error
+            )
 
     def _show(self, model: str, standings: BundleStandings) -> None:
         versions = self._registry.versions(model)
