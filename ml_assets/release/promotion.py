@@ -366,13 +366,17 @@ class Releases:
     def _rollback_target(self, model: str) -> Promotion:
         standings = BundleStandings.read(self._log, model)
         target = standings.rollback_target
-        if target is None:
-            newest = f"version {standings.promotions[-1].version}" if standings.promotions else "today"
+        if target is None and not standings.promotions:
             raise NotPromotable(
-                f"no version of {model} that is not archived was in production before {newest}: there is nothing to "
-                f"roll back to. To see all decisions: ml-assets history {model}. To take the present version out of "
-                f"production: ml-assets demote {model} --reason '…'. To promote another one: ml-assets promote "
-                f"{model} NUMBER --reason '…'"
+                f"no version of {model} was ever in production: there is nothing to roll back to. To promote one: "
+                f"ml-assets promote {model} --reason '…'"
+            )
+        if target is None:
+            raise NotPromotable(
+                f"no version of {model} that is not archived was in production before version "
+                f"{standings.promotions[-1].version}: there is nothing to roll back to. To see all decisions: "
+                f"ml-assets history {model}. To take the present version out of production: ml-assets demote {model} "
+                f"--reason '…'. To promote another one: ml-assets promote {model} NUMBER --reason '…'"
             )
         return target
 

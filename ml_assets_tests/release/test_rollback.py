@@ -90,6 +90,8 @@ def test_an_archived_version_never_returns(releases: Releases, registry: Registr
 def test_a_rollback_and_an_archival_need_a_reason(releases: Releases) -> None:
     with pytest.raises(NotPromotable, match="rolling back small needs a reason"):
         releases.rollback("small", author="bob", reason=" ")
+    with pytest.raises(NotPromotable, match="no version of other was ever in production: there is nothing"):
+        releases.rollback("other", author="bob", reason="slow")
     with pytest.raises(NotPromotable, match="archiving small 1 needs a reason"):
         releases.archive("small", 1, author="bob", reason="")
 
