@@ -133,6 +133,22 @@ def test_a_row_with_a_new_digest_breaks_the_chain_after_it(
         ledger.models.verify()
 
 
+@pytest.mark.parametrize("change", ["facts = '{'", "facts = '{}'", "at = 'noon'", "author = NULL"])
+def test_a_row_that_cannot_be_read_is_no_surprise(
+    ledger: Ledger, attacker: sqlite3.Connection, change: str
+) -> None:
+    attacker.execute("PRAGMA writable_schema = ON")
+    attacker.execute(
+        "UPDATE sqlite_master SET sql = replace(sql, 'author TEXT NOT NULL', 'author TEXT') WHERE type = 'table'"
+    )
+    attacker.execute("PRAGMA writable_schema = RESET")
+    attacker.execute(f"UPDATE ledger_decisions SET {change} WHERE place = 1")
+    with pytest.raises(LedgerChanged, match="To see which: ml-assets ledger verify"):
+        ledger.models.evaluations("m")
+    with pytest.raises(LedgerChanged, match="row 1 "):
+        ledger.models.verify()
+
+
 def test_a_head_kept_elsewhere_shows_a_rewritten_or_shortened_chain(
     ledger: Ledger, attacker: sqlite3.Connection
 ) -> None:

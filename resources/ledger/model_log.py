@@ -1,8 +1,8 @@
 """`ModelLog`: append-only log of models: evaluations, semantic versions, promotions, demotions, archivals, reviews."""
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from resources.ledger import chain
 from resources.ledger.database import LedgerDatabase
-from resources.ledger.errors import LedgerError
+from resources.ledger.errors import LedgerChanged, LedgerError
 from resources.ledger.rows import (
     Archival,
     Decision,
@@ -328,20 +328,33 @@ class ModelLog:
 
     def _read(self, kinds: Sequence[str] | dict[str, Any], model: str) -> list[Decision]:
         query = sa.select(decisions).where(decisions.c.model == model, decisions.c.kind.in_(list(kinds)))
-        with self._database.reading() as connection:
+        with _naming_a_changed_row(), self._database.reading() as connection:
             return [
                 _decision(row) for row in connection.execute(query.order_by(decisions.c.place)).mappings()
             ]
 
     def _newest(self, kind: type[Row], query: sa.Select[Any]) -> Row | None:
-        with self._database.reading() as connection:
-            row = connection.execute(query.order_by(decisions.c.place.desc()).limit(1)).mappings().first()
-        return None if row is None else cast("Row", _decision(row))
+        newest = query.order_by(decisions.c.place.desc()).limit(1)
+        with _naming_a_changed_row(), self._database.reading() as connection:
+            row = connection.execute(newest).mappings().first()
+            return None if row is None else cast("Row", _decision(row))
 
     def _turn(self, model: str) -> AbstractContextManager[None]:
         """Return the turn of a model. Its decisions are recorded one after the other, so that the newest evaluation is
         the one that decided."""
         return self._database.turn(f"models/{model}", TURN_PATIENCE_SECONDS)
+
+
+@contextmanager
+def _naming_a_changed_row() -> Generator[None]:
+    """Raise `LedgerChanged` for content that the ledger cannot have written."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError) as error:
+        raise LedgerChanged(
+            "a decision in the ledger cannot be read, so it was changed after it was written. To see which: ml-assets "
+            "ledger verify"
+        ) from error
 
 
 @cache
