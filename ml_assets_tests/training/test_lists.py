@@ -156,7 +156,7 @@ def test_rows_without_lists_cannot_be_ranked() -> None:
 
 
 def test_lists_in_several_partitions_are_refused_by_name() -> None:
-    """Whether a split cuts them or not: the splits of tomorrow lie elsewhere."""
+    """Also if no split cuts them: the splits of tomorrow lie elsewhere."""
     table = sessions()
     with pytest.raises(SnapshotError) as cut:
         chosen_lists(table.with_columns(pl.col("session") % 1000))
