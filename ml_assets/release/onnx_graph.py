@@ -9,18 +9,15 @@ and running the graph (`runtime`).
 # pyright: reportUnknownMemberType=false
 # (torch and onnx are typed in part)
 
-import copy
-import logging
-import warnings
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ml_assets.features.encoding import UNKNOWN, FittedState
 from ml_assets.release.matrix import MatrixGraph
 from ml_assets.release.runtime import BlobInput
+from ml_assets.training.script.module_graph import module_graph
 
 if TYPE_CHECKING:
     import onnx
@@ -131,37 +128,7 @@ def _export(
     if blob is not None:
         names.append("blob")
         examples.append(torch.zeros(2, *blob.shape, dtype=getattr(torch, blob.dtype)))
-    rows = torch.export.Dim("rows")
-    with _quiet():
-        program = torch.onnx.export(
-            Served(copy.deepcopy(module).cpu()).eval(),
-            tuple(examples),
-            dynamo=True,
-            dynamic_shapes=(tuple({0: rows} for _ in examples),),
-            input_names=names,
-            output_names=["answer"],
-            verbose=False,
-        )
-    model = cast("torch.onnx.ONNXProgram", program).model_proto  # None only with `dynamo=False`
-    _drop_idle_squeezes(model)
-    return model
-
-
-def _drop_idle_squeezes(model: "onnx.ModelProto") -> None:
-    """Replace each Squeeze of a dimension that is not 1, which torch ignores and ONNX refuses.
-
-    A model that squeezes its last dimension has one number a row for a label 0 or 1, and all scores for classes.
-    """
-    from onnx import numpy_helper
-
-    shapes = {one.name: one.type.tensor_type.shape.dim for one in model.graph.value_info}
-    constants = {one.name: one for one in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "Squeeze" and node.input[0] in shapes and node.input[-1] in constants:
-            axes = np.atleast_1d(numpy_helper.to_array(constants[node.input[-1]]))
-            if any(shapes[node.input[0]][int(axis)].dim_value > 1 for axis in axes):
-                node.op_type = "Identity"
-                del node.input[1:]
+    return module_graph(Served(module), dict(zip(names, examples, strict=True)))
 
 
 def _gather_columns(fitted: FittedState) -> "Iterator[onnx.NodeProto]":
@@ -226,17 +193,3 @@ def _strip(nodes: Any) -> None:
             _strip(attribute.g.node)
             for subgraph in attribute.graphs:
                 _strip(subgraph.node)
-
-
-@contextmanager
-def _quiet() -> Generator[None]:
-    """Silence the exporter's messages about itself and about packages that are not installed."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -1,6 +1,6 @@
 """Scripts with loops of their own, as pipelines: from one click to a registered version, and through a kill.
 
-A DDP trainer as tutorials have it, on two ranks, and gradient-boosted trees, which know nothing of torch.
+A DDP trainer as tutorials have it, on two ranks; gradient-boosted trees, which know nothing of torch; a mean of both.
 """
 
 import dataclasses
@@ -23,6 +23,9 @@ from ml_assets.features.encoding import FittedState
 from ml_assets.release.of_platform import registry_of
 from ml_assets.snapshots.split_reader import FITTED, open_snapshot
 from ml_assets.training.script.api import FOLDER, JOB
+from ml_assets.training.script.data import matrix_of
+from ml_assets.training.script.graph import run_graph
+from ml_assets.training.script.script_model import read_model
 from ml_assets_tests.components.installation import STAGES, Installation, readings_components
 from ml_assets_tests.components.model_run import (
     CHECKPOINT,
@@ -213,6 +216,34 @@ def test_the_trees_of_the_flights_train_and_stop_early(tmp_path: Path, job: Trai
     told = [event.values["validation_loss"] for event in read_events(tmp_path) if event.kind == "epoch"]
     assert len(told) >= 2
     assert min(told) >= result.best_validation_loss
+
+
+def test_the_blend_of_the_flights_is_no_worse_than_its_trees(tmp_path: Path, job: TrainingJob) -> None:
+    """The validation rows choose the weight, and the handed-in graph answers them with the loss of that weight."""
+    flights = dataclasses.replace(
+        job,
+        objective="binary",
+        script="ml_assets.defs.flights.flight_delay_blend.train",
+        hyperparameters={
+            "rounds": 60,
+            "patience": 20,
+            "leaf-rows": 20,
+            "epochs": 40,
+            "dropout": 0.1,
+            "learning-rate": 0.02,
+        },
+        settings=TrainingSettings(workers=1),
+    )
+    result = Watcher().run(flights, tmp_path)
+    told = [event.values["validation_loss"] for event in read_events(tmp_path) if event.kind == "epoch"]
+    assert told[-1] == result.best_validation_loss <= min(told) + 1e-9
+    snapshot = open_snapshot(Path(flights.snapshot))
+    matrix, label = matrix_of(snapshot.read("validation"))
+    content = read_model(Path(result.weights))
+    assert isinstance(content, bytes)
+    answer = run_graph(content, matrix).astype(np.float64)
+    loss = -np.log(np.where(label == 1, answer, 1 - answer)).mean()
+    assert loss == pytest.approx(result.best_validation_loss, rel=1e-5)
 
 
 def test_a_cancelled_and_killed_script_ends_in_the_same_weights(tmp_path: Path, job: TrainingJob) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.data.preprocess import FullModel
+from ml_assets.training.script.blend import Blend
 from ml_assets.training.script.example import Example, example_of
 from ml_assets.training.script.graph import run_graph
 from ml_assets.training.script.script_model import check_model, read_model, write_model
@@ -46,19 +47,21 @@ def test_a_model_is_tried_on_first_rows_and_one_in_which_all_is_missing(
 # Torch
 
 
+class Scores(nn.Module):
+    """A score for each class."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return self.layer(numeric)
+
+
 def test_a_module_answers_a_score_for_each_class(example: Example, tmp_path: Path) -> None:
     inputs = replace(example.inputs, classes=("high", "low", "mid"))
     classes = replace(example, objective="multiclass", inputs=inputs)
     module = nn.Linear(len(inputs.numeric), 3)
-
-    class Scores(nn.Module):
-        def __init__(self, layer: nn.Linear) -> None:
-            super().__init__()
-            self.layer = layer
-
-        def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
-            return self.layer(numeric)
-
     write_model(check_model(Scores(module), classes), tmp_path)
     read = read_model(tmp_path / "model.safetensors")
     assert isinstance(read, nn.Module)
@@ -370,3 +373,56 @@ def test_a_graph_of_classes_answers_probabilities_that_add_up_to_1(example: Exam
         BadConfiguration, match=r"it must be \(201, 4\), a number for each class .*3 'class 3'"
     ):
         check_model(graph_of([], [helper.make_tensor_value_info("sum", FLOAT, ["rows", 1])]), classes)
+
+
+# Blends
+
+
+def test_a_blend_answers_the_weighted_mean_of_its_members(binary: Example, tmp_path: Path) -> None:
+    """A logit of torch and a probability of a graph, made for another version of ONNX, become one probability."""
+    net, graph = Net(binary), graph_of([], [value("chance", 1)])
+    written = write_model(check_model(Blend([net, graph], [0.25, 0.75]), binary), tmp_path)
+    assert net.training  # what was handed in is as it was
+    content = read_model(written.path)
+    assert isinstance(content, bytes)
+    given = torch.from_numpy(binary.numeric), torch.from_numpy(binary.category)
+    of_net = torch.sigmoid(FullModel(binary.inputs, net).eval()(*given)).detach().numpy()
+    of_graph = run_graph(graph.SerializeToString(), binary.matrix)[:, 0]
+    np.testing.assert_allclose(run_graph(content, binary.matrix), 0.25 * of_net + 0.75 * of_graph, rtol=1e-5)
+
+
+def test_a_blend_of_classes_answers_a_probability_for_each(example: Example, tmp_path: Path) -> None:
+    inputs = replace(example.inputs, classes=("high", "low", "mid"))
+    classes = replace(example, objective="multiclass", inputs=inputs)
+    net = Scores(nn.Linear(len(inputs.numeric), 3))
+    content = read_model(write_model(check_model(Blend([net], [1.0]), classes), tmp_path).path)
+    assert isinstance(content, bytes)
+    given = torch.from_numpy(classes.numeric), torch.from_numpy(classes.category)
+    expected = FullModel(inputs, net)(*given).softmax(dim=1).detach().numpy()
+    np.testing.assert_allclose(run_graph(content, classes.matrix), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("members", "weights", "said"),
+    [
+        (0, [], "a blend of 0 models has 0 weights: give each model one"),
+        (2, [1.0], "a blend of 2 models has 1 weights"),
+        (2, [1.5, -0.5], "weights of a blend are 1.5, -0.5: none may be negative"),
+        (2, [0.5, 0.4], "their sum must be 1"),
+        (2, [float("nan"), 1.0], "weights of a blend are nan, 1"),
+    ],
+)
+def test_a_blend_without_a_share_for_each_model_is_refused(
+    example: Example, members: int, weights: list[float], said: str
+) -> None:
+    with pytest.raises(BadConfiguration, match=said):
+        Blend([Net(example)] * members, weights)
+
+
+def test_a_member_that_cannot_be_served_is_refused_as_if_alone(example: Example) -> None:
+    for member, said in ((TwoAnswers(example), r"shape \(201, 2\)"), ("trees", "a str cannot be handed in")):
+        with pytest.raises(BadConfiguration, match=said):
+            check_model(Blend([member, Net(example)], [0.5, 0.5]), example)
+    pictures = replace(example, blobs=torch.zeros(len(example.numeric), 3))
+    with pytest.raises(BadConfiguration, match="these rows have blobs: hand in one module"):
+        check_model(Blend([Net(example)], [1.0]), pictures)

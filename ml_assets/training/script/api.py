@@ -359,7 +359,7 @@ class Training:
     def finish(self, model: object, *, steps: int, validation_loss: float, epochs: int = 0) -> None:
         """Hand in the trained model: the pipeline evaluates and registers it.
 
-        `model` is a torch module, a model of LightGBM, XGBoost or scikit-learn, or an ONNX graph.
+        `model` is a torch module, a model of LightGBM, XGBoost or scikit-learn, an ONNX graph, or a `Blend` of these.
         `script_model.check_model` documents the inputs of each, tries it on the first validation rows, and raises
         `BadConfiguration`, which is final. `epochs` is the number of passes over all training rows, for the rows per
         second. The script should end soon after; the training is done even if a rank fails afterwards.

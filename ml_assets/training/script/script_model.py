@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ml_assets.snapshots.split_reader import file_sha256
+from ml_assets.training.script.blend import Blend, blend_graph, matrix_graph
 from ml_assets.training.script.example import Example
 from ml_assets.training.script.graph import checked_graph
 from ml_assets.training.script.libraries import library_graph, library_of
@@ -66,6 +67,9 @@ def check_model(model: object, example: Example) -> CheckedModel:
     1]`: probabilities for `binary`, values for `regression`, expected counts for `count`; or `[B, classes]`
     probabilities for `multiclass`. A label with the probabilities of two, or of these classes is also accepted.
 
+    A `Blend` of these answers the weighted mean of their predictions. A torch module's prediction counts there, such as
+    the sigmoid of its logit. Rows may not have blobs.
+
     Raises `BadConfiguration` for any other type, for answers that are not finite or not one per row or class, and for a
     model that does not fit into a bundle.
     """
@@ -74,17 +78,37 @@ def check_model(model: object, example: Example) -> CheckedModel:
 
     if isinstance(model, nn.Module):
         return _checked_module(model, example)
+    graph = _matrix_graph_of(model, example)
+    return CheckedModel(weights={_GRAPH: torch.frombuffer(bytearray(graph), dtype=torch.uint8)}, program=None)
+
+
+def _matrix_graph_of(model: object, example: Example) -> bytes:
+    """Return the checked graph of the matrix for any model but a torch module alone."""
+    if isinstance(model, Blend):
+        if example.blobs is not None:
+            raise BadConfiguration(
+                "a blend reads the matrix of numbers and categories, and these rows have blobs: hand in one module"
+            )
+        return blend_graph(model, lambda one: _member_graph(one, example), example)
     library = library_of(model)
     if library is not None:
-        graph = library_graph(model, library, example)
-    elif isinstance(model, bytes) or hasattr(model, "SerializeToString"):
-        graph = checked_graph(cast("bytes | onnx.ModelProto", model), example)
-    else:
-        raise BadConfiguration(
-            f"a {type(model).__name__} cannot be handed in: give a torch module, a model of LightGBM, XGBoost or "
-            "scikit-learn, or an ONNX graph of the matrix"
-        )
-    return CheckedModel(weights={_GRAPH: torch.frombuffer(bytearray(graph), dtype=torch.uint8)}, program=None)
+        return library_graph(model, library, example)
+    if isinstance(model, bytes) or hasattr(model, "SerializeToString"):
+        return checked_graph(cast("bytes | onnx.ModelProto", model), example)
+    raise BadConfiguration(
+        f"a {type(model).__name__} cannot be handed in: give a torch module, a model of LightGBM, XGBoost or "
+        "scikit-learn, an ONNX graph of the matrix, or a Blend of these"
+    )
+
+
+def _member_graph(model: object, example: Example) -> bytes:
+    """Return the checked graph of a blend's member, a torch module included."""
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
+        return _matrix_graph_of(model, example)
+    _checked_module(model, example)
+    return checked_graph(matrix_graph(_unwrapped(model), example), example)
 
 
 def write_model(model: CheckedModel, folder: Path) -> WrittenModel:

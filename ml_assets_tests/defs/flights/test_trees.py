@@ -1,13 +1,29 @@
-"""The trees and the network of the flights: one report compares them on the same rows."""
+"""The trees, the network and the blend of the flights: reports compare them on the same rows."""
+
+import pytest
 
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets_tests.defs.flights.flights_specs import pipeline
 
 
-def test_trees_and_network_read_the_same_rows_and_columns() -> None:
-    network, trees = pipeline("flight_delay"), pipeline("flight_delay_trees")
-    assert _rows(trees) == _rows(network)
-    assert trees.evaluation.compared_with == (network.name,)
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("flight_delay_trees", ("flight_delay",)),
+        ("flight_delay_blend", ("flight_delay", "flight_delay_trees")),
+    ],
+)
+def test_models_of_the_flights_read_the_same_rows_and_columns(name: str, others: tuple[str, ...]) -> None:
+    network, model = pipeline("flight_delay"), pipeline(name)
+    assert _rows(model) == _rows(network)
+    assert model.evaluation.compared_with == others
+
+
+def test_the_blend_grows_the_trees_that_are_declared_alone() -> None:
+    trees, blend = (
+        pipeline(name).model.hyperparameters for name in ("flight_delay_trees", "flight_delay_blend")
+    )
+    assert trees.items() <= blend.items()
 
 
 def _rows(spec: PipelineSpec) -> dict[str, object]:

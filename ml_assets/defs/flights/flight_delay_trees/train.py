@@ -6,10 +6,14 @@ hold far fewer independent outcomes than flights. Training takes a minute, so th
 
 import argparse
 import os
+from typing import TYPE_CHECKING, Any
 
 import lightgbm
 
 from ml_assets.training.script import attach
+
+if TYPE_CHECKING:
+    from ml_assets.training.script.api import Training
 
 EVERY = 10
 """Trees between two figures of the log."""
@@ -18,6 +22,12 @@ EVERY = 10
 def main() -> None:
     """Train on the snapshot of the job and hand in the trees."""
     training = attach()
+    booster, loss = grow(training, tree_arguments().parse_args())
+    training.finish(booster, steps=booster.best_iteration, validation_loss=loss)
+
+
+def tree_arguments() -> argparse.ArgumentParser:
+    """Return the parser of the settings of `grow`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3000, help="most trees")
     parser.add_argument("--patience", type=int, default=100, help="trees without a lower validation loss")
@@ -27,7 +37,11 @@ def main() -> None:
     parser.add_argument("--columns", type=float, default=0.5, help="share of the columns that a tree sees")
     parser.add_argument("--rows", type=float, default=0.7, help="share of the rows that a tree sees")
     parser.add_argument("--l2", type=float, default=10.0)
-    args = parser.parse_args()
+    return parser
+
+
+def grow(training: "Training", args: argparse.Namespace) -> tuple[Any, float]:
+    """Return the trees, a `lightgbm.Booster`, and their validation loss. Steps of the log are trees."""
     options = {
         "objective": "binary",
         "learning_rate": args.rate,
@@ -59,8 +73,7 @@ def main() -> None:
         [validation],
         callbacks=[lightgbm.early_stopping(args.patience, verbose=False), report],
     )
-    loss = booster.best_score["valid_0"]["binary_logloss"]
-    training.finish(booster, steps=booster.best_iteration, validation_loss=loss)
+    return booster, booster.best_score["valid_0"]["binary_logloss"]
 
 
 if __name__ == "__main__":
