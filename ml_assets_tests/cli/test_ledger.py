@@ -21,10 +21,10 @@ def ledger(terminal: Terminal) -> Path:
 
 
 def test_the_revision_is_shown_before_and_after_the_first_use(terminal: Terminal) -> None:
-    needed = "this version of ml-assets needs r0001"
+    needed = "this version of ml-assets needs r0002"
     assert terminal("ledger", "current").out == f"the tables have revision none, {needed}\n"
     Ledger(f"sqlite:///{terminal.home}/ledger.db").newest_verdicts("datasets/none")
-    assert terminal("ledger", "current").out == f"the tables have revision r0001, {needed}\n"
+    assert terminal("ledger", "current").out == f"the tables have revision r0002, {needed}\n"
 
 
 @pytest.mark.usefixtures("ledger")
@@ -39,7 +39,7 @@ def test_a_newer_ledger_is_refused_until_the_newer_version_downgrades_it(
     assert f"has tables of revision {NEXT}, from a newer version of ml-assets" in refused.err
     command = refused.err.rpartition("ml-assets ")[2].split()
     with next_version(tmp_path):
-        assert terminal(*command).out.startswith("the tables have revision r0001; ")
+        assert terminal(*command).out.startswith("the tables have revision r0002; ")
     assert "has no decision about a model 'm'" in terminal("history", "m").err
 
 

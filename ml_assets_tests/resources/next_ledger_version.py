@@ -10,12 +10,12 @@ import pytest
 from ml_assets_tests.resources.ledger_writer import NEW, assert_one_of_each, write_one_of_each
 from resources.ledger import Ledger, LedgerOfAnotherVersion, migrations
 
-NEXT = "r0002"
+NEXT = "r0003"
 _REVISION = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "r0002", "r0001"
+revision, down_revision = "r0003", "r0002"
 
 
 def upgrade():
@@ -53,13 +53,13 @@ def assert_both_versions_keep_every_row(url: str, folder: Path) -> None:
         Ledger(url).newest_verdicts(NEW.table)
         assert Ledger(url).revision() == NEXT
     with pytest.raises(
-        LedgerOfAnotherVersion, match=rf"{NEXT}, from a newer version.* ledger downgrade r0001"
+        LedgerOfAnotherVersion, match=rf"{NEXT}, from a newer version.* ledger downgrade r0002"
     ):
         Ledger(url).newest_verdicts(NEW.table)
     with next_version(folder):
-        Ledger(url).downgrade("r0001")
+        Ledger(url).downgrade("r0002")
     later = Ledger(url)
-    assert later.revision() == "r0001"
+    assert later.revision() == "r0002"
     assert _rows(later) == before
     assert_one_of_each(later)
     assert [one.number for one in later.record_verdicts([NEW])] == [2]
@@ -74,7 +74,7 @@ def assert_a_failed_upgrade_changes_nothing(url: str, folder: Path) -> None:
     ):
         Ledger(url).newest_verdicts(NEW.table)
     later = Ledger(url)
-    assert later.revision() == "r0001"
+    assert later.revision() == "r0002"
     assert len(later.verdicts_on(NEW.table, NEW.key)) == 1
     with next_version(folder):
         assert len(Ledger(url).verdicts_on(NEW.table, NEW.key)) == 1

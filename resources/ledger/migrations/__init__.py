@@ -15,7 +15,7 @@ from resources.ledger.errors import LedgerError, LedgerOfAnotherVersion
 if TYPE_CHECKING:
     from alembic.config import Config
 
-NEWEST = "r0001"
+NEWEST = "r0002"
 """Revision that this code needs."""
 VERSION_TABLE = "ledger_version"
 VERSIONS = Path(__file__).parent / "versions"

@@ -1,4 +1,4 @@
-"""First revision: all tables of the ledger, append-only."""
+"""First revision: all tables of the ledger, append-only. `r0001` was another form of them, before any release."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from alembic import op
 
 from resources.ledger.migrations.append_only import append_only, prepare
 
-revision = "r0001"
+revision = "r0002"
 down_revision = None
 
 
