@@ -12,7 +12,12 @@ from safetensors.torch import load_file
 from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.step.load import load_model, predict
 from ml_assets_tests.layouts.layout_jobs import FinishedTraining, residual_job, train
-from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch
+from ml_assets_tests.training.small_jobs import (
+    assert_each_row_once_per_epoch,
+    feature_table,
+    small_snapshot,
+    with_weights,
+)
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
@@ -55,6 +60,19 @@ def assert_like(
         torch.testing.assert_close(found[name], value, rtol=2e-2, atol=2e-3)
     model = load_model(job, snapshot.inputs, Path(trained.result.weights))
     assert predict(model, "binary", snapshot.read("validation")).shape == (200,)
+
+
+def test_a_pipeline_passes_the_weights_of_rows_along(tmp_path: Path, alone: FinishedTraining) -> None:
+    table = with_weights(feature_table())
+    snapshot = small_snapshot(tmp_path / "weighted", table, weight="weight")
+    one, two = (
+        train(residual_job(snapshot, workers, pipeline=workers), tmp_path / f"{workers} ranks")
+        for workers in (1, 2)
+    )
+    for name in ("loss", "gradient_norm"):
+        assert two.curve(name) == pytest.approx(one.curve(name), rel=2e-3)
+        assert two.curve(name) != pytest.approx(alone.curve(name), rel=2e-3)
+    assert two.result.best_validation_loss == pytest.approx(one.result.best_validation_loss, rel=1e-3)
 
 
 def test_sharded_tensor_parallel_layers_change_nothing(
