@@ -1,6 +1,6 @@
 """Own metrics of a pipeline: the functions behind `evaluation.metrics`, with the versions of their code.
 
-Only the step `evaluate` and `ml-assets diff` import them. Not here: calling them (`evaluation.own_metrics`).
+Steps of a run and `ml-assets diff` import them, definitions do not. Not here: calling them (`evaluation.own_metrics`).
 """
 
 from collections.abc import Iterator
@@ -11,11 +11,16 @@ from ml_assets.code.reach import SourceUnavailable
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.pipeline.model_functions import find_signature
 from ml_assets.tables.imports import FunctionNotFound, resolve_function
+from ml_assets.tables.refusal import BuildRefused
 
 if TYPE_CHECKING:
     from ml_assets.evaluation.own_metrics import OwnMetric
 
 _ARGUMENTS = 4
+
+
+class MetricUnusable(BuildRefused):
+    """The module of an own metric cannot be imported."""
 
 
 def own_metric_faults(spec: EvaluationSpec) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -33,6 +38,18 @@ def own_metric_faults(spec: EvaluationSpec) -> Iterator[tuple[tuple[str | int, .
                 ("evaluation", "metrics", number, "function"),
                 f"{one.function} must take (label, prediction, group, weight)",
             )
+
+
+def require_own_metrics(model: str, spec: EvaluationSpec) -> None:
+    """Import the functions, so that no training runs whose evaluation must fail. Raises `MetricUnusable`."""
+    for number, one in enumerate(spec.metrics):
+        try:
+            resolve_function(one.function)
+        except FunctionNotFound as error:
+            raise MetricUnusable(
+                f"{model} would fail after its training: evaluation.metrics[{number}].function {error}. Mend the "
+                "module, or remove the metric"
+            ) from error
 
 
 def own_metrics(spec: EvaluationSpec) -> "tuple[OwnMetric, ...]":

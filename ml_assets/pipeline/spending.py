@@ -17,6 +17,33 @@ _OF_AN_ATTEMPT = ("world_size", "device", "gpu", "gpus", "gpu_driver", "torch")
 """Values of a `started` event that are recorded."""
 
 
+_FREQUENT = ("metrics", "system")
+"""Kinds of events of which only the newest one matters to a cost."""
+
+
+class Reports:
+    """Events of a running training that decide its cost so far: a few, however long it trains."""
+
+    def __init__(self) -> None:
+        self._rare: list[TrainingEvent] = []
+        self._newest: TrainingEvent | None = None
+
+    def hear(self, event: TrainingEvent) -> None:
+        """Note an event."""
+        if event.kind in _FREQUENT:
+            self._newest = event
+            return
+        if self._newest is not None:  # may be the last sign of an attempt before the next start
+            self._rare.append(self._newest)
+        self._rare.append(event)
+        self._newest = None
+
+    @property
+    def kept(self) -> list[TrainingEvent]:
+        """Return the events to count with."""
+        return [*self._rare, *([] if self._newest is None else [self._newest])]
+
+
 class Attempts:
     """Attempts of a training, from its events."""
 

@@ -34,9 +34,12 @@ class PartOfStudy:
     after_epoch: Callable[[int, float], None]
     """Called with the number of an epoch and the lowest validation loss so far. If it raises, the workers save a
     checkpoint at the same step and end, and the exception is raised again."""
+    on_event: Callable[[TrainingEvent], None]
+    """Called with each event of the workers, before `after_epoch`."""
 
     def hear(self, event: TrainingEvent) -> None:
         """Take an event of the workers. Epochs of a script may lack a loss; these are not compared."""
+        self.on_event(event)
         epoch, loss = (event.values.get(name) for name in ("epoch", "best_validation_loss"))
         if event.kind == "epoch" and epoch is not None and loss is not None and math.isfinite(loss):
             self.after_epoch(int(epoch), float(loss))

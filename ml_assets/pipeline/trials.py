@@ -7,7 +7,7 @@ values (`tuning.study`).
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from ml_assets.pipeline.identity import settings_digest
 from ml_assets.pipeline.live import StudyPage
 from ml_assets.pipeline.spec import PipelineSpec
-from ml_assets.pipeline.spending import Attempts
+from ml_assets.pipeline.spending import Attempts, Reports
 from ml_assets.pipeline.train import PartOfStudy, train_model
 from ml_assets.pipeline.values import TrainingSet
 from ml_assets.tuning.budget import BudgetSection
@@ -31,6 +31,7 @@ from resources.job.errors import (
     OutOfMemory,
 )
 from resources.job.events import TrainingEvent, read_events, training_folder_name
+from resources.launcher.process import TrainingPaused
 from resources.platform import Platform
 
 _MAY_PASS = (AttemptsExhausted, DeadlineExceeded, OutOfDisk, OutOfMemory)
@@ -40,7 +41,7 @@ _OF_THE_TRIAL = (*_MAY_PASS, BadConfiguration, Diverged)
 and the trial continues with the next run."""
 
 
-class TrialPaused(BaseException):
+class TrialPaused(TrainingPaused):
     """The pruner stopped a trial: its workers save a checkpoint and end. Only the study handles it.
 
     Not an `Exception`, so that MLflow shows the run as KILLED, which may go on, not as FAILED.
@@ -70,6 +71,8 @@ class Trials:
     budget: BudgetSection | None
     running: dict[int, BegunTrial] = field(default_factory=dict[int, BegunTrial])
     """Number → trial that this process trains now."""
+    _reports: dict[int, Reports] = field(default_factory=dict[int, Reports])
+    """Number → what the workers of a running trial reported to this process. Pods write no file that it sees."""
 
     def begin(self) -> Callable[[], TrialOutcome] | None:
         """Return the training of the next trial; None if the study is complete but for the running trials."""
@@ -80,11 +83,13 @@ class Trials:
             return None
         self.study.note_alive(time.time())
         self.running[trial.number] = trial
+        self._reports[trial.number] = Reports()
         return partial(self.train, trial)
 
     def end(self, outcome: TrialOutcome) -> None:
         """Record the end of a running trial."""
         self.study.end(self.running.pop(outcome.number), outcome)
+        del self._reports[outcome.number]
         self.study.note_alive(time.time())
         self.page.info(_said(outcome))
 
@@ -100,8 +105,12 @@ class Trials:
     def _so_far(self, trial: BegunTrial) -> TrialOutcome:
         """Return the outcome that a trial would have if it were paused now."""
         training_set = self._set_of(trial)
-        cost = _cost(self.platform, training_set, self.study.began)
-        return TrialOutcome(**_common(trial, training_set), **cost, state="paused")
+        return TrialOutcome(**_common(trial, training_set), **self._cost(trial, training_set), state="paused")
+
+    def _cost(self, trial: BegunTrial, training_set: TrainingSet) -> dict[str, Any]:
+        """Return epochs, seconds and device of a trial so far, from the file of its workers and from their reports."""
+        written = read_events(self.platform.artifacts.folder(training_folder_name(training_set.job)))
+        return cost_of([*written, *self._reports[trial.number].kept], self.study.began)
 
     def _set_of(self, trial: BegunTrial) -> TrainingSet:
         return trial_set(self.spec, self.frozen, self.digest, trial)
@@ -131,23 +140,24 @@ class Trials:
                     run=self.parent,
                     name=f"{self.frozen.job.partition} trial {trial.number}",
                     after_epoch=after_epoch,
+                    on_event=self._reports[trial.number].hear,
                 ),
             )
         except TrialPaused as paused:
             common["pauses"] = (*trial.pauses, paused.epoch)
-            cost = _cost(self.platform, training_set, self.study.began)
+            cost = self._cost(trial, training_set)
             # The workers train on until the signal arrives.
             cost["epochs"] = max(paused.epoch, cost["epochs"])
             return TrialOutcome(
                 **common, **cost, state="paused", validation_loss=paused.validation_loss, why=f"{paused}"
             )
         except _OF_THE_TRIAL as error:
-            cost = _cost(self.platform, training_set, self.study.began)
+            cost = self._cost(trial, training_set)
             why = f"{type(error).__name__}: {error}"
             may_pass = isinstance(error, _MAY_PASS)
             return TrialOutcome(**common, **cost, state="failed", why=why, may_pass=may_pass)
         result = trained.result
-        cost = _cost(self.platform, training_set, self.study.began)
+        cost = self._cost(trial, training_set)
         cost["epochs"] = result.epochs  # a script reports no others
         if not math.isfinite(result.best_validation_loss):
             why = f"its validation loss was {result.best_validation_loss:g}"
@@ -174,12 +184,12 @@ def _common(trial: BegunTrial, training_set: TrainingSet) -> dict[str, Any]:
     }
 
 
-def _cost(platform: Platform, training_set: TrainingSet, began: float) -> dict[str, Any]:
+def cost_of(events: Sequence[TrainingEvent], began: float) -> dict[str, Any]:
     """Return epochs and seconds of a training so far, and the device of its workers, from their reports.
 
-    What they reported before `began`, the start of the study in seconds since the epoch, is also counted apart.
+    What they reported before `began`, the start of the study in seconds since the epoch, is also counted apart. Reports
+    may be repeated, and in any order.
     """
-    events = read_events(platform.artifacts.folder(training_folder_name(training_set.job)))
     before = [event for event in events if event.time < began]
     attempts = Attempts.of(events)
     return {

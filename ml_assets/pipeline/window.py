@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from ml_assets.pipeline.identity import DeclarationChanged, settings_digest
+from ml_assets.pipeline.metric_functions import require_own_metrics
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import TrainingSet, ValidatedWindow
 from ml_assets.tables.declared import DeclaredTables
@@ -29,8 +30,9 @@ def validate_inputs(
     """Validate the partitions `keys` of the feature table on main.
 
     Raises `InputsRefused`, which names partitions that are missing, rejected, unusable or, with `on_stale_inputs:
-    refuse`, stale. Raises `WindowTooShort` if `keys` are fewer than the window.
+    refuse`, stale. Raises `WindowTooShort` if `keys` are fewer than the window, and `MetricUnusable`.
     """
+    require_own_metrics(spec.name, spec.evaluation)
     keys = sorted(keys)
     _require_whole_window(spec, partition, keys)
     reader = TableReader.at(platform.lake, "main")

@@ -11,7 +11,7 @@ import pytest
 
 from ml_assets.pipeline.side_by_side import SideBySide, StoppedWithOthers
 from resources.files import open_lock
-from resources.launcher.process import run_process
+from resources.launcher.process import TrainingPaused, run_process
 
 SAVES = """
 import signal, sys, time
@@ -38,7 +38,7 @@ time.sleep(600)
 """
 
 
-class _Paused(BaseException):
+class _Paused(TrainingPaused):
     """Raised by the pruner in the thread of a trial."""
 
 
@@ -163,3 +163,31 @@ def test_a_trial_that_just_pauses_saves_although_another_one_fails(tmp_path: Pat
         SideBySide[int](2).run(_begin([train, fail]), lambda _: None)
     assert saved.exists()
     assert ends == [_Paused]
+
+
+def test_a_single_trial_that_just_pauses_saves_although_it_is_cancelled(
+    tmp_path: Path, cancelled_by_sigterm: None
+) -> None:
+    """As by Ctrl-C: the interruption ends the study after the workers have saved."""
+    saved = tmp_path / "saved"
+    lock = open_lock(tmp_path / "lock")
+    assert lock is not None
+    leader = threading.get_ident()
+
+    def cancel() -> None:
+        while not saved.with_suffix(".begun").exists():
+            time.sleep(0.01)
+        signal.pthread_kill(leader, signal.SIGTERM)
+
+    def pause(_: str) -> None:
+        raise _Paused
+
+    def train() -> int:
+        return run_process((sys.executable, "-c", SAVES_SLOWLY, str(saved)), lock, 60.0, pause)
+
+    person = threading.Thread(target=cancel)
+    person.start()
+    with pytest.raises(_Cancelled):
+        SideBySide[int](1).run(_begin([train]), lambda _: None)
+    person.join()
+    assert saved.exists()

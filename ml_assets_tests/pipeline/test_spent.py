@@ -1,9 +1,13 @@
 """The cost of a training is shown where it is known, and only there."""
 
+import itertools
 import json
 from dataclasses import replace
 
-from ml_assets.pipeline.spending import Attempts, spent
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ml_assets.pipeline.spending import Attempts, Reports, spent
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingResult
 
@@ -74,3 +78,28 @@ def test_hours_of_unfinished_attempts_count_with_their_workers() -> None:
     assert second == {
         "from_step": 10, "started": "1970-01-01T01:30:00+00:00", "world_size": 4, "device": "cuda", "gpu": "H100",
     }  # fmt: skip
+
+
+KINDS = st.sampled_from(["started", "metrics", "system", "epoch", "checkpoint", "ended", "failed"])
+
+
+@given(st.lists(st.tuples(KINDS, st.integers(0, 50)), max_size=40))
+def test_a_few_kept_reports_cost_as_much_as_all(drawn: list[tuple[str, int]]) -> None:
+    attempt, now = itertools.count(1), 0.0
+    every: list[TrainingEvent] = []
+    for kind, later in drawn:
+        now += later
+        event = TrainingEvent(kind=kind, step=0, time=now, values={})
+        every.append(_started(next(attempt), now, 1 + later) if kind == "started" else event)
+    reports = Reports()
+    for event in every:
+        reports.hear(event)
+    assert Attempts.of(reports.kept).worker_seconds == Attempts.of(every).worker_seconds
+    assert Attempts.of(reports.kept).seconds == Attempts.of(every).seconds
+
+
+def test_metrics_of_a_long_training_are_not_kept() -> None:
+    reports = Reports()
+    for at in range(1000):
+        reports.hear(TrainingEvent(kind="metrics", step=at, time=float(at), values={}))
+    assert [event.step for event in reports.kept] == [999]

@@ -9,11 +9,16 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO
 
 _POLL_SECONDS = 0.5
+
+
+class TrainingPaused(BaseException):
+    """Base of what a callback raises to pause a training. Not an `Exception`: nobody may take it for a failure."""
 
 
 def run_process(
@@ -22,8 +27,9 @@ def run_process(
     """Run `command` to its end, pass each line of its output to `on_line` in this thread, return its exit code.
 
     An exception meanwhile (from `on_line`, Ctrl-C, a cancelled run) ends the whole process group: SIGTERM, up to
-    `grace_seconds` to save, SIGKILL. If this process is killed, the command sees the end of its stdin. The command
-    inherits `lock` (a descriptor) and holds it until it ends.
+    `grace_seconds` to save, SIGKILL. Another interruption in these seconds sends SIGKILL at once, except the first one
+    during a pause: it waits until the command has saved. If this process is killed, the command sees the end of its
+    stdin. The command inherits `lock` (a descriptor) and holds it until it ends.
     """
     process = subprocess.Popen(
         command,
@@ -39,12 +45,16 @@ def run_process(
     assert process.stdout is not None
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
+    is_pause = False
     try:
         while (line := _next(process, lines)) is not None:
             on_line(line)
         return process.wait()
+    except TrainingPaused:
+        is_pause = True
+        raise
     finally:
-        _end(process, grace_seconds)
+        _end(process, grace_seconds, is_pause=is_pause)
 
 
 def _environment() -> dict[str, str]:
@@ -73,17 +83,28 @@ def _next(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) 
             return lines.get(timeout=_POLL_SECONDS)
 
 
-def _end(process: subprocess.Popen[str], grace_seconds: float) -> None:
+def _end(process: subprocess.Popen[str], grace_seconds: float, *, is_pause: bool) -> None:
     try:
         if process.poll() is None:
             process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(grace_seconds)
+            deadline = time.monotonic() + grace_seconds
+            try:
+                _wait_until(process, deadline)
+            except BaseException:
+                if is_pause:
+                    _wait_until(process, deadline)
+                raise
     finally:
         _kill_group(process)
         process.wait()
         assert process.stdin is not None
         process.stdin.close()
+
+
+def _wait_until(process: subprocess.Popen[str], deadline: float) -> None:
+    """Wait for the end of the process, at most until `deadline` on the monotonic clock."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.0, deadline - time.monotonic()))
 
 
 def _kill_group(process: subprocess.Popen[str]) -> None:

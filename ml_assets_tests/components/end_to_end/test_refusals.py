@@ -567,3 +567,15 @@ class _BusyOnce:
             self._was_busy = True
             raise LakeBusy("another process is writing")
         return getattr(self._lake, name)
+
+
+def test_an_own_metric_that_cannot_be_imported_is_refused_before_training(installation: Installation) -> None:
+    metric = {"function": "ml_assets_tests.components.unimportable_metric.cost", "better": "lower"}
+    evaluation = PIPELINE["evaluation"] | {"metrics": [metric]}
+    declared = installation.declared_as(readings_components(pipeline={"evaluation": evaluation}))
+    refused = declared.train(LAST)
+    assert failure_of(refused).startswith(
+        f"{MODEL} would fail after its training: evaluation.metrics[0].function cannot import "
+        f"'{metric['function']}': RuntimeError: only "
+    )
+    assert len(_steps(refused)) == 1

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +31,8 @@ from ml_assets_tests.components.installation import (
 )
 from ml_assets_tests.components.model_run import mlflow_run
 from ml_assets_tests.components.readings_pipeline import MODEL, READINGS, WINDOW, Source, days
-from resources.job.events import JOB, RESULT, read_events
+from resources.job.errors import OutOfDisk
+from resources.job.events import JOB, RESULT, TrainingEvent, read_events, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
 
@@ -154,6 +156,37 @@ class _WithoutHoldout:
         return self._launcher.run(job, *arguments, **named)
 
 
+class _Elsewhere:
+    """The real launcher in folders that the study does not see, as pods have them. Trials with `BROKEN` find no room
+    there, once another one has reported its first metrics."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._trains = folder, threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(LocalLauncher(), name)
+
+    def run(
+        self,
+        job: TrainingJob,
+        folder: Path,
+        on_event: Callable[[TrainingEvent], None],
+        *others: Any,
+        **named: Any,
+    ) -> TrainingResult:
+        if job.hyperparameters["start"] == BROKEN:
+            assert self._trains.wait(PATIENCE)
+            Path(os.environ[HOLD]).unlink()
+            raise OutOfDisk("no room")
+
+        def hear(event: TrainingEvent) -> None:
+            on_event(event)
+            if event.kind == "metrics":
+                self._trains.set()
+
+        return LocalLauncher().run(job, self._folder / training_folder_name(job), hear, *others, **named)
+
+
 def _spoil(source: Source, day: str, value: float) -> Callable[[], None]:
     def wrong(rows: pl.DataFrame) -> pl.DataFrame:
         return rows.with_columns(pl.lit(value).alias("load"))
@@ -256,6 +289,19 @@ def test_a_killed_study_continues_and_its_values_are_trained(ready: Installation
     assert declared is not None
     assert declared.choice is None
     assert "is not in the declared space any more, so the declared values are used" in declared.says
+
+
+def test_a_trial_that_still_runs_elsewhere_counts_against_the_budget(
+    ready: Installation, tmp_path: Path
+) -> None:
+    """Its workers write no file that the study sees: their reports count. The failed trial cost nothing."""
+    choices = {"hyperparameters": {"start": {"kind": "categorical", "choices": [HELD[0], BROKEN, 0.0]}}}
+    study = ready.declared_as(_components(space=choices, budget={"worker_hours": 1e-6}))
+    study.platform.__dict__["launcher"] = _Elsewhere(tmp_path / "elsewhere")
+    found = materialized(study.run(STUDY), STUDY)[None].metadata
+    rows = [record.data for record in found["trials"].records]
+    assert [row["result"].partition(":")[0] for row in rows] == ["chosen", "OutOfDisk"]
+    assert found["stopped"].value.endswith("so 1 of 3 trials did not begin")
 
 
 def test_a_study_whose_trials_all_fail_names_the_first(ready: Installation) -> None:
