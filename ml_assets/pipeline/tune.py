@@ -82,7 +82,7 @@ def run_study(
         page.info(f"study {name}: {study.differs}")
     if study.prior.result:
         page.info(
-            f"study {name} begins with {counted(len(study.prior.repeated), 'best point')} of result "
+            f"study {name} begins with {counted(len(study.prior.repeated), 'point')} of result "
             f"{study.prior.result[:12]}, and its sampler sees {len(study.prior.seen)} others"
         )
     if study.prior.left_out:
@@ -120,9 +120,12 @@ def run_study(
             seconds=study.seconds,
             stopped=_stopped(trials.spent_says(), study),
             differs=study.differs,
+            change=study.change_says,
             prior=study.prior.result,
             inherited=tuple(study.inherited()),
         )
+        if result.change:
+            page.info(f"study {name}: {result.change}")
         if result.stopped:
             page.info(
                 f"{result.stopped}. To go on, raise tuning.budget of {spec.name} and launch the study again"
@@ -155,6 +158,7 @@ def _lineage(platform: Platform, result: StudyResult, parent: str, run_id: str) 
         "snapshot": result.snapshot,
         "MLflow run": (page_of(platform.tracker.uri, f"runs/{parent}") or parent) if parent else "–",
         "Dagster run": run_url(platform.settings.ui_url, run_id),
+        **({"change of the data": result.change} if result.change else {}),
     }
 
 

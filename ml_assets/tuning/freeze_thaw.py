@@ -13,9 +13,9 @@ from ml_assets.tuning.learning_curves import LearningCurve, forecast
 
 FIRST = 1 / 27
 """Share of their epochs that all trials train."""
-ROUNDS = ((1 / 9, 1 / 2), (2 / 9, 1 / 4), (1 / 2, 1 / 10), (1.0, 1 / 20))
+ROUNDS = ((1 / 9, 1 / 2), (2 / 9, 1 / 5), (1 / 2, 1 / 12), (1.0, 1 / 32))
 """Share of its epochs to which a round takes a trial, and the share of the trials that it takes there."""
-FAIR_CHANCE = 0.5
+FAIR_CHANCE = 0.3
 """Probability of beating the best finished trial from which a paused trial continues after the rounds."""
 BETTER_BY = 0.002
 """Part of the best loss by which a trial must be better to count: a smaller gain is not worth a training."""

@@ -23,7 +23,7 @@ class Prior:
     result: str = ""
     """Digest of the result that they come from; empty without one."""
     repeated: tuple[KnownPoint, ...] = ()
-    """Values of the first trials, best first."""
+    """Values of the first trials, best first. The last one is the witness if the section has `quiet_trials`."""
     seen: tuple[KnownPoint, ...] = ()
     """Points that the sampler sees besides, best first."""
     left_out: str = ""
@@ -56,6 +56,8 @@ class Prior:
         if not known:
             return cls(left_out=left_out)
         repeated = known[: section.best]
+        if section.quiet_trials is not None and len(known) > section.best:
+            repeated = [*repeated, known[-1]]
         seen = [one for one in thinned(known, section.keep) if one not in repeated]
         return cls(result=result.digest, repeated=tuple(repeated), seen=tuple(seen), left_out=left_out)
 

@@ -201,6 +201,19 @@ class PriorSection(Section):
     keep: float = Field(default=0.8, gt=0, lt=1)
     """Share of the earlier trials that sampler `tpe` or `GPSampler` sees, evenly from the best to the worst. Each later
     study keeps this share of them again: after ten studies with 0.8, one in ten is left."""
+    quiet_trials: int | None = Field(default=None, ge=2, le=100)
+    """Number of trials with which a study is complete if its repeated trials show no change of the data. Then the worst
+    earlier trial is repeated, too. If its loss minus that of the best one is much another than before, the study runs
+    all `trials`. Not given: each study runs all `trials`."""
+    change: float = Field(default=0.1, gt=0, le=10)
+    """Part of that difference by which it must be another than before to count as a change. Needs `quiet_trials`."""
+
+    @model_validator(mode="after")
+    def _change_counts(self) -> Self:
+        if "change" in self.model_fields_set and self.quiet_trials is None:
+            said = "nothing is compared without quiet_trials: give quiet_trials, or remove change"
+            refuse_at(type(self).__name__, {("change",): said})
+        return self
 
 
 class TuningSection(Section):

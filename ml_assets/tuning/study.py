@@ -116,10 +116,10 @@ class Study:
             # Fixed now: the newest result changes.
             self._study.set_user_attr(_PRIOR, (prior or Prior()).to_document())
             self._study.set_user_attr(_DIFFERS, "" if before is None else _differs(storage, before, facts))
+        self.prior = Prior.from_document(self._study.user_attrs[_PRIOR])
         for key, value in {**asdict(facts), "metric": METRIC, "trials": self.most}.items():
             if known.get(key) != value:
                 self._study.set_user_attr(key, value)
-        self.prior = Prior.from_document(self._study.user_attrs[_PRIOR])
         self._launch, self._ran_from = f"{_RAN}{uuid.uuid4().hex}", 0.0
         self._to_repeat = self._failures_that_may_pass()
         """Numbers of failed trials that train once more in this launch."""
@@ -148,7 +148,7 @@ class Study:
             return None if self._may_have_result else self._continued(to_its_end=True)
         if (repeated := self._repeated()) is not None:
             return repeated
-        if begun >= self.most:
+        if begun >= (self.quiet_most if self.change == "unknown" else self.most):
             return self._continued()
         fixed = combinations or [one.parameters for one in self.prior.repeated]
         # A sampler for each number: a process that continues the study draws what the killed process would have drawn.
@@ -197,6 +197,8 @@ class Study:
         known = self._storage.get_trial(at)
         if known.user_attrs.get(_TO_ITS_END):
             return False
+        if number < len(self.prior.repeated) and self._section.prior and self._section.prior.quiet_trials:
+            return False  # only finished trials show whether the data changed
         if self._section.pruner == "freeze_thaw":
             from ml_assets.tuning import freeze_thaw
 
@@ -217,6 +219,8 @@ class Study:
         else:
             state = TrialState.PRUNED if outcome.state == "paused" else TrialState.FAIL
             self._study.tell(trial.in_storage, state=state, skip_if_finished=True)
+        if self._study.user_attrs["trials"] != self.most:
+            self._study.set_user_attr("trials", self.most)
 
     @property
     def differs(self) -> str:
@@ -227,7 +231,58 @@ class Study:
     def most(self) -> int:
         """Number of trials with which the study is complete."""
         section = self._section
-        return section.trials if section.sampler != "grid" else len(list(section.space.points))
+        if section.sampler == "grid":
+            return len(list(section.space.points))
+        return self.quiet_most if self.change == "quiet" else section.trials
+
+    @property
+    def quiet_most(self) -> int:
+        """Number of trials that begin before the repeated ones show whether the data changed."""
+        prior = self._section.prior
+        quiet = prior.quiet_trials if prior is not None else None
+        if quiet is None or len(self.prior.repeated) < 2:
+            return self._section.trials
+        return min(max(quiet, len(self.prior.repeated)), self._section.trials)
+
+    @property
+    def change(self) -> Literal["unknown", "quiet", "changed"]:
+        """`quiet` if the losses of the repeated trials differ as before, `changed` if not, `unknown` before they ended
+        and without `quiet_trials`.
+
+        All losses of another day may be higher. So two trials are compared: a difference is of their values alone.
+        """
+        repeated = self.prior.repeated
+        if self.quiet_most == self._section.trials:
+            return "unknown"
+        if sum(one.number < len(repeated) for one in self.outcomes()) < len(repeated):
+            return "unknown"
+        moves = self._moves()
+        section = self._section.prior
+        least = 0.0 if section is None else section.change * self._between
+        is_quiet = len(moves) == len(repeated) and max(moves) - min(moves) <= least
+        return "quiet" if is_quiet else "changed"
+
+    @property
+    def change_says(self) -> str:
+        """Return the change of the data since the study before, in a sentence; empty if it is not known."""
+        if (change := self.change) == "unknown":
+            return ""
+        moves, before = self._moves(), self._between
+        if len(moves) < len(self.prior.repeated):
+            return f"a repeated trial did not finish, so all {self.most} trials run"
+        now = f"the best repeated trial and the worse one differ by {before + moves[-1] - moves[0]:.4g}"
+        if change == "quiet":
+            return f"no change since the study before: {now}, before by {before:.4g}. {self.most} trials are enough"
+        return (
+            f"the data changed since the study before: {now}, before by {before:.4g}. So all {self.most} trials run, "
+            "and losses of earlier studies do not count"
+        )
+
+    @property
+    def _between(self) -> float:
+        """Earlier loss of the last repeated trial minus that of the first, the best."""
+        repeated = self.prior.repeated
+        return repeated[-1].validation_loss - repeated[0].validation_loss
 
     def note_alive(self, at: float) -> None:
         """Record that this process runs trials at `at`, in seconds since the epoch."""
@@ -254,16 +309,12 @@ class Study:
         """Return the points of earlier studies that the sampler sees, best first.
 
         Other rows have another loss, even of equal values. So each point is moved by the mean difference of the
-        repeated trials, which trained on both. Only finished trials count: losses of other epochs are higher.
+        repeated trials, which trained on both. Only finished trials count: losses of other epochs are higher. After a
+        change of the data there are none.
         """
-        if self._section.sampler not in _LEARNING:
+        if self._section.sampler not in _LEARNING or self.change == "changed":
             return []
-        now = {one.number: one.validation_loss for one in self.outcomes() if one.state == "finished"}
-        moves = [
-            loss - one.validation_loss
-            for i, one in enumerate(self.prior.repeated)
-            if (loss := now.get(i)) is not None
-        ]
+        moves = self._moves()
         move = sum(moves) / len(moves) if moves else 0.0
         return [replace(one, validation_loss=one.validation_loss + move) for one in self.prior.seen]
 
@@ -276,6 +327,15 @@ class Study:
                 curve=tuple(sorted(newest[at].intermediate_values.items())),
             )
             for at in sorted(newest)
+        ]
+
+    def _moves(self) -> list[float]:
+        """Return the loss minus the earlier one of each repeated trial that has finished."""
+        now = {one.number: one.validation_loss for one in self.outcomes() if one.state == "finished"}
+        return [
+            loss - one.validation_loss
+            for i, one in enumerate(self.prior.repeated)
+            if (loss := now.get(i)) is not None
         ]
 
     def importances(self) -> dict[str, float]:

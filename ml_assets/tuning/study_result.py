@@ -116,6 +116,8 @@ class StudyResult:
     """Reason for which it began fewer trials than declared, or continued no paused one; empty if it did all."""
     differs: str = ""
     """Difference from the model's study before, in a sentence; empty for its first study."""
+    change: str = ""
+    """Change of the data since the study before, in a sentence; empty if it is not known."""
     prior: str = ""
     """Digest of the result that it began from; empty if it searched from nothing."""
     inherited: Sequence[KnownPoint] = field(default=(), hash=False)
