@@ -5,10 +5,12 @@ trial equals an uninterrupted one bit for bit, so these are the same 24 trials, 
 saved and what it cost follow from one run. Full budget: all epochs of all trials. Early stopping alone: the epochs that
 the 24 trials train in full. Regret of the choice: its loss over the lowest of the 24.
 
-Overhead: wall time from the first trial to the stored report, over the time inside the launches of its trainings. A
-training by hand is the same launch. Time in callbacks (records, pruner, MLflow) is the study's. So other work on the
-machine slows both parts, and the ratio stands. The seconds in which workers of a paused trial save and end lie within
-the launches, and are printed besides.
+Overhead: seconds of the study outside the launches of its trainings (records, draws, pruner, MLflow, report), over the
+seconds of the same 24 trainings by hand. These are the launches, which a person would run as they are, without the
+seconds in which workers of a paused trial end, and with the training loops of the continued parts. Callbacks count as
+the study's, those of the epochs that it trained, though the workers train on meanwhile. All is measured in
+one run, so other work on the machine slows both sides, and the ratio stands. The overhead over the launches of the
+pruned study alone is printed besides.
 
 Trials have 8 epochs, not the 4 of the declaration: after 1, 2 and 4 epochs successive halving can save two thirds of 8,
 but only half of 4. `--studies N` repeats all with N seeds; bars then hold for the mean. `--quick` runs a month with 4
@@ -49,7 +51,7 @@ MODEL = "flight_delay"
 REFERENCE = ("datasets/airlines", "datasets/airports", "datasets/planes")
 DATED = ("datasets/flights", "datasets/weather", "features/flight_departures")
 MOST_EPOCHS, MOST_WORSE, MOST_OVERHEAD = 0.4, 1.01, 1.05
-"""Share of all epochs; loss of the choice over the lowest of all; time of the study over that of its launches."""
+"""Share of all epochs; loss of the choice over the lowest of all; time with the study over that of the trainings."""
 EPOCHS = 8
 """Full budget of a trial."""
 QUICK = WindowSection(train=14, validation=3, holdout=3)
@@ -63,6 +65,8 @@ class Clock:
     launches: float = 0.0
     pauses: float = 0.0
     """Seconds of launches after a callback raised: the workers save and end."""
+    callbacks: float = 0.0
+    """Seconds of callbacks about events of the workers, outside of `launches`."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ class TimedLauncher(LocalLauncher):
         finally:
             ended = time.perf_counter()
             self.clock.launches += ended - began - outside
+            self.clock.callbacks += outside
             self.clock.pauses += ended - raised if raised else 0.0
 
 
@@ -118,10 +123,8 @@ class Search:
     result: StudyResult
     seconds: float
     """Wall time from the start of its first trial to the stored report."""
-    launches: float
-    """Seconds of that time inside the launches of the trainings."""
-    pauses: float
-    """Seconds of those in which the workers of paused trials saved and ended."""
+    clock: Clock
+    """Parts of that time."""
     ends: Mapping[int, TrainingResult]
     """Number of a trial → its training, continued to its end."""
 
@@ -141,6 +144,21 @@ class Search:
     def epochs_stopped_early(self) -> float:
         """Share of the full budget that the trials train in full, when only early stopping ends them."""
         return sum(one.epochs for one in self.ends.values()) / self.full_budget
+
+    @property
+    def overhead(self) -> float:
+        """Seconds outside of the launches, and in callbacks."""
+        return self.seconds - self.clock.launches
+
+    @property
+    def by_hand(self) -> float:
+        """Seconds of the same trainings, each from its start to its end without a pause."""
+        continued = sum(
+            max(0.0, self.ends[one.number].seconds - one.seconds)
+            for one in self.result.trials
+            if one.state == "paused"
+        )
+        return self.clock.launches - self.clock.pauses + continued
 
     @property
     def loss(self) -> float:
@@ -209,8 +227,7 @@ def search(home: Path, more_seed: int, *, quick: bool, report: Path | None) -> S
     return Search(
         result=result,
         seconds=seconds,
-        launches=clock.launches,
-        pauses=clock.pauses,
+        clock=clock,
         ends=_trained_in_full(result, home),
     )
 
@@ -250,8 +267,10 @@ def _in_words(made: Search) -> str:
     return (
         f"{made.result.name}: trained {made.epochs_used:.1%} of {made.full_budget} epochs, early stopping alone "
         f"{made.epochs_stopped_early:.1%}; loss {made.loss:.6g}, lowest {made.lowest:.6g} "
-        f"({made.loss / made.lowest - 1:+.2%}); {made.seconds:.1f} s, {made.launches:.1f} s in launches "
-        f"({made.seconds / made.launches - 1:+.2%}), {made.pauses:.1f} s of them while workers of paused trials ended"
+        f"({made.loss / made.lowest - 1:+.2%}); {made.seconds:.1f} s, {made.clock.launches:.1f} s in launches "
+        f"({made.seconds / made.clock.launches - 1:+.2%}), {made.clock.pauses:.1f} s of them while workers of paused "
+        f"trials ended, {made.clock.callbacks:.1f} s in callbacks; the trainings by hand {made.by_hand:.1f} s, "
+        f"{made.overhead:.1f} s more with the study ({made.overhead / made.by_hand:+.2%})"
     )
 
 
@@ -264,7 +283,8 @@ def results_of(made: list[Search]) -> list[Result]:
     trials = f"{len(made[0].result.trials)} trials"
     used, early = mean(lambda one: one.epochs_used), mean(lambda one: one.epochs_stopped_early)
     worse = mean(lambda one: one.loss / one.lowest)
-    overhead = sum(one.seconds for one in made) / sum(one.launches for one in made)
+    by_hand = mean(lambda one: one.by_hand)
+    with_study = by_hand + mean(lambda one: one.overhead)
     return [
         Result(
             name=f"share of all epochs that {trials} of {EPOCHS} epochs train (pruner {made[0].result.pruner})",
@@ -285,13 +305,13 @@ def results_of(made: list[Search]) -> list[Result]:
             ok=worse <= MOST_WORSE,
         ),
         Result(
-            name=f"study of {trials}",
-            value=mean(lambda one: one.seconds),
+            name=f"{trials} in full, with the study's own time",
+            value=with_study,
             unit="s",
-            peers={"inside the launches of its trainings": mean(lambda one: one.launches)},
-            ratio=overhead,
-            bar=f"≤ {MOST_OVERHEAD:g} × inside launches",
-            ok=overhead <= MOST_OVERHEAD,
+            peers={"the same trainings by hand": by_hand},
+            ratio=with_study / by_hand,
+            bar=f"≤ {MOST_OVERHEAD:g} × by hand",
+            ok=with_study <= MOST_OVERHEAD * by_hand,
         ),
     ]
 

@@ -41,6 +41,8 @@ class PlannedPartition:
     trained_with: str
     """Digest of the study's result behind the newest checkpoint; empty for declared values, and without a checkpoint.
     """
+    metric_fault: str
+    """Reason for which the first step would refuse an own metric; empty if it would not."""
 
 
 @click.command("plan", short_help="Show what a launch of a model would run, and why.")
@@ -132,7 +134,18 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
         first_possible=_first_possible(graph, spec),
         chosen=chosen,
         trained_with=newest.get("study", ""),
+        metric_fault=_metric_fault(spec),
     )
+
+
+def _metric_fault(spec: "TrainingPipelineSpec") -> str:
+    from ml_assets.pipeline.metric_functions import MetricUnusable, require_own_metrics
+
+    try:
+        require_own_metrics(spec.name, spec.evaluation)
+    except MetricUnusable as error:
+        return f"{error}"
+    return ""
 
 
 def _newest_checkpoint(project: Project, spec: "TrainingPipelineSpec", partition: str) -> dict[str, Any]:
@@ -174,6 +187,8 @@ def _conclusion(
 ) -> list[str]:
     launch = f"ml-assets launch {spec.name} {partition}"
     validation = planned.validation
+    if planned.metric_fault:
+        return [f"It would refuse: {planned.metric_fault}."]
     if len(validation.keys) < spec.window.total:
         remedy = (
             f"{planned.first_possible} is the first partition with a complete window: ml-assets plan {spec.name} "

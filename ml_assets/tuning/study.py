@@ -230,10 +230,7 @@ class Study:
     @property
     def most(self) -> int:
         """Number of trials with which the study is complete."""
-        section = self._section
-        if section.sampler == "grid":
-            return len(list(section.space.points))
-        return self.quiet_most if self.change == "quiet" else section.trials
+        return self.quiet_most if self.change == "quiet" else self._all
 
     @property
     def quiet_most(self) -> int:
@@ -241,8 +238,14 @@ class Study:
         prior = self._section.prior
         quiet = prior.quiet_trials if prior is not None else None
         if quiet is None or len(self.prior.repeated) < 2:
-            return self._section.trials
-        return min(max(quiet, len(self.prior.repeated)), self._section.trials)
+            return self._all
+        return min(max(quiet, len(self.prior.repeated)), self._all)
+
+    @property
+    def _all(self) -> int:
+        """Number of trials without a quiet day."""
+        section = self._section
+        return section.trials if section.sampler != "grid" else len(list(section.space.points))
 
     @property
     def change(self) -> Literal["unknown", "quiet", "changed"]:
@@ -252,7 +255,7 @@ class Study:
         All losses of another day may be higher. So two trials are compared: a difference is of their values alone.
         """
         repeated = self.prior.repeated
-        if self.quiet_most == self._section.trials:
+        if self.quiet_most == self._all:
             return "unknown"
         if sum(one.number < len(repeated) for one in self.outcomes()) < len(repeated):
             return "unknown"

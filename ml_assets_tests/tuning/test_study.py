@@ -472,3 +472,10 @@ def test_the_lowest_loss_is_chosen_and_of_equal_ones_the_first() -> None:
     assert again == result
     assert again.digest == result.digest
     assert _result(_finished(0, 0.5)).digest != result.digest
+
+
+def test_a_grid_with_fewer_points_than_trials_ends_with_its_points() -> None:
+    study = _study(InMemoryStorage(), _section("grid", trials=50), "grid")
+    while (trial := study.next()) is not None:
+        study.end(trial, _ended(trial))
+    assert len(study.outcomes()) == study.most == 6

@@ -8,12 +8,14 @@ from typing import Any
 import polars as pl
 import pytest
 
+from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.pipeline.spec import WindowSection
 from ml_assets.release.rules import ReleaseSection
 from ml_assets.tuning.spec import TuningSection
 from ml_assets.tuning.study_result import StudyResult
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
 from ml_assets_tests.cli.terminal import Said, Terminal
+from ml_assets_tests.components.readings_pipeline import PIPELINE
 from resources.ledger import NothingToAccept
 
 
@@ -159,6 +161,26 @@ def test_a_declared_approval_is_needed_from_somebody_else(
     assert (
         "approved    version 1 (1.0.0), by ada: read the report"
         in filled_terminal("history", "store_demand").out
+    )
+
+
+def test_the_plan_says_that_a_metric_cannot_be_imported(
+    terminal: Terminal, redeclared: Callable[..., None]
+) -> None:
+    function = "ml_assets_tests.components.unimportable_metric.cost"
+    metric = {"function": function, "better": "lower"}
+    evaluation = PIPELINE["evaluation"] | {
+        "slices": [],
+        "baseline": {"groups": ["store"]},
+        "metrics": [metric],
+    }
+    redeclared(evaluation=EvaluationSpec.model_validate(evaluation))
+    planned = terminal("plan", "store_demand", TRAINED_WEEK)
+    assert planned.status == 0, planned.err
+    said = planned.out
+    assert (
+        "It would refuse: store_demand would fail after its training: evaluation.metrics[0].function cannot import "
+        f"'{function}': RuntimeError: only the step" in said
     )
 
 

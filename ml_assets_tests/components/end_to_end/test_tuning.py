@@ -260,6 +260,14 @@ def test_a_killed_study_continues_and_its_values_are_trained(ready: Installation
     made = materialized(trained_day, STAGES[1])[day].tags or {}
     assert made[f"dagster/input_data_version/{STUDY}"] == found.tags[DATA_VERSION]
 
+    # A study that begins from this result repeats its best and its worst values. On the same rows nothing changed.
+    quiet = ready.declared_as(_components(sampler="random", prior={"quiet_trials": 2}))
+    calm = materialized(quiet.run(STUDY), STUDY)[None].metadata
+    worst = max(rows, key=lambda row: row["validation loss"])
+    repeated = [record.data["hyperparameters.start"] for record in calm["trials"].records]
+    assert repeated == [best["hyperparameters.start"], worst["hyperparameters.start"]]
+    assert calm["change of the data"].value.startswith("no change since the study before: ")
+
     # A rejected day blocks the study as it blocks training, also after the values were chosen.
     rejected = days(WINDOW + 1)[5]
     mend = _spoil(source, rejected, -1.0)
@@ -274,7 +282,7 @@ def test_a_killed_study_continues_and_its_values_are_trained(ready: Installation
     nothing = prior_for(searching.spec, searching.spec.tuning, platform)
     assert nothing.repeated == nothing.seen == ()
     assert nothing.left_out.startswith(
-        f"3 points of earlier studies left out: {READINGS} {rejected} is rejected: out_of_range in load"
+        f"2 points of earlier studies left out: {READINGS} {rejected} is rejected: out_of_range in load"
     )
     mend()
     accept_partition(platform.lake, platform.ledger, READINGS, rejected, "ada", "the sensor was turned")
