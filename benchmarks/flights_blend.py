@@ -43,7 +43,7 @@ def holdout_figures(job: TrainingJob, folder: Path) -> dict[str, float]:
     assert isinstance(graph, bytes)
     probability = run_graph(graph, matrix).astype(float).reshape(-1)
     return {
-        name: metric_named(name, "binary").on_rows(label.astype(float), probability)
+        name: metric_named(name, "binary").value(label.astype(float), probability)
         for name in ("auc", "logloss")
     }
 
