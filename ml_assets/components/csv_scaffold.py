@@ -28,11 +28,14 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
     past += [f"{table.label}_mean"] if past else []
     # Without a whole year of training, features of the season mislead: the holdout has values that training never saw.
     season = window["train"] * length >= 365 or not past
-    categorical = (*(() if length == 7 else ("weekday",)), *table.series)
+    columns = {column.name: column for column in table.columns}
+    known = [columns[name] for name in table.known if name not in table.series]
+    words = [column.name for column in known if column.dtype == "string"]
+    categorical = (*(() if length == 7 else ("weekday",)), *table.series, *words)
     naming = tuple(dict.fromkeys((*table.primary_key, *table.series)))
     always = naming if table.event_time in naming else (table.event_time, *naming)
     kept = always if hour else naming
-    columns = {column.name: column for column in table.columns}
+    known_numbers = [column for column in known if column.name not in words]
     train_rows = table.rows * window["train"] // table.partitions
     return {
         "table": table,
@@ -46,7 +49,12 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "day_expression": _day(table),
         "nulls": _listed(NULLS),
         "expressions": {column.name: _parsed(column, table) for column in table.columns},
-        "numeric": [*(["hour"] if hour else []), *(["season_sin", "season_cos"] if season else []), *past],
+        "numeric": [
+            *(["hour"] if hour else []),
+            *(["season_sin", "season_cos"] if season else []),
+            *past,
+            *(column.name for column in known_numbers),
+        ],
         "categorical": categorical,
         "categorical_list": _listed(categorical),
         "season": season,
@@ -58,7 +66,9 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "kept": kept,
         "kept_columns": [columns[name] for name in kept],
         "always": always,
-        "hidden": [column.name for column in table.columns if column.name not in always],
+        "hidden": [name for name in columns if name not in (*always, *table.known)],
+        "known_numbers": [column for column in known_numbers if column.name not in kept],
+        "known_words": [columns[name] for name in words if name not in kept],
         "window": window,
         "label_nullable": columns[table.label].nullable,
         "typical": float(f"{table.typical:.2g}"),

@@ -85,6 +85,8 @@ class CsvTable:
     series: tuple[str, ...]
     """Columns that name a row together with the event time: a store, a sensor. Empty if the file is a single series."""
     label: str
+    known: tuple[str, ...]
+    """Columns that are known before their day or week begins, such as a plan or a price: features of their own row."""
     objective: ObjectiveName
     typical: float
     """Mean absolute label."""
@@ -128,15 +130,17 @@ class CsvTable:
             f"primary key  {', '.join(self.primary_key)}",
             f"series       {', '.join(self.series) or 'none: all rows are about the same thing'}",
             f"label        {self.label}, {kind}; --label COLUMN for another",
+            f"in advance   {', '.join(self.known) or 'no column is known'}; --known COLUMN,COLUMN for others",
             *([f"new names    {name_some(renamed)}"] if renamed else []),
         )
 
 
-def infer(path: Path, *, label: str = "", time_zone: str = "UTC") -> CsvTable:
+def infer(path: Path, *, label: str = "", known: Sequence[str] = (), time_zone: str = "UTC") -> CsvTable:
     """Infer the facts of the table in the file at `path`.
 
     `label` is the column to predict, by its heading or name. If it is empty, take the last number or boolean that does
-    not identify rows. Days begin at midnight in `time_zone`, which is also the zone of moments without an offset.
+    not identify rows. `known` are columns, by heading or name, that are known before their day or week begins. Days
+    begin at midnight in `time_zone`, which is also the zone of moments without an offset.
     Raises `CsvRefused`.
     """
     _require_zone(time_zone)
@@ -167,6 +171,7 @@ def infer(path: Path, *, label: str = "", time_zone: str = "UTC") -> CsvTable:
     series = _series(frame, event_time, candidates)
     key = _primary_key(frame, event_time, candidates, series, path)
     chosen = asked or _label(frame, "", titles, event_time, *key, *series)
+    in_advance = tuple(dict.fromkeys(_known(name, titles, event_time, chosen) for name in known))
     values = frame[chosen].cast(pl.Float64).drop_nulls()
     columns = tuple(_column(frame[name], titles[name], name in key) for name in frame.columns)
     partitions = (present[-1] - present[0]).days // length + 1
@@ -188,6 +193,7 @@ def infer(path: Path, *, label: str = "", time_zone: str = "UTC") -> CsvTable:
         primary_key=key,
         series=series,
         label=chosen,
+        known=in_advance,
         objective="binary" if set(values.unique().to_list()) <= {0.0, 1.0} else "regression",
         typical=float(values.abs().mean() or 1.0),  # pyright: ignore[reportArgumentType]
         lags=_lags(present, length, weekly=cadence == "weekly"),
@@ -368,6 +374,18 @@ def _label(frame: pl.DataFrame, wanted: str, titles: dict[str, str], *taken: str
             f"and false, that differs between rows and does not identify them"
         )
     return numbers[-1]
+
+
+def _known(wanted: str, titles: dict[str, str], event_time: str, label: str) -> str:
+    """Return the name of a column that `--known` names by its heading or name."""
+    named = next((name for name, title in titles.items() if wanted in (name, title)), None)
+    if named is None:
+        raise CsvRefused(f"--known {wanted} is not a column{did_you_mean(wanted, titles.values())}")
+    if named == label:
+        raise CsvRefused(f"--known {wanted} is the label, which the model predicts: leave it out")
+    if named == event_time:
+        raise CsvRefused(f"--known {wanted} is the event time, which is always known: leave it out")
+    return named
 
 
 def _series(frame: pl.DataFrame, event_time: str, candidates: Sequence[str]) -> tuple[str, ...]:

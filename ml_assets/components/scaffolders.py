@@ -22,7 +22,7 @@ FIRST_DAY, LAST_DAY = "2024-01-01", "2024-03-31"
 
 CHECKS = (
     "known at     the end of its day or week: change `known_at` in source.py if figures come later",
-    "features     earlier labels and the calendar: add columns that are known in advance, in features.py",
+    "features     earlier labels, the calendar, and the columns known in advance: see features.py",
     "gates        better than the naive model; no worse than production by more than 2 %",
 )
 """Assumptions that no file can show, one per document."""
@@ -79,6 +79,10 @@ class CsvParams(BaseModel):
 
     from_file: str = Field(default="", alias="from", description="A CSV file whose rows become the table.")
     label: str = Field(default="", description="Column to predict. Default: the last column with numbers.")
+    known: str = Field(
+        default="",
+        description="Columns that are known before their day begins, with commas between: they become features.",
+    )
     time_zone: str = Field(default="UTC", description="Time zone whose midnight begins a day.")
 
 
@@ -91,7 +95,7 @@ class DatasetScaffolder(TemplateScaffolder):
 
     @classmethod
     def get_scaffold_params(cls) -> type[BaseModel]:
-        """`--from`, `--label`, `--time-zone`."""
+        """`--from`, `--label`, `--known`, `--time-zone`."""
         return CsvParams
 
 
@@ -127,14 +131,19 @@ class TrainingPipelineScaffolder(TemplateScaffolder):
 
     @classmethod
     def get_scaffold_params(cls) -> type[BaseModel]:
-        """`--from`, `--label`, `--time-zone`."""
+        """`--from`, `--label`, `--known`, `--time-zone`."""
         return CsvParams
 
 
 def _infer(request: dg.ScaffoldRequest[Any], file: str) -> CsvTable:
     """Infer the table's facts from the file. Raises `ScaffoldRefused` and leaves no folder if that fails."""
     try:
-        return infer(Path(file).absolute(), label=request.params.label, time_zone=request.params.time_zone)
+        return infer(
+            Path(file).absolute(),
+            label=request.params.label,
+            known=[name.strip() for name in request.params.known.split(",") if name.strip()],
+            time_zone=request.params.time_zone,
+        )
     except CsvRefused as error:
         _leave_nothing(request)
         raise ScaffoldRefused(str(error)) from error

@@ -38,6 +38,10 @@ class Case:
     key: tuple[str, ...]
     series: tuple[str, ...] = ()
     label: str = "sold"
+    known: str = ""
+    """Option `--known`."""
+    known_numbers: tuple[str, ...] = ()
+    known_words: tuple[str, ...] = ()
     cadence: str = "daily"
     zone: str = "UTC"
 
@@ -70,6 +74,17 @@ CASES = {
         "order_id,on,sold",
         [f"{n},{DAYS[n // 5]:%Y%m%d},{n % 7 or 'NA'}" for n in range(400)],
         ("order_id",),
+    ),
+    "plans_known_in_advance": Case(
+        "order_id,on,Price €,plan,ad,rain,sold",
+        [
+            f"{n},{DAYS[n // 5]},{n % 9 / 2},{('', 'flat', 'free')[n % 3]},{str(n % 2 == 0).lower()},{n % 4},{n % 2}"
+            for n in range(400)
+        ],
+        ("order_id",),
+        known="Price €, plan,ad",
+        known_numbers=("price", "ad"),
+        known_words=("plan",),
     ),
     "weeks_with_gaps": Case(
         "week,returned",
@@ -109,7 +124,9 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
     sandbox: DefsFolderSandbox, case: Case, file: Path
 ) -> None:
     folder = sandbox.scaffold_component(
-        TrainingPipeline, "shop", scaffold_params={"from": str(file), "time_zone": case.zone}
+        TrainingPipeline,
+        "shop",
+        scaffold_params={"from": str(file), "time_zone": case.zone, "known": case.known},
     )
     # Long names of a file make lines that the formatter would break.
     _is_in_house_style(folder, "check", *(["format"] if case.label == "sold" else []))
@@ -142,7 +159,12 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
     assert report.ok, report.explain()
     assert {key: found for key, found in findings.items() if found} == {}
     assert dataset.contract.primary_key == case.key
-    assert model.features.categorical == (*(("weekday",) if case.cadence == "daily" else ()), *case.series)
+    calendar = ("weekday",) if case.cadence == "daily" else ()
+    assert model.features.categorical == (*calendar, *case.series, *case.known_words)
+    assert (
+        model.features.numeric[len(model.features.numeric) - len(case.known_numbers) :] == case.known_numbers
+    )
+    assert {*case.known_numbers, *case.known_words}.isdisjoint(*(one.columns for one in section.known_at))
     assert model.features.label == case.label
     assert cadence.kind == case.cadence
     assert latest == days[-1]
@@ -162,6 +184,7 @@ def _is_in_house_style(folder: Path, *steps: str) -> None:
 
 
 DATED = "\n".join(f"{day},1" for day in DAYS[:30])
+SOLD = "\n".join(f"{day},{day.day},{day.day}" for day in DAYS[:30])
 
 
 @pytest.mark.parametrize(
@@ -181,6 +204,13 @@ DATED = "\n".join(f"{day},1" for day in DAYS[:30])
         pytest.param(f"day,sold\n{DATED}", {}, "no column can be predicted", id="constant"),
         pytest.param(f"day,sold\n{DATED}", {"label": "sodl"}, "did you mean 'sold'?", id="label_typo"),
         pytest.param(f"day,sold\n{DATED}", {"label": "day"}, "a label is a number", id="label_of_dates"),
+        pytest.param(
+            f"day,sold,paid\n{SOLD}", {"known": "prise"}, "--known prise is not a column", id="known"
+        ),
+        pytest.param(
+            f"day,sold,paid\n{SOLD}", {"known": "paid"}, "is the label, which the model", id="known_label"
+        ),
+        pytest.param(f"day,sold,paid\n{SOLD}", {"known": "day"}, "is the event time", id="known_time"),
         pytest.param(
             f"day,sold\n{DATED}", {"time_zone": "Europe/Berlim"}, "did you mean 'Europe/Berlin'?", id="zone"
         ),
