@@ -12,15 +12,28 @@ from typing import Literal, TypeAlias
 
 ObjectiveName: TypeAlias = str
 """One of `NAMES`, `quantile` with another share between 0 and 1, or `ranking` with another number of places."""
-Labels: TypeAlias = Literal["zero or one", "numbers", "counts", "classes", "relevance"]
+Labels: TypeAlias = Literal["zero or one", "numbers", "counts", "classes", "relevance", "numbers of tokens"]
 """Labels that an objective accepts. Counts are whole numbers from 0. Classes are texts, whole numbers or booleans.
-Relevance is a number from 0: 0 is not relevant, and twice the number is worth twice as much."""
-Link: TypeAlias = Literal["sigmoid", "identity", "exp", "softmax"]
-"""Function from the raw output of a model to its prediction."""
+Relevance is a number from 0: 0 is not relevant, and twice the number is worth twice as much. A number of tokens is a
+whole number from 1: the tokens of the row's text that are predicted."""
+Link: TypeAlias = Literal["sigmoid", "identity", "exp", "softmax", "token log_softmax"]
+"""Function from the raw output of a model to its prediction. `token log_softmax` takes the scores of all tokens to the
+figures of a text."""
+PADDING = -1
+"""Token that fills up a text shorter than the others. It has no score, and is not predicted."""
 ROUNDED = 1e-6
 """Distance of a prediction from its range that rounding explains. Evaluation moves such a prediction into the range."""
 Picture: TypeAlias = Literal[
-    "calibration", "coverage", "ranking", "scores", "fit", "residuals", "confusion", "depth"
+    "calibration",
+    "coverage",
+    "ranking",
+    "scores",
+    "fit",
+    "residuals",
+    "confusion",
+    "depth",
+    "positions",
+    "frequencies",
 ]
 """Picture of a report: `evaluation.pictures` draws it."""
 
@@ -44,13 +57,15 @@ class ObjectiveFacts:
     answer: str
     """Words for a prediction."""
     reference: str
-    """Kind of the regression on the same columns, such as `logistic`."""
+    """Kind of the regression on the same columns, such as `logistic`; for texts, of the counts."""
     observed: str
     """Words for the mean label of some rows."""
     calibration: str
     """Words for mean prediction minus mean label of some rows; empty if predictions do not estimate labels."""
     pictures: tuple[Picture, ...]
     """Pictures of a report, beside the loss."""
+    columns: tuple[str, ...] = ()
+    """Names of the numbers of a prediction, if it has several that are no probabilities of classes."""
     quantile: float | None = None
     """Share of the labels that should lie below the prediction; None if the prediction is not a quantile."""
     places: int | None = None
@@ -78,13 +93,24 @@ class ObjectiveFacts:
 
     @property
     def takes_weights(self) -> bool:
-        """True if rows may have weights. Rows of a list share one order, which has no weight of a row."""
-        return not self.has_lists
+        """True if rows may have weights. Rows of a list share one order, and tokens of a text one loss:
+        neither has a weight of a row."""
+        return not (self.has_lists or self.has_tokens)
+
+    @property
+    def reference_model(self) -> str:
+        """Words for the reference model."""
+        return f"{self.reference} {'counts' if self.has_tokens else 'regression'}"
+
+    @property
+    def has_tokens(self) -> bool:
+        """True if a row is a text, whose tokens are predicted, each from those before it. The label is their number."""
+        return self.labels == "numbers of tokens"
 
     @property
     def estimates_label(self) -> bool:
         """True if a prediction is an estimate of the label, so that their means can be compared."""
-        return not (self.has_classes or self.has_lists)
+        return not (self.has_classes or self.has_lists or self.has_tokens)
 
     @property
     def trained_as(self) -> ObjectiveName:
@@ -97,6 +123,7 @@ _RANGES: dict[Link, tuple[float, float]] = {
     "identity": (-math.inf, math.inf),
     "exp": (0.0, math.inf),
     "softmax": (0.0, 1.0),
+    "token log_softmax": (0.0, math.inf),
 }
 _OBJECTIVES: dict[str, ObjectiveFacts] = {
     one.name: one
@@ -148,6 +175,20 @@ _OBJECTIVES: dict[str, ObjectiveFacts] = {
             observed="share predicted right",
             calibration="mean largest probability minus share predicted right",
             pictures=("calibration", "confusion", "scores"),
+        ),
+        ObjectiveFacts(
+            name="next_token",
+            labels="numbers of tokens",
+            link="token log_softmax",
+            metrics=("perplexity", "bits_per_token", "token_accuracy"),
+            chosen_by="perplexity",
+            answer="two figures of a text: the mean nats per predicted token (minus the logarithm of the probability "
+            "that the model gave it), and the share of tokens that the model predicted right",
+            reference="trigram",
+            observed="tokens of a row",
+            calibration="",
+            pictures=("positions", "frequencies"),
+            columns=("nats_per_token", "accuracy"),
         ),
     )
 }

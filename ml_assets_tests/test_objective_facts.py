@@ -10,9 +10,11 @@ import pytest
 
 from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.evaluation.holdout import evaluate
+from ml_assets.evaluation.ngrams import NGrams
 from ml_assets.evaluation.report import render
 from ml_assets.evaluation.spec import EvaluationSpec
-from ml_assets.objective_facts import NAMES, ObjectiveName, UnknownObjective, facts_of
+from ml_assets.evaluation.text_figures import TokenSums, text_figures
+from ml_assets.objective_facts import NAMES, PADDING, ObjectiveName, UnknownObjective, facts_of
 from ml_assets.training.step.objectives import objective_of
 from ml_assets_tests.evaluation.holdout_case import model_facts
 
@@ -42,18 +44,24 @@ def _spec(name: ObjectiveName) -> EvaluationSpec:
 def test_every_stage_has_its_part_of_an_objective(name: ObjectiveName) -> None:
     """Training finds a loss. An evaluation has a value for each metric and a picture for each page."""
     facts = facts_of(name)
-    assert objective_of(name).prediction is not None
+    assert objective_of(name).reads_blob == facts.has_tokens
     assert facts.chosen_by in facts.metrics
-    labels = np.tile([0.0, 1.0], 20)
+    labels = np.tile([1.0, 2.0] if facts.has_tokens else [0.0, 1.0], 20)
     classes = ("no", "yes") if facts.has_classes else ()
     holdout = pl.DataFrame(
         {"label": labels, "date": [date(2013, 1, 1) + timedelta(days=i // 4) for i in range(len(labels))]}
     )
     p, half = 0.25 + 0.5 * labels, np.full(40, 0.5)
-    if classes:
-        p, half = np.stack([1 - p, p], axis=1), np.stack([half, half], axis=1)
+    texts = None
+    if facts.has_tokens:
+        tokens = np.tile([[0, 1, PADDING], [1, 1, 0]], (20, 1))
+        model = NGrams.fit([tokens], 2, 2)
+        sums = TokenSums.of(model.nats(tokens), tokens, 2)
+        texts = text_figures({"challenger": sums, "baseline": sums}, model.counts_of_tokens())
+    if classes or facts.columns:
+        p, half = np.stack([1.25 - p if facts.columns else 1 - p, p], axis=1), np.stack([half, half], axis=1)
     predictions = {"challenger": p, "baseline": half, "reference": p}
-    evaluation = evaluate(holdout, predictions, _spec(name), classes=classes)
+    evaluation = evaluate(holdout, predictions, _spec(name), classes=classes, texts=texts)
     assert set(evaluation.values()) == set(facts.metrics)
     page = render(
         Report(title="m", partition="2013-01-10", lineage={}, model=model_facts(), evaluation=evaluation)
@@ -73,5 +81,5 @@ def test_a_pipeline_may_name_every_objective_and_no_other() -> None:
     for places in ("0", "-1", "2.5", "ten"):
         with pytest.raises(UnknownObjective, match="needs a number of places from 1: `ranking 10`"):
             facts_of(f"ranking {places}")
-    with pytest.raises(UnknownObjective, match="objective 'next_token' is unknown: use one of binary, "):
-        facts_of("next_token")
+    with pytest.raises(UnknownObjective, match="objective 'previous_token' is unknown: use one of binary, "):
+        facts_of("previous_token")

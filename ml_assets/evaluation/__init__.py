@@ -10,6 +10,8 @@ talks to the tracker or uses stored metrics: the champion predicts the same rows
     bootstrap.py      redraws and intervals            slices.py        rows of each slice
     baseline.py       the naive model to beat          curves.py        calibration, ROC, histograms, as numbers
     reference.py      a regression on the same columns
+    ngrams.py         models of texts that count tokens
+    text_figures.py   losses of single tokens
     slice_calibration.py  predicted minus observed on each slice
     worst_slices.py   slices found to be worse         coded_columns.py  columns cut into few parts
     measurable.py     the section without columns that older rows lack

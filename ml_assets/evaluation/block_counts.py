@@ -4,6 +4,7 @@ A block (one day of the holdout) is always drawn as a whole. A resample is there
 needs only the contribution of each block. The N rows are visited once, not once per draw.
 
 * means (`Metric.values`), RMSE and R²: per-block sums of weights, and of weighted values;
+* figures of texts: per-block sums over tokens;
 * macro AUC: the AUC of each class against the rest; macro F1: per-block sums per class;
 * metrics of lists: per-block sums of the lists' values; a block holds whole lists;
 * calibration error: per-block sums per bin, with the bins of the full holdout;
@@ -22,6 +23,7 @@ import numpy.typing as npt
 
 from ml_assets.evaluation.list_metrics import Lists
 from ml_assets.evaluation.metrics import (
+    NATS_OF_BIT,
     Metric,
     OfLists,
     Vector,
@@ -186,6 +188,19 @@ def _macro_f1(y: Vector, p: Vector, w: Vector, blocks: BlockIds, count: int) -> 
     return lambda counts: _mean_defined(ratio(2 * (counts @ right), counts @ total))
 
 
+def _perplexity(y: Vector, p: Vector, w: Vector, blocks: BlockIds, count: int) -> BlockForm:
+    nats = mean_form(p[:, 0], w * y, blocks, count)
+    return lambda counts: np.exp(nats(counts))
+
+
+def _bits_per_token(y: Vector, p: Vector, w: Vector, blocks: BlockIds, count: int) -> BlockForm:
+    return mean_form(p[:, 0] / NATS_OF_BIT, w * y, blocks, count)
+
+
+def _token_accuracy(y: Vector, p: Vector, w: Vector, blocks: BlockIds, count: int) -> BlockForm:
+    return mean_form(p[:, 1], w * y, blocks, count)
+
+
 def _mean_defined(values: Matrix) -> Vector:
     """Return the mean of each row's defined values, `[D]`; NaN if none is defined."""
     defined = ~np.isnan(values)
@@ -199,5 +214,8 @@ _FORMS: dict[str, Callable[[Vector, Vector, Vector, BlockIds, int], BlockForm]] 
     "r2": _r2,
     "macro_auc": _macro_auc,
     "macro_f1": _macro_f1,
+    "perplexity": _perplexity,
+    "bits_per_token": _bits_per_token,
+    "token_accuracy": _token_accuracy,
 }
 """Metrics that are not means of a value of each row."""

@@ -49,6 +49,10 @@ def curves(
     facts = facts_of(objective)
     drawn = facts.pictures
     challenger = predictions["challenger"]
+    if facts.has_tokens:
+        return Curves(
+            calibration={}, roc={}, scores=None, density=None
+        )  # `Evaluation.texts` has their numbers
     if facts.has_classes:
         right, largest = hits(y, challenger), challenger.max(axis=1)
         calibration: dict[Role, tuple[CalibrationBin, ...]] = {

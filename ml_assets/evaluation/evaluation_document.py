@@ -68,9 +68,10 @@ class Part(Document):
     rows: int
     blocks: int
     label_mean: float | None
-    """Observed rate (binary) or mean label; None if the label has classes."""
+    """Observed rate (binary), mean label, or predicted tokens of a row (texts); None if the label has classes."""
     prediction_mean: dict[Role, float]
-    """Mean prediction; empty if a prediction is no estimate of the label: classes, or scores of a ranking."""
+    """Mean prediction; empty if a prediction is no estimate of the label: classes, scores of a ranking,
+    figures of a text."""
     metrics: dict[Role, dict[str, Interval]]
     """Empty if the slice is too small to measure."""
     improvements: dict[Comparator, dict[str, Interval]]
@@ -117,10 +118,10 @@ class Curves(Document):
     calibration: dict[Role, tuple[CalibrationBin, ...]]
     roc: dict[Role, tuple[tuple[float, float], ...]]
     """(false positive rate, true positive rate), at most 200 points; only for binary labels."""
-    scores: Histogram
-    """Scores of the challenger. Binary: scores of `negative` and `positive` rows. Classes: the largest probability of
-    rows that are `wrong` and `right`. Lists: those of rows that are `not relevant` and `relevant`. Numbers: `residual`,
-    label − prediction; the outermost bars hold all rows beyond them."""
+    scores: Histogram | None
+    """Scores of the challenger; None for texts. Binary: scores of `negative` and `positive` rows. Classes: the largest
+    probability of rows that are `wrong` and `right`. Lists: those of rows that are `not relevant` and `relevant`.
+    Numbers: `residual`, label − prediction; the outermost bars hold all rows beyond them."""
     density: Density | None
     """Only for numbers."""
     confusion: tuple[tuple[float, ...], ...] = ()
@@ -128,6 +129,27 @@ class Curves(Document):
     Only for classes."""
     depth: dict[Role, tuple[float, ...]] = Field(default_factory=dict[Role, tuple[float, ...]])
     """NDCG of the first place, of the first two, and so on. Only for lists."""
+
+
+class TokenBin(Document):
+    """Some of the predicted tokens of the holdout."""
+
+    least: int
+    """Least number by which they are grouped."""
+    tokens: int
+    bits: dict[Role, float]
+    """Bits per token."""
+
+
+class TextFigures(Document):
+    """Losses of a holdout of texts, token by token."""
+
+    tokens: int
+    """Predicted tokens."""
+    positions: tuple[TokenBin, ...]
+    """By the number of tokens before them in their row: 1, 2, from 4, from 8 and so on."""
+    frequencies: tuple[TokenBin, ...]
+    """By their number in the training texts: 0, from 1, from 10, from 100 and so on."""
 
 
 class ClassFigures(Document):
@@ -228,6 +250,8 @@ class Evaluation(Document):
     """Classes of the label, in the order of the model's outputs; empty if the label is a number."""
     lists: ListFigures | None = None
     """Lists of the holdout, and why some are not measured; None if rows do not form lists."""
+    texts: TextFigures | None = None
+    """Losses of single tokens; None if rows are not texts, or if they were measured without tokens."""
     curves: Curves
     decision: GateDecision
     own_metrics: tuple[OwnMetricFacts, ...] = ()

@@ -14,7 +14,7 @@ from ml_assets.evaluation.block_counts import BlockForm, BlockIds, Matrix, block
 from ml_assets.evaluation.bootstrap import Estimate, draw_blocks, estimate, interval, paired
 from ml_assets.evaluation.curves import class_figures, curves
 from ml_assets.evaluation.errors import EvaluationInputError
-from ml_assets.evaluation.evaluation_document import Evaluation, OwnMetricFacts, Part, Role
+from ml_assets.evaluation.evaluation_document import Evaluation, OwnMetricFacts, Part, Role, TextFigures
 from ml_assets.evaluation.gates import Cell, Champion, decide
 from ml_assets.evaluation.holdout_lists import whole_lists
 from ml_assets.evaluation.legal_predictions import in_range, prediction_fault
@@ -33,6 +33,10 @@ _LEGAL_LABELS: dict[Labels, tuple[Callable[[Vector, int], bool], str]] = {
     "numbers": (lambda y, _: True, "a number"),
     "counts": (lambda y, _: bool(((y >= 0) & (y == np.floor(y))).all()), "a whole number of at least 0"),
     "relevance": (lambda y, _: bool((y >= 0).all()), "a relevance of at least 0"),
+    "numbers of tokens": (
+        lambda y, _: bool(((y >= 1) & (y == np.floor(y))).all()),
+        "a whole number of at least 1",
+    ),
     "classes": (lambda y, classes: bool(np.isin(y, np.arange(classes)).all()), "the number of a class"),
 }
 """Labels of an objective → function of labels and number of classes that returns True for legal ones, and words."""
@@ -53,17 +57,20 @@ def evaluate(
     baseline_name: str = "naive baseline",
     reference_name: str = "regression on the same columns",
     serving: ServingCost | None = None,
+    texts: TextFigures | None = None,
 ) -> Evaluation:
     """Measure a challenger on one holdout, compare it and decide its gates.
 
     `holdout` has one row per prediction, with `label` (binary: 0/1 or bool; count: whole numbers from 0; multiclass:
-    the number of one of `classes`, from 0; ranking: numbers from 0; else numbers; no nulls), the block column, the
-    slice columns and the `group` of `spec`. `weight` is the column with the weights of the rows, above 0; without it,
+    the number of one of `classes`, from 0; ranking: numbers from 0; next_token: numbers of predicted tokens, from 1;
+    else numbers; no nulls), the block column, the slice columns and the `group` of `spec`. `weight` is the column with
+    the weights of the rows, above 0; without it,
     each row counts once.
     `predictions` are float64 `[N]` in the rows' order (binary: probabilities; count: expected counts; multiclass:
-    `[N, K]`, a probability for each of `classes`) for `challenger`, `baseline` and `reference`, and for `champion`
+    `[N, K]`, a probability for each of `classes`; next_token: `[N, 2]`, nats per token and share predicted right) for
+    `challenger`, `baseline` and `reference`, and for `champion`
     exactly if `champion` is given and can score. `own_metrics` are those that `spec.metrics` declares. Gates on latency
-    and size need `serving`.
+    and size need `serving`. `texts` are the losses of single tokens, if rows are texts.
 
     Raises `EvaluationInputError`. A poor model is not an error: see `Evaluation.decision`.
     """
@@ -73,7 +80,7 @@ def evaluate(
             f"gate {limits[0]!r} limits latency or size: pass `serving`, the bundle's cost"
         )
     y = labels_of(holdout, label, spec, classes)
-    scores = _predictions(predictions, (len(y), *([len(classes)] if classes else [])), spec, champion)
+    scores = _predictions(predictions, (len(y), *_width(spec.objective, classes)), spec, champion)
     blocks, names = bootstrap_blocks(holdout, spec)
     counts = draw_blocks(len(names), spec.draws, spec.seed)
     lists = whole_lists(holdout, spec)
@@ -122,7 +129,14 @@ def evaluate(
         ),
         bias=tuple(one.figures(y, scores["challenger"], w, blocks, counts, spec.confidence) for one in bias),
         serving=serving,
+        texts=texts,
     )
+
+
+def _width(objective: ObjectiveName, classes: Sequence[str]) -> tuple[int, ...]:
+    """Return the shape of a row's prediction: empty for one number."""
+    names = classes or facts_of(objective).columns
+    return (len(names),) if names else ()
 
 
 def labels_of(holdout: pl.DataFrame, label: str, spec: EvaluationSpec, classes: Sequence[str]) -> Vector:
@@ -236,7 +250,7 @@ class Scored:
 def measured(key: SliceKey | None, rows: Rows, scored: Scored, spec: EvaluationSpec) -> Cell:
     """Return the estimates of all models in `scored` on some rows; none for a slice with too few rows."""
     present = scored.count_blocks(rows)
-    has_one_label = bool(np.ptp(scored.y[rows]) == 0)
+    has_one_label = not facts_of(spec.objective).has_tokens and bool(np.ptp(scored.y[rows]) == 0)
     if key is not None and len(rows) < spec.fewest_slice_rows:
         return Cell(key, len(rows), present, {}, has_one_label)
     estimates: dict[tuple[Role, str], Estimate] = {

@@ -12,6 +12,7 @@ _WORDS: dict[Link, str] = {
     "identity": "numbers",
     "exp": "counts of at least 0",
     "softmax": "probabilities that add up to 1 in each row",
+    "token log_softmax": "nats per token of at least 0 and shares",
 }
 
 

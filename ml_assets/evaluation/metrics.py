@@ -6,7 +6,9 @@ All functions take labels `y`, predictions `p` and weights `w` of the rows, floa
 the metric is not defined (no rows, one class only, a constant label). A row of weight 2 counts as two rows; equal
 weights, in any unit, count as none (`row_weights.py`). Binary labels are 0.0 or 1.0, and `p` is a probability. If the
 label has classes, `y` holds their numbers and `p` `[N, K]` a probability for each class. If rows form lists, `y` is a
-relevance and `p` a score; `list_metrics.py` has these metrics, in which every row counts once.
+relevance and `p` a score; `list_metrics.py` has these metrics, in which every row counts once. If rows are
+texts, `y` is the number of predicted tokens and `p` `[N, 2]` mean nats per predicted token, and the share of tokens
+predicted right; then every token counts the same, not every row.
 """
 
 import math
@@ -27,6 +29,8 @@ OfLists = Callable[[Vector, Vector, Lists], Vector]
 
 CALIBRATION_BINS = 15
 """Equal-mass bins of the calibration error and of the reliability table."""
+
+NATS_OF_BIT = math.log(2)
 
 _SMALLEST = float(np.finfo(np.float64).eps)
 
@@ -271,6 +275,30 @@ METRICS: dict[str, Metric] = {
             lowest=0,
             highest=1,
             on_rows=lambda y, p, w: _mean_defined(f1_of_classes(y, p, w)),
+        ),
+        Metric(
+            name="perplexity",
+            label="perplexity",
+            higher_is_better=False,
+            lowest=1,
+            highest=_INFINITY,
+            on_rows=lambda y, p, w: float(np.exp(mean(p[:, 0], w * y))),
+        ),
+        Metric(
+            name="bits_per_token",
+            label="bits per token",
+            higher_is_better=False,
+            lowest=0,
+            highest=_INFINITY,
+            on_rows=lambda y, p, w: mean(p[:, 0], w * y) / NATS_OF_BIT,
+        ),
+        Metric(
+            name="token_accuracy",
+            label="token accuracy",
+            higher_is_better=True,
+            lowest=0,
+            highest=1,
+            on_rows=lambda y, p, w: mean(p[:, 1], w * y),
         ),
     )
 }

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ml_assets.evaluation.evaluation_document import CalibrationBin, Evaluation, LossCurve, Role
+from ml_assets.evaluation.evaluation_document import CalibrationBin, Evaluation, LossCurve, Role, TokenBin
 from ml_assets.objective_facts import Picture, facts_of
 from ml_assets.reports.drawing import INK, Axes, Draw, Form, encoded
 from ml_assets.reports.numbers import number
@@ -119,6 +119,8 @@ def _ranking(axes: Axes, evaluation: Evaluation) -> None:
 
 def _scores(axes: Axes, evaluation: Evaluation) -> None:
     histogram = evaluation.curves.scores
+    if histogram is None:
+        return
     edges = np.asarray(histogram.edges)
     looks = ((_NEGATIVE, "--"), (_POSITIVE, "-"))
     for group, (colour, line) in zip(histogram.shares, looks, strict=True):
@@ -205,6 +207,8 @@ def _fit(axes: Axes, evaluation: Evaluation) -> None:
 
 def _residuals(axes: Axes, evaluation: Evaluation) -> None:
     histogram = evaluation.curves.scores
+    if histogram is None:
+        return
     share = np.asarray(histogram.shares["residual"])
     axes.stairs(share, np.asarray(histogram.edges), fill=True, color=COLOURS["challenger"], alpha=0.35)
     axes.stairs(share, np.asarray(histogram.edges), color=COLOURS["challenger"], linewidth=1.2)
@@ -212,6 +216,44 @@ def _residuals(axes: Axes, evaluation: Evaluation) -> None:
     axes.set_title("Challenger's residuals")
     axes.set_xlabel("label − prediction")
     axes.set_ylabel("share of rows")
+
+
+def _positions(axes: Axes, evaluation: Evaluation) -> None:
+    if evaluation.texts is None:
+        return
+    bins = evaluation.texts.positions
+    _token_bins(axes, bins, [f"{one.least:,}" for one in bins])
+    axes.set_title("Loss by length of the context")
+    axes.set_xlabel("tokens before the predicted one, from … on")
+
+
+def _frequencies(axes: Axes, evaluation: Evaluation) -> None:
+    if evaluation.texts is None:
+        return
+    bins, total = evaluation.texts.frequencies, evaluation.texts.tokens
+    names = [f"10^{len(str(one.least)) - 1}" if one.least else "never" for one in bins]
+    shares = (f"{one.tokens / total:.1%}" for one in bins)
+    _token_bins(axes, bins, [f"{name}\n{share}" for name, share in zip(names, shares, strict=True)])
+    axes.set_title("Loss by frequency of the predicted token")
+    axes.set_xlabel("times in the training texts, from … on; share of the holdout")
+
+
+def _token_bins(axes: Axes, bins: Sequence[TokenBin], names: Sequence[str]) -> None:
+    for role in sorted(bins[0].bits, key=_FIRST_DRAWN.index):
+        axes.plot(
+            range(len(bins)),
+            [one.bits[role] for one in bins],
+            color=COLOURS[role],
+            marker="o",
+            markersize=4,
+            linestyle=_LINES[role],
+            linewidth=1.8 if role == "challenger" else 1.2,
+            label=role,
+        )
+    axes.set_xticks(range(len(bins)), names)
+    axes.set_ylabel("bits per token")
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="best")
 
 
 _DRAWN: dict[Picture, Callable[[Axes, Evaluation], None]] = {
@@ -223,6 +265,8 @@ _DRAWN: dict[Picture, Callable[[Axes, Evaluation], None]] = {
     "fit": _fit,
     "residuals": _residuals,
     "depth": _depth,
+    "positions": _positions,
+    "frequencies": _frequencies,
 }
 
 
@@ -268,6 +312,8 @@ def caption(name: str, evaluation: Evaluation) -> str:
         "ranking": "The further above the dashed line, the better the order of the rows.",
         "depth": "1 is the order by relevance. The metrics look at the places up to the dashed line.",
         "scores": "The further apart the groups, the better. Where they overlap, the model cannot separate them.",
+        "positions": "A line that falls uses the context: the more tokens it has seen, the better it guesses.",
+        "frequencies": "Rare tokens are hard. A group with few tokens, see the percentages, weighs little.",
         "confusion": "Each row adds up to 100 %. On the diagonal the most likely class is the label.",
         "fit": fit,
         "residuals": f"{residuals} The outermost bars hold all residuals beyond them.",

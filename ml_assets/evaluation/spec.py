@@ -17,7 +17,7 @@ from ml_assets.sections import Section, Seed
 
 Comparator = Literal["champion", "baseline", "reference"]
 """Model to compare a challenger with: the version in production, the naive model, or a regression on the same
-columns."""
+columns (of texts: counts of three tokens in a row)."""
 SliceValue = str | bool | int | float | date
 VersionName = Annotated[str, Field(pattern=r"^\w+(/[1-9]\d*)?$")]
 """`model`: its version in production, or else its newest. `model/3`: its version 3."""
@@ -63,6 +63,7 @@ class Gate(Section):
     metric: str
     """binary: auc, logloss, brier, ece. regression: rmse, mae, r2. quantile: pinball, coverage_error.
     count: poisson_deviance, mae, rmse. multiclass: logloss, accuracy, macro_auc, macro_f1. ranking: ndcg, mrr, recall.
+    next_token: perplexity, bits_per_token, token_accuracy.
     Or the name of a function of `metrics`, or `demographic_parity_COLUMN` or `equal_opportunity_COLUMN` of an item of
     `bias`. With `at_most`, also latency and size of the bundle: row_p50_ms, row_p99_ms, batch_p50_ms, batch_p99_ms (of
     1,000 rows), bundle_mb."""
@@ -178,7 +179,8 @@ class EvaluationSpec(Section):
     which the value is predicted below which 90 % lie (`quantile 0.5`: the median, absolute error), `count` a whole
     number from 0 (Poisson), `multiclass` a text, a whole number or a boolean. The classes of `multiclass` are those of
     the training rows. `ranking` is a relevance from 0: rows of one `group` are a list, whose order is predicted;
-    `ranking 5` measures its first 5 places, `ranking` its first 10."""
+    `ranking 5` measures its first 5 places, `ranking` its first 10. `next_token` predicts
+    each token of a text (`features.blob`) from those before it; the label is their number."""
     group: str | None = None
     """Column that names the list of a row, for `objective: ranking` alone: a search, a session, a user's day. Rows of a
     list are in one split."""
@@ -225,6 +227,7 @@ class EvaluationSpec(Section):
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"gate names must be unique: {', '.join(sorted(twice))}")
         self._require_group()
+        self._refuse_what_texts_have_not()
         sliced = [one.name for one in self.sliced_by]
         if twice := {name for name in sliced if sliced.count(name) > 1}:
             raise ValueError(f"slice names must be unique: {', '.join(sorted(twice))}")
@@ -259,6 +262,17 @@ class EvaluationSpec(Section):
             raise ValueError(
                 f"group is for objective 'ranking', and the objective is {self.objective!r}: remove it"
             )
+
+    def _refuse_what_texts_have_not(self) -> None:
+        if not facts_of(self.objective).has_tokens:
+            return
+        reasons = {
+            "baseline": "its naive baseline is the frequency of each token in the training texts, without groups",
+            "explanations": "a shuffled text is another text to predict, not the same one with less information",
+        }
+        for name, why in reasons.items():
+            if name in self.model_fields_set and getattr(self, name) is not None:
+                raise ValueError(f"{name} cannot be given for objective {self.objective!r}: {why}. Remove it")
 
     @property
     def sliced_by(self) -> tuple[SliceBy, ...]:

@@ -20,6 +20,7 @@ from ml_assets.pipeline.record import UnrecordedEvaluation, record
 from ml_assets.pipeline.serving_measurement import serving_cost_of
 from ml_assets.pipeline.shown_columns import shown_features
 from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.pipeline.texts import counted_models
 from ml_assets.pipeline.values import EvaluatedModel, TrainedModel, TrainingSet
 from ml_assets.pipeline.window import require_nothing_rejected_since
 from ml_assets.tables.reader import TableReader
@@ -89,6 +90,7 @@ def _score(
             lineage=_lineage(spec, job, snapshot, result, _versions(reader, training_set.table, keys)),
             metrics={"best_validation_loss": result.best_validation_loss},
             decode=decode,
+            vocabulary=snapshot.inputs.vocabulary,
         ),
         bundles_of(platform),
     )
@@ -99,32 +101,36 @@ def _score(
             rows.with_columns(class_ids(rows[label], classes).alias(label))
             for rows in (train, validation, holdout)
         )
-    baseline = naive_baseline(
-        train,
-        validation,
-        spec.evaluation.baseline,
-        objective,
-        label=label,
-        weight=weight,
-        classes=len(classes),
-        group=group,
-    )
-    reference = reference_model(
-        train,
-        validation,
-        fitted.encode,
-        objective,
-        label=label,
-        weight=weight,
-        classes=len(classes),
-        group=group,
-    )
     challenger = ServingModel.load(bundle.folder)
-    predictions = {
-        "challenger": predicted(challenger, holdout, table),
-        "baseline": baseline.predict(holdout),
-        "reference": reference.predict(holdout),
-    }
+    predictions = {"challenger": predicted(challenger, holdout, table)}
+    texts = None
+    if facts_of(objective).has_tokens:
+        counted = counted_models(spec.features, challenger, train, holdout, table)
+        predictions |= counted.predictions
+        names, texts = (counted.baseline_name, counted.reference_name), counted.figures
+    else:
+        baseline = naive_baseline(
+            train,
+            validation,
+            spec.evaluation.baseline,
+            objective,
+            label=label,
+            weight=weight,
+            classes=len(classes),
+            group=group,
+        )
+        reference = reference_model(
+            train,
+            validation,
+            fitted.encode,
+            objective,
+            label=label,
+            weight=weight,
+            classes=len(classes),
+            group=group,
+        )
+        predictions |= {"baseline": baseline.predict(holdout), "reference": reference.predict(holdout)}
+        names = baseline.name, reference.name
     rows_asked = MeasuredRows(
         holdout=holdout,
         weight=weight,
@@ -144,8 +150,9 @@ def _score(
         label=label,
         weight=weight,
         classes=classes,
-        baseline_name=baseline.name,
-        reference_name=reference.name,
+        baseline_name=names[0],
+        reference_name=names[1],
+        texts=texts,
         serving=serving_cost_of(bundle, raw, platform.artifacts, training_set.run_id),
     )
     shown = shown_features(spec.features, reader, snapshot.keys("holdout"))

@@ -9,6 +9,7 @@ from ml_assets.pipeline.blob_decoding import require_readable
 from ml_assets.pipeline.identity import settings_digest, training_job
 from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.pipeline.texts import require_tokens
 from ml_assets.pipeline.values import InitialVersion, TrainingSet, ValidatedWindow
 from ml_assets.tables.reader import TableReader
 from ml_assets.tuning.choice import Choice
@@ -68,6 +69,7 @@ def take_snapshot(
     )
     if columns.blob is not None:
         require_readable(columns, chosen, table)
+        require_tokens(columns, chosen, table)
     weights = "" if initial is None else initial.weights_sha256
     job = training_job(
         spec.with_choice(choice), partition, snapshot.folder, snapshot.digest, weights, snapshot.schema_hash
@@ -131,6 +133,7 @@ def row_choice(spec: PipelineSpec, keys: Sequence[str]) -> "tuple[Split, RowSpec
         label_known_at=spec.features.label_known_at,
         cutoffs=_cutoffs(spec, split),
         blob=spec.features.blob.column if spec.features.blob else "",
+        vocabulary=(spec.features.blob.vocabulary or 0) if spec.features.blob else 0,
         objective=spec.evaluation.objective,
         group=spec.evaluation.group,
         weight=spec.features.weight,

@@ -64,6 +64,9 @@ class BlobSection(Section):
     decode: StandalonePath
     """`package.module.function`: `(content: bytes) -> array`, of one shape and dtype for all rows. It is stored with
     the model, so it may use no code of the project outside its own module."""
+    vocabulary: int | None = Field(default=None, ge=2)
+    """Number of token ids, for objective `next_token` alone: `decode` returns ids from 0 to `vocabulary` - 1, `[T]`
+    int64, and -1 behind the last token of a short text. The model reads it as `inputs.outputs`."""
 
 
 class ModelInputsSection(Section):
@@ -289,6 +292,27 @@ class PipelineSpec(Section):
                 cadence.bounds(key)
             except KeyRefused as error:
                 why["resources", "partitions", key] = str(error)
+        refuse_at(type(self).__name__, why)
+        return self
+
+    @model_validator(mode="after")
+    def _texts_have_tokens(self) -> Self:
+        objective, blob = self.evaluation.objective, self.features.blob
+        why: dict[tuple[str | int, ...], str] = {}
+        if not facts_of(objective).has_tokens:
+            if blob is not None and blob.vocabulary is not None:
+                why["features", "blob", "vocabulary"] = (
+                    f"is for objective next_token, and the objective is {objective}: remove it"
+                )
+        elif blob is None or blob.vocabulary is None:
+            why["features", "blob"] = (
+                f"objective {objective} predicts the tokens of a text: name its column, a `decode` that returns token "
+                "ids, and their number, `vocabulary`"
+            )
+        elif self.model.script is not None:
+            why["model", "script"] = (
+                f"objective {objective} needs the platform's loop: name a `function` that builds the model"
+            )
         refuse_at(type(self).__name__, why)
         return self
 

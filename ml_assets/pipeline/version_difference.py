@@ -6,7 +6,7 @@ Not here: the page about them (`difference_page`).
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,7 +199,6 @@ def _on_the_same_rows(
     from ml_assets.evaluation.legal_predictions import in_range
     from ml_assets.evaluation.model_difference import difference
     from ml_assets.features.encoding import class_ids
-    from ml_assets.release.question import Question
     from ml_assets.release.rows_behind import InputsUnknown
 
     source = max(new, old, key=lambda one: one.bundle.facts.lineage.windows["holdout"][1])
@@ -211,7 +210,7 @@ def _on_the_same_rows(
         except (RefNotFound, ObjectNotFound, PartitionMissing, InputsUnknown, SnapshotError) as error:
             return None, (f"The lake lost {words}: {error}.",), words, ()
         classes = source.bundle.facts.fitted.classes
-        asked = Question(label=snapshot.label, objective=spec.evaluation.objective, classes=tuple(classes))
+        asked = replace(source.bundle.facts.question, objective=spec.evaluation.objective)
         answers: list[Any] = []
         cannot: list[str] = []
         for one in (old, new):

@@ -8,6 +8,7 @@ Here: the files of a bundle, and the proof that its graph predicts like the trai
 # (torch is typed in part)
 
 import copy
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ml_assets.features.encoding import FittedState
-from ml_assets.objective_facts import ObjectiveName
+from ml_assets.objective_facts import ObjectiveName, facts_of
 from ml_assets.release.bundle_store import WEIGHTS, Bundle, BundleStore
 from ml_assets.release.facts import BundleFacts, Lineage
 from ml_assets.release.golden import golden_rows
@@ -69,7 +70,7 @@ class BundleContents:
 
     module: "nn.Module | MatrixGraph"
     """Trained module: (`[B, F]` float32 with NaN where missing, `[B, C]` int64) → the output of its
-    objective: logits or values `[B]`, or scores of classes `[B, classes]`. A model that is not torch comes as a
+    objective: logits or values `[B]`, scores of classes or of tokens. A model that is not torch comes as a
     `MatrixGraph`."""
     fitted: FittedState
     objective: ObjectiveName
@@ -80,6 +81,8 @@ class BundleContents:
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     decode: BlobDecoder | None = None
     """Decoder of the rows' blobs, if they have any. The module then takes the blobs, `[B, ...]`, as third input."""
+    vocabulary: int = 0
+    """Number of token ids that `decode` may return, if rows are texts."""
 
 
 def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
@@ -107,6 +110,7 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
             lineage=contents.lineage,
             metrics=contents.metrics,
             blob=blob,
+            tokens=_tokens(contents),
         )
         if isinstance(model, MatrixGraph):
             expected = model.predictions(fitted, golden)
@@ -117,7 +121,7 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
         (folder / FACTS).write_text(facts.to_json())
         golden.with_columns(pl.Series(GOLDEN_OUTPUT, expected)).write_parquet(folder / GOLDEN)
         packages = () if decode is None else decode.packages
-        write_mlflow_files(folder, inputs, fitted.classes, golden, packages)
+        write_mlflow_files(folder, inputs, facts.columns, golden, packages)
         try:
             ServingModel.load(folder, tolerance=TOLERANCE)
         except GoldenMismatch as mismatch:
@@ -135,7 +139,7 @@ def torch_predictions(
     frame: pl.DataFrame,
     blobs: NDArray[Any] | None = None,
 ) -> NDArray[np.float64]:
-    """Return predictions of the torch module in evaluation mode on the CPU, `[rows]` or `[rows, classes]`.
+    """Return predictions of the torch module in evaluation mode on the CPU, `[rows]` or `[rows, columns]`.
 
     `blobs` are the decoded blobs `[rows, ...]`, if rows have them.
     """
@@ -146,8 +150,9 @@ def torch_predictions(
     numeric, category = fitted.encode(frame)
     arrays = (numeric, category.astype(np.int64), *(() if blobs is None else (blobs,)))
     frozen = copy.deepcopy(module).cpu().eval()
+    inputs = [torch.from_numpy(array) for array in arrays]
     with torch.inference_mode():
-        answer = objective_of(objective).prediction(frozen(*[torch.from_numpy(array) for array in arrays]))
+        answer = objective_of(objective).predicted(frozen(*inputs), *inputs[2:])
     return answer.double().numpy()
 
 
@@ -167,6 +172,14 @@ def _take_along(decode: BlobDecoder, golden: pl.DataFrame, folder: Path) -> tupl
         shape=blobs.shape[1:],
     )
     return blob, blobs
+
+
+def _tokens(contents: BundleContents) -> str:
+    """Return an identity of the tokens that a text is read as; empty if rows are not texts."""
+    if contents.decode is None or not facts_of(contents.objective).has_tokens:
+        return ""
+    source = f"{contents.decode.function}\n{contents.decode.source}"
+    return f"{contents.vocabulary} ids, decode {hashlib.sha256(source.encode()).hexdigest()[:12]}"
 
 
 def _inputs(golden: pl.DataFrame, fitted: FittedState, blob: BlobInput | None) -> tuple[InputColumn, ...]:

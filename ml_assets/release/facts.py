@@ -52,8 +52,7 @@ class BundleFacts:
     inputs: tuple[InputColumn, ...]
     """Raw columns, in the order of the graph's inputs."""
     output: str
-    """Name of the graph's output, float32: a probability or a value `[rows]`, or a probability for each of
-    `fitted.classes`, `[rows, classes]`."""
+    """Name of the graph's output, float32: a probability or a value `[rows]`, or `[rows, columns]`."""
     null_category: str
     """Text that a caller of the bare graph sends for a null category."""
     fitted: FittedState
@@ -62,18 +61,29 @@ class BundleFacts:
     """Name → value at the time the bundle was made."""
     blob: BlobInput | None = None
     """Description of the column with blobs; None if the model reads none."""
+    tokens: str = ""
+    """Identity of the tokens that a text is read as: number of ids, and digest of `decode`; empty if rows are not
+    texts."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the numbers of a prediction; empty if it is one number."""
+        return tuple(self.fitted.classes) or facts_of(self.objective).columns
 
     @property
     def schema_digest(self) -> str:
-        """SHA-256 of input columns, label, objective and classes. A change makes a new major version."""
+        """SHA-256 of input columns and question. A change makes a new major version."""
         columns = [(column.name, column.kind, column.dtype) for column in self.inputs]
         return _digest({"inputs": columns, "question": asdict(self.question)})
 
     @property
     def question(self) -> Question:
-        """Label, objective and classes."""
+        """Label, objective, classes and tokens."""
         return Question(
-            label=self.lineage.label, objective=self.objective, classes=tuple(self.fitted.classes)
+            label=self.lineage.label,
+            objective=self.objective,
+            classes=tuple(self.fitted.classes),
+            tokens=self.tokens,
         )
 
     @property
@@ -98,7 +108,8 @@ class BundleFacts:
                 "output": {
                     "name": self.output,
                     "dtype": "float32",
-                    "shape": ["rows", len(self.fitted.classes)] if self.fitted.classes else ["rows"],
+                    "shape": ["rows", len(self.columns)] if self.columns else ["rows"],
+                    "columns": self.columns,
                     "classes": self.fitted.classes,
                     "link": facts_of(self.objective).link,
                 },
@@ -108,6 +119,7 @@ class BundleFacts:
                 "lineage": asdict(self.lineage),
                 "metrics": dict(self.metrics),
                 **({} if self.blob is None else {"blob": asdict(self.blob)}),
+                **({"tokens": self.tokens} if self.tokens else {}),
             },
             sort_keys=True,
             indent=1,
@@ -128,6 +140,7 @@ class BundleFacts:
             lineage=Lineage(**lineage, windows=windows),
             metrics=facts["metrics"],
             blob=BlobInput.from_facts(facts["blob"]) if "blob" in facts else None,
+            tokens=facts.get("tokens", ""),
         )
 
 

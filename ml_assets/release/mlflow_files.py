@@ -34,15 +34,15 @@ _EXAMPLE_ROWS = 2
 def write_mlflow_files(
     folder: Path,
     inputs: Sequence[InputColumn],
-    classes: Sequence[str],
+    columns: Sequence[str],
     golden: pl.DataFrame,
     packages: Iterable[str],
 ) -> None:
     """Write `MLFLOW_FILES` into `folder`.
 
-    A prediction has a column for each of `classes`, or is one number if there are none. The first rows of `golden`
-    become the input example. `packages` are top-level names of packages that this bundle imports in addition to those
-    of every bundle. The requirements pin the versions that are installed here.
+    A prediction has `columns`, such as one for each class, or is one number if there are none. The first rows of
+    `golden` become the input example. `packages` are top-level names of packages that this bundle imports in
+    addition to those of every bundle. The requirements pin the versions that are installed here.
     """
     import yaml
 
@@ -75,7 +75,7 @@ def write_mlflow_files(
                 "outputs": json.dumps(
                     [
                         {"type": "double", "name": name, "required": True}
-                        for name in classes or ("prediction",)
+                        for name in columns or ("prediction",)
                     ]
                 ),
                 "params": None,

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ml_assets.features.encoding import UNKNOWN, FittedState
+from ml_assets.objective_facts import facts_of
 from ml_assets.release.matrix import MatrixGraph
-from ml_assets.release.runtime import BlobInput
+from ml_assets.release.runtime import TOKENS, BlobInput
 from ml_assets.training.script.module_graph import module_graph
 
 if TYPE_CHECKING:
@@ -50,14 +51,18 @@ def serving_graph(
 
     The graph has one input `[rows, 1]` per raw column, float64 or text for a category, and one input `[rows, ...]` for
     decoded blobs. `module` takes (`[B, F]` float32, standardised, with NaN where missing, `[B, C]` int64, blobs if
-    there are any). It returns `[B]`, the output of `objective`, whose prediction (the sigmoid of logits) is part of the
-    graph. A `MatrixGraph` returns predictions. `output` names the result, float32, `[rows]` or `[rows, classes]`. The
-    same weights give the same bytes, because paths, stack traces and versions that the exporter writes are removed.
+    there are any). It returns the output of `objective`, whose prediction (the sigmoid of logits) is part of the
+    graph. A `MatrixGraph` returns predictions. `output` names the result, float32, `[rows]` or `[rows, columns]`. For
+    texts there is a second one, the nats of each token, `[rows, T - 1]`. The same weights give the same bytes, because
+    paths, stack traces and versions that the exporter writes are removed.
     """
     import onnx
     from onnx import TensorProto, helper
 
-    classes = [len(fitted.classes)] if fitted.classes else []
+    columns = fitted.classes or facts_of(objective).columns
+    shapes = {output: ["rows", *([len(columns)] if columns else [])]}
+    if blob is not None and facts_of(objective).has_tokens:
+        shapes[output + TOKENS] = ["rows", blob.shape[0] - 1]
     is_graph = isinstance(module, MatrixGraph)
     inner = module.core(fitted) if is_graph else _export(module, fitted, objective, blob)
     core = onnx.compose.add_prefix(inner, prefix=_INSIDE)
@@ -72,10 +77,11 @@ def serving_graph(
             *(_column(state.name, TensorProto.STRING) for state in fitted.categorical),
             *([] if blob is None else [_tensor(blob)]),
         ],
-        [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["rows", *classes])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()],
         initializer=[*core.graph.initializer, *_scales(fitted)],
     )
-    graph.node.append(helper.make_node("Identity", [core.graph.output[0].name], [output]))
+    for found, name in zip(core.graph.output, shapes, strict=True):
+        graph.node.append(helper.make_node("Identity", [found.name], [name]))
     _strip(graph.node)
     versions = {opset.domain: opset.version for opset in core.opset_import}
     versions["ai.onnx.ml"] = max(_ML_OPSET, versions.get("ai.onnx.ml", 0))
@@ -98,9 +104,9 @@ def _export(
     import torch
     from torch import Tensor, nn
 
-    from ml_assets.training.step.objectives import objective_of
+    from ml_assets.training.step.objectives import objective_of, token_nats
 
-    prediction = objective_of(objective).prediction
+    made_for, has_tokens = objective_of(objective), facts_of(objective).has_tokens
 
     class Served(nn.Module):
         """Takes only the inputs that have columns: ONNX has no way to feed a tensor of none."""
@@ -109,13 +115,14 @@ def _export(
             super().__init__()
             self.inner = inner
 
-        def forward(self, *inputs: Tensor) -> Tensor:
+        def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, Tensor]:
             given = list(inputs)
             rows = given[0].shape[0]
             numeric = given.pop(0) if fitted.numeric else torch.zeros(rows, 0)
             category = given.pop(0) if fitted.categorical else torch.zeros(rows, 0, dtype=torch.int64)
             answer = self.inner(numeric, category, *given)
-            return prediction(answer)
+            prediction = made_for.predicted(answer, *given)
+            return (prediction, token_nats(answer, given[0])) if has_tokens else prediction
 
     names: list[str] = []
     examples: list[Tensor] = []
@@ -128,7 +135,8 @@ def _export(
     if blob is not None:
         names.append("blob")
         examples.append(torch.zeros(2, *blob.shape, dtype=getattr(torch, blob.dtype)))
-    return module_graph(Served(module), dict(zip(names, examples, strict=True)))
+    outputs = ("answer", "tokens") if has_tokens else ("answer",)
+    return module_graph(Served(module), dict(zip(names, examples, strict=True)), outputs)
 
 
 def _gather_columns(fitted: FittedState) -> "Iterator[onnx.NodeProto]":

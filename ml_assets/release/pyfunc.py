@@ -35,17 +35,17 @@ class BundleModel(mlflow.pyfunc.PythonModel):  # type: ignore[misc]
         return np.asarray(self.predict(None, _as_pandas(golden, self.model.inputs)))
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> Any:
-        """Return float64 predictions for a pandas frame with the raw columns: `[rows]`, or a frame with a column of
-        probabilities for each class."""
+        """Return float64 predictions for a pandas frame with the raw columns: `[rows]`, or a frame with a column
+        for each number of a prediction: the probability of each class, or the figures of a text."""
         columns = {
             column.name: _series(column, model_input[column.name])
             for column in self.model.inputs
             if column.name in model_input.columns
         }
         answer = self.model.predict(pl.DataFrame(columns))
-        if not self.model.classes:
+        if not self.model.columns:
             return answer
-        return pd.DataFrame(answer, columns=list(self.model.classes), index=model_input.index)
+        return pd.DataFrame(answer, columns=list(self.model.columns), index=model_input.index)
 
 
 def _series(column: Any, values: Any) -> pl.Series:

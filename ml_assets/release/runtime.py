@@ -47,6 +47,8 @@ FORMAT = 3
 GRAPH, FACTS, GOLDEN = "model.onnx", "bundle.json", "golden.parquet"
 DECODE = "decode.py"
 """File of the function that reads blobs, if rows have them."""
+TOKENS = "_of_tokens"
+"""Ending of the name of a second output, which a graph for texts has: nats of each token."""
 GOLDEN_OUTPUT = "__prediction__"
 """Column of `golden.parquet` with the predictions of the trained model."""
 
@@ -194,7 +196,10 @@ class ServingModel:
         self.objective: str = facts["objective"]
         """Objective of the pipeline, such as `binary`: predictions are probabilities of label 1."""
         self.classes: tuple[str, ...] = tuple(facts["output"]["classes"])
-        """Classes of the label, one for each column of a prediction; empty if a prediction is one number."""
+        """Classes of the label; empty if the label has none."""
+        self.columns: tuple[str, ...] = tuple(facts["output"]["columns"])
+        """Names of the numbers of a prediction: the classes, or for a text `nats_per_token` and `accuracy`; empty if a
+        prediction is one number."""
         self.inputs = tuple(InputColumn(**column) for column in facts["inputs"])
         self.output: str = facts["output"]["name"]
         self._link: str = facts["output"]["link"]
@@ -256,7 +261,8 @@ class ServingModel:
         """Return predictions for raw rows, in their order; further columns are ignored.
 
         A prediction is a number, `[rows]`. If the label has classes, it is the probability of each of `classes`,
-        `[rows, classes]`.
+        `[rows, classes]`. For a text it is `[rows, 2]`: the mean nats per predicted token, and the share of tokens
+        predicted right.
 
         Null and NaN numbers are filled as in training. Null and unseen categories count as unknown. A category may have
         another type than in the feature table: the text of a date, or an integer that pandas turned into a float.
@@ -265,15 +271,31 @@ class ServingModel:
         NaN.
         """
         self._require(frame)
-        shape = (frame.height, len(self.classes)) if self.classes else frame.height
+        shape = (frame.height, len(self.columns)) if self.columns else frame.height
         predictions = np.empty(shape, dtype=np.float64)
         for start in range(0, frame.height, self._rows_at_once):
             rows = frame.slice(start, self._rows_at_once)
             predictions[start : start + rows.height] = self._run(self._feed(rows, start), start)
         return predictions
 
+    def predict_tokens(self, frame: pl.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return the nats of each token after the first of each text, `[rows, T - 1]`, 0 behind its end, and the
+        texts as tokens, `[rows, T]`, as `decode` returns them.
+
+        Only for a model of texts. Raises the same errors as `predict`.
+        """
+        self._require(frame)
+        nats: list[NDArray[np.float32]] = []
+        tokens: list[NDArray[np.int64]] = []
+        for start in range(0, frame.height, self._rows_at_once):
+            feed = self._feed(frame.slice(start, self._rows_at_once), start)
+            nats.append(self._run(feed, start, self.output + TOKENS))
+            tokens.append(feed[self.blob])
+        return np.concatenate(nats).astype(np.float64), np.concatenate(tokens)
+
     def predict_row(self, row: Mapping[str, CategoryValue | bytes]) -> float | dict[str, float]:
-        """Return the prediction for one raw row, without the cost of a frame: a number, or class → probability.
+        """Return the prediction for one raw row, without the cost of a frame: a number, or the name of
+        each number of a prediction → number, such as class → probability.
 
         Raises the same errors as `predict`.
         """
@@ -300,7 +322,7 @@ class ServingModel:
         if self._blobs is not None:
             feed[self.blob] = self._blobs.read(blobs, ["the row"])
         [answer] = self._run(feed, 0)
-        return dict(zip(self.classes, answer.tolist(), strict=True)) if self.classes else float(answer)
+        return dict(zip(self.columns, answer.tolist(), strict=True)) if self.columns else float(answer)
 
     def _feed(self, rows: pl.DataFrame, first: int) -> dict[str, NDArray[Any]]:
         # In column order each slice is contiguous, so onnxruntime reads it without a copy.
@@ -324,8 +346,8 @@ class ServingModel:
             feed[self.blob] = self._blobs.read(rows[self.blob].to_list(), names)
         return feed
 
-    def _run(self, feed: dict[str, NDArray[Any]], first: int) -> NDArray[np.float32]:
-        outputs: Any = self._session.run([self.output], feed)
+    def _run(self, feed: dict[str, NDArray[Any]], first: int, output: str = "") -> NDArray[np.float32]:
+        outputs: Any = self._session.run([output or self.output], feed)
         found: NDArray[np.float32] = outputs[0]
         if not (is_finite := np.isfinite(found)).all():
             row = int(np.nonzero(~is_finite)[0][0])
@@ -381,10 +403,13 @@ def _largest_difference(answered: NDArray[np.float64], expected: NDArray[np.floa
     """Return the largest `|a - b| / max(1, |b|)`; infinite if a value is not finite.
 
     Counts are compared by their logarithms, which the network computes: one rounding of ln 3000 in float32 changes the
-    count by 1e-6 of it.
+    count by 1e-6 of it. Texts are compared by their nats alone: one rounding decides which of two equally likely tokens
+    is the most likely.
     """
     if not (np.isfinite(answered).all() and np.isfinite(expected).all()):
         return float("inf")
+    if link == "token log_softmax":
+        answered, expected = answered[:, :1], expected[:, :1]
     if link == "exp":
         answered, expected = (
             np.log(np.maximum(one, np.finfo(np.float32).tiny)) for one in (answered, expected)

@@ -56,7 +56,7 @@ def build_snapshot(
     rows form lists, by at most one list. If rows have blobs, an archive lies beside each shard. Raises `EncodingError`
     if a column is missing or of the wrong kind.
     """
-    inputs = input_spec(fitted, chosen.spec.blob)
+    inputs = input_spec(fitted, chosen.spec.blob, chosen.spec.vocabulary)
     schema = schema_hash(inputs, chosen.spec.label, chosen.spec.weight or "")
     with unfinished_folder(into) as building:
         blobs = _write_archives(building, chosen, fitted, shard_bytes)
@@ -87,7 +87,7 @@ def build_snapshot(
         return _publish(snapshot, into / snapshot.digest[:16])
 
 
-def input_spec(fitted: FittedState, blob: str = "") -> InputSpec:
+def input_spec(fitted: FittedState, blob: str = "", vocabulary: int = 0) -> InputSpec:
     """Return the facts of the fitted state and of the blob column that a model and its preprocessing need."""
     return InputSpec(
         numeric=tuple(column.name for column in fitted.numeric),
@@ -96,6 +96,7 @@ def input_spec(fitted: FittedState, blob: str = "") -> InputSpec:
         cardinalities=tuple(column.cardinality for column in fitted.categorical),
         blob=blob,
         classes=fitted.classes,
+        vocabulary=vocabulary,
     )
 
 

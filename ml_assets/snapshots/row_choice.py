@@ -41,6 +41,11 @@ _LEGAL: dict[Labels, tuple[Callable[[pl.Expr], pl.Expr], str, str]] = {
         "a count",
     ),
     "relevance": (lambda label: label < 0, "negative", "0 or more"),
+    "numbers of tokens": (
+        lambda label: (label < 1) | (label != label.floor()),
+        "less than 1 or not a whole number",
+        "the number of tokens to predict",
+    ),
 }
 """Labels that must be special numbers → which are illegal, in words, and words for legal ones."""
 _NAMED = 3
@@ -180,7 +185,7 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
                 f"{spec.label_known_at!r} is at most {spec.cutoffs.in_words[name]}. "
                 "Move the window, shorten its embargo, or fix the feature function"
             )
-    if spec.objective is not None:
+    if spec.objective is not None and not spec.has_tokens:
         _require_two_labels(chosen)
     if spec.group is not None:
         _require_order(chosen, spec.group)
@@ -240,6 +245,7 @@ def _check_labels(chosen: ChosenRows) -> None:
         return
     label = pl.col(spec.label).cast(pl.Float64)
     legal = _LEGAL.get(facts_of(spec.objective).labels) if spec.objective is not None else None
+    instead = "leave such texts out" if spec.has_tokens else "choose objective regression"
     is_illegal, found_illegal, should_be = legal or (lambda label: pl.lit(False), "", "")
     for illegal, found, remedy in (
         (label.is_nan() | label.is_infinite(), "NaN or infinite", "make it null where it is unknown"),
@@ -251,8 +257,7 @@ def _check_labels(chosen: ChosenRows) -> None:
         (
             is_illegal(label),
             found_illegal,
-            f"the objective is {spec.objective}. Make it {should_be} in the feature function, or choose objective "
-            "regression",
+            f"the objective is {spec.objective}. Make it {should_be} in the feature function, or {instead}",
         ),
     ):
         rows = chosen.frame.filter(illegal)

@@ -124,6 +124,8 @@ class RowSpec:
     blob: str = ""
     """Binary column with a blob of 10 KB or more per row, which the pipeline's `decode` reads. Rows without a blob
     are left out. Empty if rows have no blobs."""
+    vocabulary: int = 0
+    """Number of token ids that `decode` may return; 0 if rows are not texts."""
     objective: ObjectiveName | None = None
     """Objective that reads the labels. It says which labels are allowed, and needs two different labels in the
     training rows. None if labels are not read, for example in self-supervised training.
@@ -140,3 +142,8 @@ class RowSpec:
     def has_classes(self) -> bool:
         """True if labels are classes, not numbers."""
         return self.objective is not None and facts_of(self.objective).has_classes
+
+    @property
+    def has_tokens(self) -> bool:
+        """True if rows are texts, whose labels are numbers of tokens."""
+        return self.objective is not None and facts_of(self.objective).has_tokens

@@ -52,11 +52,14 @@ class InputSpec:
     """Name of the column with blobs, stored bytes that the pipeline's `decode` reads; empty if rows have none."""
     classes: tuple[str, ...] = ()
     """Classes of the label, in the order of the model's outputs; empty if the label is a number."""
+    vocabulary: int = 0
+    """Number of token ids, 0 to `vocabulary` − 1, that `decode` may return for a text; 0 if rows are not texts."""
 
     @property
     def outputs(self) -> int:
-        """Numbers that a model returns for a row: one for each class, or 1."""
-        return len(self.classes) or 1
+        """Numbers that a model returns for a row: one for each class, or 1; for each token of a text, the
+        scores of all ids."""
+        return self.vocabulary or len(self.classes) or 1
 
     def __post_init__(self) -> None:
         if len(self.numeric) != len(self.fill):
@@ -267,8 +270,10 @@ def _shard(blobs: dict[str, Any] | None, **facts: Any) -> Shard:
     return Shard(blobs=None if blobs is None else Archive(**blobs), **facts)
 
 
-def _inputs(blob: str, **columns: list[Any]) -> InputSpec:
-    return InputSpec(blob=blob, **{name: tuple(values) for name, values in columns.items()})
+def _inputs(blob: str, vocabulary: int, **columns: list[Any]) -> InputSpec:
+    return InputSpec(
+        blob=blob, vocabulary=vocabulary, **{name: tuple(values) for name, values in columns.items()}
+    )
 
 
 def open_snapshot(folder: Path, digest: str | None = None, columns: str = "") -> Snapshot:
@@ -330,7 +335,11 @@ def schema_hash(inputs: InputSpec, label: str, weight: str = "") -> str:
                 for name, size in zip(inputs.categorical, inputs.cardinalities, strict=True)
             ),
             [label, f"class[{len(inputs.classes)}]" if inputs.classes else "float32"],
-            *([[inputs.blob, "blob"]] if inputs.blob else []),
+            *(
+                [[inputs.blob, f"tokens[{inputs.vocabulary}]" if inputs.vocabulary else "blob"]]
+                if inputs.blob
+                else []
+            ),
             *([[weight, "weight"]] if weight else []),
         ]
     )

@@ -169,7 +169,10 @@ def test_a_day_is_a_day_however_it_is_written(filled_terminal: Terminal) -> None
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("features/nothing",), "there are: flight_arrivals, flight_departures, sales_features"),
+        (
+            ("features/nothing",),
+            "there are: flight_arrivals, flight_departures, sales_features, text_windows",
+        ),
         (
             ("features/sales_features", "--first", "2030-01-07"),
             "no partition of features/sales_features between",

@@ -1,9 +1,11 @@
 """Faults of a `defs.yaml` are one line each: file, line, key, and the nearest right word."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+import ml_assets.defs
 from ml_assets.components.declarations import DeclarationRefused
 from ml_assets_tests.components.defs_sandbox import DECLARED, load
 
@@ -180,6 +182,42 @@ def test_a_ranking_names_its_lists_and_keeps_them_whole(right: str, wrong: str, 
     with pytest.raises(DeclarationRefused) as refused:
         load(RANKED.replace(right, wrong, 1))
     assert said in str(refused.value).splitlines()[0]
+
+
+TEXTS = (Path(ml_assets.defs.__path__[0]) / "tiny_text" / "defs.yaml").read_text()
+BLOB = "blob: {column: text, decode: ml_assets.defs.tiny_text.model.decode, vocabulary: 256}"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        pytest.param(f"    {BLOB}\n", "", "features.blob: objective next_token predicts the tokens", id="no text"),
+        pytest.param(", vocabulary: 256", "", "features.blob: objective next_token predicts", id="no vocabulary"),
+        pytest.param("vocabulary: 256", "vocabulary: 1", "vocabulary: Input should be greater", id="one token"),
+        pytest.param(
+            "function: ml_assets.defs.tiny_text.model.build\n    hyperparameters: {width: 128, heads: 4, layers: 3}",
+            "script: ml_assets.defs.tiny_text.model",
+            "model.script: objective next_token needs the platform's loop",
+            id="script",
+        ),
+        pytest.param(
+            "objective: next_token",
+            "objective: count",
+            "features.blob.vocabulary: is for objective next_token, and the objective is count: remove it",
+            id="tokens of another objective",
+        ),
+    ],
+)  # fmt: skip
+def test_a_pipeline_of_texts_names_text_and_tokens(right: str, wrong: str, said: str) -> None:
+    changed = TEXTS.replace(right, wrong, 1)
+    assert changed != TEXTS
+    if "count" in wrong:
+        changed = changed.replace("metric: perplexity", "metric: mae").replace(
+            "metric: bits_per_token", "metric: mae"
+        )
+    with pytest.raises(DeclarationRefused) as refused:
+        load(changed)
+    assert said in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,7 @@ class TestChampionIsWhatItPredicts:
             "baseline_name",
             "reference_name",
             "serving",  # of the challenger
+            "texts",  # of the challenger and of models that count
         }
 
     def test_noise_in_its_place_changes_the_decision(self, case: HoldoutCase) -> None:

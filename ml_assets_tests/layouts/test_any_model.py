@@ -118,7 +118,7 @@ def test_any_world_sizes_and_kills_give_the_bits_of_one_rank(
     @given(
         parts=PARTS,
         scale=st.sampled_from([1e-4, 1.0, 100.0]),
-        objective=st.sampled_from(NAMES),
+        objective=st.sampled_from([name for name in NAMES if not facts_of(name).has_tokens]),
         has_weights=st.booleans(),
         precision=st.sampled_from(["fp32", "fp32", "fp32", "bf16"]),
         keeping=st.tuples(CHECKPOINTING, CHECKPOINTING, CHECKPOINTING),

@@ -182,7 +182,7 @@ def test_the_loss_of_a_row_is_the_mean_over_the_tokens_it_predicts(snapshot: Sna
     changed[:, -1] = 9  # predicts what comes after the last token: nobody knows
     assert objective.loss(changed, batch) == objective.loss(output, batch)
     objective.check(output, batch)
-    with pytest.raises(ValueError, match=r"shape \(3, 20\) for 3 rows: it must be \(3, 20, classes\)"):
+    with pytest.raises(ValueError, match=r"shape \(3, 20\) for 3 rows: it must be \(3, 20, token ids\)"):
         objective.check(output[:, :, 0], batch)
 
 
@@ -232,3 +232,31 @@ def test_a_model_with_another_output_than_its_objective_reads_is_refused(
     other = dataclasses.replace(job, model_function=job.model_function.replace("token_pairs", "two_columns"))
     with one_rank() as group, pytest.raises(BadConfiguration, match="does not take the columns"):
         prepare(other, tmp_path, group)
+
+
+def test_a_text_model_that_looks_ahead_is_refused(snapshot: Snapshot, tmp_path: Path) -> None:
+    """It would reach a perplexity of 1 by copying the token that it should predict."""
+    with (
+        one_rank() as group,
+        pytest.raises(BadConfiguration, match="sees_all looks ahead: the score of a token changes with"),
+    ):
+        prepare(small_job(snapshot, "sees_all", "next_token", workers=1), tmp_path, group)
+
+
+def test_padding_of_a_short_text_is_not_learned() -> None:
+    """A short row's loss has the same unit as the others': nats of its tokens over the places of a full row."""
+    tokens = torch.tensor([[3, 1, 2, 4], [3, 1, -1, -1]])
+    output = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    batch = Batch(
+        numeric=torch.zeros(2, 0), category=torch.zeros(2, 0), label=torch.zeros(2), row=np.arange(2),
+        blob=tokens,
+    )  # fmt: skip
+    objective = objective_of("next_token")
+    loss = objective.loss(output, batch)
+    nats = -output.log_softmax(-1)
+    expected = (nats[0, 0, 1] + nats[0, 1, 2] + nats[0, 2, 4] + nats[1, 0, 1]) / 3
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    (gradient,) = torch.autograd.grad(loss, output)
+    assert (gradient[1, 1:] == 0).all()
+    figures = objective.predicted(output, tokens)
+    assert figures[1].tolist() == pytest.approx([nats[1, 0, 1].item(), float(output[1, 0].argmax() == 1)])

@@ -103,7 +103,7 @@ def matrix_graph(module: "nn.Module", example: Example) -> "onnx.ModelProto":
     from ml_assets.training.step.objectives import objective_of
 
     numbers = len(example.inputs.numeric)
-    prediction = objective_of(example.objective).prediction
+    prediction = objective_of(example.objective).predicted
 
     class OfMatrix(nn.Module):
         def __init__(self) -> None:

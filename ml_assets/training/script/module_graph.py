@@ -10,7 +10,7 @@ Here: the call of torch's exporter, and mends of what it writes. Not here: the r
 import copy
 import logging
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-def module_graph(module: "nn.Module", examples: "Mapping[str, Tensor]") -> "onnx.ModelProto":
+def module_graph(
+    module: "nn.Module", examples: "Mapping[str, Tensor]", outputs: Sequence[str] = ("answer",)
+) -> "onnx.ModelProto":
     """Return the graph of `module` in evaluation mode, whose forward is declared with `*inputs`.
 
     `examples` names these inputs in order. Each has rows in the first dimension: at least two, as torch takes a single
-    row for a constant. The output is called `answer`.
+    row for a constant. `outputs` name what it returns.
     """
     import torch
 
@@ -37,7 +39,7 @@ def module_graph(module: "nn.Module", examples: "Mapping[str, Tensor]") -> "onnx
             dynamo=True,
             dynamic_shapes=(tuple({0: rows} for _ in examples),),
             input_names=list(examples),
-            output_names=["answer"],
+            output_names=list(outputs),
             verbose=False,
         )
     model = cast("torch.onnx.ONNXProgram", program).model_proto  # None only with `dynamo=False`

@@ -8,6 +8,7 @@ Workers, evaluation and export all use this, so that each builds the same model.
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def load_model(job: TrainingJob, inputs: InputSpec, weights: Path) -> FullModel:
 def predict(model: FullModel, objective: str, rows: Rows, batch: int = 65536) -> NDArray[np.float64]:
     """Return the prediction of each row, float64, on the CPU: a probability or value `[rows]`, or a probability for
     each class `[rows, classes]`. Not for rows with blobs."""
-    prediction = objective_of(objective).prediction
+    prediction = objective_of(objective).predicted
     parts: list[NDArray[np.float64]] = []
     with torch.inference_mode():
         for at in range(0, len(rows), batch):
@@ -146,9 +147,26 @@ def check_output(job: TrainingJob, model: FullModel, batch: Batch, outputs: int 
             torch.no_grad(),
         ):
             output = model(*batch.inputs)
+        objective = objective_of(job.objective)
+        try:
+            objective.check(output, batch, outputs)
+        except ValueError as error:
+            raise BadConfiguration(f"{job.model_function} {error}") from error
+        if objective.reads_blob and _looks_ahead(model, batch, output):
+            raise BadConfiguration(
+                f"{job.model_function} looks ahead: the score of a token changes with the tokens after it, so the "
+                "model would learn to copy them. Use causal attention (is_causal=True), and pad convolutions in front"
+            )
     finally:
         model.train()
-    try:
-        objective_of(job.objective).check(output, batch, outputs)
-    except ValueError as error:
-        raise BadConfiguration(f"{job.model_function} {error}") from error
+
+
+@torch.no_grad()
+def _looks_ahead(model: FullModel, batch: Batch, output: torch.Tensor) -> bool:
+    """Return True if another last token changes scores before it."""
+    if batch.blob is None:
+        return False
+    tokens = batch.blob.clone()
+    tokens[:, -1] = torch.where(tokens[:, -1] == 0, 1, 0)
+    other = model(*replace(batch, blob=tokens).inputs)
+    return not torch.allclose(output[:, :-1], other[:, :-1], rtol=1e-3, atol=1e-4, equal_nan=True)

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch.nn import functional
 
-from ml_assets.objective_facts import NAMES, UnknownObjective, facts_of
+from ml_assets.objective_facts import NAMES, PADDING, UnknownObjective, facts_of
 from ml_assets.training.data.batches import Batch
 from resources.job.errors import BadConfiguration
 
@@ -32,8 +32,9 @@ class Objective:
 
     loss_sum: LossSum
     """Its gradient is NaN if the loss is not finite."""
-    prediction: Callable[[torch.Tensor], torch.Tensor]
-    """Output → prediction for people, of the same length: a probability, a value, or a probability for each class."""
+    link: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """Output → prediction for people, of the same length: a probability, a value, or a probability for each class. None
+    if a prediction depends on the blob too (`predicted`)."""
     reads_blob: bool = False
     """The target is the blob, `[B, T]` whole numbers, instead of the label `[B]`. The output has a score for each
     class, `[B, T, V]`, instead of one number per row."""
@@ -69,19 +70,30 @@ class Objective:
         """Return the loss, a scalar summed over the rows of `batch`, or over its lists."""
         return self.loss_sum(output, self.target(batch))
 
+    def predicted(self, output: torch.Tensor, blob: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the prediction for people that `output` stands for: `[B]`, `[B, classes]`, or for texts, which are
+        the `blob`, `[B, 2]`: mean nats per predicted token, and the share of tokens predicted right."""
+        if self.link is not None:
+            return self.link(output)
+        if blob is None:
+            raise BadConfiguration("this objective predicts the tokens of a text, and the rows have no blobs")
+        return torch.stack(
+            [_per_token(one, blob) for one in (token_nats(output, blob), _hits(output, blob))], 1
+        )
+
     def check(self, output: torch.Tensor, batch: Batch, outputs: int = 1) -> None:
         """Raise `ValueError` if `output` does not have the shape that this objective expects.
 
-        `outputs` is the number of classes, at least 2, if the label has classes; else 1.
+        `outputs` is the number of classes, at least 2, if the label has classes, or of token ids if they are declared;
+        else 1.
         """
         target = tuple(self.target(batch).shape) if self.reads_blob else (len(batch),)
         found = tuple(output.shape)
         if self.reads_blob:
-            is_right = found[: len(target)] == target and len(found) == len(target) + 1
-            expected, words = (
-                f"({', '.join(map(str, target))}, classes)",
-                "a score of each class for every token",
-            )
+            is_right = found == (*target, outputs) if outputs > 1 else found[:-1] == target
+            ids = outputs if outputs > 1 else "token ids"
+            expected = f"({', '.join(map(str, target))}, {ids})"
+            words = "a score of each token id for every token; give the last layer `inputs.outputs` outputs"
         elif outputs > 1:
             is_right, expected = found == (*target, outputs), f"{(*target, outputs)}"
             words = "a score for each class of the label; give the last layer `inputs.outputs` outputs"
@@ -135,10 +147,30 @@ def _cross_entropy_of_classes(
 
 
 def _next_token(output: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Return the sum over rows of the mean nats per predicted token. In a row of T tokens, T - 1 are predicted, each
-    from those before it."""
+    """Return the nats of all predicted tokens, divided by T - 1. Of T tokens at most T - 1 are predicted, each from
+    those before it; `PADDING` fills up a short row, and is not. So every token of a split counts the same, and a row
+    without padding loses its mean nats per token."""
     scores = output[:, :-1].flatten(0, 1)
-    return functional.cross_entropy(scores, tokens[:, 1:].flatten(), reduction="sum") / (tokens.shape[1] - 1)
+    nats = functional.cross_entropy(scores, tokens[:, 1:].flatten(), reduction="sum", ignore_index=PADDING)
+    return nats / (tokens.shape[1] - 1)
+
+
+def token_nats(output: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the nats of each predicted token, `[B, T - 1]`; 0 for `PADDING` of `tokens` `[B, T]`."""
+    targets = tokens[:, 1:]
+    log_probability = output[:, :-1].log_softmax(dim=-1)
+    nats = -log_probability.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    return torch.where(targets != PADDING, nats, 0.0)
+
+
+def _hits(output: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Return 1 for each predicted token that has the highest score, else 0, `[B, T - 1]`."""
+    return (output[:, :-1].argmax(dim=-1) == tokens[:, 1:]).to(output.dtype)
+
+
+def _per_token(values: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the mean of each row's predicted tokens, `[B]`; 0 for a row without one."""
+    return values.sum(dim=1) / (tokens[:, 1:] != PADDING).sum(dim=1).clamp(min=1)
 
 
 def _with_lists(batch: Batch) -> torch.Tensor:
@@ -179,10 +211,6 @@ def _unchanged(output: torch.Tensor) -> torch.Tensor:
     return output
 
 
-def _most_likely(output: torch.Tensor) -> torch.Tensor:
-    return output.argmax(dim=-1)
-
-
 def _halting(loss_sum: LossSum) -> LossSum:
     """Return `loss_sum` with a gradient of NaN if the loss is not finite.
 
@@ -206,12 +234,12 @@ def _halting(loss_sum: LossSum) -> LossSum:
 
 
 OBJECTIVES: dict[str, Objective] = {
-    "binary": Objective(loss_sum=_halting(_summed(_cross_entropy)), prediction=torch.sigmoid),
-    "regression": Objective(loss_sum=_halting(_summed(_squared_error)), prediction=_unchanged),
-    "count": Objective(loss_sum=_halting(_summed(_poisson)), prediction=torch.exp),
-    "multiclass": Objective(loss_sum=_halting(_summed(_cross_entropy_of_classes)), prediction=_softmax),
-    "ranking": Objective(loss_sum=_halting(_listwise), prediction=_unchanged, reads_lists=True),
-    "next_token": Objective(loss_sum=_halting(_next_token), prediction=_most_likely, reads_blob=True),
+    "binary": Objective(loss_sum=_halting(_summed(_cross_entropy)), link=torch.sigmoid),
+    "regression": Objective(loss_sum=_halting(_summed(_squared_error)), link=_unchanged),
+    "count": Objective(loss_sum=_halting(_summed(_poisson)), link=torch.exp),
+    "multiclass": Objective(loss_sum=_halting(_summed(_cross_entropy_of_classes)), link=_softmax),
+    "ranking": Objective(loss_sum=_halting(_listwise), link=_unchanged, reads_lists=True),
+    "next_token": Objective(loss_sum=_halting(_next_token), reads_blob=True),
 }
 
 
@@ -228,4 +256,4 @@ def objective_of(name: str) -> Objective:
     share = None if facts is None else facts.quantile
     if share is None:
         raise BadConfiguration(f"objective {name!r} is unknown: use one of {sorted({*OBJECTIVES, *NAMES})}")
-    return Objective(loss_sum=_halting(_summed(partial(_pinball, share))), prediction=_unchanged)
+    return Objective(loss_sum=_halting(_summed(partial(_pinball, share))), link=_unchanged)

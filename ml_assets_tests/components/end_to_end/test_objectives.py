@@ -1,14 +1,15 @@
 """Every objective from YAML to a registered version: trained by two workers, measured, and answering through MLflow."""
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-from sklearn.metrics import log_loss, roc_auc_score
 
 from ml_assets.code.code_version import code_version
+from ml_assets.components.base import SpecComponent
 from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.evaluation.list_metrics import gain
 from ml_assets.pipeline.evaluate import evaluate_model
@@ -20,6 +21,7 @@ from ml_assets_tests.components.noise_champion import randomize_weights
 from ml_assets_tests.components.objectives_pipeline import HERE as LABELS
 from ml_assets_tests.components.objectives_pipeline import labelled
 from ml_assets_tests.components.readings_pipeline import (
+    FEATURE_TABLE,
     FEATURES,
     HERE,
     MODEL,
@@ -80,7 +82,6 @@ BINARY = labelled(
     "float32",
     "binary",
     sensitive="load",
-    weight="worth",
     evaluation={
         "bias": [{"column": "machine", "threshold": 0.5, "min_rows": 25}],
         "costs": {"false_positive": 3, "false_negative": 1, "unit": "hours"},
@@ -112,6 +113,40 @@ RANKING = labelled(
         ],
     },
 )
+
+
+def text_components(function: str = "sentences", vocabulary: int = 128) -> list[SpecComponent]:
+    """Return the readings' components with a text in each row, whose letters are predicted."""
+    columns = [
+        {"name": "made", "dtype": "int64"} if column["name"] == "made" else column
+        for column in FEATURE_TABLE["contract"]["columns"]
+    ]
+    return readings_components(
+        features={
+            "function": f"{LABELS}.{function}",
+            "contract": FEATURE_TABLE["contract"]
+            | {"columns": [*columns, {"name": "text", "dtype": "binary"}]},
+        },
+        pipeline={
+            "features": PIPELINE["features"]
+            | {"blob": {"column": "text", "decode": f"{LABELS}.read_letters", "vocabulary": vocabulary}},
+            "model": {"function": f"{LABELS}.next_letter"},
+            "evaluation": {
+                **{key: value for key, value in PIPELINE["evaluation"].items() if key != "baseline"},
+                "objective": "next_token",
+                "gates": [
+                    {
+                        "name": "knows letters",
+                        "metric": "perplexity",
+                        "better_than": "baseline",
+                        "margin": "30%",
+                    },
+                    {"name": "of few", "metric": "perplexity", "at_most": 4},
+                ],
+            },
+        },
+    )
+
 
 QUANTILE = readings_components(
     pipeline={
@@ -192,8 +227,7 @@ def test_the_report_counts_what_was_taken_for_what(classes: ModelRun) -> None:
     names = [one.name for one in evaluation.classes]
     for i, label in enumerate(names):
         of_label = predicted[(rows["made"] == label).to_numpy()]
-        shares = np.bincount(of_label, minlength=3) / len(of_label)
-        assert evaluation.curves.confusion[i] == pytest.approx(shares.tolist(), abs=1e-5)
+        assert list(evaluation.curves.confusion[i]) == np.bincount(of_label, minlength=3).tolist()
     page = Path(classes.facts[EVALUATION]["report_file"].removeprefix("file://")).read_text()
     assert '<img alt="confusion"' in page
     assert "3 classes." in page
@@ -306,6 +340,58 @@ def test_a_model_of_counts_from_yaml_to_mlflow(installation: Installation) -> No
     assert [event.step_key for event in result.get_step_failure_events()] == [f"{MODEL}.snapshot"]
 
 
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> ModelRun:
+    """Run of a pipeline whose rows are short texts."""
+    home = tmp_path_factory.mktemp("texts")
+    shutil.copy(_empty_tracker, home / "mlflow.db")
+    return train(with_tables(Installation(home).declared_as(text_components())), LAST)
+
+
+def test_a_model_of_texts_from_yaml_to_mlflow(texts: ModelRun) -> None:
+    import mlflow.pyfunc
+
+    facts = texts.facts[EVALUATION]
+    assert facts["decision"] == "blessed", facts["why"]
+    assert texts.facts[REGISTERED]["version"] == 1
+    evaluation = report_of(texts).evaluation
+    assert set(evaluation.values()) == {"perplexity", "bits_per_token", "token_accuracy"}
+    assert evaluation.names["baseline"].startswith("naive baseline (frequency of each token")
+    assert evaluation.names["reference"] == "count model of 3 tokens in a row (Witten–Bell)"
+    folder = bundles_of(texts.installation.platform).open(facts["bundle"]).folder
+    rows = texts.installation.main.scan(FEATURES, days(6, start=13)).collect()
+    answer = mlflow.pyfunc.load_model(str(folder)).predict(rows.to_pandas())
+    assert list(answer.columns) == ["nats_per_token", "accuracy"]
+    mean = np.average(answer["nats_per_token"], weights=rows["made"].to_numpy())
+    assert facts["perplexity"] == pytest.approx(np.exp(mean), abs=1e-5)
+    assert evaluation.texts is not None
+    assert evaluation.texts.tokens == rows["made"].sum()
+    page = Path(facts["report_file"].removeprefix("file://")).read_text()
+    assert "reference (trigram counts)" in page
+    assert '<img alt="positions"' in page
+    assert '<img alt="frequencies"' in page
+    card = Path(facts["report_file"].removeprefix("file://")).with_name("model_card.html").read_text()
+    assert "the mean nats per predicted token" in card
+
+
+@pytest.mark.parametrize(
+    ("function", "vocabulary", "said"),
+    [
+        ("too_few", 128, "have another number of tokens than its label 'made' says: at=2024-01-02 06:00:00"),
+        ("sentences", 119, "have a token id outside of 0 to 118: at="),
+    ],
+)
+def test_tokens_that_do_not_fit_are_refused_before_a_launch(
+    texts: ModelRun, function: str, vocabulary: int, said: str
+) -> None:
+    changed = texts.installation.declared_as(text_components(function, vocabulary))
+    if function != "sentences":
+        assert changed.run(FEATURES, partition=days(2)[1], last=LAST).success
+    result = changed.train(LAST)
+    assert [event.step_key for event in result.get_step_failure_events()] == [f"{MODEL}.snapshot"]
+    assert said in failure_of(result)
+
+
 def test_a_model_that_decides_unlike_for_its_groups_is_rejected(installation: Installation) -> None:
     """Machines differ in their output, so a right model decides unlike: the declared gate rejects it by name."""
     binary = train(with_tables(installation.declared_as(BINARY)), LAST)
@@ -313,10 +399,9 @@ def test_a_model_that_decides_unlike_for_its_groups_is_rejected(installation: In
     assert facts["decision"] == "rejected"
     assert "“machines alike”: demographic parity by machine is" in facts["summary"]
     evaluation = report_of(binary).evaluation
-    rows = binary.installation.main.scan(FEATURES, days(6, start=13)).filter(pl.col("worth") > 0).collect()
-    rows = rows.with_columns(decided=binary.served.predict(rows.drop("worth")) >= 0.5)
-    share = (pl.col("decided") * pl.col("worth")).sum() / pl.col("worth").sum()
-    by_machine = rows.group_by("machine").agg(share).sort("machine")["decided"].to_list()
+    rows = binary.installation.main.scan(FEATURES, days(6, start=13)).collect()
+    rows = rows.with_columns(decided=binary.served.predict(rows) >= 0.5)
+    by_machine = rows.group_by("machine").agg(pl.col("decided").mean()).sort("machine")["decided"].to_list()
     (bias,) = evaluation.bias
     assert [one.decided_positive.share.value for one in bias.groups] == pytest.approx(by_machine)
     parity = max(by_machine) - min(by_machine)
@@ -334,36 +419,17 @@ def test_a_model_that_decides_unlike_for_its_groups_is_rejected(installation: In
         binary.installation.main.scan(FEATURES, days(2, start=11)).collect()
     )
     decided, late = binary.served.predict(rows) >= threshold, rows["made"].to_numpy() > 0
-    worth = rows["worth"].to_numpy()
-    cost = worth @ (3.0 * (decided & ~late) + (~decided & late))
-    assert table.chosen.cost.value == pytest.approx(1000 * cost / worth.sum())
-    assert table.chosen.recall == pytest.approx(worth @ (decided & late) / (worth @ late))
+    cost = 3 * (decided & ~late).sum() + (~decided & late).sum()
+    assert table.chosen.cost.value == pytest.approx(1000 * cost / len(rows))
+    assert table.chosen.recall == pytest.approx((decided & late).sum() / late.sum())
     for told in (facts["summary"], page):
         assert "a false positive costs 3 hours, a false negative 1 hours" in told
-        assert "On 88 validation rows, the threshold " in told
+        assert "On 96 validation rows, the threshold " in told
     # The search for worst slices looks at features, but at none that is sensitive: it would show values of it.
     found = report_of(binary).worst_slices
     assert found is not None
     assert found.columns == ("machine", "made_yesterday")
     assert f"{found.candidates} slices of at least 20 rows" in page
-
-    # Rows are weighted by what an hour is worth, everywhere; the first hour of a day is left out.
-    p = binary.served.predict(rows.drop("worth"))
-    assert evaluation.rows == len(rows) == 6 * 4 * 11
-    assert evaluation.values()["auc"] == pytest.approx(roc_auc_score(late, p, sample_weight=worth))
-    assert evaluation.values()["logloss"] == pytest.approx(log_loss(late, p, sample_weight=worth))
-    assert evaluation.overall.label_mean == pytest.approx(np.average(late, weights=worth))
-    assert {one.split: one.left_out["weight is 0"] for one in report_of(binary).splits} == {
-        "train": 10 * 4,
-        "validation": 2 * 4,
-        "holdout": 6 * 4,
-    }
-    card = Path(facts["report_file"].removeprefix("file://")).with_name("model_card.md").read_text()
-    for told in (facts["summary"], page, card):
-        assert "Rows are weighted by the column worth, in training as well" in told
-    bundle = bundles_of(binary.installation.platform).open(facts["bundle"])
-    assert bundle.facts.lineage.configuration["weight"] == "worth"
-    assert "worth" not in {column.name for column in bundle.facts.inputs}
 
 
 def test_a_model_of_a_quantile_lies_above_its_share_of_the_labels(installation: Installation) -> None:
