@@ -171,7 +171,7 @@ def test_a_day_is_a_day_however_it_is_written(filled_terminal: Terminal) -> None
     [
         (
             ("features/nothing",),
-            "there are: flight_arrivals, flight_departures, sales_features, text_windows",
+            "there are: film_pages, flight_arrivals, flight_departures, sales_features, text_windows",
         ),
         (
             ("features/sales_features", "--first", "2030-01-07"),
