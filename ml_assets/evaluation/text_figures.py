@@ -47,7 +47,7 @@ def text_figures(sums: Mapping[Role, TokenSums], trained_on: Values) -> TextFigu
     `trained_on` `[vocabulary]` counts how often each token id occurs in the training texts.
     """
     first = next(iter(sums.values()))
-    before = np.arange(1, first.by_position.shape[1] + 1)
+    before: Values = np.arange(1, first.by_position.shape[1] + 1, dtype=np.float64)
     doubled = np.floor(np.log2(before)).astype(np.intp)
     digits = np.where(trained_on > 0, 1 + np.floor(np.log10(np.maximum(trained_on, 1))), 0).astype(np.intp)
     return TextFigures(

@@ -43,7 +43,7 @@ def with_neighbours(rows: pl.DataFrame, ratings: pl.DataFrame) -> pl.DataFrame:
     Similarities come from ratings before the Monday of the page's week, tastes from ratings known when it was shown.
     """
     ratings = ratings.drop_nulls(["rating", "rated_at"]).sort("rated_at", "user_id", "film_id")
-    films = int(max(rows["film_id"].max() or 0, ratings["film_id"].max() or 0)) + 1
+    films = 1 + max(int(one["film_id"].to_numpy().max(initial=0)) for one in (rows, ratings))
     users = {key[0]: own for key, own in ratings.partition_by("user_id", as_dict=True).items()}
     numbered = rows.with_row_index("_row").with_columns(pl.col("shown_at").dt.truncate("1w").alias("_week"))
     score, weight = np.zeros(rows.height), np.zeros(rows.height)
@@ -78,7 +78,7 @@ def _learned(ratings: pl.DataFrame, films: int) -> _Week:
     norm = np.sqrt(square) * np.sqrt(square.T)
     similarity = together / np.maximum(norm, 1) * (both / (both + np.float32(_SHRINKAGE)))
     np.fill_diagonal(similarity, 0)
-    return _Week(usual=usual, similarity=similarity)
+    return _Week(usual=usual, similarity=similarity.astype(np.float32, copy=False))
 
 
 def _shrunk(
