@@ -16,17 +16,16 @@ from ml_assets.evaluation.metrics import MetricFacts
 from ml_assets.evaluation.pictures import caption, pictures
 from ml_assets.evaluation.report_sentences import (
     comparator_of,
-    how_served,
     left_out,
     plain_findings,
     survived,
     weighted,
 )
-from ml_assets.evaluation.serving_cost import ServingCost
+from ml_assets.evaluation.serving_chapter import serving_chapters
 from ml_assets.evaluation.thresholds_chapter import threshold_chapters
 from ml_assets.evaluation.worst_slices_chapter import worst_slices_chapters
 from ml_assets.objective_facts import facts_of
-from ml_assets.reports.numbers import count, number
+from ml_assets.reports.numbers import count
 from ml_assets.reports.written_page import Block, Bullets, Chapter, Drawing, Grid, Paragraph, WrittenPage
 from resources.words import counted, dotted, name_some
 
@@ -68,7 +67,7 @@ def model_card(report: Report, release: Release | None = None) -> WrittenPage:
         *bias_chapters(evaluation),
         Chapter("Gates", (_gates(evaluation),)),
         *_slices(evaluation),
-        *([] if evaluation.serving is None else [_serving(evaluation.serving)]),
+        *serving_chapters(evaluation.serving),
         *calibration_chapters(evaluation),
         *worst_slices_chapters(report.worst_slices),
         Chapter("Limits", (Bullets(tuple(_limits(report, release))),)),
@@ -117,7 +116,7 @@ def _data(report: Report) -> Iterator[Block]:
             f"{one.first} to {one.last}",
             count(one.rows),
             count(one.lost),
-            one.known_by,
+            one.known_by_in_words,
         )
         for one in report.splits
     )
@@ -200,16 +199,6 @@ def _slices(evaluation: Evaluation) -> Iterator[Chapter]:
     yield Chapter("Weakest slices", (Grid(columns, rows, numbers=frozenset({1})),), note)
 
 
-def _serving(cost: ServingCost) -> Chapter:
-    rows = tuple(
-        (called, count(one.rows), count(one.calls), f"{number(one.p50_ms)} ms", f"{number(one.p99_ms)} ms")
-        for called, one in (("one row", cost.row), ("a batch", cost.batch))
-    )
-    grid = Grid(("call", "rows", "calls", "p50", "p99"), rows, numbers=frozenset({1, 2, 3, 4}))
-    size = Paragraph(f"The bundle has {number(cost.bundle_bytes / 1e6)} MB.")
-    return Chapter("Serving", (grid, size), how_served(cost))
-
-
 def _badness(part: Part, metric: MetricFacts) -> float:
     value = part.metrics["challenger"][metric.name].value
     if value is None:
@@ -225,10 +214,9 @@ def _limits(report: Report, release: Release | None) -> Iterator[str]:
         yield from release.objections
     if evaluation.decision.status != "blessed":
         yield from evaluation.decision.reasons
-    yield (
-        f"Measured on {evaluation.first_block} to {evaluation.last_block} ({evaluation.bootstrap_unit}). Nothing here "
-        "says how it does on later rows."
-    )
+    if report.splits:
+        holdout = report.splits[-1]
+        yield f"Measured on {holdout.first} to {holdout.last}. Nothing here says how it does on later rows."
     if small := [part for part in evaluation.slices if not part.metrics]:
         names = name_some([f"{_named(part)} ({part.rows})" for part in small], _NAMED)
         yield f"Slices of fewer than {evaluation.min_slice_rows} rows are not measured: {names}."

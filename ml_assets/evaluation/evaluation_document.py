@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Literal
 
 from pydantic import Field, JsonValue
@@ -338,6 +339,11 @@ class SplitRows(Document):
     """Reason → rows."""
     known_by: str
     """ISO 8601 UTC. Rows whose label became known later are left out."""
+
+    @property
+    def known_by_in_words(self) -> str:
+        """`known_by` for people: `2013-11-01 00:00 UTC`."""
+        return f"{datetime.fromisoformat(self.known_by):%Y-%m-%d %H:%M} UTC"
 
     @property
     def lost(self) -> int:

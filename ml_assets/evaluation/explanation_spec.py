@@ -10,4 +10,4 @@ class ExplanationSection(Section):
 
     rows: int = Field(default=2_000, ge=100, le=50_000)
     """Holdout rows to predict again for each column and each drawn value, evenly spread over the holdout. At most
-    100 if the model reads blobs."""
+    100 if the model reads blobs; fewer above 300 columns, since each column is predicted for itself."""

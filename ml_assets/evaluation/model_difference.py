@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 
 from ml_assets.evaluation.bias import groupings_of
-from ml_assets.evaluation.bootstrap import Estimate, Interval, draw_blocks, interval, joint_intervals, paired
+from ml_assets.evaluation.bootstrap import Estimate, Interval, interval, joint_intervals, paired
 from ml_assets.evaluation.evaluation_document import Role
 from ml_assets.evaluation.gates import Cell
-from ml_assets.evaluation.holdout import Scored, bootstrap_blocks, labels_of, measured
+from ml_assets.evaluation.holdout import Scored, bootstrap_blocks, labels_of, measured, redraws
 from ml_assets.evaluation.holdout_lists import whole_lists
 from ml_assets.evaluation.measurable import measurable
 from ml_assets.evaluation.metrics import MetricFacts, Vector
@@ -78,7 +78,7 @@ def difference(
     spec = with_values_of(spec, holdout.schema)
     y = labels_of(holdout, label, spec, classes)
     blocks, names = bootstrap_blocks(holdout, spec)
-    counts = draw_blocks(len(names), spec.draws, spec.seed)
+    counts = redraws(blocks, spec)
     scores: Mapping[Role, Vector] = {_BEFORE: before, _AFTER: after}
     own = {metric: metric.groups_of(holdout) for metric in own_metrics if metric.declared in spec.metrics}
     bias, lists = groupings_of(holdout, spec), whole_lists(holdout, spec)

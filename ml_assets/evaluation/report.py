@@ -19,13 +19,13 @@ from ml_assets.evaluation.metrics import MetricFacts
 from ml_assets.evaluation.pictures import COLOURS, caption, pictures
 from ml_assets.evaluation.report_sentences import (
     comparator_of,
-    how_served,
     left_out,
     lists_in_words,
     plain_findings,
     survived,
     weighted,
 )
+from ml_assets.evaluation.serving_chapter import serving_chapters
 from ml_assets.evaluation.spec import Comparator
 from ml_assets.evaluation.thresholds_chapter import threshold_chapters
 from ml_assets.evaluation.worst_slices_chapter import worst_slices_chapters
@@ -138,7 +138,6 @@ def render(report: Report) -> str:
         reasons=evaluation.decision.reasons,
         recoveries=_longest(report.recoveries),
         survived=survived(report),
-        how_served=None if evaluation.serving is None else how_served(evaluation.serving),
         rules=[_rule_row(alike) for alike in _by_rule(evaluation.decision.rules)],
         chapters=_chapters(report, drawn=True),
         pictures=drawn,
@@ -190,6 +189,7 @@ def _chapters(report: Report, *, drawn: bool) -> list[Chapter]:
         *calibration_chapters(report.evaluation),
         *bias_chapters(report.evaluation),
         *worst_slices_chapters(report.worst_slices),
+        *serving_chapters(report.evaluation.serving),
     ]
 
 

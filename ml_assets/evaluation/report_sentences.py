@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from ml_assets.evaluation import sentences
 from ml_assets.evaluation.evaluation_document import Evaluation, Report
 from ml_assets.evaluation.list_metrics import ListFigures
-from ml_assets.evaluation.serving_cost import ServingCost
 from ml_assets.evaluation.spec import Comparator
 from ml_assets.reports.numbers import count, number
-from resources.words import counted
 
 
 def comparator_of(evaluation: Evaluation) -> Comparator:
@@ -99,18 +97,12 @@ def survived(report: Report) -> str:
     )
 
 
-def how_served(cost: ServingCost) -> str:
-    """Return the conditions under which latency was measured."""
-    threads = counted(cost.threads, "thread")
-    return f"by the bundle's own runtime on {threads} of {cost.machine}, in the process of this evaluation"
-
-
 def left_out(report: Report) -> list[str]:
     """Return one sentence per split that left out rows, with their number and the reasons."""
     return [
         f"{count(one.lost)} of {count(one.rows + one.lost)} {one.split} rows are left out: "
         + ", ".join(f"{reason} ({count(rows)})" for reason, rows in one.left_out.items())
-        + f". A label of this split counts if it was known by {one.known_by}."
+        + f". A label of this split counts if it was known by {one.known_by_in_words}."
         for one in report.splits
         if one.lost
     ]

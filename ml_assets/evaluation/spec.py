@@ -183,7 +183,7 @@ class EvaluationSpec(Section):
     each token of a text (`features.blob`) from those before it; the label is their number."""
     group: str | None = None
     """Column that names the list of a row, for `objective: ranking` alone: a search, a session, a user's day. Rows of a
-    list are in one split."""
+    list are in one partition."""
     bootstrap_unit: str = "date"
     """Column with the block of each row. The bootstrap redraws whole blocks. Rows of one block may depend on each
     other."""
@@ -191,8 +191,8 @@ class EvaluationSpec(Section):
     """Parts of the holdout that get their own metrics."""
     min_slice_rows: int = Field(default=500, ge=1)
     """Smaller slices are listed, not measured."""
-    min_blocks: int = Field(default=5, ge=2)
-    """With fewer blocks a change threshold stays undecided."""
+    min_blocks: int = Field(default=5, ge=2, le=250)
+    """With fewer blocks a change threshold stays undecided. At most 250: of many blocks, several are drawn together."""
     draws: int = Field(default=1000, ge=100)
     """Resamples of the bootstrap."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
@@ -226,6 +226,12 @@ class EvaluationSpec(Section):
         names = [gate.name for gate in self.gates]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"gate names must be unique: {', '.join(sorted(twice))}")
+        if all(gate.is_about_serving for gate in self.gates):
+            limited = ", ".join(sorted({gate.metric for gate in self.gates}))
+            raise ValueError(
+                f"gates limit only {limited}, so they would bless a model that predicts nothing of use: add a gate on "
+                "a metric of its predictions, such as `better_than: baseline`"
+            )
         self._require_group()
         self._refuse_what_texts_have_not()
         sliced = [one.name for one in self.sliced_by]

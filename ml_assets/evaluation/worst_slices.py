@@ -33,7 +33,7 @@ MOST_SHOWN = 10
 MOST_SHARED = 0.5
 """Share of a slice's rows above which a slice named before it says the same."""
 MOST_BLOCKS = 256
-"""Blocks that are redrawn. If there are more, several are drawn together, which is right, too."""
+"""Blocks that are redrawn: fewer than for metrics, since each of thousands of slices has sums of each block."""
 _ROUNDED = 1e-12
 """Share of a total that rounding of its parts explains."""
 _CELLS = 1 << 22

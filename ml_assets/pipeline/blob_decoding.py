@@ -5,7 +5,7 @@ predictions. Not here: decoding in training (training.data.decoding), serving (r
 """
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,14 +50,38 @@ def few_with_blobs(rows: "pl.DataFrame", table: "pl.LazyFrame", column: str, mos
     return pl.concat([part for i in range(few.height) for part in with_blobs(few[i], table, column)])
 
 
-def predicted(model: "ServingModel", rows: "pl.DataFrame", table: "pl.LazyFrame") -> NDArray[np.float64]:
-    """Return `[rows]` predictions for some of the rows of `table`; blobs are read a few at a time."""
+def predicted(
+    model: "ServingModel", rows: "pl.DataFrame", table: "pl.LazyFrame", primary_key: Sequence[str]
+) -> NDArray[np.float64]:
+    """Return `[rows]` predictions for some of the rows of `table`; blobs are read a few at a time.
+
+    Raises `InputRefused`. A row that has no prediction is named by its columns `primary_key`.
+    """
+    from ml_assets.release.runtime import RowRefused
     from ml_assets.snapshots.row_choice import with_blobs
 
-    if model.blob not in table.collect_schema():  # no blob needed, or the model reports its lack
-        return model.predict(rows)
-    parts: Iterable[pl.DataFrame] = with_blobs(rows, table, model.blob)
-    return np.concatenate([model.predict(part) for part in parts])
+    # Without blobs, or if the model reports their lack, all rows at once.
+    reads = model.blob in table.collect_schema()
+    parts: Iterable[pl.DataFrame] = with_blobs(rows, table, model.blob) if reads else [rows]
+    found: list[NDArray[np.float64]] = []
+    for part in parts:
+        try:
+            found.append(model.predict(part))
+        except RowRefused as error:
+            name = _names(part[error.row], primary_key)[0]
+            raise (error.named(name) if name else error) from None
+    return np.concatenate(found)
+
+
+def _names(rows: "pl.DataFrame", primary_key: Sequence[str]) -> list[str]:
+    """Return the primary key of each of `rows` in words; empty texts without a key."""
+    import polars as pl
+
+    key = [column for column in primary_key if column in rows.columns]
+    named = rows.select(pl.col(key).cast(pl.String)).iter_rows() if key else [()] * rows.height
+    return [
+        ", ".join(f"{column}={value}" for column, value in zip(key, values, strict=True)) for values in named
+    ]
 
 
 def require_readable(features: ModelInputsSection, chosen: "ChosenRows", table: "pl.LazyFrame") -> None:
@@ -75,11 +99,7 @@ def require_readable(features: ModelInputsSection, chosen: "ChosenRows", table: 
     if decoder is None:
         return
     tried = pl.concat([few_with_blobs(chosen.of(split), table, decoder.column, _TRIED) for split in SPLITS])
-    key = [column for column in features.primary_key if column in tried.columns]
-    named = tried.select(key).cast(pl.String).iter_rows()
-    names = [
-        ", ".join(f"{column}={value}" for column, value in zip(key, values, strict=True)) for values in named
-    ]
+    names = _names(tried, features.primary_key)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / DECODE).write_text(decoder.source)
         BlobReader.of_bundle(Path(folder), decoder.column, decoder.function).read(

@@ -45,6 +45,8 @@ class MeasuredRows:
     table: "pl.LazyFrame"
     """Feature table with these rows, for blobs."""
     asked: "Question"
+    primary_key: tuple[str, ...]
+    """Columns that name a row in errors."""
 
 
 def rival_of(
@@ -65,7 +67,7 @@ def rival_of(
     name, digest = f"version {promotion.version}", promotion.bundle_digest
     try:
         bundle = opened(platform, digest)
-        predictions = scored(bundle, rows.asked, rows.holdout, rows.table)
+        predictions = scored(bundle, rows)
     except CannotScore as error:
         return Rival(bundle_digest=digest, champion=Champion(name, cannot_score=str(error)), predictions=None)
     seen = partitions_seen(bundle, rows.partitions)
@@ -88,18 +90,16 @@ class CannotScore(Exception):
     """A stored model has no predictions for some rows. The message has the reason."""
 
 
-def scored(
-    bundle: "Bundle", asked: "Question", holdout: "pl.DataFrame", table: "pl.LazyFrame"
-) -> NDArray[np.float64]:
-    """Return the predictions of `bundle` on `holdout`, rows of `table`.
+def scored(bundle: "Bundle", rows: MeasuredRows) -> NDArray[np.float64]:
+    """Return the predictions of `bundle` on `rows`.
 
-    Raises `CannotScore` also for a model that answers another question than `asked`, or with values that cannot be its
+    Raises `CannotScore` also for a model that answers another question than asked, or with values that cannot be its
     answer. Server errors are raised as they are, since a retry may succeed.
     """
     from ml_assets.release.runtime import BundleRefused, GoldenMismatch, InputRefused
 
     try:
-        return _predictions(bundle, asked, holdout, table)
+        return _predictions(bundle, rows)
     except (_NotComparable, InputRefused, BundleRefused, GoldenMismatch) as error:
         raise CannotScore(str(error)) from error
 
@@ -119,15 +119,13 @@ class _NotComparable(Exception):
     """The champion answers another question, or its answers cannot be measured."""
 
 
-def _predictions(
-    bundle: "Bundle", asked: "Question", holdout: "pl.DataFrame", table: "pl.LazyFrame"
-) -> NDArray[np.float64]:
+def _predictions(bundle: "Bundle", rows: MeasuredRows) -> NDArray[np.float64]:
     from ml_assets.evaluation.legal_predictions import prediction_fault
     from ml_assets.release.runtime import ServingModel
 
-    if difference := bundle.facts.question.other_than(asked):
+    if difference := bundle.facts.question.other_than(rows.asked):
         raise _NotComparable(difference)
-    predictions = predicted(ServingModel.load(bundle.folder), holdout, table)
-    if fault := prediction_fault(predictions, asked.objective):
+    predictions = predicted(ServingModel.load(bundle.folder), rows.holdout, rows.table, rows.primary_key)
+    if fault := prediction_fault(predictions, rows.asked.objective):
         raise _NotComparable(f"its predictions {fault}")
     return predictions

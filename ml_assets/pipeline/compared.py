@@ -43,7 +43,7 @@ def compared_models(
         name, digest = f"{version.model}, version {version.number}", version.bundle_digest
         try:
             bundle = opened(platform, digest)
-            predictions = scored(bundle, rows.asked, rows.holdout, rows.table)
+            predictions = scored(bundle, rows)
             change = difference(
                 rows.holdout,
                 in_range(predictions, rows.asked.objective),

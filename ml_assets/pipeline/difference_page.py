@@ -69,6 +69,7 @@ def _metrics(found: VersionDifference) -> Iterator[Chapter]:
     seen = [Bullets(notes)] if notes else []
     if measured is None:
         yield Chapter("Metrics", (Bullets(found.cannot_score), *seen))
+        yield from _reported(found)
         return
     by = f" weighted by {measured.weight}" if measured.weight else ""
     note = (
@@ -82,6 +83,23 @@ def _metrics(found: VersionDifference) -> Iterator[Chapter]:
         shown = f"{len(moved)} of {len(measured.slices)} slices"
         note = f"{label}; {shown}, most certain change first; intervals hold jointly"
         yield Chapter("Slices", (_grid("slice", moved),), note)
+
+
+def _reported(found: VersionDifference) -> Iterator[Chapter]:
+    """Yield the metrics that the evaluations measured: the only ones if a version cannot be scored any more."""
+    from ml_assets.evaluation.sentences import with_interval
+
+    before, after = (
+        {} if one.report is None else one.report.evaluation.overall.metrics["challenger"]
+        for one in (found.before, found.after)
+    )
+    if before or after:
+        rows = tuple(
+            (name, *(with_interval(one[name]) if name in one else "–" for one in (before, after)))
+            for name in {**before, **after}
+        )
+        note = "each on the holdout of its own evaluation: other rows, so a change of the value says little"
+        yield Chapter("Metrics of their reports", (Grid(("metric", "before", "after"), rows),), note)
 
 
 def _by_chance(one: "MetricChange") -> float:
@@ -111,9 +129,9 @@ def _grid(first: str, changes: "list[MetricChange] | tuple[MetricChange, ...]") 
 
 
 def _rows(found: VersionDifference) -> Iterator[Block]:
-    lineages = [one.bundle.facts.lineage for one in (found.before, found.after)]
+    windows = [None if one.known is None else one.known.windows for one in (found.before, found.after)]
     splits = tuple(
-        (split, *(f"{one.windows[split][0]} to {one.windows[split][1]}" for one in lineages))
+        (split, *("unknown" if one is None else f"{one[split][0]} to {one[split][1]}" for one in windows))
         for split in ("train", "validation", "holdout")
     )
     yield Grid(("split", "before", "after"), splits)
@@ -161,9 +179,12 @@ def _settings(found: VersionDifference) -> Iterator[Block]:
         (key, *("–" if value is None else str(value) for value in pair))
         for key, pair in found.settings.items()
     )
-    yield Grid(("setting", "before", "after"), rows) if rows else Paragraph("No setting changed.")
+    if rows:
+        yield Grid(("setting", "before", "after"), rows)
+    elif found.before.known is not None and found.after.known is not None:
+        yield Paragraph("No setting changed.")
     if found.unknown:
         yield Bullets(found.unknown)
-    weights = [one.bundle.facts.lineage.weights_sha256 for one in (found.before, found.after)]
-    if weights[0] == weights[1]:
+    weights = [None if one.known is None else one.known.weights for one in (found.before, found.after)]
+    if weights[0] is not None and weights[0] == weights[1]:
         yield Paragraph("Both versions have the same weights.")

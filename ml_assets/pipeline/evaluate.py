@@ -95,14 +95,14 @@ def _score(
         bundles_of(platform),
     )
     label, objective, classes = snapshot.label, spec.evaluation.objective, fitted.classes
-    group, weight = spec.evaluation.group, snapshot.weight or None
+    group, key, weight = spec.evaluation.group, spec.features.primary_key, snapshot.weight or None
     if classes:
         train, validation, holdout = (
             rows.with_columns(class_ids(rows[label], classes).alias(label))
             for rows in (train, validation, holdout)
         )
     challenger = ServingModel.load(bundle.folder)
-    predictions = {"challenger": predicted(challenger, holdout, table)}
+    predictions = {"challenger": predicted(challenger, holdout, table, key)}
     texts = None
     if facts_of(objective).has_tokens:
         counted = counted_models(spec.features, challenger, train, holdout, table)
@@ -137,6 +137,7 @@ def _score(
         partitions=snapshot.keys("holdout"),
         table=table,
         asked=bundle.facts.question,
+        primary_key=key,
     )
     rival = rival_of(spec, platform, bundle.digest, rows_asked)
     if rival is not None and rival.predictions is not None:
@@ -184,7 +185,9 @@ def _score(
         else threshold_table(
             spec.evaluation.costs,
             ScoredRows.of(
-                validation[label], predicted(challenger, validation, table), weights_of(validation, weight)
+                validation[label],
+                predicted(challenger, validation, table, key),
+                weights_of(validation, weight),
             ),
             ScoredRows.of(holdout[label], predictions["challenger"], weights_of(holdout, weight)),
             redraws_of(holdout, spec.evaluation),

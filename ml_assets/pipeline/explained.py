@@ -15,8 +15,18 @@ if TYPE_CHECKING:
     from ml_assets.evaluation.explanation_document import Explanations
     from ml_assets.release.runtime import ServingModel
 
-MOST_BLOBS = 100
-"""Rows of a model that reads blobs: each prediction decodes them again."""
+FEWEST_ROWS = 100
+"""Rows of a model that reads blobs, since each prediction decodes them again; and of one with very many columns."""
+_MOST_VALUES = 200_000_000
+"""Values to predict from, over all shuffled columns: about ten seconds of a small network. All of up to 316 columns of
+2,000 rows; a table of a thousand columns took minutes."""
+
+
+def most_rows(declared: int, columns: int, *, has_blobs: bool) -> int:
+    """Return the number of rows to explain a model of so many columns on: at most `declared`, at least 100."""
+    if has_blobs:
+        return min(declared, FEWEST_ROWS)
+    return min(declared, max(FEWEST_ROWS, _MOST_VALUES // columns**2))
 
 
 def explanations_of(
@@ -40,7 +50,7 @@ def explanations_of(
 
     if spec.explanations is None:
         return None
-    most = min(spec.explanations.rows, MOST_BLOBS) if model.blob else spec.explanations.rows
+    most = most_rows(spec.explanations.rows, len(model.inputs), has_blobs=bool(model.blob))
     rows = spread(holdout, most) if spec.group is None else few_lists(holdout, spec.group, most)
     if model.blob:
         rows = few_with_blobs(rows, table, model.blob, rows.height)

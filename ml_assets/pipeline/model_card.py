@@ -54,7 +54,8 @@ def report_of(platform: Platform, version: "RegisteredVersion") -> "tuple[Evalua
     except ReportUnreadable as error:
         raise ReportUnavailable(
             f"the report of evaluation {row.name} of {_named(version)} has an earlier form or is damaged ({error}): "
-            f"materialize {row.partition} of the model again, which evaluates it anew"
+            f"materialize {row.partition} of the model again, which evaluates it anew if code, "
+            "settings and rows are still the same"
         ) from error
     except ArtifactMissing as missing:
         raise ReportUnavailable(

@@ -5,12 +5,12 @@ Not here: the page about them (`difference_page`).
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from ml_assets.pipeline.champion import CannotScore, partitions_seen, scored
+from ml_assets.pipeline.champion import CannotScore, MeasuredRows, opened, partitions_seen, scored
 from ml_assets.pipeline.metric_functions import own_metrics
 from ml_assets.pipeline.model_card import evaluation_of, objections_to
 from ml_assets.pipeline.record import ReportUnreadable, recorded_report
@@ -26,12 +26,60 @@ from resources.words import dotted
 if TYPE_CHECKING:
     import polars as pl
 
-    from ml_assets.evaluation.evaluation_document import ModelFacts
+    from ml_assets.evaluation.evaluation_document import Report
     from ml_assets.evaluation.model_difference import Difference
     from ml_assets.release.bundle_store import Bundle
     from ml_assets.release.registry import RegisteredVersion
     from ml_assets.snapshots.split_reader import Snapshot
     from resources.ledger import EvaluationRow
+
+_CODE = "code of the model"
+"""Line of a report's lineage, and setting of a page, with the version of the model's code."""
+_IN_BUNDLES = ("decode.", "init_from")
+"""Settings that only a bundle holds: the version that `init_from` names is also in the report, as initial weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownFacts:
+    """Facts of a version that its bundle holds, and its report, too."""
+
+    settings: Mapping[str, Any]
+    """Everything declared that can change weights, as flat keys: hyperparameters, training, seed, code."""
+    inputs: Mapping[str, str]
+    """Column that the model reads → kind."""
+    label: str
+    classes: tuple[str, ...]
+    windows: Mapping[str, tuple[str, str]]
+    """Split → first and last partition."""
+    weights: str
+    """SHA-256 of the weights."""
+
+    @classmethod
+    def of_bundle(cls, bundle: "Bundle") -> Self:
+        """Read them from a bundle."""
+        facts, lineage = bundle.facts, bundle.facts.lineage
+        return cls(
+            settings={**dict(dotted(lineage.configuration)), _CODE: lineage.code_version},
+            inputs={one.name: one.kind for one in facts.inputs},
+            label=lineage.label,
+            classes=tuple(facts.fitted.classes),
+            windows=lineage.windows,
+            weights=lineage.weights_sha256,
+        )
+
+    @classmethod
+    def of_report(cls, report: "Report") -> Self:
+        """Read them from a report, which lacks the versions of other code."""
+        model = report.model
+        declared = {"hyperparameters": model.hyperparameters, "training": model.training, "seed": model.seed}
+        return cls(
+            settings={**dict(dotted(declared)), _CODE: report.lineage[_CODE]},
+            inputs={name: kind for kind, names in model.inputs.items() for name in names},
+            label=model.label,
+            classes=tuple(one.name for one in report.evaluation.classes),
+            windows={one.split: (one.first, one.last) for one in report.splits},
+            weights=report.lineage["weights"],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +88,14 @@ class VersionFacts:
 
     version: "RegisteredVersion"
     evaluation: "EvaluationRow"
-    bundle: "Bundle"
-    declared: "ModelFacts | None"
-    """Facts of its report; None if the report is gone or unreadable."""
-    declared_lost: str
-    """Reason why there is no `declared`; empty if there is."""
+    bundle: "Bundle | None"
+    """None if it is lost or damaged."""
+    bundle_lost: str
+    """Reason why there is no `bundle`; empty if there is."""
+    report: "Report | None"
+    """None if it is gone or unreadable."""
+    report_lost: str
+    """Reason why there is no `report`; empty if there is."""
     objections: tuple[str, ...]
     """Facts that became known after the evaluation, such as training inputs that were rejected since."""
 
@@ -54,17 +105,18 @@ class VersionFacts:
         return f"version {self.version.number} ({self.version.semantic})"
 
     @property
-    def settings(self) -> Mapping[str, Any]:
-        """Everything declared that can change weights, as flat keys: hyperparameters, training, seed, study, code."""
-        lineage = self.bundle.facts.lineage
-        return {**dict(dotted(lineage.configuration)), "code of the model": lineage.code_version}
+    def known(self) -> KnownFacts | None:
+        """Facts from the bundle or, if it is lost, from the report; None if both are gone."""
+        if self.bundle is not None:
+            return KnownFacts.of_bundle(self.bundle)
+        return None if self.report is None else KnownFacts.of_report(self.report)
 
     @property
     def origins(self) -> Mapping[str, str]:
         """Study that chose values, and version that provided the initial weights, as the report names them."""
-        if self.declared is None:
+        if self.report is None:
             return {}
-        return {"study": self.declared.study, "initial weights": self.declared.begins_with}
+        return {"study": self.report.model.study, "initial weights": self.report.model.begins_with}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,13 +151,14 @@ def compare_versions(
 ) -> VersionDifference:
     """Compare two versions of the model of `spec`, whose current section `evaluation` names metrics and slices.
 
-    Raises `ReportUnavailable`, and `BundleMissing` or `BundleDamaged` for a version whose bundle is gone.
+    A version whose bundle is lost is named, and compared by what ledger, report and lake know. Raises
+    `ReportUnavailable` for a version that was never evaluated.
     """
     old, new = _facts(platform, before), _facts(platform, after)
     data, lost = _data(spec, platform, old, new)
     measured, cannot, scored_on, seen = _on_the_same_rows(spec, platform, old, new)
-    was, now = {**old.settings}, {**new.settings}
-    if old.declared is not None and new.declared is not None:
+    was, now = _settings(old, new)
+    if old.report is not None and new.report is not None:
         was |= {key: value or None for key, value in old.origins.items()}
         now |= {key: value or None for key, value in new.origins.items()}
     return VersionDifference(
@@ -117,11 +170,7 @@ def compare_versions(
         settings={
             key: (was.get(key), now.get(key)) for key in {**was, **now} if was.get(key) != now.get(key)
         },
-        unknown=tuple(
-            f"Study and initial weights of {one.name} are not known: {one.declared_lost}."
-            for one in (old, new)
-            if one.declared_lost
-        ),
+        unknown=tuple(sentence for one in (old, new) for sentence in _unknown(one)),
         objections=tuple(
             f"{one.name[0].upper()}{one.name[1:]}: {said}" for one in (old, new) for said in one.objections
         ),
@@ -133,12 +182,14 @@ def compare_versions(
 
 
 def _facts(platform: Platform, version: "RegisteredVersion") -> VersionFacts:
-    from ml_assets.release.of_platform import bundles_of
-
-    row, bundle = evaluation_of(platform, version), bundles_of(platform).open(version.bundle_digest)
-    declared, lost = None, ""
+    row = evaluation_of(platform, version)
+    bundle, bundle_lost, report, lost = None, "", None, ""
     try:
-        declared = recorded_report(platform, row).model
+        bundle = opened(platform, version.bundle_digest)
+    except CannotScore as error:
+        bundle_lost = str(error)
+    try:
+        report = recorded_report(platform, row)
     except ArtifactMissing:
         lost = f"the report of evaluation {row.name} is gone"
     except ReportUnreadable as error:
@@ -147,8 +198,9 @@ def _facts(platform: Platform, version: "RegisteredVersion") -> VersionFacts:
         version=version,
         evaluation=row,
         bundle=bundle,
-        declared=declared,
-        declared_lost=lost,
+        bundle_lost=bundle_lost,
+        report=report,
+        report_lost=lost,
         objections=objections_to(platform, row),
     )
 
@@ -175,17 +227,40 @@ def _window(platform: Platform, one: VersionFacts) -> ReadWindow:
     return ReadWindow(reader=reader, table=trained.table, keys=keys_of(reader, trained))
 
 
+def _settings(old: VersionFacts, new: VersionFacts) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of both; those of a lost version that only a bundle holds are left out of both."""
+    if old.known is None or new.known is None:
+        return {}, {}
+    was, now = {**old.known.settings}, {**new.known.settings}
+    if old.bundle is None or new.bundle is None:
+        was, now = (
+            {key: value for key, value in one.items() if not key.startswith(_IN_BUNDLES)}
+            for one in (was, now)
+        )
+    return was, now
+
+
+def _unknown(one: VersionFacts) -> Iterator[str]:
+    if one.bundle_lost:
+        told = "its columns and settings are those of its report" if one.report else "nor has it a report"
+        yield f"The bundle of {one.name} is lost ({one.bundle_lost}); {told}."
+    if one.report_lost:
+        yield f"Study and initial weights of {one.name} are not known: {one.report_lost}."
+
+
 def _columns(old: VersionFacts, new: VersionFacts) -> list[str]:
-    was, now = ({one.name: one.kind for one in side.bundle.facts.inputs} for side in (old, new))
+    if old.known is None or new.known is None:
+        return []
+    was, now = old.known.inputs, new.known.inputs
     said = [f"{name} ({kind}) is new." for name, kind in now.items() if name not in was]
     said += [f"{name} ({kind}) is gone." for name, kind in was.items() if name not in now]
     said += [
         f"{name} was {was[name]}, and is {kind}." for name, kind in now.items() if was.get(name, kind) != kind
     ]
-    labels = [side.bundle.facts.lineage.label for side in (old, new)]
+    labels = [old.known.label, new.known.label]
     if labels[0] != labels[1]:
         said.append(f"The label was {labels[0]}, and is {labels[1]}.")
-    classes = [side.bundle.facts.fitted.classes for side in (old, new)]
+    classes = [old.known.classes, new.known.classes]
     if classes[0] != classes[1]:
         said.append(f"The classes were {', '.join(classes[0])}, and are {', '.join(classes[1])}.")
     return said
@@ -201,29 +276,47 @@ def _on_the_same_rows(
     from ml_assets.features.encoding import class_ids
     from ml_assets.release.rows_behind import InputsUnknown
 
-    source = max(new, old, key=lambda one: one.bundle.facts.lineage.windows["holdout"][1])
-    first, last = source.bundle.facts.lineage.windows["holdout"]
+    bundles = {one.name: one.bundle for one in (old, new) if one.bundle is not None}
+    if len(bundles) < 2:
+        lost = (
+            f"The bundle of {one.name} is lost: {one.bundle_lost}." for one in (old, new) if not one.bundle
+        )
+        return None, tuple(lost), "", ()
+
+    def holdout_of(one: VersionFacts) -> tuple[str, str]:
+        return bundles[one.name].facts.lineage.windows["holdout"]
+
+    source = max(new, old, key=lambda one: holdout_of(one)[1])
+    first, last = holdout_of(source)
     words = f"the holdout of {source.name}, {first} to {last}"
     with tempfile.TemporaryDirectory(prefix="ml-assets-") as folder:
         try:
             snapshot, holdout, table = _holdout(platform, source, Path(folder))
         except (RefNotFound, ObjectNotFound, PartitionMissing, InputsUnknown, SnapshotError) as error:
             return None, (f"The lake lost {words}: {error}.",), words, ()
-        classes = source.bundle.facts.fitted.classes
-        asked = replace(source.bundle.facts.question, objective=spec.evaluation.objective)
+        classes = bundles[source.name].facts.fitted.classes
+        asked = replace(bundles[source.name].facts.question, objective=spec.evaluation.objective)
+        rows = MeasuredRows(
+            holdout=holdout,
+            weight=snapshot.weight or None,
+            partitions=snapshot.keys("holdout"),
+            table=table,
+            asked=asked,
+            primary_key=spec.features.primary_key,
+        )
         answers: list[Any] = []
         cannot: list[str] = []
         for one in (old, new):
             try:
-                answers.append(in_range(scored(one.bundle, asked, holdout, table), asked.objective))
+                answers.append(in_range(scored(bundles[one.name], rows), asked.objective))
             except CannotScore as error:
                 cannot.append(f"{one.name[0].upper()}{one.name[1:]} cannot score {words}: {error}.")
-    keys = snapshot.keys("holdout")
+    keys = rows.partitions
     seen = tuple(
         f"{one.name[0].upper()}{one.name[1:]} was trained or selected on {len(some)} of these {len(keys)} partitions, "
         "so its metrics here are too good."
         for one in (old, new)
-        if (some := partitions_seen(one.bundle, keys))
+        if (some := partitions_seen(bundles[one.name], keys))
     )
     if cannot:
         return None, tuple(cannot), words, seen

@@ -88,7 +88,20 @@ class InputRefused(ValueError):
     """Rows lack a column, or hold a value of another kind in it."""
 
 
-class PredictionNotFinite(InputRefused):
+class RowRefused(InputRefused):
+    """A row of a frame has no prediction."""
+
+    def __init__(self, before: str, row: int, after: str, name: str = "") -> None:
+        """Say `before`, the row by its place in the frame (from 0) or by its `name`, `after`."""
+        super().__init__(f"{before} row {name or row}{after}")
+        self._before, self.row, self._after = before, row, after
+
+    def named(self, name: str) -> Self:
+        """Return the same error about the row of this name, such as its primary key."""
+        return type(self)(self._before, self.row, self._after, name)
+
+
+class PredictionNotFinite(RowRefused):
     """The model has no finite prediction for a row: its values are too far from those of the training rows."""
 
 
@@ -352,19 +365,22 @@ class ServingModel:
         if not (is_finite := np.isfinite(found)).all():
             row = int(np.nonzero(~is_finite)[0][0])
             raise PredictionNotFinite(
-                f"the model predicts {found[row]} for row {first + row}, which has no meaning: its values are far from "
-                "those of the training rows. Send null for values that are wrong, or train on rows like this one"
+                f"the model predicts {found[row]} for",
+                first + row,
+                ", which has no meaning: its values are far from those of the training rows. Send null for values that "
+                "are wrong, or train on rows like this one",
             )
         return found
 
     def _refuse_extreme(self, matrix: NDArray[np.float64], first: int) -> None:
-        """Raise `InputRefused` for an infinite number, or for a number that float32 cannot hold after standardising."""
+        """Raise `RowRefused` for an infinite number, or for a number that float32 cannot hold after standardising."""
         beyond = (matrix < self._lowest) | (matrix > self._highest)
         if beyond.any():
             row, column = (int(places[0]) for places in np.nonzero(beyond))
-            raise InputRefused(
-                f"column {self._numeric[column]!r} holds {matrix[row, column]:g} in row {first + row}, beyond what the "
-                "model can read: send null where the value is unknown"
+            raise RowRefused(
+                f"column {self._numeric[column]!r} holds {matrix[row, column]:g} in",
+                first + row,
+                ", beyond what the model can read: send null where the value is unknown",
             )
 
     def _require(self, frame: pl.DataFrame) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.card import Release, model_card
-from ml_assets.evaluation.evaluation_document import Report
+from ml_assets.evaluation.evaluation_document import Report, SplitRows
 from ml_assets.evaluation.gates import Champion
 from ml_assets.reports.written_page import Bullets, Chapter, Grid, WrittenPage
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, model_facts
@@ -57,6 +57,23 @@ def test_a_slice_among_many_is_worse_only_beyond_chance(report: Report) -> None:
     assert "is worse than that of the" in said(1, -0.1)
     assert "is worse than that of the" not in said(30, -0.1)
     assert "is worse than that of the" in said(30, -0.3)
+
+
+def test_days_and_moments_are_written_for_people(report: Report) -> None:
+    """Blocks may be sessions, whose first and last name says nothing."""
+    holdout = SplitRows(
+        split="holdout",
+        first="2013-11-01",
+        last="2013-12-31",
+        rows=2400,
+        left_out={"list without all of its rows": 12},
+        known_by="2014-01-01T00:00:00+00:00",
+    )
+    page = model_card(report.model_copy(update={"splits": (holdout,)}))
+    limits = _items(page, "Limits")
+    assert "Measured on 2013-11-01 to 2013-12-31. Nothing here says how it does on later rows." in limits
+    assert limits[-1].endswith("(12). A label of this split counts if it was known by 2014-01-01 00:00 UTC.")
+    assert "T00:00" not in page.to_html()
 
 
 def test_a_released_version_has_its_standing_and_what_became_known_since(report: Report) -> None:

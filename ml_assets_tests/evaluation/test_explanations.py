@@ -11,6 +11,7 @@ from ml_assets.evaluation.explanations import POINTS, NotPredicted, explain
 from ml_assets.evaluation.explanations_chapter import dependence_pictures, explanation_chapters
 from ml_assets.evaluation.metrics import Vector
 from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.pipeline.explained import most_rows
 from ml_assets.reports.written_page import Paragraph
 
 KINDS = {"strong": "numeric", "weak": "numeric", "kind": "category", "ignored": "numeric", "empty": "numeric"}
@@ -119,6 +120,15 @@ def test_a_column_without_a_prediction_for_other_rows_is_not_measured() -> None:
     assert by_column["strong"].value is None
     assert (by_column["weak"].low or 0) > 0
     assert {"rows", "weak"} <= {one.column for one in found.dependence} <= set(names) - {"strong"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "has_blobs", "rows"),
+    [(84, False, 2_000), (316, False, 2_000), (1_000, False, 200), (5_000, False, 100), (3, True, 100)],
+)
+def test_a_table_of_many_columns_is_explained_on_fewer_rows(columns: int, has_blobs: bool, rows: int) -> None:
+    assert most_rows(2_000, columns, has_blobs=has_blobs) == rows
+    assert most_rows(100, columns, has_blobs=has_blobs) == 100
 
 
 def test_a_page_counts_the_columns_that_it_leaves_out(numbers: Explanations) -> None:

@@ -10,7 +10,7 @@ from ml_assets.evaluation.bootstrap import Estimate
 from ml_assets.evaluation.evaluation_document import GateDecision
 from ml_assets.evaluation.gates import Cell, Champion, decide
 from ml_assets.evaluation.slices import SliceKey
-from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.evaluation.spec import EvaluationSpec, Gate
 
 CHAMPION = Champion("version 7")
 NOISE = np.random.default_rng(0).normal(size=1000)
@@ -347,9 +347,10 @@ class TestExplanations:
 @pytest.mark.parametrize(("limit", "status"), [(5.0, "passed"), (1.0, "failed")])
 def test_latency_is_limited_beside_the_metrics(limit: float, status: str) -> None:
     """It has no rows, so too few blocks do not matter."""
-    spec = EvaluationSpec.model_validate(
-        {"objective": "binary", "gates": [{"name": "fast", "metric": "row_p99_ms", "at_most": limit}]}
-    )
+    fast = Gate.model_validate({"name": "fast", "metric": "row_p99_ms", "at_most": limit})
+    ranks = {"name": "ranks", "metric": "auc", "at_least": 0.5}
+    spec = EvaluationSpec.model_validate({"objective": "binary", "gates": [ranks]})
+    spec = spec.model_copy(update={"gates": (fast,)})
     found = decide(spec, [Cell(None, 1, 1, {})], None, {"row_p99_ms": 1.25})
     (rule,) = found.rules
     assert rule.status == status

@@ -68,9 +68,19 @@ def test_gate_that_cannot_be_meant_is_refused(gate: dict[str, Any], complaint: s
     ("changes", "complaint"),
     [
         ({"gates": []}, "at least one rule"),
+        (
+            {
+                "gates": [
+                    {"name": "fast", "metric": "row_p99_ms", "at_most": 5},
+                    {"name": "small", "metric": "bundle_mb", "at_most": 5},
+                ]
+            },
+            "gates limit only bundle_mb, row_p99_ms, so they would bless a model that predicts nothing of use: add",
+        ),
         ({"gates": [GATE, GATE]}, "gate names must be unique: ranks"),
         ({"slices": ["month", {"column": "date", "by": "month"}]}, "slice names must be unique: month"),
         ({"slice": ["origin"]}, "unknown key 'slice': did you mean 'slices'"),
+        ({"min_blocks": 251}, "less than or equal to 250"),
         ({"draws": 10}, "greater than or equal to 100"),
     ],
 )

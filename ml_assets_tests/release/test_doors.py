@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml_assets.features.encoding import EncodingError, fit
+from ml_assets.pipeline.blob_decoding import predicted
 from ml_assets.release.bundle import BundleContents, build_bundle, torch_predictions
 from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.runtime import (
@@ -26,6 +27,7 @@ from ml_assets.release.runtime import (
     GoldenMismatch,
     InputRefused,
     PredictionNotFinite,
+    RowRefused,
     ServingModel,
 )
 from ml_assets_tests.release.conftest import contents_of
@@ -221,6 +223,16 @@ def test_a_count_is_served_and_one_beyond_all_numbers_is_refused_by_row(tmp_path
         served.predict(wild)
     with pytest.raises(PredictionNotFinite, match="predicts inf for row 0"):
         served.predict_row(wild.row(7, named=True))
+    keyed = wild.with_columns(shop=pl.lit("north"), day=pl.int_range(pl.len()))
+    with pytest.raises(
+        PredictionNotFinite, match="predicts inf for row shop=north, day=7, which has no meaning"
+    ):
+        predicted(served, keyed, keyed.lazy(), ("shop", "day"))
+    beyond = keyed.with_columns(x=pl.col("x") * pl.when(pl.col("day") == 7).then(1e294).otherwise(1.0))
+    with pytest.raises(
+        RowRefused, match="column 'x' holds 1e\\+300 in row shop=north, day=7, beyond what the model"
+    ):
+        predicted(served, beyond, beyond.lazy(), ("shop", "day"))
 
 
 def test_every_door_names_the_classes_and_gives_the_same_probabilities(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_model_card_says_what_was_trained_and_measured(
         "| holdout    | 2023-11-20 to 2024-01-08 |   576 |",
         "| beats the baseline ",
         "product=milk",
-        "* Measured on 2023-11-20 to 2024-01-08 (partition_date).",
+        "* Measured on 2023-11-20 to 2024-01-08.",
         "* Hyperparameters (declared): hidden 32, embedding 4",
     ):
         assert said in card.out

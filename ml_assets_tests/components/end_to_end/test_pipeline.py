@@ -22,8 +22,9 @@ from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.evaluation.serving_cost import SERVING_NAMES
 from ml_assets.features.encoding import FittedState
 from ml_assets.pipeline.difference_page import difference_page
+from ml_assets.pipeline.record import recorded_report
 from ml_assets.pipeline.values import InitialVersion, TrainingSet
-from ml_assets.pipeline.version_difference import compare_versions
+from ml_assets.pipeline.version_difference import KnownFacts, compare_versions
 from ml_assets.release.bundle_store import WEIGHTS
 from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.snapshots.keep import keep_branch, version_branch
@@ -464,6 +465,35 @@ def test_a_champion_that_cannot_score_todays_rows_can_be_demoted(
     assert "columns ['made_last_week'] are missing" in page
     assert "* made_yesterday (numeric) is new." in page
     assert "* 1 partition came (" in page
+
+    # Without the bundle, the report knows the same. Without both, ledger and lake still know the rows.
+    bundles = bundles_of(installation.platform)
+    digest = str(again[EVALUATION]["bundle"])
+    report = recorded_report(installation.platform, releases.evaluations(MODEL)[-1])
+    assert KnownFacts.of_report(report) == KnownFacts.of_bundle(bundles.open(digest))
+    with without(bundles.root / digest):
+        page = difference_page(compare_versions(spec, installation.platform, *pair)).to_markdown()
+        assert f"**Not comparable: The bundle of version {number} (" in page
+        assert f"is lost: no bundle {digest[:12]}" in page
+        assert "its columns and settings are those of its report" in page
+        assert "* made_yesterday (numeric) is new." in page
+        assert "## Metrics of their reports" in page
+        assert re.search(r"\| rmse +\| – +\| \d", page)
+        assert "* 1 partition came (" in page
+    with without(bundles.root / stranger.digest):
+        page = difference_page(compare_versions(spec, installation.platform, *pair)).to_markdown()
+        assert "nor has it a report" in page
+        assert re.search(r"\| holdout +\| unknown +\| \d", page)
+        assert "* 1 partition came (" in page
+
+
+@contextmanager
+def without(folder: Path) -> Generator[None]:
+    """Hide a folder for the block."""
+    hidden = folder.with_name(f"{folder.name}-hidden")
+    folder.rename(hidden)
+    yield
+    hidden.rename(folder)
 
 
 # Staleness
