@@ -10,8 +10,8 @@ needs only the contribution of each block. The N rows are visited once, not once
 * calibration error: per-block sums per bin, with the bins of the full holdout;
 * AUC: the matrix `wins[a, b]` of the weight of pairs (positive of block a, negative of block b) that are ranked right.
   With counts n the resample has Σ n_a n_b wins[a, b] of it, so
-  AUC(n) = nᵀ·wins·n / (nᵀ·positives × nᵀ·negatives). The matrix takes B² × 8 bytes. Above `MOST_PAIRED_BLOCKS` blocks,
-  each resample visits the sorted rows instead, which takes more time and little memory.
+  AUC(n) = nᵀ·wins·n / (nᵀ·positives × nᵀ·negatives). The matrix takes B² × 8 bytes, 2 MB at the most blocks of a
+  holdout (`holdout.MOST_BLOCKS`).
 
 All forms are exact: with counts n they equal the metric on rows repeated n times, up to rounding.
 """
@@ -39,12 +39,6 @@ BlockIds = npt.NDArray[np.intp]
 """Block of each row, `[N]`, 0 to B − 1."""
 BlockForm = Callable[[Matrix], Vector]
 """Function from counts `[D, B]` to the metric of each of the D resamples, `[D]`; NaN where it is not defined."""
-
-
-MOST_PAIRED_BLOCKS = 2_048
-"""Blocks up to which AUC holds the matrix of block pairs: 32 MiB."""
-_CELLS = 1 << 20
-"""Resamples times rows that AUC without that matrix processes together: 8 MiB for each of a few arrays."""
 
 
 def block_form(
@@ -127,32 +121,6 @@ def _ece(y: Vector, p: Vector, w: Vector, blocks: BlockIds, count: int) -> Block
 
 
 def _auc(y: Vector, p: Vector, w: Vector, blocks: BlockIds, count: int) -> BlockForm:
-    return (_auc_by_pairs if count <= MOST_PAIRED_BLOCKS else _auc_by_rows)(y, p, w, blocks, count)
-
-
-def _auc_by_rows(y: Vector, p: Vector, w: Vector, blocks: BlockIds, count: int) -> BlockForm:
-    order = np.argsort(p, kind="stable")
-    scores, positive, block_of, weight = p[order], (y > 0)[order], blocks[order], w[order]
-    # Ends of the runs of equal scores: a pair within a run counts half.
-    ends = np.flatnonzero(np.append(scores[1:] != scores[:-1], True)) if len(scores) else np.empty(0, np.intp)
-    together = max(1, _CELLS // max(1, len(scores)))
-
-    def value(counts: Matrix) -> Vector:
-        return np.concatenate([part(counts[at : at + together]) for at in range(0, len(counts), together)])
-
-    def part(counts: Matrix) -> Vector:
-        drawn = counts[:, block_of] * weight
-        won, lost = (
-            np.diff(np.cumsum(np.where(side, drawn, 0.0), axis=1)[:, ends], axis=1, prepend=0.0)
-            for side in (positive, ~positive)
-        )
-        wins = (won * (np.cumsum(lost, axis=1) - lost / 2)).sum(axis=1)
-        return ratio(wins, won.sum(axis=1) * lost.sum(axis=1))
-
-    return value
-
-
-def _auc_by_pairs(y: Vector, p: Vector, w: Vector, blocks: BlockIds, count: int) -> BlockForm:
     positive = y > 0
     order = np.argsort(p)  # sorted queries keep the many searches below in the cache
     first, second = order[positive[order]], order[~positive[order]]

@@ -1,7 +1,6 @@
 """The law of blocks: a metric over counts equals the metric over the rows repeated so often."""
 
 import math
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.evaluation.block_counts import block_form
-from ml_assets.evaluation.bootstrap import draw_blocks
 from ml_assets.evaluation.metrics import METRICS, Metric, calibration_edges, ece, metrics_of
 from ml_assets.objective_facts import facts_of
 
@@ -61,31 +59,6 @@ def check(metric: Metric, drawn: tuple[Any, Any, Any, Any]) -> None:
 @given(drawn=resamples(binary=True))
 def test_binary_metric_of_counts_is_that_of_repeated_rows(name: str, drawn: Any) -> None:
     check(METRICS[name], drawn)
-
-
-@given(drawn=resamples(binary=True))
-def test_auc_of_many_blocks_is_that_of_repeated_rows(drawn: Any) -> None:
-    """Above the bound no number for each pair of blocks is kept."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ml_assets.evaluation.block_counts.MOST_PAIRED_BLOCKS", 0)
-        check(METRICS["auc"], drawn)
-
-
-def test_auc_of_many_blocks_takes_no_memory_for_their_pairs() -> None:
-    """20,000 blocks (shops, not days): a number for each pair of them took 3.2 GB."""
-    random, count = np.random.default_rng(0), 20_000
-    y, p = random.integers(0, 2, count).astype(np.float64), random.random(count)
-    blocks = np.arange(count, dtype=np.intp)
-    counts = draw_blocks(count, 60, seed=1)
-    tracemalloc.start()
-    try:
-        found = block_form(METRICS["auc"], y, p, blocks, count)(counts)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 150e6
-    repeated = np.repeat(blocks, counts[-1].astype(int))
-    assert found[-1] == pytest.approx(METRICS["auc"].value(y[repeated], p[repeated]))
 
 
 @pytest.mark.parametrize("name", ["rmse", "mae", "r2"])

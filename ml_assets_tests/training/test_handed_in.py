@@ -47,7 +47,7 @@ def test_a_model_is_tried_on_first_rows_and_one_in_which_all_is_missing(
 # Torch
 
 
-class Scores(nn.Module):
+class ClassScores(nn.Module):
     """A score for each class."""
 
     def __init__(self, layer: nn.Linear) -> None:
@@ -62,14 +62,14 @@ def test_a_module_answers_a_score_for_each_class(example: Example, tmp_path: Pat
     inputs = replace(example.inputs, classes=("high", "low", "mid"))
     classes = replace(example, objective="multiclass", inputs=inputs)
     module = nn.Linear(len(inputs.numeric), 3)
-    write_model(check_model(Scores(module), classes), tmp_path)
+    write_model(check_model(ClassScores(module), classes), tmp_path)
     read = read_model(tmp_path / "model.safetensors")
     assert isinstance(read, nn.Module)
     given = torch.from_numpy(classes.numeric[:5]), torch.from_numpy(classes.category[:5])
     assert read(*given).shape == (5, 3)
     said = r"it must be a tensor \(201, 3\), a score for each class of the label: 0 'high', 1 'low', 2 'mid'"
     with pytest.raises(BadConfiguration, match=said):
-        check_model(Scores(nn.Linear(len(inputs.numeric), 2)), classes)
+        check_model(ClassScores(nn.Linear(len(inputs.numeric), 2)), classes)
 
 
 class Net(nn.Module):
@@ -394,7 +394,7 @@ def test_a_blend_answers_the_weighted_mean_of_its_members(binary: Example, tmp_p
 def test_a_blend_of_classes_answers_a_probability_for_each(example: Example, tmp_path: Path) -> None:
     inputs = replace(example.inputs, classes=("high", "low", "mid"))
     classes = replace(example, objective="multiclass", inputs=inputs)
-    net = Scores(nn.Linear(len(inputs.numeric), 3))
+    net = ClassScores(nn.Linear(len(inputs.numeric), 3))
     content = read_model(write_model(check_model(Blend([net], [1.0]), classes), tmp_path).path)
     assert isinstance(content, bytes)
     given = torch.from_numpy(classes.numeric), torch.from_numpy(classes.category)

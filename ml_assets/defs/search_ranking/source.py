@@ -11,10 +11,11 @@ taste to learn from: most users came once, and rated 100 films within an hour. M
 from collections.abc import Mapping
 from datetime import date
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import polars as pl
+
+from ml_assets.defs.package_files import package_folder
 
 PAGE = 20
 """Films of a full page; the last page of a user's day has fewer."""
@@ -29,10 +30,6 @@ _USER_TYPES = {
 }
 _FILM_TYPES = {"item_id": pl.Int32, "movie_title": pl.String, "release_year": pl.String, "class": pl.String}
 _RATING_TYPES = {"user_id": pl.Int32, "item_id": pl.Int32, "rating": pl.Int8, "timestamp": pl.Int64}
-
-
-class SourceMissing(RuntimeError):
-    """The package with the data is not installed."""
 
 
 def read_ratings(day: date) -> pl.DataFrame:
@@ -93,20 +90,9 @@ def _ratings_by_day() -> Mapping[date, pl.DataFrame]:
 def _read(part: str, types: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
     """Read a file with tab-separated columns, whose headers are `name:type`. Titles have quotation marks as text."""
     return pl.read_csv(
-        _folder() / f"ml-100k.{part}",
+        package_folder("recbole") / _FOLDER / f"ml-100k.{part}",
         separator="\t",
         quote_char=None,
         new_columns=list(types),
         schema_overrides=dict(types),
     )
-
-
-def _folder() -> Path:
-    # Importing the package needs its dependencies, which are not installed: only its files are wanted.
-    spec = find_spec("recbole")
-    if spec is None or not spec.submodule_search_locations:
-        raise SourceMissing(
-            "the data of this pipeline is in the files of the package recbole, which is not installed: run "
-            "`make setup`, or pip install --no-deps recbole==1.2.1"
-        )
-    return Path(spec.submodule_search_locations[0]) / _FOLDER

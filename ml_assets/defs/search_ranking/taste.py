@@ -28,7 +28,7 @@ SCORES = ("neighbours", "neighbour_weight")
 
 @dataclass(frozen=True, kw_only=True)
 class _Week:
-    """What the ratings before a week say."""
+    """Films as the ratings before a week show them."""
 
     usual: NDArray[np.int32]
     """`[F]`: tenths of a star that a film gets, shrunk to the mean of all films."""

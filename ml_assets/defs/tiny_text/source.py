@@ -14,6 +14,8 @@ from typing import Any
 
 import polars as pl
 
+from ml_assets.defs.package_files import package_folder
+
 LAST_WEEK = date(2018, 12, 24)
 _TAG = re.compile(r"<[^>]+>")
 _SPACE = re.compile(r"\s+")
@@ -26,7 +28,11 @@ def read_documentation(week: date) -> pl.DataFrame:
     each on a line. `published_at` (UTC) is the end of the version's day. The same package gives the same rows.
     """
     days = {(week + timedelta(days=n)).isoformat() for n in range(7)}
-    found = sorted(path for path in _data().glob("*/*/service-2.json.gz") if path.parent.name in days)
+    found = sorted(
+        path
+        for path in (package_folder("botocore") / "data").glob("*/*/service-2.json.gz")
+        if path.parent.name in days
+    )
     versions = [(path.parent.parent.name, date.fromisoformat(path.parent.name)) for path in found]
     return pl.DataFrame(
         {
@@ -51,12 +57,6 @@ def read_documentation(week: date) -> pl.DataFrame:
 def latest() -> date:
     """Return the latest day that this pipeline reads: the Sunday of its last week."""
     return LAST_WEEK + timedelta(days=6)
-
-
-def _data() -> Path:
-    import botocore
-
-    return Path(botocore.__file__).parent / "data"
 
 
 def _text(path: Path) -> str:
