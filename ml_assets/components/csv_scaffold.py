@@ -4,6 +4,7 @@ This module chooses the sizes of a first model (window, batch, workers). `csv_ta
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from datetime import date, timedelta
 from pathlib import Path
@@ -37,6 +38,8 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
     kept = always if hour else naming
     known_numbers = [column for column in known if column.name not in words]
     train_rows = table.rows * window["train"] // table.partitions
+    # No day of the file itself may be rejected for its number of rows.
+    most_uneven = max(0.6, math.ceil(12 * table.unevenness) / 10)
     return {
         "table": table,
         "weekly": length == 7,
@@ -70,6 +73,8 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "known_numbers": [column for column in known_numbers if column.name not in kept],
         "known_words": [columns[name] for name in words if name not in kept],
         "window": window,
+        "volume_warn": most_uneven / 2,
+        "volume_block": most_uneven,
         "label_nullable": columns[table.label].nullable,
         "typical": float(f"{table.typical:.2g}"),
         "epochs": 30,

@@ -81,6 +81,8 @@ class CsvTable:
     """Days or weeks from the first to the last with rows."""
     gaps: int
     """Partitions without a row among them."""
+    unevenness: float
+    """Largest difference of a partition's number of rows from its usual one, as a share; see `_unevenness`."""
     primary_key: tuple[str, ...]
     series: tuple[str, ...]
     """Columns that name a row together with the event time: a store, a sensor. Empty if the file is a single series."""
@@ -190,6 +192,7 @@ def infer(path: Path, *, label: str = "", known: Sequence[str] = (), time_zone: 
         rows=len(frame),
         partitions=partitions,
         gaps=partitions - len(present),
+        unevenness=_unevenness(starts),
         primary_key=key,
         series=series,
         label=chosen,
@@ -198,6 +201,17 @@ def infer(path: Path, *, label: str = "", known: Sequence[str] = (), time_zone: 
         typical=float(values.abs().mean() or 1.0),  # pyright: ignore[reportArgumentType]
         lags=_lags(present, length, weekly=cadence == "weekly"),
     )
+
+
+def _unevenness(starts: pl.Series) -> float:
+    """Return the largest distance of a row count from the median of the last four of its weekday, as a share of it.
+
+    `starts` holds the partition of each row. The volume rule of a table compares in the same way.
+    """
+    counted = starts.alias("start").value_counts().sort("start").cast({"count": pl.Float64})
+    usual = pl.col("count").shift(1).rolling_median(4).over(pl.col("start").dt.weekday())
+    found = counted.select((pl.col("count") / usual - 1).abs().max()).item()
+    return float(found or 0)
 
 
 def _require_zone(time_zone: str) -> None:

@@ -23,6 +23,7 @@ from ml_assets.features.cut_and_rebuild import leak_test
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.imports import resolve_function
 from ml_assets.validation.check import check_partitions
+from ml_assets.validation.volume import volume_findings
 
 ROOT = Path(__file__).parents[2]
 DAYS = [date(2024, 1, 1) + timedelta(days=n) for n in range(90)]
@@ -73,6 +74,15 @@ CASES = {
     "orders_with_ids": Case(
         "order_id,on,sold",
         [f"{n},{DAYS[n // 5]:%Y%m%d},{n % 7 or 'NA'}" for n in range(400)],
+        ("order_id",),
+    ),
+    "days_of_uneven_sizes": Case(
+        "order_id,on,sold",
+        [
+            f"{n:02}-{i:02},{day},{i % 3}"
+            for n, day in enumerate(DAYS[:60])
+            for i in range(3 if n % 9 else 11)
+        ],
         ("order_id",),
     ),
     "plans_known_in_advance": Case(
@@ -141,6 +151,8 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
         frames = {key: read(date.fromisoformat(key)) for key in keys}
         bounds = {key: cadence.bounds(key) for key in keys}
         findings = check_partitions(frames, dataset.contract, bounds=bounds)
+        sizes = {key: len(frame) for key, frame in frames.items()}
+        uneven = [volume_findings(sizes, {}, table.volume) for table in (dataset, features)]
         rows = pl.concat(frames.values())
         (section,) = features.inputs
         days = [date.fromisoformat(key) for key in (keys[len(keys) // 2], keys[-1])]
@@ -158,6 +170,7 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
     assert len(rows) == len(built) == len(case.lines)
     assert report.ok, report.explain()
     assert {key: found for key, found in findings.items() if found} == {}
+    assert not [key for found in uneven for key, finding in found.items() if finding.blocks]
     assert dataset.contract.primary_key == case.key
     calendar = ("weekday",) if case.cadence == "daily" else ()
     assert model.features.categorical == (*calendar, *case.series, *case.known_words)
