@@ -28,7 +28,8 @@ _ML_OPSET = 3
 """Version of domain `ai.onnx.ml`, for LabelEncoder from text to int64."""
 _INSIDE = "net/"
 """Prefix of every name in the exported module, so that no name equals the name of a raw column."""
-_MEAN, _SCALE = f"{_INSIDE}mean", f"{_INSIDE}scale"
+_MEAN, _SCALE = (f"{_INSIDE}{what} of the numbers" for what in ("mean", "scale"))
+"""With spaces, as all names that this module adds: a name that torch writes has none."""
 
 
 def null_category(fitted: FittedState) -> str:

@@ -83,6 +83,19 @@ def test_models_of_one_kind_of_column(
     assert served.predict(rows.clear()).shape == (0,)
 
 
+def test_a_module_may_take_a_mean(contents: BundleContents, tmp_path: Path, rows: pl.DataFrame) -> None:
+    """The exporter calls the result `mean`, and the graph in front of the module has means of its own."""
+
+    class Averaged(torch.nn.Module):
+        def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+            return numeric.nan_to_num().mean(dim=1) + category.float().mean(dim=1)
+
+    contents = BundleContents(**{**vars(contents), "module": Averaged()})
+    served = ServingModel.load(build_bundle(contents, BundleStore(FolderArtifacts(tmp_path))).folder)
+    expected = torch_predictions(contents.module, contents.fitted, contents.objective, rows)
+    np.testing.assert_allclose(served.predict(rows), expected, rtol=0, atol=TOLERANCE)
+
+
 def test_an_empty_text_that_is_a_category_is_not_null(
     make_contents: Callable[..., BundleContents], tmp_path: Path, rows: pl.DataFrame
 ) -> None:

@@ -64,7 +64,9 @@ def blend_graph(blend: Blend, graph_of: Callable[[object], bytes], example: Exam
         prefix = f"model {i}/"
         part = compose.add_prefix(graph, prefix=prefix)
         answer, given = part.graph.output[0].name, inputs_of(part.graph)[0].name
-        number, row, share, weighted = (f"{prefix}{name}" for name in ("number", "row", "share", "weighted"))
+        number, row, share, weighted = (
+            f"blend {i}/{name}" for name in ("number", "row", "share", "weighted")
+        )
         nodes += [
             helper.make_node("Identity", [_MATRIX], [given]),
             *part.graph.node,
