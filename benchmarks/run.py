@@ -21,8 +21,16 @@ from benchmarks._report import Result, emit, table_of
 
 FOLDER = Path(__file__).parent
 LOGS = FOLDER.parent / "build" / "bench"
-WHEN_NAMED = ("cluster_start", "demo_servers", "lake_servers", "loader_libraries", "scaffold", "search")
-"""Scripts that need the servers of `make servers-up cluster-up`, packages of their own, or half an hour."""
+WHEN_NAMED = (
+    "cluster_start",
+    "demo_servers",
+    "lake_servers",
+    "loader_libraries",
+    "scaffold",
+    "search",
+    "tiny_text",
+)
+"""Scripts that need the servers of `make servers-up cluster-up`, packages of their own, or many minutes."""
 
 
 def _scripts(names: list[str]) -> list[Path]:

@@ -195,7 +195,7 @@ BLOB = "blob: {column: text, decode: ml_assets.defs.tiny_text.model.decode, voca
         pytest.param(", vocabulary: 256", "", "features.blob: objective next_token predicts", id="no vocabulary"),
         pytest.param("vocabulary: 256", "vocabulary: 1", "vocabulary: Input should be greater", id="one token"),
         pytest.param(
-            "function: ml_assets.defs.tiny_text.model.build\n    hyperparameters: {width: 128, heads: 4, layers: 3}",
+            "function: ml_assets.defs.tiny_text.model.build\n    hyperparameters: {width: 64, heads: 4, layers: 2}",
             "script: ml_assets.defs.tiny_text.model",
             "model.script: objective next_token needs the platform's loop",
             id="script",

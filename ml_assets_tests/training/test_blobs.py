@@ -19,6 +19,7 @@ from ml_assets.training.loop import fit
 from ml_assets.training.process.heartbeat import Heartbeat
 from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import prepare
+from ml_assets.training.step.load import build_model, check_output
 from ml_assets.training.step.objectives import objective_of
 from ml_assets_tests.training.rank_processes import one_rank
 from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
@@ -234,13 +235,25 @@ def test_a_model_with_another_output_than_its_objective_reads_is_refused(
         prepare(other, tmp_path, group)
 
 
-def test_a_text_model_that_looks_ahead_is_refused(snapshot: Snapshot, tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["sees_all", "sees_all_later"])
+def test_a_text_model_that_looks_ahead_is_refused(snapshot: Snapshot, tmp_path: Path, model: str) -> None:
     """It would reach a perplexity of 1 by copying the token that it should predict."""
     with (
         one_rank() as group,
-        pytest.raises(BadConfiguration, match="sees_all looks ahead: the score of a token changes with"),
+        pytest.raises(BadConfiguration, match=f"{model} looks ahead: the score of a token changes with"),
     ):
-        prepare(small_job(snapshot, "sees_all", "next_token", workers=1), tmp_path, group)
+        prepare(small_job(snapshot, model, "next_token", workers=1), tmp_path, group)
+
+
+def test_the_look_at_the_first_output_leaves_weights_as_they_were(snapshot: Snapshot) -> None:
+    """It fills weights that begin at 0 meanwhile, also if the model is refused."""
+    job = small_job(snapshot, "sees_all_later", "next_token", workers=1)
+    model = build_model(job, snapshot.inputs)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    two = SplitReader(snapshot, "train", CPU, read_tokens).take([ShardSlice(0, np.array([0, 1]))])
+    with pytest.raises(BadConfiguration, match="looks ahead"):
+        check_output(job, model, two, snapshot.inputs.outputs)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_padding_of_a_short_text_is_not_learned() -> None:
