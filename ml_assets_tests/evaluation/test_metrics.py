@@ -22,7 +22,8 @@ SHARES /= SHARES.sum(axis=1, keepdims=True)
 CLASSES = (SHARES.cumsum(axis=1) < RANDOM.random((ROWS, 1))).sum(axis=1).astype(np.float64)
 """A class drawn from each row's shares."""
 COUNTS = RANDOM.poisson(1 + VALUES.clip(0) / 10).astype(np.float64)
-OF_CLASSES = facts_of("multiclass").metrics
+WIDE = (*facts_of("multiclass").metrics, *facts_of("next_token").metrics)
+"""Metrics of predictions with several numbers a row."""
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_calibration_bins_hold_equally_many_rows() -> None:
 @pytest.mark.parametrize("name", METRICS)
 def test_undefined_without_rows(name: str) -> None:
     nothing = np.zeros(0)
-    predicted = np.zeros((0, 3)) if name in OF_CLASSES else nothing
+    predicted = np.zeros((0, 3)) if name in WIDE else nothing
     assert math.isnan(METRICS[name].value(nothing, predicted))
 
 
