@@ -150,12 +150,13 @@ def _digest(name: str, statements: list[ast.stmt], modules: Mapping[str, Path]) 
         if keeps or not is_docstring(node):
             digest.update(f"{_normal(node, keeps)}\n".encode())
     for imported, path in sorted(modules.items()):
-        digest.update(f"{imported}\n{_normal_text(path.read_text(encoding='utf-8'))}\n".encode())
+        digest.update(f"{imported}\n{normal_text(path.read_text(encoding='utf-8'))}\n".encode())
     return digest.hexdigest()[:16]
 
 
 @lru_cache(maxsize=512)
-def _normal_text(text: str) -> str:
+def normal_text(text: str) -> str:
+    """Return a module's text without comments, docstrings and layout; with docstrings if it reads them."""
     tree = parse_text(text)
     return _normal(tree, reads_docstrings(tree.body))
 

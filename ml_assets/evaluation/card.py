@@ -122,8 +122,8 @@ def _data(report: Report) -> Iterator[Block]:
     )
     columns = ("split", "partitions", "rows", "left out", "label known by")
     yield Grid(columns, rows, numbers=frozenset({2, 3}))
-    if report.evaluation.weight:
-        yield Paragraph(weighted(report.evaluation))
+    if by_weight := weighted(report):
+        yield Paragraph(by_weight)
 
 
 def _by(evaluation: Evaluation) -> str:

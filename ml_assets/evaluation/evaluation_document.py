@@ -217,6 +217,8 @@ class ComparedModel(Document):
     """Partitions of this holdout on which it was trained or selected. Its metrics here look too good."""
     cannot_score: str = ""
     """Reason why it has no metrics; empty if it has."""
+    weight: str = ""
+    """Column that weighted the rows of its training; empty if each row counted once."""
     metrics: dict[str, float] = Field(default_factory=dict)
     """Metric → value; without metrics that are not defined on these rows."""
     improvements: dict[str, Interval] = Field(default_factory=dict)
@@ -245,6 +247,8 @@ class Evaluation(Document):
     """Partitions of this holdout on which the champion was trained or selected. Its metrics here look too good."""
     champion_cannot_score: str = ""
     """Reason why the champion has no metrics on this holdout; empty if it has, or if there is no champion."""
+    champion_weight: str = ""
+    """Column that weighted the rows of the champion's training; empty if each row counted once."""
     overall: Part
     slices: tuple[Part, ...]
     classes: tuple[ClassFigures, ...] = ()

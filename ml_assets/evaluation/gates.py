@@ -41,11 +41,15 @@ class Champion:
     """Partition keys of this holdout on which it was trained or selected."""
     cannot_score: str = ""
     """Reason why it has no predictions for this holdout, such as a dropped column that it reads."""
+    weight: str = ""
+    """Column that weighted the rows of its training; empty if each row counted once."""
 
     @classmethod
-    def compare(cls, name: str, *, trained_on: Iterable[str], holdout: Iterable[str]) -> Self:
+    def compare(
+        cls, name: str, *, trained_on: Iterable[str], holdout: Iterable[str], weight: str = ""
+    ) -> Self:
         """Compare the partition keys of its training and validation rows with the keys of this holdout."""
-        return cls(name, tuple(sorted(set(trained_on) & set(holdout))))
+        return cls(name, tuple(sorted(set(trained_on) & set(holdout))), weight=weight)
 
 
 @dataclass(frozen=True)

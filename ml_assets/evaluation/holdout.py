@@ -121,6 +121,7 @@ def evaluate(
         names={role: called[role] for role in ROLES if role in called},
         champion_seen=champion.seen if champion is not None else (),
         champion_cannot_score=champion.cannot_score if champion is not None else "",
+        champion_weight=champion.weight if champion is not None else "",
         overall=parts[0],
         slices=tuple(parts[1:]),
         classes=class_figures(classes, y, scores["challenger"], w) if classes else (),

@@ -134,7 +134,7 @@ def render(report: Report) -> str:
         classes=_largest(evaluation.classes),
         lists="" if evaluation.lists is None else lists_in_words(evaluation.lists),
         plain=plain_findings(evaluation),
-        weighted=weighted(evaluation),
+        weighted=weighted(report),
         reasons=evaluation.decision.reasons,
         recoveries=_longest(report.recoveries),
         survived=survived(report),
@@ -162,8 +162,8 @@ def summary_markdown(report: Report, images: dict[str, str] | None = None) -> st
     roles = list(evaluation.overall.metrics)
     lines = [f"**{evaluation.decision.summary}** {' '.join(plain_findings(evaluation))}", ""]
     lines += [f"* {reason}" for reason in evaluation.decision.reasons]
-    if evaluation.weight:
-        lines.append(f"* {weighted(evaluation)}")
+    if by_weight := weighted(report):
+        lines.append(f"* {by_weight}")
     if report.recoveries:
         lines.append(f"* The training was {survived(report)}.")
     lines += [f"* {sentence}" for sentence in left_out(report)]

@@ -57,14 +57,25 @@ def lists_in_words(figures: ListFigures) -> str:
     return f"{said} Any order of {count(unmeasured)} of them is as good as any other, so no metric counts them: {why}."
 
 
-def weighted(evaluation: Evaluation) -> str:
-    """Return a sentence about the weights of the rows; empty if each row counts once."""
-    if not evaluation.weight:
-        return ""
-    return (
-        f"Rows are weighted by the column {evaluation.weight}, in training as well: all metrics, means and shares use "
-        "the weights, numbers of rows do not."
-    )
+def weighted(report: Report) -> str:
+    """Return sentences about the weights of the rows, and about models trained with other weights than the challenger.
+
+    Empty if each row counts once, here and in all trainings.
+    """
+    evaluation, said = report.evaluation, list[str]()
+    if evaluation.weight:
+        said.append(
+            f"Rows are weighted by the column {evaluation.weight}, in the challenger's training as well: all metrics, "
+            "means and shares use the weights, numbers of rows do not."
+        )
+    trained = {one.name: one.weight for one in report.compared if not one.cannot_score}
+    if "champion" in evaluation.names:
+        trained = {f"the {evaluation.names['champion']}": evaluation.champion_weight, **trained}
+    for name, column in trained.items():
+        if column != evaluation.weight:
+            how = f"weighted rows by the column {column}" if column else "did not weight rows"
+            said.append(f"The training of {name} {how}.")
+    return " ".join(said)
 
 
 def _reference_is_better(evaluation: Evaluation) -> str:

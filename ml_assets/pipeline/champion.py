@@ -71,7 +71,9 @@ def rival_of(
     except CannotScore as error:
         return Rival(bundle_digest=digest, champion=Champion(name, cannot_score=str(error)), predictions=None)
     seen = partitions_seen(bundle, rows.partitions)
-    champion = Champion.compare(name, trained_on=seen, holdout=rows.partitions)
+    champion = Champion.compare(
+        name, trained_on=seen, holdout=rows.partitions, weight=bundle.facts.lineage.weight
+    )
     return Rival(bundle_digest=digest, champion=champion, predictions=predictions)
 
 

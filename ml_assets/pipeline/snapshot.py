@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from ml_assets.pipeline.blob_decoding import require_readable
+from ml_assets.pipeline.blob_decoding import decoder_of, require_readable
 from ml_assets.pipeline.identity import settings_digest, training_job
 from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.spec import PipelineSpec
@@ -38,6 +38,7 @@ def take_snapshot(
     from ml_assets.evaluation.holdout_lists import require_whole_lists
     from ml_assets.evaluation.slices import require_slices
     from ml_assets.features.encoding import fit
+    from ml_assets.release.bundle import tokens_of
     from ml_assets.snapshots.builder import build_snapshot
     from ml_assets.snapshots.keep import keep_branch, keep_snapshot
     from ml_assets.snapshots.row_choice import choose_rows, classes_of
@@ -56,7 +57,8 @@ def take_snapshot(
         fitted = replace(fitted, classes=classes_of(chosen))
     else:
         fitted = initial.fitted_for(columns.numeric, columns.categorical, chosen.split.holdout)
-        initial.require_outputs(spec.evaluation.objective)
+        objective, vocabulary = spec.evaluation.objective, (columns.blob and columns.blob.vocabulary) or 0
+        initial.require_outputs(objective, tokens_of(objective, decoder_of(columns), vocabulary))
         classes_of(chosen, fitted.classes)
     snapshot = build_snapshot(
         chosen,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _CODE = "code of the model"
 """Line of a report's lineage, and setting of a page, with the version of the model's code."""
-_IN_BUNDLES = ("decode.", "init_from")
+_IN_BUNDLES = ("decode", "init_from")
 """Settings that only a bundle holds: the version that `init_from` names is also in the report, as initial weights."""
 
 
@@ -54,6 +54,13 @@ class KnownFacts:
     weights: str
     """SHA-256 of the weights."""
 
+    @property
+    def in_reports(self) -> Mapping[str, Any]:
+        """Settings that a report holds, too."""
+        return {
+            key: value for key, value in self.settings.items() if key.partition(".")[0] not in _IN_BUNDLES
+        }
+
     @classmethod
     def of_bundle(cls, bundle: "Bundle") -> Self:
         """Read them from a bundle."""
@@ -71,7 +78,12 @@ class KnownFacts:
     def of_report(cls, report: "Report") -> Self:
         """Read them from a report, which lacks the versions of other code."""
         model = report.model
-        declared = {"hyperparameters": model.hyperparameters, "training": model.training, "seed": model.seed}
+        declared = {
+            "hyperparameters": model.hyperparameters,
+            "training": model.training,
+            "seed": model.seed,
+            **({"weight": model.weight} if model.weight else {}),
+        }
         return cls(
             settings={**dict(dotted(declared)), _CODE: report.lineage[_CODE]},
             inputs={name: kind for kind, names in model.inputs.items() for name in names},
@@ -231,13 +243,9 @@ def _settings(old: VersionFacts, new: VersionFacts) -> tuple[dict[str, Any], dic
     """Return the settings of both; those of a lost version that only a bundle holds are left out of both."""
     if old.known is None or new.known is None:
         return {}, {}
-    was, now = {**old.known.settings}, {**new.known.settings}
     if old.bundle is None or new.bundle is None:
-        was, now = (
-            {key: value for key, value in one.items() if not key.startswith(_IN_BUNDLES)}
-            for one in (was, now)
-        )
-    return was, now
+        return {**old.known.in_reports}, {**new.known.in_reports}
+    return {**old.known.settings}, {**new.known.settings}
 
 
 def _unknown(one: VersionFacts) -> Iterator[str]:

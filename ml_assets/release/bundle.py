@@ -8,7 +8,6 @@ Here: the files of a bundle, and the proof that its graph predicts like the trai
 # (torch is typed in part)
 
 import copy
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +37,7 @@ from ml_assets.release.runtime import (
     InputColumn,
     ServingModel,
 )
+from ml_assets.tables.standalone import version_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -110,7 +110,7 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
             lineage=contents.lineage,
             metrics=contents.metrics,
             blob=blob,
-            tokens=_tokens(contents),
+            tokens=tokens_of(contents.objective, contents.decode, contents.vocabulary),
         )
         if isinstance(model, MatrixGraph):
             expected = model.predictions(fitted, golden)
@@ -174,12 +174,11 @@ def _take_along(decode: BlobDecoder, golden: pl.DataFrame, folder: Path) -> tupl
     return blob, blobs
 
 
-def _tokens(contents: BundleContents) -> str:
+def tokens_of(objective: str, decode: BlobDecoder | None, vocabulary: int) -> str:
     """Return an identity of the tokens that a text is read as; empty if rows are not texts."""
-    if contents.decode is None or not facts_of(contents.objective).has_tokens:
+    if decode is None or not facts_of(objective).has_tokens:
         return ""
-    source = f"{contents.decode.function}\n{contents.decode.source}"
-    return f"{contents.vocabulary} ids, decode {hashlib.sha256(source.encode()).hexdigest()[:12]}"
+    return f"{vocabulary} ids, {decode.function} {version_of(decode.source)}"
 
 
 def _inputs(golden: pl.DataFrame, fitted: FittedState, blob: BlobInput | None) -> tuple[InputColumn, ...]:

@@ -42,6 +42,11 @@ class Lineage:
     configuration: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Hyperparameters, training settings that can change the weights, and seed; JSON values."""
 
+    @property
+    def weight(self) -> str:
+        """Column that weighted the rows of the training; empty if each row counted once."""
+        return str(self.configuration.get("weight", ""))
+
 
 @dataclass(frozen=True, kw_only=True)
 class BundleFacts:

@@ -71,13 +71,22 @@ class InitialModel:
             )
         return facts.fitted
 
-    def require_outputs(self, objective: str) -> None:
-        """Raise `InitialModelRefused` if one of this model and `objective` has classes and the other has not."""
+    def require_outputs(self, objective: str, tokens: str) -> None:
+        """Raise `InitialModelRefused` if one of this model and `objective` has classes and the other has not, or if
+        this model reads texts as other tokens than `tokens` (`bundle.tokens_of`).
+        """
         theirs = self.bundle.facts.objective
         if facts_of(theirs).has_classes != facts_of(objective).has_classes:
             raise InitialModelRefused(
                 f"{self.version} has objective {theirs}, this pipeline {objective}: the last layer of its network has "
                 "another number of outputs. Name a version with the same objective, or leave init_from out"
+            )
+        read = self.bundle.facts.tokens
+        if read != tokens:
+            raise InitialModelRefused(
+                f"{self.version} reads texts as other tokens ({read or 'none'}) than this pipeline "
+                f"({tokens or 'none'}): its weights are meaningless for other token ids. Use its `decode` and "
+                "vocabulary (features.blob), name another version, or leave init_from out"
             )
 
 

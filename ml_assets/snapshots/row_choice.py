@@ -269,10 +269,14 @@ def _check_labels(chosen: ChosenRows) -> None:
 
 
 def _check_weights(chosen: ChosenRows, column: str) -> None:
-    """Refuse rows without a legal weight, also rows that are left out: a weight is known without the label."""
+    """Refuse illegal weights, also in rows that are left out; a weight may be unknown as long as the label is."""
     spec, weight = chosen.spec, pl.col(column).cast(pl.Float64)
     for illegal, found, remedy in (
-        (weight.is_null(), "null", "give each row a weight, 0 if it should not count"),
+        (
+            weight.is_null() & pl.col(_REASON).is_null(),
+            "null",
+            "give each row with a label a weight, 0 if it should not count",
+        ),
         (weight.is_nan() | weight.is_infinite(), "NaN or infinite", "give each row a number from 0"),
         (weight < 0, "negative", "give each row a number from 0; 0 leaves it out"),
         (

@@ -5,10 +5,12 @@ imported. Here: the extracted text, and the refusals. Not here: calling the func
 """
 
 import ast
+import hashlib
 import sys
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from ml_assets.code.code_version import normal_text
 from ml_assets.code.syntax import imported_by, package_of, parse, source_of, used_by
 
 _PROJECT = ("ml_assets", "resources")
@@ -64,6 +66,11 @@ def standalone(path: str) -> Standalone:
     return Standalone(
         function=name, source=f"{text}\n", packages=tuple(sorted(tops - sys.stdlib_module_names))
     )
+
+
+def version_of(source: str) -> str:
+    """Return 12 hex digits that stand for the code in `source`, whatever its comments, docstrings and title."""
+    return hashlib.sha256(normal_text(source).encode()).hexdigest()[:12]
 
 
 def _is_future(statement: ast.stmt) -> bool:

@@ -17,7 +17,7 @@ from ml_assets.evaluation.gates import Champion
 from ml_assets.evaluation.holdout import evaluate
 from ml_assets.evaluation.pictures import pictures
 from ml_assets.evaluation.report import render, summary_markdown, write_report
-from ml_assets.evaluation.report_sentences import plain_findings
+from ml_assets.evaluation.report_sentences import plain_findings, weighted
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, model_facts
 from resources.job.recoveries import Recovery
@@ -189,6 +189,25 @@ def test_a_compared_model_that_saw_the_rows_or_cannot_score_is_marked(report: Re
         *("0.7123", "+0.0000", "±", "0.1000", "0.5000", "+0.0000", "±", "0.1000"),
         *("0.2000", "+0.0000", "±", "0.1000", "–", "–"),
     ]
+
+
+def test_models_trained_with_other_weights_are_named(report: Report) -> None:
+    assert weighted(report) == ""
+    evaluation = report.evaluation.model_copy(update={"weight": "margin", "champion_weight": "units"})
+    others = (
+        ComparedModel(name="trees, version 3", bundle="ab" * 32),
+        ComparedModel(name="like the challenger", bundle="cd" * 32, weight="margin"),
+        ComparedModel(name="lost", bundle="", cannot_score="its label is delay"),
+    )
+    said = weighted(report.model_copy(update={"evaluation": evaluation, "compared": others}))
+    assert "by the column margin, in the challenger's training as well" in said
+    assert said.endswith(
+        "The training of the champion (version 7) weighted rows by the column units. "
+        "The training of trees, version 3 did not weight rows."
+    )
+    unweighted = evaluation.model_copy(update={"weight": ""})
+    summary = summary_markdown(report.model_copy(update={"evaluation": unweighted}), images={})
+    assert "* The training of the champion (version 7) weighted rows by the column units." in summary
 
 
 def test_pictures_are_small_pngs(report: Report) -> None:

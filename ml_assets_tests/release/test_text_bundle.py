@@ -10,8 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from ml_assets.features.encoding import fit
-from ml_assets.release.bundle import TOLERANCE, BlobDecoder, BundleContents, build_bundle, torch_predictions
+from ml_assets.release import bundle as bundles
+from ml_assets.release.bundle import (
+    TOLERANCE,
+    BlobDecoder,
+    BundleContents,
+    build_bundle,
+    torch_predictions,
+)
 from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.release.initial_version import InitialModel, InitialModelRefused
 from ml_assets.release.runtime import ServingModel
 
 DECODE = BlobDecoder(
@@ -99,4 +107,18 @@ def test_a_version_that_reads_other_tokens_is_not_comparable(
     asked = bundle.facts.question
     assert "reads texts as other tokens" in changed.facts.question.other_than(asked)
     assert bundle.facts.question.other_than(asked) == ""
+    with pytest.raises(InitialModelRefused, match="small/1 reads texts as other tokens") as refused:
+        InitialModel("small/1", changed).require_outputs("next_token", asked.tokens)
+    assert all(tokens in str(refused.value) for tokens in (asked.tokens, changed.facts.tokens))
+    InitialModel("small/1", bundle).require_outputs("next_token", asked.tokens)
     assert bundle.facts.schema_digest != changed.facts.schema_digest
+
+
+def test_an_edited_docstring_of_decode_leaves_tokens_comparable() -> None:
+    source = f'"""`decode` of a.b, taken along with the model."""\n{DECODE.source}'
+    told = source.replace("a.b", "a.c").replace("(content):", '(content):\n    """Return tokens."""')
+    assert bundles.tokens_of("next_token", replace(DECODE, source=source), IDS) == bundles.tokens_of(
+        "next_token", replace(DECODE, source=told), IDS
+    )
+    assert bundles.tokens_of("next_token", DECODE, IDS) != bundles.tokens_of("next_token", DECODE, IDS + 1)
+    assert bundles.tokens_of("binary", DECODE, IDS) == ""

@@ -28,7 +28,7 @@ SPEC = dataclasses.replace(ROW_SPEC, weight="weight", primary_key=("date", "id")
         (
             pl.when(pl.col("id") == 7).then(None).otherwise(1.0),
             "weight 'weight' (features.weight) is null in 1 of 300 rows: date=2024-01-01, id=7 has None; give each row "
-            "a weight, 0 if it should not count",
+            "with a label a weight, 0 if it should not count",
         ),
         (
             pl.when(pl.col("id").is_in([7, 250])).then(-0.5).otherwise(1.0),
@@ -57,6 +57,22 @@ def test_a_weight_that_cannot_be_used_is_refused_with_its_rows(weight: pl.Expr, 
     with pytest.raises(SnapshotError) as refused:
         choose_rows(table, split_of(table, 1, 1), SPEC)
     assert said in str(refused.value)
+
+
+def test_a_weight_may_be_unknown_as_long_as_the_label_is() -> None:
+    """So a weight may become known after the prediction, such as the amount of a sale."""
+    is_late = pl.col("id") == 7
+    table = feature_table(days=3).with_columns(id=pl.int_range(pl.len()))
+    unknown = table.with_columns(
+        label=pl.when(is_late).then(None).otherwise(pl.col("label")),
+        weight=pl.when(is_late).then(None).otherwise(1.0),
+    )
+    chosen = choose_rows(unknown, split_of(table, 1, 1), SPEC)
+    assert chosen.of("train").height == 99
+    assert {"label unknown": 1} in [one.excluded for one in chosen.index()]
+    wrong = unknown.with_columns(weight=pl.when(is_late).then(-1.0).otherwise(1.0))
+    with pytest.raises(SnapshotError, match="is negative in 1 of 300 rows"):
+        choose_rows(wrong, split_of(table, 1, 1), SPEC)
 
 
 def test_a_boolean_counts_rows_or_leaves_them_out() -> None:
