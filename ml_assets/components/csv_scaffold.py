@@ -16,7 +16,7 @@ from ml_assets.components.csv_tables import NULLS, CsvColumn, CsvTable
 from ml_assets.objective_facts import facts_of
 
 SMALL = 20_000
-"""Training rows below which one worker is faster than two that communicate."""
+"""Training rows below which one worker is faster than two that communicate, and many epochs take seconds."""
 
 
 def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
@@ -38,6 +38,7 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
     kept = always if hour else naming
     known_numbers = [column for column in known if column.name not in words]
     train_rows = table.rows * window["train"] // table.partitions
+    is_small = train_rows < SMALL
     # No day of the file itself may be rejected for its number of rows.
     most_uneven = max(0.6, math.ceil(12 * table.unevenness) / 10)
     return {
@@ -77,9 +78,11 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "volume_block": most_uneven,
         "label_nullable": columns[table.label].nullable,
         "typical": float(f"{table.typical:.2g}"),
-        "epochs": 30,
+        "epochs": 60 if is_small else 30,
+        "patience": 20 if is_small else 5,
+        "weight_decay": 0.3 if is_small else 0.01,
         "batch": 2 ** min(9, max(3, (train_rows // 20).bit_length())),
-        "workers": 1 if train_rows < SMALL else 2,
+        "workers": 1 if is_small else 2,
         "metric": facts_of(table.objective).chosen_by,
         "quoted": _quoted,
         "word": _word,
