@@ -284,12 +284,12 @@ def _on_the_same_rows(
     from ml_assets.features.encoding import class_ids
     from ml_assets.release.rows_behind import InputsUnknown
 
-    bundles = {one.name: one.bundle for one in (old, new) if one.bundle is not None}
-    if len(bundles) < 2:
+    if old.bundle is None or new.bundle is None:
         lost = (
             f"The bundle of {one.name} is lost: {one.bundle_lost}." for one in (old, new) if not one.bundle
         )
         return None, tuple(lost), "", ()
+    bundles = {old.name: old.bundle, new.name: new.bundle}
 
     def holdout_of(one: VersionFacts) -> tuple[str, str]:
         return bundles[one.name].facts.lineage.windows["holdout"]
