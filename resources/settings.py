@@ -101,6 +101,14 @@ class Settings(BaseSettings):
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     """Settings of the cluster, if `launcher` is kubernetes: `ML_ASSETS_KUBERNETES_…`."""
 
+    @field_validator("author")
+    @classmethod
+    def _in_one_line(cls, value: str) -> str:
+        # The ledger refuses it, too, but a training would end before.
+        if not value.isprintable():
+            raise ValueError("a name has no line breaks, no control characters and no broken encoding")
+        return value
+
     @field_validator("lake_storage", "artifacts_url")
     @classmethod
     def _without_credentials(cls, value: str | None) -> str | None:

@@ -1,7 +1,5 @@
 """`ml-assets promote`: put a registered version into production."""
 
-from datetime import timedelta
-
 import click
 
 from ml_assets.cli.project import Project, say
@@ -17,7 +15,7 @@ from ml_assets.cli.project import Project, say
     help="Promote although training inputs were rejected since; the log names them.",
 )
 def command(model: str, version: int | None, reason: str | None, despite_inputs: bool) -> None:
-    """Put VERSION of MODEL into production. Default: the blessed version with the newest data.
+    """Put VERSION of MODEL into production. Default: the canary, without one the blessed version with the newest data.
 
     If `release.canary` in defs.yaml asks for it, the first promotion makes VERSION the canary. The second one, after
     the bake time, puts it into production.
@@ -29,6 +27,7 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     from ml_assets.components.training_pipeline import TrainingPipeline
     from ml_assets.release.bundle_standing import CANARY
     from ml_assets.release.of_platform import releases_of
+    from ml_assets.release.promotion import in_full_minutes
 
     project = Project.here()
     rules = project.component(TrainingPipeline, model).spec.release  # `Problem` with the names there are
@@ -36,7 +35,7 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     if not reason:
         raise Problem("a promotion needs a reason for the log: add --reason '…'")
     if version is None:
-        newest = releases.newest_data(model)
+        newest = releases.newest_data(model, rules)
         if newest is None:
             raise Problem(
                 f"{model} has no blessed version that is new to production. Materialize the model: ml-assets launch "
@@ -53,10 +52,13 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
         rules=rules,
     )
     if promotion.alias == CANARY and rules.canary is not None:
-        baked = promotion.at + timedelta(hours=rules.canary.bake_hours)
+        replaced = releases.replaced_by(promotion)
+        baked = in_full_minutes(rules.canary.end_of_bake(promotion.at))
         say(f"{model} version {version} is the canary since {promotion.at:%Y-%m-%d %H:%M} UTC,")
         say(f"promoted by {promotion.author}: {promotion.reason}")
-        say(f"Into production, from {baked:%Y-%m-%d %H:%M} UTC on: the same command")
+        if replaced is not None:
+            say(f"Version {replaced.version} is no longer the canary. It is in staging.")
+        say(f"Into production, from {baked} on: ml-assets promote {model} {version} --reason '…'")
         return
     if before == promotion:
         say(f"Nothing changed: {model} version {promotion.version} was in production before this command.")

@@ -12,7 +12,7 @@ def command(model: str, reason: str) -> None:
     """Put the version of MODEL into production again that was there before the present one.
 
     Neither a later evaluation nor a rejected day stands in the way. A second rollback goes back by one more version. It
-    never returns to an archived version.
+    never returns to an archived or a demoted version.
     """
     from ml_assets.release.of_platform import releases_of
 
@@ -29,4 +29,8 @@ def command(model: str, reason: str) -> None:
             f"It was evaluated again since, with the result {newest.status} ({newest.name}, {newest.partition}):"
         )
         say(f"    {newest.summary} Report: {newest.report}")
-    say(f"The version that it replaced can return: ml-assets promote {model} NUMBER --reason '…'")
+    if (replaced := releases.replaced_by(promotion)) is not None:
+        say(
+            f"It replaced version {replaced.version}, which can return: ml-assets promote {model} {replaced.version} "
+            "--reason '…'"
+        )

@@ -108,7 +108,7 @@ def _release(platform: Platform, version: "RegisteredVersion", row: "EvaluationR
         history.append(f"{one.at:%Y-%m-%d %H:%M} UTC, {what}{role} by {one.author}: {one.reason}.{despite}")
         if one.demotion is not None:
             ended = one.demotion
-            history.append(f"{ended.at:%Y-%m-%d %H:%M} UTC, demoted by {ended.author}: {ended.reason}.")
+            history.append(f"{ended.at:%Y-%m-%d %H:%M} UTC, demoted{role} by {ended.author}: {ended.reason}.")
     objections = objections_to(platform, row)
     standing = releases.standing(version.model, version.bundle_digest)
     return Release(

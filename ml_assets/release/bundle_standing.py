@@ -1,6 +1,6 @@
 """Record of each bundle of a model in the ledger. Reads one model's rows once; decides nothing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from resources.ledger import Archival, EvaluationRow, ModelLog, Promotion, Review
@@ -87,12 +87,17 @@ class BundleStandings:
         return None if newest.bundle_digest in later else newest
 
     @property
+    def newest_promotion(self) -> Promotion | None:
+        """Newest promotion to production, also if it was demoted since; None before the first."""
+        return self.promotions[-1] if self.promotions else None
+
+    @property
     def rollback_target(self) -> Promotion | None:
         """Promotion to which a rollback returns; None if there is none.
 
         Promotions form a stack. A rollback takes off the newest one and all archived ones below it, so that two
         rollbacks go back by two versions, and never to a version that a rollback left. After a demotion, the demoted
-        version is the newest one.
+        version is the newest one. A version that a person demoted is left out until a person promotes it again.
         """
         stack: list[Promotion] = []
         for one in self.promotions:
@@ -104,7 +109,31 @@ class BundleStandings:
         if not stack:
             return None
         left = {stack[-1].bundle_digest} | {one.bundle_digest for one in self.archivals}
+        newest = {one.bundle_digest: one for one in self.promotions}
+        left |= {digest for digest, one in newest.items() if one.demotion is not None}
         return next((one for one in reversed(stack) if one.bundle_digest not in left), None)
+
+    def before(self, place: int) -> Self:
+        """Return the standings before the decision at `place`."""
+
+        def earlier(promotions: tuple[Promotion, ...]) -> tuple[Promotion, ...]:
+            return tuple(
+                replace(one, demotion=None) if one.demotion and one.demotion.place >= place else one
+                for one in promotions
+                if one.place < place
+            )
+
+        promotions = earlier(self.promotions)
+        holds = bool(promotions) and promotions[-1].demotion is None
+        return replace(
+            self,
+            in_production=promotions[-1] if holds else None,
+            promotions=promotions,
+            canaries=earlier(self.canaries),
+            evaluations=tuple(one for one in self.evaluations if one.place < place),
+            archivals=tuple(one for one in self.archivals if one.place < place),
+            reviews=tuple(one for one in self.reviews if one.place < place),
+        )
 
     def name_of(self, champion_digest: str | None) -> str:
         """Name the champion of an evaluation for people: by its version, otherwise by its bundle."""

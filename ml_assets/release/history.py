@@ -20,7 +20,7 @@ def lines(decisions: Sequence[Decision]) -> Iterator[str]:
     """Yield the lines of a history: for each decision its time, its kind, its version and its reason."""
     named = _Names(decisions)
     for one in decisions:
-        kind, *said = _said(one, named)
+        kind, *said = (_in_one_line(text) for text in _said(one, named))
         yield f"{_time(one.at)}  {kind:11} {said[0]}"
         for more in said[1:]:
             yield f"    {more}"
@@ -37,7 +37,7 @@ def state_at(decisions: Sequence[Decision], moment: datetime) -> Iterator[str]:
     why = ended[0] if ended else held[-1]
     what = "no version" if ended else named.of(why.bundle_digest)
     yield f"At {_time(moment)}, {what} was in production, since {_time(why.at)}:"
-    kind, *said = _said(why, named)
+    kind, *said = (_in_one_line(text) for text in _said(why, named))
     yield from (f"    {line}" for line in (f"{kind} {said[0]}", *said[1:]))
 
 
@@ -98,6 +98,11 @@ def _said(one: Decision, named: _Names) -> tuple[str, ...]:
             )
         case Archival():
             return "archived", f"{named.of(one.bundle_digest)}, by {one.author}: {one.reason}"
+
+
+def _in_one_line(text: str) -> str:
+    """Escape what does not print. Values of data, such as names of slices, may contain line breaks."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def _time(at: datetime) -> str:

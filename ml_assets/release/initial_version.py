@@ -102,14 +102,19 @@ def initial_model(wanted: str, releases: Releases, registry: Registry, store: Bu
 def newest_fit(version: InitialModel, releases: Releases) -> EvaluationRow:
     """Return the newest evaluation of `version`.
 
-    Raises `InitialModelRefused` if it was never evaluated, if a gate rejected it, or if rows that trained it are
-    rejected by now.
+    Raises `InitialModelRefused` if it was never evaluated, if a person archived it, if a gate rejected it, or if
+    rows that trained it are rejected by now.
     """
     evaluated = releases.standing(version.bundle.facts.lineage.model, version.bundle.digest)
     newest, shown = evaluated.newest, evaluated.shown
     if newest is None or shown is None:
         raise InitialModelRefused(
             f"{version.version} was never evaluated: name an evaluated version, or leave init_from out"
+        )
+    if (archival := evaluated.archival) is not None:
+        raise InitialModelRefused(
+            f"{version.version} was archived at {archival.at:%Y-%m-%d %H:%M} UTC by {archival.author}: "
+            f"{archival.reason}. Name another version, or leave init_from out"
         )
     if shown.status == "rejected":
         raise InitialModelRefused(

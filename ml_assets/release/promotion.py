@@ -21,7 +21,14 @@ from ml_assets.release.bundle_standing import CANARY, PRODUCTION, BundleStanding
 from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.registry import RegisteredVersion, Registry, VersionMissing
 from ml_assets.release.rows_behind import InputsRejected, InputsUnknown, contents_of, in_words
-from ml_assets.release.rules import NO_RULES, ReleaseSection, review_of, why_not_approved, why_not_by
+from ml_assets.release.rules import (
+    NO_RULES,
+    ReleaseSection,
+    review_of,
+    why_not_approved,
+    why_not_by,
+    why_rejected,
+)
 from ml_assets.release.versions import Numbered, SemanticVersion, next_version
 from ml_assets.tables.guard import rejections_of
 from resources.lake import VersionedStore
@@ -147,8 +154,8 @@ class Releases:
         def write_it() -> Promotion:
             found, evaluation = self._promotable(version)
             role = _next_role(version, found, rules)
-            if role == PRODUCTION:
-                self._approved(version, found, evaluation, author, rules)
+            if found.promotion is None:  # no review blocks the way back
+                _require_reviews(version, found, evaluation, role, author, rules)
             if found.is_in_production and found.promotion is not None:
                 return found.promotion
             against = _nothing if found.promotion else self._against(evaluation)
@@ -176,23 +183,6 @@ class Releases:
         promotion = _until_not_overtaken(write_it)
         self.show(model)
         return promotion
-
-    def _approved(
-        self,
-        version: RegisteredVersion,
-        found: BundleStanding,
-        evaluation: EvaluationRow,
-        promoter: str,
-        rules: ReleaseSection,
-    ) -> None:
-        """Raise `NotPromotable` if an approval is missing. A version that was in production before needs none."""
-        if found.promotion is not None:
-            return
-        if why := why_not_approved(promoter, rules.approval, evaluation, found.evaluations, found.reviews):
-            raise NotPromotable(
-                f"{_named(version)} is not promoted: {why} To approve it: ml-assets approve {version.model} "
-                f"{version.number} --reason '…'"
-            )
 
     def review(
         self, model: str, number: int, *, approves: bool, author: str, reason: str, rules: ReleaseSection
@@ -314,18 +304,31 @@ class Releases:
         """Take the current version out of production without a successor; return the promotion that ended.
 
         The next training is evaluated as a first model. With `role` canary, the canary goes back to staging. Raises
-        `NotPromotable` if no version has the role.
+        `NotPromotable` if no version has the role, or if another version got it meanwhile.
         """
         if not reason.strip():
             raise NotPromotable(f"demoting {model} needs a reason for the log")
-        standings = BundleStandings.read(self._log, model)
-        standing = standings.canary if role == CANARY else standings.in_production
+
+        def held() -> Promotion | None:
+            standings = BundleStandings.read(self._log, model)
+            return standings.canary if role == CANARY else standings.in_production
+
+        standing, has = held(), "the canary" if role == CANARY else "in production"
         if standing is None:
-            has = "is the canary" if role == CANARY else "is in production"
             raise NotPromotable(
-                f"no version of {model} {has}. To see all decisions: ml-assets history {model}"
+                f"no version of {model} is {has}. To see all decisions: ml-assets history {model}"
             )
-        demotion = self._log.demote(standing, author=author, reason=reason)
+
+        def allow() -> None:
+            if (now := held()) == standing:
+                return
+            since = "no version is any more" if now is None else _since(now)
+            raise NotPromotable(
+                f"version {standing.version} of {model} was {has} when this command began, but {since}. Nothing was "
+                f"demoted. To see all decisions: ml-assets history {model}"
+            )
+
+        demotion = self._log.demote(standing, author=author, reason=reason, allow=allow)
         self.show(model)
         return replace(standing, demotion=demotion)
 
@@ -333,18 +336,20 @@ class Releases:
         """Put the version into production again that was there before the present one; return the new promotion.
 
         No rule is checked again: it returns on the evaluation of its earlier promotion. MLflow shows it as soon as it
-        answers. Raises `NotPromotable` if no earlier version is left, and `BundleMissing` or `BundleDamaged` if its
-        bundle cannot be served.
+        answers. Raises `NotPromotable` if no earlier version is left, or if another promotion or rollback came
+        meanwhile: of two persons who roll back at once, one must not go back by a version more. Raises `BundleMissing`
+        or `BundleDamaged` if the bundle cannot be served.
         """
         if not reason.strip():
             raise NotPromotable(f"rolling back {model} needs a reason for the log")
+        replaced = BundleStandings.read(self._log, model).newest_promotion
 
         def write_it() -> Promotion:
-            target = self._rollback_target(model)
+            target = self._rollback_target(model, replaced)
             self._store.open(target.bundle_digest)
 
             def allow() -> None:
-                if self._rollback_target(model) != target:
+                if self._rollback_target(model, replaced) != target:
                     raise _Overtaken
 
             return self._log.promote(
@@ -363,8 +368,15 @@ class Releases:
         self.show_if_reachable(model)
         return promotion
 
-    def _rollback_target(self, model: str) -> Promotion:
+    def _rollback_target(self, model: str, replaced: Promotion | None) -> Promotion:
+        """Return the promotion to which a rollback of `replaced` returns. Raise `NotPromotable` if there is none."""
         standings = BundleStandings.read(self._log, model)
+        newest = standings.newest_promotion
+        if newest is not None and (replaced is None or newest.place != replaced.place):
+            raise NotPromotable(
+                f"{model} is not rolled back: since this command began, {_since(newest)}. To see all decisions: "
+                f"ml-assets history {model}. To go back from there: the same command again"
+            )
         target = standings.rollback_target
         if target is None and not standings.promotions:
             raise NotPromotable(
@@ -373,12 +385,17 @@ class Releases:
             )
         if target is None:
             raise NotPromotable(
-                f"no version of {model} that is not archived was in production before version "
+                f"no version of {model} that is neither archived nor demoted was in production before version "
                 f"{standings.promotions[-1].version}: there is nothing to roll back to. To see all decisions: "
                 f"ml-assets history {model}. To take the present version out of production: ml-assets demote {model} "
                 f"--reason '…'. To promote another one: ml-assets promote {model} NUMBER --reason '…'"
             )
         return target
+
+    def replaced_by(self, promotion: Promotion) -> Promotion | None:
+        """Return the promotion whose version lost its role to `promotion`; None if no version had the role."""
+        before = BundleStandings.read(self._log, promotion.model).before(promotion.place)
+        return before.canary if promotion.alias == CANARY else before.in_production
 
     def archive(self, model: str, number: int, *, author: str, reason: str) -> Archival:
         """Record that a version is never promoted again, and that no rollback returns to it.
@@ -404,15 +421,20 @@ class Releases:
         self.show(model)
         return archival
 
-    def newest_data(self, model: str) -> RegisteredVersion | None:
+    def newest_data(self, model: str, rules: ReleaseSection = NO_RULES) -> RegisteredVersion | None:
         """Return the version to promote by default: among the versions that may be promoted, that with the newest data.
 
-        A version that was replaced in production is never the default. None if no version qualifies.
+        If `rules` ask for a canary, the present canary is the default, unless its newest evaluation or a reviewer
+        rejected it. Otherwise a nightly version would take its place each day, and the bake time would never end. A
+        version that was replaced in production is never the default. None if no version qualifies.
         """
         standings = BundleStandings.read(self._log, model)
         ranked: list[tuple[str, int, RegisteredVersion]] = []
+        canary = None if rules.canary is None else standings.canary
         for version in self._registry.versions(model):
             found = standings.of(version.bundle_digest)
+            if canary is not None and found.canary == canary and _stays_canary(found, rules):
+                return version
             was_replaced = found.promotion is not None and not found.is_in_production
             if found.may_be_promoted and not was_replaced and found.shown is not None:
                 ranked.append((found.shown.partition, version.number, version))
@@ -542,6 +564,50 @@ def _until_not_overtaken(decide: Callable[[], Answer]) -> Answer:
             continue
 
 
+def _require_reviews(
+    version: RegisteredVersion,
+    found: BundleStanding,
+    evaluation: EvaluationRow,
+    role: str,
+    promoter: str,
+    rules: ReleaseSection,
+) -> None:
+    """Raise `NotPromotable` if a reviewer rejected `evaluation`, or if production needs an approval that is missing."""
+    if why := why_rejected(rules.approval, evaluation, found.reviews):
+        raise NotPromotable(
+            f"{_named(version)} is not promoted: {why} A rejection of an evaluation stands: materialize the model on "
+            "another date, or promote another version"
+        )
+    if role != PRODUCTION:
+        return
+    if why := why_not_approved(promoter, rules.approval, evaluation, found.evaluations, found.reviews):
+        raise NotPromotable(
+            f"{_named(version)} is not promoted: {why} To approve it: ml-assets approve {version.model} "
+            f"{version.number} --reason '…'"
+        )
+
+
+def _stays_canary(found: BundleStanding, rules: ReleaseSection) -> bool:
+    """Return True if neither the newest evaluation nor a reviewer rejected the canary `found`."""
+    newest = found.newest
+    return (
+        found.may_be_promoted
+        and newest is not None
+        and not why_rejected(rules.approval, newest, found.reviews)
+    )
+
+
+def _since(promotion: Promotion) -> str:
+    """Return the words for a promotion that came meanwhile: its author, version and time."""
+    did = "promoted" if promotion.returns_to is None else "rolled back to"
+    return f"{promotion.author} {did} version {promotion.version} at {promotion.at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def in_full_minutes(moment: datetime) -> str:
+    """Return the first full minute from `moment` on, for people: before it, a command may still be refused."""
+    return f"{moment + timedelta(minutes=1) - timedelta(microseconds=1):%Y-%m-%d %H:%M} UTC"
+
+
 def _nothing() -> Mapping[str, str]:
     return {}
 
@@ -578,12 +644,13 @@ def _next_role(version: RegisteredVersion, found: BundleStanding, rules: Release
         return PRODUCTION
     if found.canary is None:
         return CANARY
-    baked = found.canary.at + timedelta(hours=rules.canary.bake_hours)
+    baked = rules.canary.end_of_bake(found.canary.at)
     if datetime.now(UTC) < baked:
         raise NotPromotable(
             f"{_named(version)} is the canary since {found.canary.at:%Y-%m-%d %H:%M} UTC, and "
             f"release.canary.bake_hours in defs.yaml is {rules.canary.bake_hours:g}: promote it from "
-            f"{baked:%Y-%m-%d %H:%M} UTC on, or take it back: ml-assets demote {version.model} --canary --reason '…'"
+            f"{in_full_minutes(baked)} on, or take it back: ml-assets demote {version.model} --canary --reason '…'. "
+            "Another version becomes the canary if you give its number"
         )
     return PRODUCTION
 

@@ -4,7 +4,9 @@ Here: who may approve a version, and whether the ledger has the approval that a 
 (`evaluation`), the promotion itself (`promotion`).
 """
 
+import unicodedata
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -32,6 +34,10 @@ class CanarySection(Section):
     bake_hours: Annotated[float, Field(gt=0, le=24 * 365)]
     """Hours that a version is canary before it may go into production."""
 
+    def end_of_bake(self, since: datetime) -> datetime:
+        """Return the moment from which on a canary since `since` may go into production."""
+        return since + timedelta(hours=self.bake_hours)
+
 
 class ReleaseSection(Section):
     """Rules for the promotion of a version, in addition to its gates. Not part of the fingerprint."""
@@ -48,9 +54,9 @@ NO_RULES = ReleaseSection()
 
 def why_not_by(person: str, rules: ApprovalSection, evaluations: Sequence[EvaluationRow]) -> str:
     """Return the rule against a review by `person` of a bundle with these evaluations; empty if there is none."""
-    if rules.by and person not in rules.by:
+    if rules.by and not is_among(person, rules.by):
         return f"release.approval.by in defs.yaml allows {', '.join(rules.by)}, not {person}"
-    if "author" in rules.not_by and person in [one.author for one in evaluations]:
+    if "author" in rules.not_by and is_among(person, [one.author for one in evaluations]):
         return f"release.approval.not_by in defs.yaml excludes the author, and {person} ran its evaluation"
     return ""
 
@@ -68,23 +74,44 @@ def why_not_approved(
     """
     if rules is None:
         return ""
+    if why := why_rejected(rules, evaluation, reviews):
+        return why
     decided = review_of(evaluation, reviews)
     if decided is None:
         older = " The review of an earlier evaluation does not count." if reviews else ""
         return (
             f"release.approval in defs.yaml asks for an approval of its evaluation {evaluation.name}.{older}"
         )
-    said = f"{decided.author} at {decided.at:%Y-%m-%d %H:%M} UTC"
-    if not decided.approves:
-        return f"it was rejected by {said}: {decided.reason}."
+    said = _person_and_time(decided)
     if refused := why_not_by(decided.author, rules, evaluations):
         return f"the approval by {said} does not count: {refused}."
-    if "promoter" in rules.not_by and promoter == decided.author:
+    if "promoter" in rules.not_by and is_among(promoter, [decided.author]):
         return (
             f"it was approved by {said}, and release.approval.not_by in defs.yaml excludes the promoter: somebody else "
             "has to promote it."
         )
     return ""
+
+
+def why_rejected(rules: ApprovalSection | None, evaluation: EvaluationRow, reviews: Sequence[Review]) -> str:
+    """Return the rejection of `evaluation` by a person; empty if there is none, or without an `approval` section."""
+    decided = None if rules is None else review_of(evaluation, reviews)
+    if decided is None or decided.approves:
+        return ""
+    return f"it was rejected by {_person_and_time(decided)}: {decided.reason}."
+
+
+def is_among(person: str, persons: Sequence[str]) -> bool:
+    """Return True if `persons` has this name, also in other case, Unicode form, or with spaces around it."""
+    return _plain(person) in [_plain(one) for one in persons]
+
+
+def _plain(name: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).strip()
+
+
+def _person_and_time(review: Review) -> str:
+    return f"{review.author} at {review.at:%Y-%m-%d %H:%M} UTC"
 
 
 def review_of(evaluation: EvaluationRow, reviews: Sequence[Review]) -> Review | None:

@@ -33,6 +33,21 @@ NUMERIC = ["hour", "distance", "is_late", "delay"]
 CATEGORY = ["carrier", "gate"]
 
 
+class Meanwhile(BundleStore):
+    """A store; something happens while it reads a bundle."""
+
+    def __init__(self, store: BundleStore, happens: Callable[[Bundle], object]) -> None:
+        self._store = store
+        self._happens = happens
+        self.opened: list[str] = []
+
+    def open(self, digest: str) -> Bundle:
+        bundle = self._store.open(digest)
+        self.opened.append(digest)
+        self._happens(bundle)
+        return bundle
+
+
 class Net(nn.Module):
     """Fills, embeds: the shape of what the platform trains."""
 

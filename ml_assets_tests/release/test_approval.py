@@ -11,7 +11,7 @@ from ml_assets.release.promotion import NotPromotable, NotReviewable, Releases
 from ml_assets.release.registry import VersionMissing
 from ml_assets.release.rules import NO_RULES, ReleaseSection
 from ml_assets_tests.release.conftest import Evaluate
-from resources.ledger import Promotion, Review
+from resources.ledger import NotPrintable, Promotion, Review
 
 RULES = ReleaseSection.model_validate({"approval": {}})
 """Neither the author nor the promoter may approve."""
@@ -65,6 +65,36 @@ def test_the_author_of_the_evaluation_may_not_approve(
         with pytest.raises(NotReviewable, match=f"excludes the author, and {author} ran"):
             review(author)
     assert review("bob").author == "bob"
+
+
+@pytest.mark.parametrize("name", ["Ada", "ada ", " ADA", "\uff41da"])
+def test_a_name_in_another_spelling_is_the_same_person(
+    review: Callable[..., Review], promote: Callable[..., Promotion], name: str
+) -> None:
+    with pytest.raises(NotReviewable, match="excludes the author"):
+        review(name, 1)
+    rules = ReleaseSection.model_validate({"approval": {"by": ["Bob"]}})
+    review("bob", rules=rules)
+    for promoter in ("BOB", "b\uff4fb "):
+        with pytest.raises(NotPromotable, match="excludes the promoter"):
+            promote(promoter, rules=rules)
+
+
+@pytest.mark.parametrize("said", ["fine\n2026-11-23 09:00:00 UTC  approved", "\x1b[2K", "\u202e", "\udcff"])
+@pytest.mark.usefixtures("two_versions")
+def test_text_that_does_not_print_is_never_stored(
+    releases: Releases, review: Callable[..., Review], promote: Callable[..., Promotion], said: str
+) -> None:
+    """It would forge a line of `history`, or reach the terminal of a reader."""
+    before = releases.history("small")
+    with pytest.raises(NotPrintable, match=r"the reason .* has a character that does not print"):
+        review("bob", reason=said)
+    for act in (releases.rollback, releases.demote):
+        with pytest.raises(NotPrintable, match=r"the model .* has a character that does not print"):
+            act(f"small{said}", author="ada", reason="slow")
+    with pytest.raises(NotPrintable, match=r"the author .* has a character that does not print"):
+        promote(said, rules=NO_RULES)
+    assert releases.history("small") == before
 
 
 def test_only_named_persons_may_review(

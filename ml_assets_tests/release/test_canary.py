@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from ml_assets.release.bundle_standing import CANARY, PRODUCTION, BundleStandings
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.history import lines
-from ml_assets.release.promotion import NotPromotable, NotReviewable, Releases
+from ml_assets.release.promotion import NotPromotable, NotReviewable, Releases, in_full_minutes
 from ml_assets.release.registry import Registry
 from ml_assets.release.rules import ReleaseSection
 from ml_assets_tests.release.conftest import Evaluate
@@ -88,6 +89,52 @@ def test_the_canary_needs_no_approval_and_production_does(releases: Releases) ->
 
 
 @pytest.mark.usefixtures("two_versions")
+def test_a_version_that_a_reviewer_rejected_never_becomes_the_canary(releases: Releases) -> None:
+    rules = ReleaseSection.model_validate({"canary": {"bake_hours": 1e-9}, "approval": {}})
+    releases.promote("small", 1, author="ada", reason="try it", rules=rules)
+    for number in (1, 2):  # the canary and a version in staging
+        releases.review("small", number, approves=False, author="bob", reason="private data", rules=rules)
+        with pytest.raises(
+            NotPromotable, match=r"was rejected by bob at .*: private data\. A rejection of an"
+        ):
+            releases.promote("small", number, author="ada", reason="try it", rules=rules)
+
+
+def test_without_a_number_the_canary_is_promoted_not_the_version_of_last_night(
+    releases: Releases, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
+) -> None:
+    """Otherwise each night's version takes the place of the last, and the bake time never ends."""
+
+    def default() -> int | None:
+        found = releases.newest_data("small", SHORT)
+        return None if found is None else found.number
+
+    evaluate(two_versions[1], told="on newer data", partition="2014-01-31")
+    assert default() == 2
+    first = releases.promote("small", 1, author="ada", reason="try it", rules=SHORT)
+    assert (default(), releases.replaced_by(first)) == (1, None)
+    without = releases.newest_data("small")
+    assert without is not None
+    assert without.number == 2, "without the section, there are no canaries"
+    evaluate(two_versions[0], "rejected", told="again")
+    assert default() == 2
+    second = releases.promote("small", 2, author="ada", reason="not 1", rules=SHORT)
+    assert releases.replaced_by(second) == first
+    last = releases.promote("small", 2, author="ada", reason="it held", rules=SHORT)
+    assert (last.alias, releases.replaced_by(last)) == (PRODUCTION, None)
+
+
+@pytest.mark.parametrize(
+    ("second", "said"), [(0.0, "14:05"), (0.000001, "14:06"), (59.9, "14:06"), (60.0, "14:06")]
+)
+def test_the_end_of_the_bake_time_is_rounded_up_to_the_minute(second: float, said: str) -> None:
+    """Whoever comes at the printed minute is not refused."""
+    since = datetime(2026, 11, 22, 14, 5, tzinfo=UTC) + timedelta(seconds=second)
+    assert LONG.canary is not None
+    assert in_full_minutes(LONG.canary.end_of_bake(since)) == f"2026-11-23 {said} UTC"
+
+
+@pytest.mark.usefixtures("two_versions")
 def test_an_alias_of_somebodys_own_is_left_alone(releases: Releases, registry: Registry) -> None:
     """A model without canaries may use the name for something else."""
     registry.set_alias("small", CANARY, 1)
@@ -112,11 +159,12 @@ def test_random_commands_keep_one_production_and_the_way_back(
     rules = ReleaseSection.model_validate({"canary": {"bake_hours": 1e-9}, "approval": {"not_by": []}})
     bundles = list(two_versions)
     stack: list[str] = []  # the newest promotion last; a rollback goes back to the one before it
+    demoted: set[str] = set()
     done: set[str] = set()
     for step in range(30):
         number, author, reason = drawn.randint(1, len(bundles)), drawn.choice(["ada", "bob"]), f"step {step}"
         before = BundleStandings.read(ledger.models, "small")
-        left = {one.bundle_digest for one in before.archivals} | set(stack[-1:])
+        left = {one.bundle_digest for one in before.archivals} | demoted | set(stack[-1:])
         rest = list(stack)
         while rest and rest[-1] in left:
             rest.pop()
@@ -139,8 +187,9 @@ def test_random_commands_keep_one_production_and_the_way_back(
                     made = releases.promote("small", number, author=author, reason=reason, rules=rules)
                     if made.alias == PRODUCTION and made not in before.promotions:
                         stack.append(made.bundle_digest)
+                        demoted.discard(made.bundle_digest)
                 case "demote":
-                    releases.demote("small", author=author, reason=reason)
+                    demoted.add(releases.demote("small", author=author, reason=reason).bundle_digest)
                 case "archive":
                     releases.archive("small", number, author=author, reason=reason)
                 case "rollback":

@@ -93,6 +93,14 @@ def test_a_version_that_its_newest_evaluation_rejected_is_refused(
     assert resolve("small/1").bundle.digest == resolve("small@production").bundle.digest == bundle.digest
 
 
+def test_an_archived_version_is_refused_by_name(resolve: Resolve, releases: Releases) -> None:
+    releases.archive("small", 1, author="bob", reason="trained on private data")
+    with pytest.raises(
+        InitialModelRefused, match=r"small/1 was archived at .* by bob: trained on private data"
+    ):
+        resolve("small/1")
+
+
 @pytest.mark.parametrize("reference", ["small/1", "small@production"])
 def test_a_version_of_rows_that_were_rejected_since_is_refused(
     resolve: Resolve, releases: Releases, orders: OrdersTable, reference: str

@@ -15,7 +15,7 @@ from ml_assets.release.promotion import NotPromotable, Releases
 from ml_assets.release.registry import Registry, VersionMissing
 from ml_assets.release.rows_behind import InputsRejected
 from ml_assets.tables.accept import accept_partition
-from ml_assets_tests.release.conftest import Evaluate
+from ml_assets_tests.release.conftest import Evaluate, Meanwhile
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, keys, reject
 from resources.ledger import Ledger, TrainedOn
@@ -78,28 +78,13 @@ def test_a_rejection_during_the_verification_stops_the_promotion(
     two_versions: tuple[Bundle, Bundle],
 ) -> None:
     """Reading the files of a bundle takes its time, and another run evaluates it meanwhile."""
-    slow = _Meanwhile(store, lambda bundle: evaluate(bundle, "rejected", told="meanwhile"))
+    slow = Meanwhile(store, lambda bundle: evaluate(bundle, "rejected", told="meanwhile"))
     releases = Releases(orders.ledger, registry, slow, orders.store)
     with pytest.raises(NotPromotable, match="is rejected, not blessed, by its newest evaluation"):
         releases.promote("small", 2, author="ada", reason="better")
     assert slow.opened == [two_versions[1].digest]
     assert releases.log("small") == []
     assert registry.aliased("small", "production") is None
-
-
-class _Meanwhile(BundleStore):
-    """A store; something happens while it reads a bundle."""
-
-    def __init__(self, store: BundleStore, happens: Callable[[Bundle], object]) -> None:
-        self._store = store
-        self._happens = happens
-        self.opened: list[str] = []
-
-    def open(self, digest: str) -> Bundle:
-        bundle = self._store.open(digest)
-        self.opened.append(digest)
-        self._happens(bundle)
-        return bundle
 
 
 def test_a_version_of_a_day_rejected_since_needs_a_recorded_acceptance(
@@ -143,7 +128,7 @@ def test_a_day_rejected_during_the_verification_stops_the_promotion(
     orders: OrdersTable, registry: Registry, store: BundleStore, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     bad = keys(3)[2]
-    slow = _Meanwhile(store, lambda _: reject(orders, bad))
+    slow = Meanwhile(store, lambda _: reject(orders, bad))
     releases = Releases(orders.ledger, registry, slow, orders.store)
     with pytest.raises(NotPromotable, match=f"{ORDERS} {bad} is rejected"):
         releases.promote("small", 2, author="ada", reason="better")
@@ -248,7 +233,7 @@ def test_of_two_versions_promoted_at_once_one_is_refused(
         evaluate(one, told="beside version 1")
     releases.register(third, run_id=run_id, links={})
     together = Barrier(2)
-    looking = _Meanwhile(store, lambda _: together.wait(60))
+    looking = Meanwhile(store, lambda _: together.wait(60))
 
     def promote(number: int) -> str:
         try:

@@ -1,6 +1,8 @@
 """Rollback, archival and history: the way back is always open, and the ledger says what happened."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,9 +15,9 @@ from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.history import lines, state_at
 from ml_assets.release.promotion import NotPromotable, Releases
 from ml_assets.release.registry import Registry
-from ml_assets_tests.release.conftest import Evaluate
+from ml_assets_tests.release.conftest import Evaluate, Meanwhile
 from ml_assets_tests.tables.orders_table import OrdersTable, keys, reject
-from resources.ledger import Ledger, Promotion
+from resources.ledger import EvaluationRow, Ledger, Promotion
 
 
 @pytest.fixture
@@ -68,6 +70,76 @@ def test_neither_evaluation_nor_rejected_day_blocks_a_rollback(
 def test_rollback_after_a_demotion_skips_the_demoted_version(releases: Releases) -> None:
     releases.demote("small", author="ada", reason="wrong prices")
     assert releases.rollback("small", author="bob", reason="something must serve").version == "2"
+
+
+@pytest.mark.usefixtures("three_versions")
+def test_of_two_rollbacks_at_once_one_is_refused(
+    orders: OrdersTable, registry: Registry, store: BundleStore, releases: Releases
+) -> None:
+    """Otherwise two persons who see the same fault go back by two versions."""
+    slow = Meanwhile(store, lambda _: releases.rollback("small", author="bob", reason="3 is broken"))
+    with pytest.raises(
+        NotPromotable, match=r"small is not rolled back: .*, bob rolled back to version 2 at 20"
+    ):
+        Releases(orders.ledger, registry, slow, orders.store).rollback("small", author="eve", reason="broken")
+    now = releases.in_production("small")
+    assert now is not None
+    assert (now.version, now.author) == ("2", "bob")
+    replaced = releases.replaced_by(now)
+    assert replaced is not None
+    assert replaced.version == "3"
+
+
+@pytest.mark.usefixtures("three_versions")
+def test_a_demotion_during_a_rollback_does_not_stop_it(
+    orders: OrdersTable, registry: Registry, store: BundleStore, releases: Releases
+) -> None:
+    slow = Meanwhile(store, lambda _: releases.demote("small", author="bob", reason="3 is broken"))
+    back = Releases(orders.ledger, registry, slow, orders.store).rollback(
+        "small", author="eve", reason="slow"
+    )
+    assert (back.version, releases.replaced_by(back)) == ("2", None)
+
+
+@pytest.mark.usefixtures("three_versions")
+def test_a_demotion_never_ends_a_promotion_that_came_meanwhile(
+    releases: Releases, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between look-up and transaction, another person promotes: that version stays."""
+    log, began = ledger.models, False
+    turn = log._turn  # pyright: ignore[reportPrivateUsage]
+
+    def late(model: str) -> AbstractContextManager[None]:
+        nonlocal began
+        if not began:
+            began = True
+            releases.rollback("small", author="bob", reason="3 is slow")
+        return turn(model)
+
+    monkeypatch.setattr(log, "_turn", late)
+    with pytest.raises(
+        NotPromotable, match=r"version 3 of small was in production .*, but bob rolled back to version 2"
+    ):
+        releases.demote("small", author="ada", reason="wrong labels")
+    now = releases.in_production("small")
+    assert now is not None
+    assert now.version == "2"
+
+
+@pytest.mark.usefixtures("three_versions")
+def test_rollback_never_returns_to_a_version_that_a_person_demoted(
+    releases: Releases, evaluate: Evaluate, three_versions: list[Bundle]
+) -> None:
+    releases.rollback("small", author="ada", reason="slow")
+    releases.demote("small", author="ada", reason="2 has wrong labels")
+    evaluate(three_versions[2], told="beside nothing")
+    releases.promote("small", 3, author="ada", reason="right labels")
+    assert releases.rollback("small", author="bob", reason="slow").version == "1"
+    with pytest.raises(NotPromotable, match="that is neither archived nor demoted was in production"):
+        releases.rollback("small", author="bob", reason="slow")
+    for number in (2, 3):
+        releases.promote("small", number, author="ada", reason="its labels were right")
+    assert releases.rollback("small", author="bob", reason="slow").version == "2"
 
 
 @pytest.mark.usefixtures("three_versions")
@@ -136,6 +208,10 @@ def test_history_names_every_decision_with_author_and_reason(releases: Releases)
     assert second[2].startswith("    on evaluation ")
     before = promoted[0].at - timedelta(seconds=1)
     assert next(state_at(decisions, before)).endswith("no version had been in production.")
+    evaluated = next(one for one in decisions if isinstance(one, EvaluationRow))
+    forged = replace(evaluated, summary="fine\n2026-11-23 09:00:00 UTC  approved \x1b[2K")
+    assert len(list(lines([forged]))) == len(list(lines([evaluated]))) == 2
+    assert r"fine\n2026-11-23 09:00:00 UTC  approved \x1b[2K" in next(lines([forged]))
     last = list(state_at(decisions, datetime.now(UTC)))
     assert "no version was in production, since" in last[0]
     assert last[1] == "    demoted version 2 (1.0.1), by dan: wrong prices"
@@ -160,6 +236,7 @@ def test_rollback_agrees_with_a_stack_of_versions(
     log = Ledger(f"sqlite:///{tmp_path_factory.mktemp('ledger')}/ledger.db").models
     stack: list[str] = []
     archived: set[str] = set()
+    demoted: set[str] = set()
     serves: str | None = None
 
     def promote(version: str, returns_to: int | None = None) -> None:
@@ -170,6 +247,7 @@ def test_rollback_agrees_with_a_stack_of_versions(
         version = str(number)
         if command == "promote" and version not in archived and version != serves:
             promote(version)
+            demoted.discard(version)
             stack.append(version)
             serves = version
         elif command == "archive" and version != serves:
@@ -177,9 +255,10 @@ def test_rollback_agrees_with_a_stack_of_versions(
             archived.add(version)
         elif command == "demote" and (held := log.in_production("m")) is not None:
             log.demote(held, author="ada", reason="r")
+            demoted.add(held.version)
             serves = None
         elif command == "rollback":
-            left, rest = archived | set(stack[-1:]), list(stack)
+            left, rest = archived | demoted | set(stack[-1:]), list(stack)
             while rest and rest[-1] in left:
                 rest.pop()
             target = BundleStandings.read(log, "m").rollback_target

@@ -19,7 +19,7 @@ from sqlalchemy.dialects import postgresql
 from ml_assets_tests.resources import ledger_writer
 from ml_assets_tests.resources.ledger_environments import assert_each_ledger_belongs_to_one_environment
 from ml_assets_tests.resources.ledger_writer import write_one_of_each
-from resources.ledger import Ledger, LedgerBusy, LedgerError, NewVerdict, NothingToAccept
+from resources.ledger import Ledger, LedgerBusy, LedgerError, NewVerdict, NothingToAccept, NotPrintable
 from resources.ledger import tables as ledger_tables
 
 TABLE = "datasets/flights"
@@ -340,3 +340,12 @@ def test_tables_can_be_made_on_postgresql() -> None:
         text = str(sa.schema.CreateTable(table).compile(dialect=postgresql.dialect()))
         # Decisions are hashed as they are stored, so their time is text.
         assert ("TIMESTAMP WITH TIME ZONE" in text) == (table.name != "ledger_decisions")
+
+
+@pytest.mark.parametrize("said", ["a strike\nor two", "\x1b[2K", "\udcff"])
+def test_an_acceptance_with_text_that_does_not_print_is_refused(ledger: Ledger, said: str) -> None:
+    ledger.record_verdicts([new(status="rejected")])
+    for author, reason in (("ada", said), (said, "a strike")):
+        with pytest.raises(NotPrintable, match="has a character that does not print"):
+            ledger.accept(TABLE, DAY, 1, author, reason)
+    assert ledger.newest_verdicts(TABLE, [DAY])[DAY].acceptance is None

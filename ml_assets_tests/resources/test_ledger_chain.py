@@ -2,7 +2,6 @@
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ml_assets_tests.resources.ledger_chains import (
+    KINDS,
+    assert_a_changed_row_is_named,
+    assert_several_writers_make_one_chain,
+    assert_times_and_letters_come_back_as_they_were,
+)
 from ml_assets_tests.resources.ledger_writer import EVALUATION, write_one_of_each
 from resources.ledger import Head, Ledger, LedgerChanged, LedgerError, chain
 from resources.ledger.tables import decisions, metadata
 
 COLUMNS = tuple(column.name for column in decisions.columns)
-KINDS = ("evaluation", "name", "promotion", "demotion", "archival", "review")
 
 
 @pytest.fixture
@@ -81,11 +85,8 @@ def test_every_kind_of_row_is_in_the_chain(attacker: sqlite3.Connection) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_changed_row_of_each_kind_is_named(ledger: Ledger, attacker: sqlite3.Connection, kind: str) -> None:
-    place = KINDS.index(kind) + 1
-    attacker.execute("UPDATE ledger_decisions SET bundle_digest = 'mine' WHERE place = ?", (place,))
-    with pytest.raises(LedgerChanged, match=rf"^row {place} \({kind} of m, 20.*\) was changed"):
-        ledger.models.verify()
+def test_a_changed_row_of_each_kind_is_named(path: Path, kind: str) -> None:
+    assert_a_changed_row_is_named(f"sqlite:///{path}", kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -230,11 +231,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ledger]:
 
 
 def test_writers_of_several_models_make_one_chain(path: Path) -> None:
-    def write(name: str) -> None:
-        log = Ledger(f"sqlite:///{path}").models
-        for number in range(10):
-            log.record_evaluation(replace(EVALUATION, model=name, evaluation_digest=str(number)))
+    assert_several_writers_make_one_chain(f"sqlite:///{path}")
 
-    with ThreadPoolExecutor(4) as writers:
-        list(writers.map(write, "abcd"))
-    assert Ledger(f"sqlite:///{path}").models.verify().place == 40
+
+def test_times_and_letters_come_back_as_they_were(path: Path) -> None:
+    assert_times_and_letters_come_back_as_they_were(f"sqlite:///{path}")

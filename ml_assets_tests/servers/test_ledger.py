@@ -13,6 +13,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from ml_assets_tests.resources import ledger_writer
+from ml_assets_tests.resources.ledger_chains import (
+    KINDS,
+    assert_a_changed_row_is_named,
+    assert_several_writers_make_one_chain,
+    assert_times_and_letters_come_back_as_they_were,
+)
 from ml_assets_tests.resources.ledger_environments import assert_each_ledger_belongs_to_one_environment
 from ml_assets_tests.resources.ledger_writer import (
     NEW,
@@ -140,6 +146,19 @@ def test_nothing_written_can_be_changed(url: str, table: str, role: str) -> None
                 connection.execute(sa.text(statement.format(table=table, key=key)))
         assert connection.execute(sa.text(f"SELECT * FROM {table}")).all() == before
     engine.dispose()
+
+
+def test_writers_of_several_models_make_one_chain(url: str) -> None:
+    assert_several_writers_make_one_chain(url)
+
+
+def test_times_and_letters_come_back_as_they_were(url: str) -> None:
+    assert_times_and_letters_come_back_as_they_were(url)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_changed_row_of_each_kind_is_named(url: str, kind: str) -> None:
+    assert_a_changed_row_is_named(url, kind)
 
 
 def test_no_verdict_is_recorded_during_a_promotion_or_registration(url: str) -> None:

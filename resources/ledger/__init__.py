@@ -13,6 +13,8 @@ from resources.ledger.errors import (
     LedgerOfAnotherVersion,
     LedgerUnavailable,
     NothingToAccept,
+    NotPrintable,
+    refuse_unprintable,
 )
 from resources.ledger.ledger import Ledger
 from resources.ledger.model_log import ModelLog
@@ -52,6 +54,7 @@ __all__ = [
     "ModelLog",
     "NewEvaluation",
     "NewVerdict",
+    "NotPrintable",
     "NothingToAccept",
     "Promotion",
     "Review",
@@ -60,4 +63,5 @@ __all__ = [
     "TrainedOn",
     "VerdictRow",
     "evaluation_name",
+    "refuse_unprintable",
 ]

@@ -25,5 +25,23 @@ class LedgerOfAnotherVersion(LedgerError):
     """The tables have a revision that this version of ml-assets does not know. The message has the remedy."""
 
 
+class NotPrintable(LedgerError):
+    """A name or reason has a line break, a control character or a broken encoding. Nothing is stored."""
+
+
 class LedgerChanged(LedgerError):
     """A row of the log of models was changed, removed, inserted or moved after it was written."""
+
+
+def refuse_unprintable(**texts: str) -> None:
+    """Raise `NotPrintable` if a text has a character that does not print.
+
+    A line break would forge a line of `history`, and a control character reaches the terminal of whoever reads it.
+    """
+    for name, text in texts.items():
+        if not text.isprintable():
+            at = next(place for place, letter in enumerate(text) if not letter.isprintable())
+            raise NotPrintable(
+                f"the {name} {text!a} has a character that does not print, {text[at]!a}, at place {at + 1}: "
+                "use one line of letters, digits, signs and ordinary spaces"
+            )

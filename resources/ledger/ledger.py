@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from resources.ledger import migrations
 from resources.ledger.database import LedgerDatabase
-from resources.ledger.errors import NothingToAccept
+from resources.ledger.errors import NothingToAccept, refuse_unprintable
 from resources.ledger.model_log import ModelLog
 from resources.ledger.rows import Acceptance, NewVerdict, VerdictRow
 from resources.ledger.tables import acceptances, verdicts
@@ -146,11 +146,12 @@ class Ledger:
     ) -> Acceptance:
         """Accept what verdict `number` rejected.
 
-        Raise `NothingToAccept` unless it is the newest verdict on the partition, and a rejection.
+        Raise `NothingToAccept` unless it is the newest verdict on the partition, and a rejection. Raise `NotPrintable`.
         A second acceptance of the same verdict changes nothing and returns the first.
         """
         if not reason.strip():
             raise NothingToAccept(f"accepting {table} {key} needs a reason for the log")
+        refuse_unprintable(author=author, reason=reason)
         moment = at or datetime.now(UTC)
 
         def work(connection: sa.Connection) -> Acceptance:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from resources.ledger import chain
 from resources.ledger.database import LedgerDatabase
-from resources.ledger.errors import LedgerChanged, LedgerError
+from resources.ledger.errors import LedgerChanged, LedgerError, refuse_unprintable
 from resources.ledger.rows import (
     Archival,
     Decision,
@@ -47,7 +47,8 @@ Row = TypeVar("Row", bound=Decision)
 
 
 class ModelLog:
-    """Part of the ledger on models. Every method may raise `LedgerError`."""
+    """Part of the ledger on models. Every method may raise `LedgerError`: `NotPrintable` for a name or reason that does
+    not print."""
 
     def __init__(self, database: LedgerDatabase) -> None:
         self._database = database
@@ -92,6 +93,7 @@ class ModelLog:
 
     def newest_evaluation(self, model: str, bundle_digest: str) -> EvaluationRow | None:
         """Return the newest evaluation of a bundle, which decides about it, or None."""
+        refuse_unprintable(model=model)
         query = _rows(EvaluationRow).where(
             decisions.c.model == model, decisions.c.bundle_digest == bundle_digest
         )
@@ -198,9 +200,19 @@ class ModelLog:
             return self._database.write(work, still=(verdicts,))
 
     def demote(
-        self, promotion: Promotion, *, author: str, reason: str, at: datetime | None = None
+        self,
+        promotion: Promotion,
+        *,
+        author: str,
+        reason: str,
+        at: datetime | None = None,
+        allow: Callable[[], object] | None = None,
     ) -> Demotion:
-        """Append the end of `promotion`. Then no version holds its role. A second demotion changes nothing."""
+        """Append the end of `promotion`. Then no version holds its role. A second demotion changes nothing.
+
+        `allow` runs while no decision about the model can be recorded. It may read the ledger; if it raises, nothing
+        is appended.
+        """
         new = Demotion(
             place=0,
             model=promotion.model,
@@ -215,6 +227,8 @@ class ModelLog:
             for one in self._of(Demotion, promotion.model):
                 if one.promotion == promotion.place:
                     return one
+            if allow is not None:
+                allow()
             return _append(connection, new)
 
         with self._turn(promotion.model):
@@ -327,21 +341,25 @@ class ModelLog:
         return [one for one in self._read([_kind_of(kind)], model) if isinstance(one, kind)]
 
     def _read(self, kinds: Sequence[str] | dict[str, Any], model: str) -> list[Decision]:
+        refuse_unprintable(model=model)
         query = sa.select(decisions).where(decisions.c.model == model, decisions.c.kind.in_(list(kinds)))
-        with _naming_a_changed_row(), self._database.reading() as connection:
-            return [
-                _decision(row) for row in connection.execute(query.order_by(decisions.c.place)).mappings()
-            ]
+        with self._database.reading() as connection:
+            found = connection.execute(query.order_by(decisions.c.place))
+            with _naming_a_changed_row():
+                return [_decision(row) for row in found.mappings()]
 
     def _newest(self, kind: type[Row], query: sa.Select[Any]) -> Row | None:
         newest = query.order_by(decisions.c.place.desc()).limit(1)
-        with _naming_a_changed_row(), self._database.reading() as connection:
-            row = connection.execute(newest).mappings().first()
-            return None if row is None else cast("Row", _decision(row))
+        with self._database.reading() as connection:
+            found = connection.execute(newest)
+            with _naming_a_changed_row():
+                row = found.mappings().first()
+                return None if row is None else cast("Row", _decision(row))
 
     def _turn(self, model: str) -> AbstractContextManager[None]:
         """Return the turn of a model. Its decisions are recorded one after the other, so that the newest evaluation is
         the one that decided."""
+        refuse_unprintable(model=model)
         return self._database.turn(f"models/{model}", TURN_PATIENCE_SECONDS)
 
 
@@ -374,6 +392,7 @@ def _append(connection: sa.Connection, new: Row) -> Row:
     kind = type(new)
     values = _adapter(kind).dump_python(new, mode="json", exclude=_NOT_STORED)
     shared: dict[str, Any] = {name: getattr(new, name, "") for name in _COLUMNS}
+    refuse_unprintable(author=shared["author"], reason=shared["reason"])
     facts = {name: value for name, value in values.items() if name not in _COLUMNS}
     row = {**shared, "kind": _kind_of(kind), "facts": json.dumps(facts, sort_keys=True)}
     return replace(new, place=chain.append(connection, row))

@@ -238,6 +238,11 @@ def test_demoting_leaves_nothing_in_production_and_stands_in_the_log(
     assert "no version was in production, since " in at
     assert "    demoted version 1 (1.0.0), by ada: prices were wrong" in at
     assert "is not a time" in filled_terminal("history", "store_demand", "--at", "noon").err
+    forged = filled_terminal(
+        "promote", "store_demand", "1", "--reason", "fine\nTIME  approved  version 1, by bob"
+    )
+    assert (forged.status, "\nTIME" in forged.err) == (1, False)
+    assert "has a character that does not print, '\\n', at place 5" in forged.err
     assert "nothing to roll back to" in filled_terminal("rollback", "store_demand", "--reason", "oh").err
     assert "    on evaluation " in log
     assert (
