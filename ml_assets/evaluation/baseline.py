@@ -10,7 +10,7 @@ import polars as pl
 from ml_assets.evaluation.errors import EvaluationInputError
 from ml_assets.evaluation.holdout_lists import lists_of
 from ml_assets.evaluation.metrics import Vector, metric_named
-from ml_assets.evaluation.row_weights import mean, quantile_in_group, quantiles, relative, weights_of
+from ml_assets.evaluation.row_weights import mean, quantile_in_group, quantiles, weights_of
 from ml_assets.evaluation.spec import BaselineSpec
 from ml_assets.objective_facts import ObjectiveName, facts_of
 
@@ -66,7 +66,7 @@ class GroupMeans:
             raise EvaluationInputError(
                 "no training row has a label, so the naive baseline cannot be fitted: choose a window with labels"
             )
-        labels, w = known.get_column(label).cast(pl.Float64).to_numpy(), relative(weights_of(known, weight))
+        labels, w = known.get_column(label).cast(pl.Float64).to_numpy(), weights_of(known, weight)
         known = known.select(*groups, pl.Series(_VALUE, labels), pl.Series(_WEIGHT, w))
         value, rows = pl.col(_VALUE), pl.col(_WEIGHT)
         if quantile is None:

@@ -67,13 +67,12 @@ def evaluate(
     `holdout` has one row per prediction, with `label` (binary: 0/1 or bool; count: whole numbers from 0; multiclass:
     the number of one of `classes`, from 0; ranking: numbers from 0; next_token: numbers of predicted tokens, from 1;
     else numbers; no nulls), the block column, the slice columns and the `group` of `spec`. `weight` is the column with
-    the weights of the rows, above 0; without it,
-    each row counts once.
+    the weights of the rows, above 0; without it, each row counts once.
     `predictions` are float64 `[N]` in the rows' order (binary: probabilities; count: expected counts; multiclass:
     `[N, K]`, a probability for each of `classes`; next_token: `[N, 2]`, nats per token and share predicted right) for
-    `challenger`, `baseline` and `reference`, and for `champion`
-    exactly if `champion` is given and can score. `own_metrics` are those that `spec.metrics` declares. Gates on latency
-    and size need `serving`. `texts` are the losses of single tokens, if rows are texts.
+    `challenger`, `baseline` and `reference`, and for `champion` exactly if `champion` is given and can score.
+    `own_metrics` are those that `spec.metrics` declares. Gates on latency and size need `serving`. `texts` are the
+    losses of single tokens, if rows are texts.
 
     Raises `EvaluationInputError`. A poor model is not an error: see `Evaluation.decision`.
     """

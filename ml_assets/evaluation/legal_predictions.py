@@ -24,10 +24,9 @@ def prediction_fault(p: Vector, objective: ObjectiveName) -> str:
     low, high = facts.prediction_range
     adds_up = not facts.has_classes or np.abs(p.sum(axis=1) - 1).max() <= _SUM_ROUNDED
     if p.min() < low - ROUNDED or p.max() > high + ROUNDED or not adds_up:
-        return (
-            f"must be {_WORDS[facts.link]}; they run from {p.min():.4g} to {p.max():.4g} (raw output? apply the "
-            f"{facts.link})"
-        )
+        # The figures of a text come from the bundle's graph, so there is no raw output to mend.
+        advice = "" if facts.has_tokens else f" (raw output? apply the {facts.link})"
+        return f"must be {_WORDS[facts.link]}; they run from {p.min():.4g} to {p.max():.4g}{advice}"
     return ""
 
 

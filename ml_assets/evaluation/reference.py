@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ml_assets.evaluation.holdout_lists import few_lists, few_rows, lists_of
 from ml_assets.evaluation.metrics import Vector, metric_named
-from ml_assets.evaluation.row_weights import mean, quantiles, relative, weights_of
+from ml_assets.evaluation.row_weights import mean, quantiles, weights_of
 from ml_assets.objective_facts import Link, ObjectiveName, facts_of
 
 Encode = Callable[[pl.DataFrame], tuple[NDArray[np.float32], NDArray[np.int32]]]
@@ -256,7 +256,7 @@ class _Encoded:
             category=category,
             columns=_Columns.of(numeric, category),
             y=few.get_column(label).cast(pl.Float64).to_numpy(),
-            w=relative(weights_of(few, weight)),
+            w=weights_of(few, weight),
             all_rows=train.height,
         )
 

@@ -41,9 +41,12 @@ def quantile_in_group(value: pl.Expr, w: pl.Expr, share: float) -> pl.Expr:
 
 
 def weights_of(frame: pl.DataFrame, column: str | None) -> Vector:
-    """Return the weights of the rows, float64 `[N]`: those in `column`, or 1 for each row without a column.
+    """Return the weights of the rows divided by their mean, float64 `[N]`; 1 for each row without a `column`.
 
-    Raises `EvaluationInputError` if the column is missing, or if a weight is null, not a finite number, or not above 0.
+    Metrics multiply and square sums of weights, so weights in any unit would leave the range of float64.
+
+    Raises `EvaluationInputError` if the column is missing, or if a weight is null, not a finite number, not above 0, or
+    too small beside the largest.
     """
     if column is None:
         return np.ones(frame.height)
@@ -57,9 +60,13 @@ def weights_of(frame: pl.DataFrame, column: str | None) -> Vector:
             f"{wrong} of {len(w)} rows have no weight above 0 in {column!r} (features.weight): leave rows of weight 0 "
             "out before evaluating, as a snapshot does"
         )
-    return w
-
-
-def relative(w: Vector) -> Vector:
-    """Return the weights divided by their mean, so that they add up to the number of rows."""
-    return w / w.mean() if len(w) else w
+    if not len(w):
+        return w
+    divided = w / w.max()  # first, because the sum of the weights themselves may be infinite
+    divided /= divided.mean()
+    if lost := int((divided < np.finfo(np.float32).tiny).sum()):
+        raise EvaluationInputError(
+            f"{lost} of {len(w)} rows have a weight in {column!r} (features.weight) that is too small "
+            "beside the largest: give such rows the weight 0"
+        )
+    return divided

@@ -32,7 +32,7 @@ MOST_SHOWN = 10
 """Slices that are named: those that are most certainly worse."""
 MOST_SHARED = 0.5
 """Share of a slice's rows above which a slice named before it says the same."""
-MOST_BLOCKS = 256
+MOST_MERGED_BLOCKS = 256
 """Blocks that are redrawn: fewer than for metrics, since each of thousands of slices has sums of each block."""
 _ROUNDED = 1e-12
 """Share of a total that rounding of its parts explains."""
@@ -66,7 +66,7 @@ def worst_slices(
         if role in predictions
     }
     blocks, names = bootstrap_blocks(holdout, spec)
-    merged, count = blocks % MOST_BLOCKS, min(len(names), MOST_BLOCKS)
+    merged, count = blocks % MOST_MERGED_BLOCKS, min(len(names), MOST_MERGED_BLOCKS)
     columns = coded_columns(holdout, spec.sliced_by, features, spec.min_slice_rows)
     candidates = _candidates(columns, losses["challenger"], w, merged, count, spec)
     differences = _differences(candidates, draw_blocks(count, spec.draws, spec.seed), spec.confidence)

@@ -68,12 +68,12 @@ def predicted(
         try:
             found.append(model.predict(part))
         except RowRefused as error:
-            name = _names(part[error.row], primary_key)[0]
+            name = names_of(part[error.row], primary_key)[0]
             raise (error.named(name) if name else error) from None
     return np.concatenate(found)
 
 
-def _names(rows: "pl.DataFrame", primary_key: Sequence[str]) -> list[str]:
+def names_of(rows: "pl.DataFrame", primary_key: Sequence[str]) -> list[str]:
     """Return the primary key of each of `rows` in words; empty texts without a key."""
     import polars as pl
 
@@ -99,7 +99,7 @@ def require_readable(features: ModelInputsSection, chosen: "ChosenRows", table: 
     if decoder is None:
         return
     tried = pl.concat([few_with_blobs(chosen.of(split), table, decoder.column, _TRIED) for split in SPLITS])
-    names = _names(tried, features.primary_key)
+    names = names_of(tried, features.primary_key)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / DECODE).write_text(decoder.source)
         BlobReader.of_bundle(Path(folder), decoder.column, decoder.function).read(

@@ -64,9 +64,10 @@ class BlobSection(Section):
     decode: StandalonePath
     """`package.module.function`: `(content: bytes) -> array`, of one shape and dtype for all rows. It is stored with
     the model, so it may use no code of the project outside its own module."""
-    vocabulary: int | None = Field(default=None, ge=2)
+    vocabulary: int | None = Field(default=None, ge=2, le=2_097_151)
     """Number of token ids, for objective `next_token` alone: `decode` returns ids from 0 to `vocabulary` - 1, `[T]`
-    int64, and -1 behind the last token of a short text. The model reads it as `inputs.outputs`."""
+    int64, and -1 behind the last token of a short text. The model reads it as `inputs.outputs`. At most
+    2,097,151, so that the reference can count three tokens in a row."""
 
 
 class ModelInputsSection(Section):

@@ -4,7 +4,7 @@ For the objective `next_token` alone. Texts are read in parts, by the code that 
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_assets.objective_facts import PADDING
-from ml_assets.pipeline.blob_decoding import decoder_of
+from ml_assets.pipeline.blob_decoding import decoder_of, names_of
 from ml_assets.pipeline.spec import ModelInputsSection
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def read_texts(
         (Path(folder) / DECODE).write_text(decoder.source)
         reader = BlobReader.of_bundle(Path(folder), decoder.column, decoder.function)
     for part in with_blobs(rows, table, decoder.column):
-        names = [f"row {name}" for name in _names(features, part)]
+        names = [f"row {name}" for name in names_of(part, features.primary_key)]
         yield part, reader.read(part[decoder.column].to_list(), names)
 
 
@@ -93,7 +93,7 @@ def require_tokens(features: ModelInputsSection, chosen: "ChosenRows", table: "p
                 ),
             ):
                 if wrong.any():
-                    named = _names(features, part.filter(np.asarray(wrong)))
+                    named = names_of(part.filter(np.asarray(wrong)), features.primary_key)
                     raise SnapshotError(
                         f"{len(named)} of {part.height} {split} texts ({features.blob.column}) have {found}: "
                         f"{'; '.join(named[:_NAMED])}{'; …' * (len(named) > _NAMED)}; {remedy}"
@@ -140,20 +140,17 @@ def counted_models(
             nats = model.nats(tokens)
             answers[role].append(figures_of_rows(nats, model.hits(tokens), tokens))
             sums[role].append(TokenSums.of(nats, tokens, vocabulary))
+    sample = (
+        ""
+        if few.height == train.height
+        else f", counted in {few.height:,} of {train.height:,} training texts"
+    )
     return TextModels(
-        baseline_name=models["baseline"].name,
-        reference_name=models["reference"].name,
+        baseline_name=f"{models['baseline'].name}{sample}",
+        reference_name=f"{models['reference'].name}{sample}",
         predictions={role: np.concatenate(parts) for role, parts in answers.items()},
         figures=text_figures(
             {role: sum(parts[1:], parts[0]) for role, parts in sums.items()},
             counts.counts_of_tokens(),
         ),
     )
-
-
-def _names(features: ModelInputsSection, rows: "pl.DataFrame") -> Sequence[str]:
-    key = [column for column in features.primary_key if column in rows.columns]
-    return [
-        ", ".join(f"{column}={value}" for column, value in row.items())
-        for row in rows.select(key).iter_rows(named=True)
-    ]

@@ -31,6 +31,8 @@ WEIGHT = "_weight"
 """Column of `ChosenRows.of`: weight of the row, divided by the mean weight of the split. Only if rows have weights."""
 _KEY, _SPLIT, _REASON, _BLOB_BYTES = "_key", "_split", "_reason", "_blob_bytes"
 _VALUE = "_value"
+_LEAST_WEIGHT = 2.0**-126
+"""Smallest normal float32."""
 MOST_CLASSES = 256
 """Classes that a label may have."""
 _LEGAL: dict[Labels, tuple[Callable[[pl.Expr], pl.Expr], str, str]] = {
@@ -79,6 +81,7 @@ class ChosenRows:
         if self.spec.weight is not None:
             # Their sum is the number of rows, so that learning rates and losses keep their meaning in any unit.
             weight = pl.col(self.spec.weight).cast(pl.Float64)
+            weight = weight / weight.max()  # first, because the sum of the weights themselves may be infinite
             taken = taken.with_columns((weight / weight.mean()).alias(WEIGHT))
         return taken.drop(_KEY, _SPLIT, _REASON, _BLOB_BYTES, strict=False)
 
@@ -185,6 +188,8 @@ def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSp
                 f"{spec.label_known_at!r} is at most {spec.cutoffs.in_words[name]}. "
                 "Move the window, shorten its embargo, or fix the feature function"
             )
+    if spec.weight is not None:
+        _require_no_weight_lost(chosen, spec.weight)
     if spec.objective is not None and not spec.has_tokens:
         _require_two_labels(chosen)
     if spec.group is not None:
@@ -279,17 +284,24 @@ def _check_weights(chosen: ChosenRows, column: str) -> None:
         ),
         (weight.is_nan() | weight.is_infinite(), "NaN or infinite", "give each row a number from 0"),
         (weight < 0, "negative", "give each row a number from 0; 0 leaves it out"),
-        (
-            weight.cast(pl.Float32).is_infinite(),
-            "too large for float32",
-            "only ratios of weights count: scale them",
-        ),
     ):
         rows = chosen.frame.filter(illegal)
         if rows.height:
             raise SnapshotError(
                 f"weight {column!r} (features.weight) is {found} in {rows.height} of {chosen.frame.height} rows: "
                 f"{_named(rows, spec, column)}; {remedy}"
+            )
+
+
+def _require_no_weight_lost(chosen: ChosenRows, column: str) -> None:
+    """Refuse weights that are 0 in float32 once they are divided by their mean, as a snapshot stores them."""
+    for split in SPLITS:
+        rows = chosen.of(split)
+        lost = rows.filter(pl.col(WEIGHT) < _LEAST_WEIGHT)
+        if lost.height:
+            raise SnapshotError(
+                f"weight {column!r} (features.weight) is too small beside the largest in {lost.height} of "
+                f"{rows.height} {split} rows: {_named(lost, chosen.spec, column)}; give such rows the weight 0"
             )
 
 

@@ -21,6 +21,7 @@ from ml_assets.evaluation.metrics import Metric, Vector, metrics_of
 from ml_assets.evaluation.model_difference import difference
 from ml_assets.evaluation.own_metrics import OwnMetric
 from ml_assets.evaluation.reference import reference_model
+from ml_assets.evaluation.row_weights import weights_of
 from ml_assets.evaluation.spec import BaselineSpec, EvaluationSpec, OwnMetricSection
 from ml_assets.evaluation.thresholds import ScoredRows, threshold_table
 from ml_assets.evaluation.worst_slices import worst_slices
@@ -328,3 +329,12 @@ def test_a_weight_that_is_not_above_zero_is_refused(weight: float | None) -> Non
         evaluate(holdout, given, SPEC, weight="w")
     with pytest.raises(EvaluationInputError, match="no column 'v'"):
         evaluate(holdout, given, SPEC, weight="v")
+
+
+@pytest.mark.parametrize("unit", [0.1, 1e-170, 1e307])
+def test_weights_in_any_unit_are_one_on_average(unit: float) -> None:
+    """Equal weights are exactly 1, so metrics keep their bits."""
+    assert weights_of(pl.DataFrame({"w": [unit] * 60}), "w").tolist() == [1.0] * 60
+    assert weights_of(pl.DataFrame({"w": [unit, 3 * unit]}), "w") == pytest.approx([0.5, 1.5])
+    with pytest.raises(EvaluationInputError, match=r"1 of 2 rows have a weight in 'w' .* too small beside"):
+        weights_of(pl.DataFrame({"w": [1e-50, 1.0]}), "w")

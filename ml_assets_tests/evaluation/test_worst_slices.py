@@ -12,7 +12,7 @@ from ml_assets.evaluation.holdout import evaluate
 from ml_assets.evaluation.metrics import row_loss_of
 from ml_assets.evaluation.report import render, summary_markdown
 from ml_assets.evaluation.spec import EvaluationSpec, SliceBy
-from ml_assets.evaluation.worst_slices import MOST_BLOCKS, MOST_SHOWN, worst_slices
+from ml_assets.evaluation.worst_slices import MOST_MERGED_BLOCKS, MOST_SHOWN, worst_slices
 from ml_assets.objective_facts import NAMES
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, model_facts
 
@@ -140,7 +140,7 @@ def test_a_named_slice_is_not_told_twice() -> None:
 
 def test_many_blocks_are_redrawn_together() -> None:
     rows = holdout(4, planted=1.5, days=ROWS, hardness=0.0)
-    assert rows["date"].n_unique() > MOST_BLOCKS
+    assert rows["date"].n_unique() > MOST_MERGED_BLOCKS
     first = found(rows).shown[0]
     assert dict(first.where) == {"region": "north", "kind": "2"}
 

@@ -40,9 +40,9 @@ SPEC = dataclasses.replace(ROW_SPEC, weight="weight", primary_key=("date", "id")
             "is NaN or infinite in 1 of 300 rows: date=2024-01-01, id=7 has nan; give each row a number from 0",
         ),
         (
-            pl.when(pl.col("id") == 7).then(1e39).otherwise(1.0),
-            "is too large for float32 in 1 of 300 rows: date=2024-01-01, id=7 has 1e+39; only ratios of weights count: "
-            "scale them",
+            pl.when(pl.col("id") == 7).then(1e-39).otherwise(1.0),
+            "weight 'weight' (features.weight) is too small beside the largest in 1 of 100 train rows: "
+            "date=2024-01-01, id=7 has 1e-39; give such rows the weight 0",
         ),
         (pl.lit("much"), "weight 'weight' is String: it must be a number from 0, or a boolean"),
         (
@@ -50,7 +50,7 @@ SPEC = dataclasses.replace(ROW_SPEC, weight="weight", primary_key=("date", "id")
             "the holdout split (2024-01-03 to 2024-01-03) has no row. Left out: weight is 0: 100.",
         ),
     ],
-    ids=["null", "negative", "not a number", "too large", "a text", "a split of no weight"],
+    ids=["null", "negative", "not a number", "too small", "a text", "a split of no weight"],
 )
 def test_a_weight_that_cannot_be_used_is_refused_with_its_rows(weight: pl.Expr, said: str) -> None:
     table = feature_table(days=3).with_columns(id=pl.int_range(pl.len())).with_columns(weight=weight)
@@ -73,6 +73,13 @@ def test_a_weight_may_be_unknown_as_long_as_the_label_is() -> None:
     wrong = unknown.with_columns(weight=pl.when(is_late).then(-1.0).otherwise(1.0))
     with pytest.raises(SnapshotError, match="is negative in 1 of 300 rows"):
         choose_rows(wrong, split_of(table, 1, 1), SPEC)
+
+
+@pytest.mark.parametrize("unit", [1e-170, 1e300])
+def test_weights_may_have_any_unit(unit: float) -> None:
+    table = feature_table(days=3).with_columns(weight=pl.lit(unit))
+    chosen = choose_rows(table, split_of(table, 1, 1), dataclasses.replace(ROW_SPEC, weight="weight"))
+    assert set(chosen.of("train")[WEIGHT]) == {1.0}
 
 
 def test_a_boolean_counts_rows_or_leaves_them_out() -> None:

@@ -1,4 +1,4 @@
-"""Features of `search_ranking`: what was known about a film and a user when a page was shown to the user.
+"""Features of `search_ranking`: knowledge of a film and a user at the time when a page was shown to the user.
 
 Here: one pure function over tables of the lake, and the names of what it adds. Not here: similar films (`taste`).
 
@@ -156,7 +156,7 @@ def _with_user(rows: pl.DataFrame, ratings: pl.DataFrame) -> pl.DataFrame:
 
 
 def _above(prefix: str) -> pl.Expr:
-    """Mean of what the ratings are above the user's mean, pulled towards 0."""
+    """Mean excess of the user's ratings over their mean, pulled towards 0."""
     return (pl.col(f"{prefix}_sum") - pl.col(f"{prefix}_n") * pl.col("user_mean")) / (
         pl.col(f"{prefix}_n") + _TASTE_PRIOR
     )

@@ -87,7 +87,7 @@ class ByteModel(nn.Module):
     def forward(self, numeric: torch.Tensor, category: torch.Tensor, blob: torch.Tensor) -> torch.Tensor:
         """`[B, T]` int64 → `[B, T, vocabulary]` float32 scores of the byte after each. There are no columns.
 
-        What -1 is read as does not matter: it stands behind all bytes, and attention looks back only.
+        Padding may be read as any token: it stands behind all bytes, and attention looks back only.
         """
         tokens = blob.shape[1]
         near: torch.Tensor = self.bytes(blob.clamp(min=0)).unflatten(-1, (NEAR, -1))
