@@ -145,7 +145,10 @@ def run_ranks(job: TrainingJob, ranks: int, folder: Path, mirror: str = "", node
     except ChildFailedError as error:
         found = sorted(error.failures.items(), key=lambda one: one[1].timestamp)
         end = explaining(range(ranks), {rank - first: _code_of(one.exitcode) for rank, one in found})
-    except SignalException:  # the ranks received the signal, and time to save
+    except Exception as error:
+        if not came_from(error, SignalException):
+            raise
+        # The ranks received the signal, and time to save.
         end = RankOutcome(rank=0, code=ExitCode.PREEMPTED)
     else:
         return ExitCode.DONE
@@ -153,6 +156,17 @@ def run_ranks(job: TrainingJob, ranks: int, folder: Path, mirror: str = "", node
     killed = [first + local for local in watch.silent()]
     report_end(replace(end, rank=first + end.rank), hung, killed)
     return end.code
+
+
+def came_from(error: BaseException, kind: type[BaseException]) -> bool:
+    """Return True if `error` is a `kind`, or was raised while one was handled.
+
+    torch's agent runs inside a timer that fails with `UnboundLocalError` if the signal arrives in its first line.
+    """
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, kind):
+        found = found.__context__
+    return found is not None
 
 
 def _code_of(exit_code: int) -> int:
