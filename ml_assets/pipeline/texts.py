@@ -140,14 +140,14 @@ def counted_models(
             nats = model.nats(tokens)
             answers[role].append(figures_of_rows(nats, model.hits(tokens), tokens))
             sums[role].append(TokenSums.of(nats, tokens, vocabulary))
-    sample = (
+    counted_in = (
         ""
         if few.height == train.height
         else f", counted in {few.height:,} of {train.height:,} training texts"
     )
     return TextModels(
-        baseline_name=f"{models['baseline'].name}{sample}",
-        reference_name=f"{models['reference'].name}{sample}",
+        baseline_name=f"{models['baseline'].name}{counted_in}",
+        reference_name=f"{models['reference'].name}{counted_in}",
         predictions={role: np.concatenate(parts) for role, parts in answers.items()},
         figures=text_figures(
             {role: sum(parts[1:], parts[0]) for role, parts in sums.items()},

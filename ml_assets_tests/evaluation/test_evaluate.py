@@ -99,7 +99,7 @@ class TestChampionIsWhatItPredicts:
     """The gate compares predictions on this holdout. Numbers stored with the champion have no way in."""
 
     def test_champion_brings_no_metrics(self) -> None:
-        assert list(inspect.signature(Champion).parameters) == ["name", "seen", "cannot_score"]
+        assert list(inspect.signature(Champion).parameters) == ["name", "seen", "cannot_score", "weight"]
         given = set(inspect.signature(evaluate).parameters)
         assert given == {
             "holdout",

@@ -100,7 +100,7 @@ def test_a_version_that_a_reviewer_rejected_never_becomes_the_canary(releases: R
             releases.promote("small", number, author="ada", reason="try it", rules=rules)
 
 
-def test_without_a_number_the_canary_is_promoted_not_the_version_of_last_night(
+def test_without_a_number_promote_takes_the_present_canary(
     releases: Releases, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     """Otherwise each night's version takes the place of the last, and the bake time never ends."""
