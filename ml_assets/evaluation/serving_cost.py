@@ -7,7 +7,7 @@ from ml_assets.evaluation.document import Document
 from ml_assets.evaluation.metrics import MetricFacts
 
 SERVING_METRICS: tuple[MetricFacts, ...] = tuple(
-    MetricFacts(name=name, label=label, higher_is_better=False, lowest=0)
+    MetricFacts(name=name, label=label, higher_is_better=False, lowest=0, needs_skill=False)
     for name, label in (
         ("row_p50_ms", "median latency of one row in ms"),
         ("row_p99_ms", "p99 latency of one row in ms"),

@@ -226,12 +226,6 @@ class EvaluationSpec(Section):
         names = [gate.name for gate in self.gates]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"gate names must be unique: {', '.join(sorted(twice))}")
-        if all(gate.is_about_serving for gate in self.gates):
-            limited = ", ".join(sorted({gate.metric for gate in self.gates}))
-            raise ValueError(
-                f"gates limit only {limited}, so they would bless a model that predicts nothing of use: add a gate on "
-                "a metric of its predictions, such as `better_than: baseline`"
-            )
         self._require_group()
         self._refuse_what_texts_have_not()
         sliced = [one.name for one in self.sliced_by]
@@ -255,6 +249,13 @@ class EvaluationSpec(Section):
                 raise ValueError(
                     f"gate {gate.name!r}: {gate.sliced[0]!r} is not among the slices ({declared})"
                 )
+        if not any(self.metric(gate).needs_skill for gate in self.gates):
+            asked = ", ".join(sorted({gate.metric for gate in self.gates}))
+            raise ValueError(
+                f"gates ask only for {asked}, which a constant prediction can have: they would bless a model that "
+                "predicts nothing of use. Add a gate on another metric, such as "
+                f"`{{metric: {metrics_of(self.objective)[0].name}, better_than: baseline}}`"
+            )
         return self
 
     def _require_group(self) -> None:

@@ -75,7 +75,8 @@ def threshold_table(
     `redraws` are the block of each holdout row and the counts of `draw_blocks`.
     """
     best = cheapest(costs, validation)
-    spread = {float(one) for one in quantiles(validation.p, validation.w, 1 - np.array(SHARES))}
+    # From the top: a threshold decides its own row positive, too.
+    spread = {-float(one) for one in quantiles(-validation.p, validation.w, np.array(SHARES))}
     finite: list[float] = sorted({0.0, *spread, *([] if best is None else [best])}, reverse=True)
     listed = tuple(_figures(costs, one, holdout, redraws, confidence) for one in (None, *finite))
     return ThresholdTable(

@@ -75,7 +75,24 @@ def test_gate_that_cannot_be_meant_is_refused(gate: dict[str, Any], complaint: s
                     {"name": "small", "metric": "bundle_mb", "at_most": 5},
                 ]
             },
-            "gates limit only bundle_mb, row_p99_ms, so they would bless a model that predicts nothing of use: add",
+            "gates ask only for bundle_mb, row_p99_ms, which a constant prediction can have: .* predicts nothing of use",
+        ),
+        (
+            {
+                "bias": [{"column": "carrier", "threshold": 0.5}],
+                "gates": [
+                    {"name": "calibrated", "metric": "ece", "better_than": "champion"},
+                    {"name": "alike", "metric": "equal_opportunity_carrier", "at_most": 0.1},
+                ],
+            },
+            "gates ask only for ece, equal_opportunity_carrier, .* Add a gate .* `{metric: auc, better_than: baseline}`",
+        ),
+        (
+            {
+                "objective": "quantile 0.9",
+                "gates": [{"name": "covers", "metric": "coverage_error", "at_most": 0.1}],
+            },
+            "gates ask only for coverage_error, .* `{metric: pinball, better_than: baseline}`",
         ),
         ({"gates": [GATE, GATE]}, "gate names must be unique: ranks"),
         ({"slices": ["month", {"column": "date", "by": "month"}]}, "slice names must be unique: month"),

@@ -12,7 +12,7 @@ from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.evaluation.holdout import evaluate
 from ml_assets.evaluation.report import render, summary_markdown
 from ml_assets.evaluation.spec import EvaluationSpec
-from ml_assets.evaluation.thresholds import ScoredRows, cheapest, threshold_table
+from ml_assets.evaluation.thresholds import SHARES, ScoredRows, cheapest, threshold_table
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, make_holdout, model_facts
 
 COSTS = CostSection(false_positive=1, false_negative=4, benefit=2, unit="EUR")
@@ -51,6 +51,15 @@ def test_no_threshold_is_cheaper_on_the_rows_that_choose(
     drawn = ScoredRows(y=y, p=tenths / 10, w=w)
     least = cost(costs, drawn, cheapest(costs, drawn))
     assert least == min(cost(costs, drawn, one) for one in (None, *(tenth / 10 for tenth in range(11))))
+
+
+def test_listed_thresholds_decide_exactly_their_shares() -> None:
+    p = np.random.default_rng(3).permutation(200) / 200
+    rows = ScoredRows(y=np.zeros(200), p=p, w=np.ones(200))
+    redraws = np.arange(200, dtype=np.intp) % 10, draw_blocks(10, 20, 0)
+    listed = threshold_table(COSTS, rows, rows, redraws, 0.95).listed
+    shares = [float((p >= one.threshold).mean()) for one in listed if one.threshold]
+    assert sorted(shares) == pytest.approx(sorted(SHARES), abs=1e-12)
 
 
 def test_the_holdout_measures_and_does_not_choose(case: HoldoutCase) -> None:

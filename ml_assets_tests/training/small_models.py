@@ -132,6 +132,15 @@ def sees_all_later(inputs: InputSpec) -> nn.Module:
     return SeesAllLater()
 
 
+def sees_all_faintly(inputs: InputSpec) -> nn.Module:
+    """A text model that cheats behind a gate of 1e-5, as LayerScale begins."""
+    model = SeesAllLater()
+    for parameter in model.parameters():
+        if not parameter.any():
+            nn.init.constant_(parameter, 1e-5)
+    return model
+
+
 def token_pairs(inputs: InputSpec) -> nn.Module:
     """The smallest text model."""
     return TokenPairs()

@@ -235,7 +235,7 @@ def test_a_model_with_another_output_than_its_objective_reads_is_refused(
         prepare(other, tmp_path, group)
 
 
-@pytest.mark.parametrize("model", ["sees_all", "sees_all_later"])
+@pytest.mark.parametrize("model", ["sees_all", "sees_all_later", "sees_all_faintly"])
 def test_a_text_model_that_looks_ahead_is_refused(snapshot: Snapshot, tmp_path: Path, model: str) -> None:
     """It would reach a perplexity of 1 by copying the token that it should predict."""
     with (

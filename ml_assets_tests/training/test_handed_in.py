@@ -419,6 +419,21 @@ def test_a_blend_without_a_share_for_each_model_is_refused(
         Blend([Net(example)] * members, weights)
 
 
+def test_a_blend_of_other_things_than_lists_is_refused(example: Example) -> None:
+    for weights in (["half", 0.5], 1.0):
+        with pytest.raises(BadConfiguration, match="a blend takes a list of models and a list of numbers"):
+            Blend([Net(example)] * 2, weights)  # type: ignore[arg-type]
+    assert len(Blend((Net(example) for _ in range(2)), [0.5, 0.5]).models) == 2  # type: ignore[arg-type]
+
+
+def test_a_model_of_weight_0_is_not_in_the_graph_of_a_blend(binary: Example, tmp_path: Path) -> None:
+    net = Net(binary)
+    blends = Blend([net], [1.0]), Blend(["unused", net], [0, 1])
+    one, other = (read_model(write_model(check_model(blend, binary), tmp_path).path) for blend in blends)
+    assert isinstance(one, bytes)
+    assert one == other
+
+
 def test_a_member_that_cannot_be_served_is_refused_as_if_alone(example: Example) -> None:
     for member, said in ((TwoAnswers(example), r"shape \(201, 2\)"), ("trees", "a str cannot be handed in")):
         with pytest.raises(BadConfiguration, match=said):

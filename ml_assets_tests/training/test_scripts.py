@@ -65,7 +65,7 @@ def test_a_script_that_never_reads_the_weights_of_its_rows_is_refused(place: Pat
     snapshot = small_snapshot(tmp_path, with_weights(feature_table()), weight="weight")
     assert run(place, job_of(snapshot, how="well")) == ExitCode.BAD_CONFIGURATION
     (reason,) = [event.values["message"] for event in read_events(place) if event.kind == "failed"]
-    assert "the script never read their weights" in reason
+    assert "the script never asked for them" in reason
 
 
 def test_a_script_reads_weights_that_are_one_on_average(place: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Features of `flight_delay`: what was known about a flight two hours before its scheduled departure.
+"""Features of `flight_delay`: facts that are known two hours before a flight's scheduled departure.
 
 Here: one pure function over tables of the lake, and the names of what it adds. Not here: reading or writing,
 and what is fitted on training rows (`ml_assets.features.encoding`).

@@ -125,7 +125,7 @@ class Training:
     heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0), init=False)
     """Heartbeat that each call moves, to show that the script makes progress; by default no agent reads it."""
     _has_seen_weights: bool = field(default=False, init=False)
-    """True once the script read the weights of the training rows."""
+    """True once the script asked for the weights of the training rows."""
     _recovery: Callable[[int], None] | None = field(default=None, init=False)
     """Reports the recovery; called at a resumed attempt's first sign of training."""
 
@@ -186,7 +186,6 @@ class Training:
     def rows(self, split: ReadableSplit) -> Rows:
         """Return a split as arrays, with standardised numbers. Raises `InputChanged` if a file differs from the
         job's."""
-        self._has_seen_weights |= split == "train"
         return rows_of(self.snapshot, split)
 
     def weights(self, split: ReadableSplit) -> NDArray[np.float32] | None:
@@ -195,6 +194,7 @@ class Training:
 
         If it does, a script multiplies the loss of each row with its weight. `finish` refuses a model whose script
         never asked for the weights of the training rows."""
+        self._has_seen_weights |= split == "train"
         return weights_of(self.rows(split))
 
     def tensors(self, split: ReadableSplit) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
@@ -371,8 +371,8 @@ class Training:
             raise Diverged(f"validation_loss was {validation_loss}: hand in a model with a finite loss")
         if self.snapshot.weight and not self._has_seen_weights:
             raise BadConfiguration(
-                f"rows are weighted by {self.snapshot.weight!r} (features.weight), and the script never read their "
-                'weights: multiply the losses of the rows with training.weights("train"), or remove the key'
+                f"rows are weighted by {self.snapshot.weight!r} (features.weight), and the script never asked for "
+                'them: multiply the losses of the rows with training.weights("train"), or remove the key'
             )
         attempts, seconds = read_attempts(self.folder), sum(seconds_trained(self.folder))
         weights = write_model(check_model(model, self._example("validation")), self.folder)

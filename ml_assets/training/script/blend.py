@@ -36,6 +36,13 @@ class Blend:
     weights: Sequence[float]
 
     def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "models", tuple(self.models))
+            object.__setattr__(self, "weights", tuple(float(weight) for weight in self.weights))
+        except (TypeError, ValueError) as error:
+            raise BadConfiguration(
+                f"a blend takes a list of models and a list of numbers as their weights: {error}"
+            ) from error
         if not self.models or len(self.models) != len(self.weights):
             raise BadConfiguration(
                 f"a blend of {len(self.models)} models has {len(self.weights)} weights: give each model one"
@@ -52,7 +59,8 @@ def blend_graph(blend: Blend, graph_of: Callable[[object], bytes], example: Exam
     import onnx
     from onnx import TensorProto, compose, helper
 
-    graphs = _of_one_version([onnx.load_model_from_string(graph_of(model)) for model in blend.models])
+    used = [(model, weight) for model, weight in zip(blend.models, blend.weights, strict=True) if weight]
+    graphs = _of_one_version([onnx.load_model_from_string(graph_of(model)) for model, _ in used])
     classes = [example.classes] if example.classes else []
     nodes: list[Any] = []
     initializers: list[Any] = [
@@ -60,7 +68,7 @@ def blend_graph(blend: Blend, graph_of: Callable[[object], bytes], example: Exam
     ]
     parts: list[str] = []
     functions: list[Any] = []
-    for i, (graph, weight) in enumerate(zip(graphs, blend.weights, strict=True)):
+    for i, (graph, weight) in enumerate(zip(graphs, (weight for _, weight in used), strict=True)):
         prefix = f"model {i}/"
         part = compose.add_prefix(graph, prefix=prefix)
         answer, given = part.graph.output[0].name, inputs_of(part.graph)[0].name

@@ -161,24 +161,29 @@ def check_output(job: TrainingJob, model: FullModel, batch: Batch, outputs: int 
         model.train()
 
 
+_HIDES = 1e-2
+"""Parameters with no larger magnitude may hide what a branch reads."""
+
+
 @torch.no_grad()
 def _looks_ahead(model: FullModel, batch: Batch) -> bool:
     """Return True if another last token changes scores before it.
 
-    The last weights of a residual branch often begin at 0, which hides what the branch reads until the second step. So
-    parameters without another value have small random ones meanwhile.
+    The last weights of a residual branch often begin at 0, and its gate (LayerScale) at 1e-5, which hides what the
+    branch reads until later steps. So parameters of values below 1e-2 have larger random ones meanwhile.
     """
     if batch.blob is None:
         return False
     tokens = batch.blob.clone()
     tokens[:, -1] = torch.where(tokens[:, -1] == 0, 1, 0)
     draw = torch.Generator().manual_seed(0)
-    zeros = [parameter for parameter in model.parameters() if not parameter.any()]
+    small = [one for one in model.parameters() if one.numel() and one.abs().max() < _HIDES]
+    before = [one.clone() for one in small]
     try:
-        for parameter in zeros:
+        for parameter in small:
             parameter.copy_(0.1 * torch.randn(parameter.shape, generator=draw))
         output, other = model(*batch.inputs), model(*replace(batch, blob=tokens).inputs)
     finally:
-        for parameter in zeros:
-            parameter.zero_()
+        for parameter, values in zip(small, before, strict=True):
+            parameter.copy_(values)
     return not torch.allclose(output[:, :-1], other[:, :-1], rtol=1e-3, atol=1e-4, equal_nan=True)
