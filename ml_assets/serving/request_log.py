@@ -1,0 +1,220 @@
+"""Log of requests: what was asked, what each version predicted, how long it took.
+
+A server adds rows; a thread writes them as Parquet files to the artifacts, under `serving/<model>/<day>`, and
+`read_requests` reads a day. A request never waits for the log: rows that find no room are dropped and counted. A killed
+server loses the rows of its last seconds. Not here: decisions about versions.
+"""
+
+import hashlib
+import io
+import threading
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from logging import getLogger
+from types import TracebackType
+from typing import Self
+
+import polars as pl
+
+from ml_assets.serving.assignment import Role
+from resources.artifacts import Artifacts, ArtifactsError
+
+SCHEMA: dict[str, pl.DataType] = {
+    "request_id": pl.String(),
+    "place": pl.Int32(),
+    "at": pl.Datetime("us", "UTC"),
+    "model": pl.String(),
+    "version": pl.Int64(),
+    "bundle_digest": pl.String(),
+    "role": pl.String(),
+    "entity": pl.String(),
+    "row": pl.String(),
+    "prediction": pl.List(pl.Float64()),
+    "latency_us": pl.Int64(),
+    "error": pl.String(),
+}
+"""Columns of the log, as `LoggedRow` describes them. `row` is JSON."""
+ROOT = "serving"
+"""Folder of all logs among the artifacts."""
+
+_ROW_BYTES = 600
+"""Memory of a row beside its JSON."""
+_AS_THEY_ARE = [name for name in SCHEMA if name not in ("at", "row")]
+_LOGGER = getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRow:
+    """One raw row of a request, with the prediction of one version. A shadow's prediction is a row of its own."""
+
+    request_id: str
+    place: int
+    """Index of the row in its request, from 0."""
+    at_us: int
+    """Arrival of the request, microseconds since 1970 in UTC."""
+    model: str
+    version: int
+    """MLflow's number."""
+    bundle_digest: str
+    role: Role
+    entity: str | None
+    """Name of the entity (`assignment.entity_of`); None if the pipeline declares none."""
+    row: bytes
+    """The raw row as JSON. Bytes of a blob are base64."""
+    prediction: Sequence[float] | None
+    """Numbers of the prediction, in the order of `ServingModel.columns`, or the only one; None after an error."""
+    latency_us: int
+    """Microseconds from arrival to the prediction, of the whole request; of a shadow, of its prediction alone."""
+    error: str | None = None
+    """Kind of the error and its message, such as `InputRefused: column 'hour' is missing`."""
+
+
+def day_folder(model: str, day: date) -> str:
+    """Return the name of the folder of a model's requests on a day (UTC) among the artifacts."""
+    return f"{ROOT}/{model}/{day.isoformat()}"
+
+
+def read_requests(artifacts: Artifacts, model: str, day: date) -> pl.DataFrame:
+    """Return all logged rows of `model` that arrived on `day` (UTC), of all its servers, in order of arrival.
+
+    The columns are those of `SCHEMA`; without a log, the frame is empty. Raises `ArtifactsError`.
+    """
+    name = day_folder(model, day)
+    files = sorted(file for file in artifacts.files(name) if file.endswith(".parquet"))
+    if not files:
+        return pl.DataFrame(schema=SCHEMA)
+    folder = artifacts.pull(name, files)
+    parts = [pl.read_parquet(folder / file) for file in files]
+    return pl.concat(parts).sort("at", "request_id", "place", "role")
+
+
+class RequestLog:
+    """Log of one server. Use it as a context: its thread writes while the block runs, and the rest at its end."""
+
+    def __init__(
+        self,
+        artifacts: Artifacts,
+        *,
+        share: float = 1.0,
+        max_bytes: int = 64 * 2**20,
+        chunk_rows: int = 20_000,
+        chunk_seconds: float = 30.0,
+    ) -> None:
+        """Log this `share` of requests. Write them each `chunk_seconds`, or when `chunk_rows` wait.
+
+        `max_bytes` bounds the memory of rows that are not written yet; further rows are dropped.
+        """
+        self._artifacts = artifacts
+        self._share = share
+        self._max_bytes = max_bytes
+        self._chunk_rows = chunk_rows
+        self._chunk_seconds = chunk_seconds
+        self._server = uuid.uuid4().hex[:8]
+        self._files = 0
+        self._change = threading.Condition()
+        self._new: list[LoggedRow] = []
+        self._bytes = 0
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name="request-log", daemon=True)
+        self.dropped = 0
+        """Rows that found no room."""
+        self.written = 0
+        """Rows that are in the artifacts."""
+        self.problem = ""
+        """Reason why the newest rows could not be written; empty if they were."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._change:
+            self._closing = True
+            self._change.notify()
+        self._thread.join()
+
+    def wants(self, request_id: str) -> bool:
+        """Return True if the request is among the logged share.
+
+        Depends on the id alone, so all rows of a request are logged, or none.
+        """
+        if self._share >= 1.0:
+            return True
+        first = hashlib.blake2b(request_id.encode(), digest_size=4).digest()
+        return int.from_bytes(first) < self._share * 2**32
+
+    def add(self, rows: Iterable[LoggedRow]) -> None:
+        """Keep rows until they are written, or drop and count them. Never waits for the storage."""
+        with self._change:  # the thread holds it only to take the rows
+            for row in rows:
+                if self._bytes + _bytes_of(row) > self._max_bytes:
+                    self.dropped += 1
+                    continue
+                self._new.append(row)
+                self._bytes += _bytes_of(row)
+            if len(self._new) >= self._chunk_rows:
+                self._change.notify()
+
+    def _work(self) -> None:
+        waiting: list[LoggedRow] = []
+        is_last = False
+        while not is_last:
+            with self._change:
+                self._change.wait_for(
+                    lambda: self._closing or len(self._new) >= self._chunk_rows, self._chunk_seconds
+                )
+                is_last = self._closing
+                waiting += self._new
+                self._new = []
+            waiting = self._write(waiting)
+        if waiting:
+            _LOGGER.error("%d rows of the request log are lost: %s", len(waiting), self.problem)
+
+    def _write(self, rows: Sequence[LoggedRow]) -> list[LoggedRow]:
+        """Write rows as a file for each model and day. Return those that could not be written."""
+        chunks: dict[tuple[str, date], list[LoggedRow]] = {}
+        for row in rows:
+            chunks.setdefault((row.model, datetime.fromtimestamp(row.at_us / 1e6, UTC).date()), []).append(
+                row
+            )
+        left: list[LoggedRow] = []
+        problem = ""
+        for (model, day), chunk in chunks.items():
+            try:
+                self._write_file(day_folder(model, day), chunk)
+            except (ArtifactsError, OSError) as error:
+                problem = str(error)
+                left += chunk
+                _LOGGER.warning("%d rows of the request log wait in memory: %s", len(left), error)
+                continue
+            self.written += len(chunk)
+            with self._change:
+                self._bytes -= sum(_bytes_of(row) for row in chunk)
+        self.problem = problem
+        return left
+
+    def _write_file(self, folder: str, rows: Sequence[LoggedRow]) -> None:
+        columns: dict[str, list[object]] = {
+            name: [getattr(row, name) for row in rows] for name in _AS_THEY_ARE
+        }
+        columns["at"] = [row.at_us for row in rows]
+        columns["row"] = [row.row.decode() for row in rows]
+        frame = pl.DataFrame(
+            {
+                name: pl.Series(columns[name], dtype=pl.Int64() if name == "at" else SCHEMA[name])
+                for name in SCHEMA
+            }
+        )
+        content = io.BytesIO()
+        frame.cast({"at": SCHEMA["at"]}).write_parquet(content)
+        self._files += 1
+        with self._artifacts.create(folder, f"{self._server}-{self._files:06d}.parquet") as file:
+            file.write(content.getvalue())
+
+
+def _bytes_of(row: LoggedRow) -> int:
+    return len(row.row) + _ROW_BYTES
