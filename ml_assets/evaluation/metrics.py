@@ -50,7 +50,7 @@ class MetricFacts:
     defined_on: str = "rows with different labels"
     """Rows on which the metric has a value, in words."""
     needs_skill: bool = True
-    """False if a constant prediction can have the best value: calibration error, coverage error, bias, latency, size."""
+    """False if a constant prediction can have the best value: calibration and coverage error, bias, latency, size."""
 
     def improvement(self, challenger: float, comparator: float) -> float:
         """Return the challenger's improvement in the metric's unit; negative if it is worse."""

@@ -75,7 +75,7 @@ def test_gate_that_cannot_be_meant_is_refused(gate: dict[str, Any], complaint: s
                     {"name": "small", "metric": "bundle_mb", "at_most": 5},
                 ]
             },
-            "gates ask only for bundle_mb, row_p99_ms, which a constant prediction can have: .* predicts nothing of use",
+            "gates ask only for bundle_mb, row_p99_ms, which a constant prediction can have: .* nothing of use",
         ),
         (
             {
@@ -85,7 +85,7 @@ def test_gate_that_cannot_be_meant_is_refused(gate: dict[str, Any], complaint: s
                     {"name": "alike", "metric": "equal_opportunity_carrier", "at_most": 0.1},
                 ],
             },
-            "gates ask only for ece, equal_opportunity_carrier, .* Add a gate .* `{metric: auc, better_than: baseline}`",
+            "gates ask only for ece, equal_opportunity_carrier, .* Add .* `{metric: auc, better_than: baseline}`",
         ),
         (
             {
