@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ml_assets.features.encoding import FittedState
 from ml_assets.objective_facts import ObjectiveName, facts_of
-from ml_assets.release.bundle_store import WEIGHTS, Bundle, BundleStore
+from ml_assets.release.bundle_store import WEIGHTS, Bundle, BundleStore, seal
 from ml_assets.release.facts import BundleFacts, Lineage
 from ml_assets.release.golden import golden_rows
 from ml_assets.release.matrix import MatrixGraph
@@ -122,6 +122,7 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
         golden.with_columns(pl.Series(GOLDEN_OUTPUT, expected)).write_parquet(folder / GOLDEN)
         packages = () if decode is None else decode.packages
         write_mlflow_files(folder, inputs, facts.columns, golden, packages)
+        seal(folder)
         try:
             ServingModel.load(folder, tolerance=TOLERANCE)
         except GoldenMismatch as mismatch:

@@ -4,7 +4,6 @@ Here: the folder of bundles, their digests and the checks at reading. Not here: 
 the choice for production (`promotion`), the transfer of files (`resources.artifacts`).
 """
 
-import hashlib
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,15 +12,24 @@ from functools import cached_property
 from pathlib import Path
 
 from ml_assets.release.facts import BundleFacts
-from ml_assets.release.mlflow_files import MLFLOW_FILES, MLMODEL
-from ml_assets.release.runtime import DECODE, FACTS, GOLDEN, GRAPH
+from ml_assets.release.mlflow_files import MLFLOW_FILES
+from ml_assets.release.runtime import (
+    DECODE,
+    FACTS,
+    GOLDEN,
+    GRAPH,
+    LISTING,
+    BundleAltered,
+    listing_of,
+    require_unaltered,
+)
 from resources.artifacts import ArtifactMissing, Artifacts
 from resources.files import unfinished_folder
 
 WEIGHTS = "model.safetensors"
-_MARKER = MLMODEL
+_MARKER = LISTING
 """File that is uploaded last: its presence marks a bundle as complete."""
-FILES = (GRAPH, WEIGHTS, FACTS, GOLDEN, *MLFLOW_FILES)
+FILES = (GRAPH, WEIGHTS, FACTS, GOLDEN, *MLFLOW_FILES, LISTING)
 """Files of a bundle; if rows have blobs, also `decode.py`. When MLflow loads a version, it adds a
 `registered_model_meta`, which is not part of the bundle."""
 
@@ -42,7 +50,7 @@ class Bundle:
     """One stored bundle."""
 
     digest: str
-    """SHA-256 over path and SHA-256 of each of its files, 64 hex digits."""
+    """SHA-256 of its `files.sha256`, which has the SHA-256 of each other file: 64 hex digits."""
     folder: Path
     """Local folder to read from."""
     address: str
@@ -124,7 +132,7 @@ class BundleStore:
             found = digest_of(folder)
             if found != digest:
                 raise BundleDamaged(
-                    f"the files in {folder} have digest {found[:12]}: move the folder away and materialize the "
+                    f"{folder} holds another bundle, {found[:12]}: move the folder away and materialize the "
                     "model again, which writes the same bundle"
                 )
         return Bundle(digest, folder, self._artifacts.address(name))
@@ -145,18 +153,27 @@ def _files_of(folder: Path) -> tuple[str, ...]:
 
 
 def _has(folder: Path, digest: str) -> bool:
-    return all((folder / name).is_file() for name in FILES) and digest_of(folder) == digest
+    try:
+        return digest_of(folder) == digest
+    except BundleDamaged:
+        return False
+
+
+def seal(folder: Path) -> None:
+    """Write the listing of a finished bundle. From then on, a change of any file is refused."""
+    names = [name for name in _files_of(folder) if name != LISTING]
+    (folder / LISTING).write_text(listing_of(folder, names))
 
 
 def digest_of(folder: Path) -> str:
-    """Return the SHA-256 over the sorted lines `<path> <sha256>` of its files. `BundleDamaged` if a file is missing."""
-    lines: list[str] = []
-    for name in sorted(_files_of(folder)):
-        path = folder / name
-        if not path.is_file():
-            raise BundleDamaged(
-                f"{folder} lacks {name}: move the folder away and materialize the model again"
-            )
-        with path.open("rb") as file:
-            lines.append(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n")
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+    """Return the digest of a bundle, the SHA-256 of its listing. `BundleDamaged` if a file is missing or differs."""
+    if gone := [name for name in FILES if not (folder / name).is_file()]:
+        raise BundleDamaged(
+            f"{folder} lacks {', '.join(gone)}: move the folder away and materialize the model again"
+        )
+    try:
+        return require_unaltered(folder)
+    except BundleAltered as altered:
+        raise BundleDamaged(
+            f"{altered}, or move the folder away and materialize the model again, which writes the same bundle"
+        ) from altered

@@ -8,10 +8,12 @@ imports nothing else of this project. Not here: building a bundle (`bundle`, `on
 # pyright: reportUnknownArgumentType=false
 # (onnxruntime has no types)
 
+import hashlib
 import importlib.util
 import json
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -42,11 +44,13 @@ else:  # in a bundle: use its own copy, even if a version of the project is inst
     CategoryValue, NotACategory = _categories.CategoryValue, _categories.NotACategory
     category_text, category_texts = _categories.category_text, _categories.category_texts
 
-FORMAT = 3
+FORMAT = 4
 """Version of a bundle's layout. A runtime reads only its own version."""
 GRAPH, FACTS, GOLDEN = "model.onnx", "bundle.json", "golden.parquet"
 DECODE = "decode.py"
 """File of the function that reads blobs, if rows have them."""
+LISTING = "files.sha256"
+"""SHA-256 and name of each other file, in the form of `sha256sum`. Its own SHA-256 is the bundle's digest."""
 TOKENS = "_of_tokens"
 """Ending of the name of a second output, which a graph for texts has: nats of each token."""
 GOLDEN_OUTPUT = "__prediction__"
@@ -65,8 +69,45 @@ class BundleRefused(Exception):
     """A bundle cannot be served as it is. The message has the reason and the remedy."""
 
 
+class BundleAltered(BundleRefused):
+    """A file of the bundle is missing, or differs from the bundle that was built."""
+
+
 class GoldenMismatch(BundleRefused):
     """The bundle's predictions for its golden rows differ from those of the trained model."""
+
+
+def listing_of(folder: Path, names: Iterable[str]) -> str:
+    """Return the text of `files.sha256` for files of `folder`: sorted lines `<SHA-256>  <name>`."""
+    lines: list[str] = []
+    for name in sorted(names):
+        with (folder / name).open("rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
+    return "".join(lines)
+
+
+def require_unaltered(folder: Path) -> str:
+    """Return the digest of the bundle in `folder`. Raise `BundleAltered` if a listed file is missing or differs."""
+    copy_again = "Copy the bundle again from where it was made"
+    if not (folder / LISTING).is_file():
+        raise BundleAltered(
+            f"{folder} lacks {LISTING}: it is not a bundle, or its copy is incomplete. {copy_again}"
+        )
+    listing = (folder / LISTING).read_bytes()
+    names = [line[66:] for line in listing.decode(errors="replace").splitlines()]
+    # A damaged name may hold any character, also one that no file system accepts.
+    if not names or not all(re.fullmatch(r"[\w.-]+", name) for name in names):
+        raise BundleAltered(f"{folder / LISTING} is damaged: {copy_again.lower()}")
+    if gone := [name for name in names if not (folder / name).is_file()]:
+        raise BundleAltered(f"bundle {folder} lacks {', '.join(gone)}: {copy_again.lower()}")
+    found = listing_of(folder, names).encode()
+    if found != listing:
+        pairs = zip(found.splitlines(), listing.splitlines(), strict=False)
+        altered = [name for name, (is_, was) in zip(names, pairs, strict=False) if is_ != was] or [LISTING]
+        raise BundleAltered(
+            f"bundle {folder} was altered: {', '.join(altered)} differs from the bundle that was built. {copy_again}"
+        )
+    return hashlib.sha256(listing).hexdigest()
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
@@ -239,8 +280,10 @@ class ServingModel:
 
         `threads` is the number of threads that onnxruntime uses in one call. `tolerance` is the largest accepted
         difference of a prediction (of its logarithm if it is a count); absolute up to 1, relative above. Raises
-        `BundleRefused` for a folder of another format and `GoldenMismatch` if a prediction differs.
+        `BundleRefused` for a folder of another format, `BundleAltered` if one bit of a file was altered, and
+        `GoldenMismatch` if a prediction differs.
         """
+        require_unaltered(folder)
         facts = read_facts(folder)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads

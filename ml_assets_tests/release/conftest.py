@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ml_assets.features.encoding import FittedState, fit
 from ml_assets.release.bundle import BundleContents, build_bundle
-from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.release.bundle_store import Bundle, BundleStore, seal
 from ml_assets.release.facts import Lineage
 from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry
@@ -202,6 +202,7 @@ def variant(bundle: Bundle, store: BundleStore) -> Callable[..., Bundle]:
         with store.incoming() as folder:
             shutil.copytree(bundle.folder, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
             (folder / FACTS).write_text(facts.to_json())
+            seal(folder)
             return store.add(folder)
 
     return make

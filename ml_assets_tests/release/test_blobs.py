@@ -14,7 +14,7 @@ from ml_assets.evaluation.explanations import explain
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.pipeline.serving_measurement import serving_cost_of
 from ml_assets.release.bundle import TOLERANCE, BlobDecoder, BundleContents, build_bundle, torch_predictions
-from ml_assets.release.bundle_store import Bundle, BundleDamaged, BundleStore
+from ml_assets.release.bundle_store import Bundle, BundleDamaged, BundleStore, seal
 from ml_assets.release.facts import BundleFacts
 from ml_assets.release.runtime import BlobReader, BundleRefused, InputRefused, ServingModel
 from resources.artifacts import FolderArtifacts
@@ -161,16 +161,19 @@ def test_a_changed_decode_is_damage_and_one_that_does_not_load_is_refused(
     files = {"copy_function": shutil.copyfile, "ignore": shutil.ignore_patterns("__pycache__")}
     copy = Path(shutil.copytree(seeing.folder, tmp_path / "bundle", **files))
     (copy / "decode.py").write_text("import of_nobody\n")
+    unsealed = (copy / "files.sha256").read_bytes()
+    seal(copy)
     with pytest.raises(
         BundleRefused, match=r"No module named 'of_nobody'\. If a package is missing, install"
     ):
         ServingModel.load(copy)
+    (copy / "files.sha256").write_bytes(unsealed)
     other = BundleStore(FolderArtifacts(tmp_path / "artifacts"))
     copy.rename(other.root / seeing.digest)
-    with pytest.raises(BundleDamaged, match="have digest"):
+    with pytest.raises(BundleDamaged, match=r"decode\.py differs from"):
         other.open(seeing.digest)
     (other.root / seeing.digest / "decode.py").unlink()
-    with pytest.raises(BundleDamaged, match="have digest"):
+    with pytest.raises(BundleDamaged, match=r"lacks decode\.py"):
         other.open(seeing.digest)
     assert store.open(seeing.digest) == seeing
 

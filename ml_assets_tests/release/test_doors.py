@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from ml_assets.features.encoding import EncodingError, fit
 from ml_assets.pipeline.blob_decoding import predicted
 from ml_assets.release.bundle import BundleContents, build_bundle, torch_predictions
-from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.release.bundle_store import Bundle, BundleStore, seal
 from ml_assets.release.runtime import (
     GOLDEN,
     GOLDEN_OUTPUT,
@@ -192,6 +192,7 @@ def test_golden_rows_go_through_every_door(bundle: Bundle, tmp_path: Path, door:
         )
     assert broken != program.read_text()
     program.write_text(broken)
+    seal(copied)
     with pytest.raises(Exception, match="predict different values for its") as refused:
         mlflow.pyfunc.load_model(str(copied))
     assert type(refused.value).__name__ == GoldenMismatch.__name__

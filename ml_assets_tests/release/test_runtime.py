@@ -1,16 +1,41 @@
 """Serving: what is refused, at load and at prediction, and that a bundle stands alone."""
 
 import json
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.runtime import BundleRefused, GoldenMismatch, InputRefused, ServingModel
+from ml_assets.release.bundle_store import Bundle, seal
+from ml_assets.release.runtime import (
+    BundleAltered,
+    BundleRefused,
+    GoldenMismatch,
+    InputRefused,
+    ServingModel,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_one_altered_bit_in_any_file_is_refused(bundle: Bundle, data: st.DataObject) -> None:
+    """Also in a comment, in MLflow's files, and in the listing of the files itself."""
+    name = data.draw(st.sampled_from(sorted(path.name for path in bundle.folder.iterdir() if path.is_file())))
+    place = data.draw(st.integers(0, 8 * (bundle.folder / name).stat().st_size - 1), label="bit")
+    with tempfile.TemporaryDirectory() as folder:
+        copied = Path(shutil.copytree(bundle.folder, Path(folder) / "bundle", copy_function=shutil.copyfile))
+        content = bytearray((copied / name).read_bytes())
+        content[place // 8] ^= 1 << place % 8
+        (copied / name).write_bytes(content)
+        with pytest.raises(BundleAltered):
+            ServingModel.load(copied)
 
 
 def test_changed_weights_are_refused_at_load(copied: Path) -> None:
@@ -20,6 +45,7 @@ def test_changed_weights_are_refused_at_load(copied: Path) -> None:
     place = content.index(weights)
     content[place : place + len(weights)] = bytes(len(weights))
     graph.write_bytes(bytes(content))
+    seal(copied)
     with pytest.raises(
         GoldenMismatch, match=r"and its trained model predict different values for its \d+ golden rows"
     ):
@@ -30,6 +56,7 @@ def test_changed_vocabulary_order_is_refused_at_load(copied: Path) -> None:
     graph = (copied / "model.onnx").read_bytes()
     assert graph.count(b"AA") == 1
     (copied / "model.onnx").write_bytes(graph.replace(b"AA", b"ZZ"))
+    seal(copied)
     with pytest.raises(GoldenMismatch):
         ServingModel.load(copied)
 
@@ -38,6 +65,7 @@ def test_changed_golden_answer_is_refused_at_load(copied: Path) -> None:
     path = copied / "golden.parquet"
     golden = pl.read_parquet(path)
     golden.with_columns(pl.col("__prediction__") + 1e-4).write_parquet(path)
+    seal(copied)
     with pytest.raises(GoldenMismatch, match=r"largest difference 0\.0001"):
         ServingModel.load(copied)
 
@@ -47,6 +75,7 @@ def test_folder_of_another_kind_is_refused(copied: Path, tmp_path: Path) -> None
         ServingModel.load(tmp_path)
     facts = json.loads((copied / "bundle.json").read_text())
     (copied / "bundle.json").write_text(json.dumps({**facts, "format": 99}))
+    seal(copied)
     with pytest.raises(BundleRefused, match="format 99"):
         ServingModel.load(copied)
 
