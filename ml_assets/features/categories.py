@@ -8,7 +8,6 @@ This file is copied into every bundle and imports only polars. Not here: vocabul
 
 from collections.abc import Mapping
 from datetime import UTC, date, datetime
-from functools import lru_cache
 from typing import Any
 
 import polars as pl
@@ -17,8 +16,6 @@ CategoryValue = str | bool | int | float | date | datetime | None
 """Category of one row; numpy's numbers and booleans are allowed, too."""
 
 _TRUTH: Mapping[str, bool] = {"true": True, "false": False}
-_REMEMBERED = 65_536
-"""Texts of single values to cache: polars takes 8 µs to convert a value."""
 
 
 class NotACategory(ValueError):
@@ -47,17 +44,12 @@ def category_texts(column: pl.Series, dtype: pl.DataType) -> pl.Series:
 def category_text(value: CategoryValue, dtype: pl.DataType) -> str | None:
     """Return `category_texts` of a single value. Raises `NotACategory`."""
     try:
-        return _remembered_text(value, dtype)
-    except (TypeError, pl.exceptions.PolarsError) as error:  # not hashable, or unknown to polars
+        return category_texts(pl.Series([value]), dtype)[0]
+    except (TypeError, pl.exceptions.PolarsError) as error:  # unknown to polars
         raise NotACategory(
             f"{type(value).__name__} has no text of its own: a category is a text, a number, a boolean, a date or a "
             "datetime"
         ) from error
-
-
-@lru_cache(_REMEMBERED, typed=True)
-def _remembered_text(value: CategoryValue, dtype: pl.DataType) -> str | None:
-    return category_texts(pl.Series([value]), dtype)[0]
 
 
 def _is_category(dtype: pl.DataType) -> bool:

@@ -19,7 +19,7 @@ from ml_assets.features import categories
 from ml_assets.release.runtime import InputColumn
 
 MLMODEL = "MLmodel"
-_SERVING = ("mlflow", "numpy", "onnxruntime", "pandas", "polars")
+_SERVING = ("mlflow", "numpy", "onnx", "onnxruntime", "pandas", "polars")
 """Packages that serving a bundle needs."""
 _BUILDING = ("pip", "setuptools", "wheel")
 _EXAMPLE, _SERVED_EXAMPLE = "input_example.json", "serving_input_example.json"

@@ -17,7 +17,7 @@ import numpy as np
 from ml_assets.features.encoding import UNKNOWN, FittedState
 from ml_assets.objective_facts import facts_of
 from ml_assets.release.matrix import MatrixGraph
-from ml_assets.release.runtime import TOKENS, BlobInput
+from ml_assets.release.runtime import BLOB, CATEGORY, INSIDE, NUMERIC, TOKENS, BlobInput
 from ml_assets.training.script.module_graph import module_graph
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 _ML_OPSET = 3
 """Version of domain `ai.onnx.ml`, for LabelEncoder from text to int64."""
-_INSIDE = "net/"
-"""Prefix of every name in the exported module, so that no name equals the name of a raw column."""
-_MEAN, _SCALE = (f"{_INSIDE}{what} of the numbers" for what in ("mean", "scale"))
+_MEAN, _SCALE = (f"{INSIDE}{what} of the numbers" for what in ("mean", "scale"))
 """With spaces, as all names that this module adds: a name that torch writes has none."""
 
 
@@ -66,10 +64,10 @@ def serving_graph(
         shapes[output + TOKENS] = ["rows", blob.shape[0] - 1]
     is_graph = isinstance(module, MatrixGraph)
     inner = module.core(fitted) if is_graph else _export(module, fitted, objective, blob)
-    core = onnx.compose.add_prefix(inner, prefix=_INSIDE)
+    core = onnx.compose.add_prefix(inner, prefix=INSIDE)
     nodes = [*_gather_columns(fitted), *core.graph.node]
     if blob is not None:
-        nodes.insert(0, helper.make_node("Identity", [blob.column], [f"{_INSIDE}blob"]))
+        nodes.insert(0, helper.make_node("Identity", [blob.column], [BLOB]))
     graph = helper.make_graph(
         nodes,
         "raw_columns_to_prediction",
@@ -80,6 +78,7 @@ def serving_graph(
         ],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()],
         initializer=[*core.graph.initializer, *_scales(fitted)],
+        value_info=core.graph.input,  # where the runtime cuts off the part for raw columns
     )
     for found, name in zip(core.graph.output, shapes, strict=True):
         graph.node.append(helper.make_node("Identity", [found.name], [name]))
@@ -145,18 +144,18 @@ def _gather_columns(fitted: FittedState) -> "Iterator[onnx.NodeProto]":
     from onnx import TensorProto, helper
 
     if fitted.numeric:
-        raw, centred, scaled = (f"{_INSIDE}{step} numbers" for step in ("raw", "centred", "scaled"))
+        raw, centred, scaled = (f"{INSIDE}{step} numbers" for step in ("raw", "centred", "scaled"))
         yield helper.make_node("Concat", [state.name for state in fitted.numeric], [raw], axis=1)
         # The same operations as in `NumericState.standardised`, so that the bits are the same.
         yield helper.make_node("Sub", [raw, _MEAN], [centred])
         yield helper.make_node("Div", [centred, _SCALE], [scaled])
-        yield helper.make_node("Cast", [scaled], [f"{_INSIDE}numeric"], to=TensorProto.FLOAT)
+        yield helper.make_node("Cast", [scaled], [NUMERIC], to=TensorProto.FLOAT)
     null = null_category(fitted)
     ids: list[str] = []
     for i, state in enumerate(fitted.categorical):
         # List null with the id of unknown: ONNX refuses a table without keys.
         words = [null, *state.vocabulary]
-        ids.append(f"{_INSIDE}ids of column {i}")
+        ids.append(f"{INSIDE}ids of column {i}")
         yield helper.make_node(
             "LabelEncoder",
             [state.name],
@@ -167,7 +166,7 @@ def _gather_columns(fitted: FittedState) -> "Iterator[onnx.NodeProto]":
             default_int64=UNKNOWN,
         )
     if ids:
-        yield helper.make_node("Concat", ids, [f"{_INSIDE}category"], axis=1)
+        yield helper.make_node("Concat", ids, [CATEGORY], axis=1)
 
 
 def _scales(fitted: FittedState) -> "Iterator[onnx.TensorProto]":

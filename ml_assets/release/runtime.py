@@ -1,7 +1,12 @@
 """Serving of a bundle: load the graph, replay the golden rows, predict from raw columns.
 
-This file is copied into every bundle and runs there beside `categories.py`. It needs numpy, polars and onnxruntime, and
-imports nothing else of this project. Not here: building a bundle (`bundle`, `onnx_graph`) and MLflow (`pyfunc`).
+The bundle's graph takes a tensor per raw column, which any ONNX runtime can feed. That is slow: onnxruntime converts
+each input, and texts one by one. So this runtime cuts off the graph's first part, standardises numbers and looks up
+categories itself, and feeds two matrices.
+
+This file is copied into every bundle and runs there beside `categories.py`. It needs numpy, polars, onnx and
+onnxruntime, and imports nothing else of this project. Not here: building a bundle (`bundle`, `onnx_graph`) and MLflow
+(`pyfunc`).
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -13,15 +18,24 @@ import importlib.util
 import json
 import re
 import sys
+import threading
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
+from math import inf, isfinite, nan
+from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import onnx
+import onnx.utils
 import onnxruntime as ort
 import polars as pl
+import polars.selectors
 from numpy.typing import NDArray
 
 
@@ -44,13 +58,18 @@ else:  # in a bundle: use its own copy, even if a version of the project is inst
     CategoryValue, NotACategory = _categories.CategoryValue, _categories.NotACategory
     category_text, category_texts = _categories.category_text, _categories.category_texts
 
-FORMAT = 4
+FORMAT = 5
 """Version of a bundle's layout. A runtime reads only its own version."""
 GRAPH, FACTS, GOLDEN = "model.onnx", "bundle.json", "golden.parquet"
 DECODE = "decode.py"
 """File of the function that reads blobs, if rows have them."""
 LISTING = "files.sha256"
 """SHA-256 and name of each other file, in the form of `sha256sum`. Its own SHA-256 is the bundle's digest."""
+INSIDE = "net/"
+"""Prefix of every name in the graph behind its raw columns, so that no name equals the name of a raw column."""
+NUMERIC, CATEGORY, BLOB = (f"{INSIDE}{kind}" for kind in ("numeric", "category", "blob"))
+"""Tensors in the graph behind the raw columns: standardised numbers `[rows, F]` float32, ids `[rows, C]` int64, and
+decoded blobs. A tensor without columns is not in the graph."""
 TOKENS = "_of_tokens"
 """Ending of the name of a second output, which a graph for texts has: nats of each token."""
 GOLDEN_OUTPUT = "__prediction__"
@@ -59,8 +78,12 @@ GOLDEN_OUTPUT = "__prediction__"
 GOLDEN_TOLERANCE = 1e-5
 """Largest accepted difference from the trained model: ten times the tolerance at build time, because kernels of
 different processors differ in the last bits."""
-_ROWS_AT_ONCE = 65_536
-"""Rows per run of the graph. Larger frames are cut, so that layers need little memory."""
+_ROWS_AT_ONCE = 8_192
+"""Rows per run of the graph. Larger frames are cut, so that a run's arrays stay in the processor's cache: with 65,536
+rows, 84 columns took three times as long per row."""
+_WORDS_REMEMBERED = 8_192
+"""Ids of single values to remember per category: polars takes 8 µs to convert a value to text."""
+_FLOATS = polars.selectors.by_dtype(pl.Float32, pl.Float64)
 _BLOB_BYTES_AT_ONCE = 16 * 2**20
 """Bytes of decoded blobs per run of the graph."""
 
@@ -245,7 +268,10 @@ class BlobReader:
 class ServingModel:
     """A loaded bundle. Safe to use from several threads."""
 
-    def __init__(self, folder: Path, facts: Mapping[str, Any], session: ort.InferenceSession) -> None:
+    def __init__(
+        self, folder: Path, facts: Mapping[str, Any], session: ort.InferenceSession, threads: int
+    ) -> None:
+        """Use `session`, whose inputs are `NUMERIC`, `CATEGORY` and `BLOB`, as far as the model has them."""
         self.folder = folder
         self.objective: str = facts["objective"]
         """Objective of the pipeline, such as `binary`: predictions are probabilities of label 1."""
@@ -258,41 +284,55 @@ class ServingModel:
         self.output: str = facts["output"]["name"]
         self._link: str = facts["output"]["link"]
         self._null: str = facts["null_category"]
-        self._numeric = [column.name for column in self.inputs if column.kind == "numeric"]
-        self._lowest, self._highest = _bounds(facts["fitted"]["numeric"])
-        self._category = [column.name for column in self.inputs if column.kind == "category"]
-        self._session = session
+        fitted = facts["fitted"]
+        self._numeric = [column["name"] for column in fitted["numeric"]]
+        self._mean, self._scale = (
+            np.array([column[name] for column in fitted["numeric"]], dtype=np.float64)
+            for name in ("mean", "scale")
+        )
         types = pl.read_parquet_schema(folder / GOLDEN)
-        self._category_types = {name: types[name] for name in self._category}
-        self._blobs: BlobReader | None = None
-        self._rows_at_once = _ROWS_AT_ONCE
-        self.blob = ""
+        self._categories = [
+            _Category(state["name"], types[state["name"]], state["vocabulary"])
+            for state in fitted["categorical"]
+        ]
+        like = BlobInput.from_facts(facts["blob"]) if "blob" in facts else None
+        self.blob = "" if like is None else like.column
         """Name of the column with blobs; empty if the model reads none."""
-        if "blob" in facts:
-            like = BlobInput.from_facts(facts["blob"])
-            self.blob = like.column
-            self._blobs = BlobReader.of_bundle(folder, like.column, like.function, like)
-            self._rows_at_once = max(1, _BLOB_BYTES_AT_ONCE // max(1, like.bytes))
+        self._blobs = None if like is None else BlobReader.of_bundle(folder, like.column, like.function, like)
+        at_once = _ROWS_AT_ONCE if like is None else _BLOB_BYTES_AT_ONCE // max(1, like.bytes)
+        self._rows_at_once = max(1, min(at_once, _ROWS_AT_ONCE))
+        self._session = session
+        self._threads = threads
+        self._numbers_of = _getter(self._numeric)
+        self._words_of = _getter([category.name for category in self._categories])
+        self._look_ups = [category.look_up for category in self._categories]
+        self._row = _RowBuffers(
+            session, self.output, len(self._numeric), len(self._categories), like, len(self.columns)
+        )
 
     @classmethod
     def load(cls, folder: Path, *, threads: int = 1, tolerance: float = GOLDEN_TOLERANCE) -> Self:
         """Load the model in `folder` and check its predictions for the golden rows.
 
-        `threads` is the number of threads that onnxruntime uses in one call. `tolerance` is the largest accepted
+        `threads` is the number of threads that `predict` uses for a large frame. `tolerance` is the largest accepted
         difference of a prediction (of its logarithm if it is a count); absolute up to 1, relative above. Raises
         `BundleRefused` for a folder of another format, `BundleAltered` if one bit of a file was altered, and
         `GoldenMismatch` if a prediction differs.
         """
         require_unaltered(folder)
         facts = read_facts(folder)
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        session = ort.InferenceSession(folder / GRAPH, options, providers=["CPUExecutionProvider"])
-        model = cls(folder, facts, session)
+        try:
+            session = _session(_behind_raw_columns(folder, facts))
+        except Exception as error:  # protobuf, onnx and onnxruntime have error types of their own
+            raise BundleRefused(
+                f"{folder / GRAPH} cannot be loaded: {type(error).__name__}: {error}. Its file was changed, or this "
+                "onnxruntime lacks an operation: fetch the bundle again, or install its requirements.txt"
+            ) from error
+        model = cls(folder, facts, session, threads)
         model.replay_golden_rows(model.predict, tolerance)
         model.replay_golden_rows(model._predict_one_by_one, tolerance)
+        if model._numeric or model._categories:  # otherwise the graph has no part for raw columns
+            model.replay_golden_rows(model._predict_by_whole_graph, tolerance)
         return model
 
     def replay_golden_rows(
@@ -300,7 +340,8 @@ class ServingModel:
     ) -> None:
         """Raise `GoldenMismatch` if `predict` and the trained model differ on the golden rows.
 
-        Each way to call the model (a frame, one row, pandas) reads raw values by its own code, so each has to pass.
+        Each way to call the model (a frame, one row, the whole graph, pandas) reads raw values by its own code, so each
+        has to pass.
         """
         golden = pl.read_parquet(self.folder / GOLDEN)
         expected = golden[GOLDEN_OUTPUT].to_numpy()
@@ -329,9 +370,19 @@ class ServingModel:
         self._require(frame)
         shape = (frame.height, len(self.columns)) if self.columns else frame.height
         predictions = np.empty(shape, dtype=np.float64)
-        for start in range(0, frame.height, self._rows_at_once):
+
+        def fill(start: int) -> None:
             rows = frame.slice(start, self._rows_at_once)
             predictions[start : start + rows.height] = self._run(self._feed(rows, start), start)
+
+        starts = range(0, frame.height, self._rows_at_once)
+        if self._threads == 1 or len(starts) <= 1:
+            for start in starts:
+                fill(start)
+        else:
+            with ThreadPoolExecutor(self._threads) as pool:
+                for _ in pool.map(fill, starts):  # raises the error of the first bad rows
+                    pass
         return predictions
 
     def predict_tokens(self, frame: pl.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -346,7 +397,7 @@ class ServingModel:
         for start in range(0, frame.height, self._rows_at_once):
             feed = self._feed(frame.slice(start, self._rows_at_once), start)
             nats.append(self._run(feed, start, self.output + TOKENS))
-            tokens.append(feed[self.blob])
+            tokens.append(feed[BLOB])
         return np.concatenate(nats).astype(np.float64), np.concatenate(tokens)
 
     def predict_row(self, row: Mapping[str, CategoryValue | bytes]) -> float | dict[str, float]:
@@ -356,50 +407,66 @@ class ServingModel:
         Raises the same errors as `predict`.
         """
         try:
-            numbers = [row[name] for name in self._numeric]
-            words: list[Any] = [row[name] for name in self._category]
-            blobs: list[Any] = [row[self.blob]] if self._blobs else []
+            numbers, words = self._numbers_of(row), self._words_of(row)
+            content = row[self.blob] if self.blob else None
         except KeyError as error:
             raise InputRefused(f"column {error} is missing; the row has {sorted(row)}") from error
-        for name, value in zip(self._numeric, numbers, strict=True):
-            if isinstance(value, str | bytes):
-                raise InputRefused(
-                    f"column {name!r} holds text, but the model reads a number there: {value!r}"
-                )
-        matrix = np.array([[np.nan if value is None else value for value in numbers]], dtype=np.float64)
-        self._refuse_extreme(matrix, 0)
-        feed: dict[str, NDArray[Any]] = {name: matrix[:, i : i + 1] for i, name in enumerate(self._numeric)}
-        for name, value in zip(self._category, words, strict=True):
+        buffers = self._row
+        if numbers:
+            values = self._floats(numbers)
+            with np.errstate(over="ignore"):
+                np.subtract(values, self._mean, out=buffers.centred)
+                np.divide(buffers.centred, self._scale, out=buffers.centred)
+                buffers.numeric[0] = buffers.centred
+            if np.isinf(buffers.numeric).any():
+                raise self._extreme(buffers.numeric, 0, lambda _, column: values[column])
+        if words:
             try:
-                text = category_text(value, self._category_types[name])
-            except NotACategory as error:
-                raise InputRefused(f"column {name!r}: {error}") from error
-            feed[name] = np.array([[self._null if text is None else text]], dtype=object)
+                buffers.category[0] = [
+                    look_up(word) for look_up, word in zip(self._look_ups, words, strict=True)
+                ]
+            except TypeError:  # not hashable, so it cannot be remembered
+                pairs = zip(self._categories, words, strict=True)
+                buffers.category[0] = [category.id_of(word) for category, word in pairs]
         if self._blobs is not None:
-            feed[self.blob] = self._blobs.read(blobs, ["the row"])
-        [answer] = self._run(feed, 0)
-        return dict(zip(self.columns, answer.tolist(), strict=True)) if self.columns else float(answer)
+            buffers.blob[:] = self._blobs.read([content], ["the row"])
+        self._session.run_with_iobinding(buffers.binding)
+        found = buffers.answer.tolist()
+        if not all(map(isfinite, found)):
+            raise _not_finite(found if self.columns else found[0], 0)
+        return dict(zip(self.columns, found, strict=True)) if self.columns else found[0]
+
+    def _floats(self, values: Sequence[Any]) -> NDArray[np.float64]:
+        """Return the numbers of one row `[F]`, NaN for None. Raises `InputRefused`."""
+        try:
+            found = array("d", values)
+        except (TypeError, OverflowError):  # a None, or a value that is no number
+            pairs = zip(values, self._numeric, strict=True)
+            found = array(
+                "d", [value if type(value) is float else _number(value, name) for value, name in pairs]
+            )
+        return np.frombuffer(found)
 
     def _feed(self, rows: pl.DataFrame, first: int) -> dict[str, NDArray[Any]]:
-        # In column order each slice is contiguous, so onnxruntime reads it without a copy.
-        matrix = np.empty((rows.height, len(self._numeric)), dtype=np.float64, order="F")
         feed: dict[str, NDArray[Any]] = {}
-        for i, name in enumerate(self._numeric):
-            column = rows[name]
-            # numpy has no null: in floats and integers it becomes NaN, other types must be cast first.
-            is_plain = column.dtype.is_float() or column.dtype.is_integer()
-            matrix[:, i] = (column if is_plain else column.cast(pl.Float64)).to_numpy()
-            feed[name] = matrix[:, i : i + 1]
-        self._refuse_extreme(matrix, first)
-        for name in self._category:
-            try:
-                texts = category_texts(rows[name], self._category_types[name])
-            except NotACategory as error:
-                raise InputRefused(f"column {name!r}: {error}") from error
-            feed[name] = texts.fill_null(self._null).to_numpy().reshape(-1, 1)
+        if self._numeric:
+            columns = rows.select(self._numeric)
+            # Whole numbers and booleans have no NaN for null, and polars' decimals are Python objects in numpy.
+            raw = columns.cast({~_FLOATS: pl.Float64}).to_numpy(order="c")
+            # The same operations as in `NumericState.standardised`, so that the bits are the same.
+            with np.errstate(over="ignore"):
+                scaled = np.subtract(raw, self._mean, dtype=np.float64)
+                scaled /= self._scale
+                matrix = scaled.astype(np.float32)
+            if np.isinf(matrix).any():
+                raise self._extreme(matrix, first, lambda row, column: columns[row, column])
+            feed[NUMERIC] = matrix
+        if self._categories:
+            ids = [category.ids_of(rows[category.name]) for category in self._categories]
+            feed[CATEGORY] = np.stack(ids, axis=1)
         if self._blobs is not None:
             names = [f"row {first + i}" for i in range(rows.height)]
-            feed[self.blob] = self._blobs.read(rows[self.blob].to_list(), names)
+            feed[BLOB] = self._blobs.read(rows[self.blob].to_list(), names)
         return feed
 
     def _run(self, feed: dict[str, NDArray[Any]], first: int, output: str = "") -> NDArray[np.float32]:
@@ -407,24 +474,20 @@ class ServingModel:
         found: NDArray[np.float32] = outputs[0]
         if not (is_finite := np.isfinite(found)).all():
             row = int(np.nonzero(~is_finite)[0][0])
-            raise PredictionNotFinite(
-                f"the model predicts {found[row]} for",
-                first + row,
-                ", which has no meaning: its values are far from those of the training rows. Send null for values that "
-                "are wrong, or train on rows like this one",
-            )
+            raise _not_finite(found[row], first + row)
         return found
 
-    def _refuse_extreme(self, matrix: NDArray[np.float64], first: int) -> None:
-        """Raise `RowRefused` for an infinite number, or for a number that float32 cannot hold after standardising."""
-        beyond = (matrix < self._lowest) | (matrix > self._highest)
-        if beyond.any():
-            row, column = (int(places[0]) for places in np.nonzero(beyond))
-            raise RowRefused(
-                f"column {self._numeric[column]!r} holds {matrix[row, column]:g} in",
-                first + row,
-                ", beyond what the model can read: send null where the value is unknown",
-            )
+    def _extreme(
+        self, matrix: NDArray[np.float32], first: int, raw: Callable[[int, int], float]
+    ) -> RowRefused:
+        """Return the error for the first number in `matrix` that is infinite, or that float32 cannot hold after
+        standardising. `raw` returns the value in the row and column as it came."""
+        row, column = (int(places[0]) for places in np.nonzero(np.isinf(matrix)))
+        return RowRefused(
+            f"column {self._numeric[column]!r} holds {raw(row, column):g} in",
+            first + row,
+            ", beyond what the model can read: send null where the value is unknown",
+        )
 
     def _require(self, frame: pl.DataFrame) -> None:
         schema = frame.schema
@@ -445,17 +508,133 @@ class ServingModel:
         answers = [self.predict_row(row) for row in frame.iter_rows(named=True)]
         return np.array([list(one.values()) if isinstance(one, dict) else one for one in answers])
 
+    def _predict_by_whole_graph(self, frame: pl.DataFrame) -> NDArray[np.float64]:
+        """Predict as a program with nothing but an ONNX runtime does, from a tensor `[rows, 1]` per raw column."""
+        feed: dict[str, Any] = {
+            name: frame[name].cast(pl.Float64).to_numpy().reshape(-1, 1) for name in self._numeric
+        }
+        for category in self._categories:
+            texts = category.texts_of(frame[category.name]).fill_null(self._null)
+            feed[category.name] = texts.to_numpy().reshape(-1, 1)
+        if self._blobs is not None:
+            feed[self.blob] = self._blobs.read(frame[self.blob].to_list(), ["a golden row"] * frame.height)
+        outputs: Any = _session((self.folder / GRAPH).read_bytes()).run([self.output], feed)
+        return outputs[0].astype(np.float64)
 
-def _bounds(fitted: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return `[F]` smallest and `[F]` largest numbers per column that float32 can hold after standardising."""
-    mean, scale = (
-        np.array([column[name] for column in fitted], dtype=np.float64) for name in ("mean", "scale")
+
+class _Category:
+    """One categorical column: its values' ids in the vocabulary, 0 for null and for unseen values."""
+
+    def __init__(self, name: str, dtype: pl.DataType, vocabulary: Sequence[str]) -> None:
+        """`dtype` is the column's type in the feature table. The first word of the vocabulary has id 1."""
+        self.name = name
+        self._dtype = dtype
+        self._words = pl.Series(vocabulary, dtype=pl.String)
+        self._ids = pl.Series(range(1, len(vocabulary) + 1), dtype=pl.Int64)
+        self._id_by_word = {word: i for i, word in enumerate(vocabulary, start=1)}
+        self.look_up = lru_cache(_WORDS_REMEMBERED, typed=True)(self.id_of)
+        """`id_of`, which remembers values. Raises `TypeError` if a value is not hashable."""
+
+    def id_of(self, value: Any) -> int:
+        """Return the id of a single value. Raises `InputRefused` if it has no text."""
+        try:
+            text = category_text(value, self._dtype)
+        except NotACategory as error:
+            raise InputRefused(f"column {self.name!r}: {error}") from error
+        return 0 if text is None else self._id_by_word.get(text, 0)
+
+    def ids_of(self, column: pl.Series) -> NDArray[np.int64]:
+        """Return the ids of a column's values. Raises `InputRefused` if they have no texts."""
+        ids = self.texts_of(column).replace_strict(self._words, self._ids, default=0, return_dtype=pl.Int64)
+        return ids.to_numpy()
+
+    def texts_of(self, column: pl.Series) -> pl.Series:
+        """Return the texts of a column's values, as in the vocabulary. Raises `InputRefused` if they have none."""
+        try:
+            return category_texts(column, self._dtype)
+        except NotACategory as error:
+            raise InputRefused(f"column {self.name!r}: {error}") from error
+
+
+class _RowBuffers(threading.local):
+    """Memory of one row, for each thread its own, bound to the session once: converting arrays for each call costs
+    onnxruntime more time than a small network."""
+
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        output: str,
+        numeric: int,
+        category: int,
+        blob: BlobInput | None,
+        columns: int,
+    ) -> None:
+        """Bind inputs of `numeric` numbers, `category` ids and a `blob`, and an answer of `columns` numbers or of
+        one, if it has no columns."""
+        self.centred = np.zeros(numeric)
+        self.numeric = np.zeros((1, numeric), dtype=np.float32)
+        self.category = np.zeros((1, category), dtype=np.int64)
+        self.blob = np.zeros((1, *blob.shape), dtype=blob.dtype) if blob else np.zeros((1, 0))
+        self.answer = np.zeros(columns or 1, dtype=np.float32)
+        self.binding = session.io_binding()
+        for name, buffer in ((NUMERIC, self.numeric), (CATEGORY, self.category), (BLOB, self.blob)):
+            if buffer.size:
+                self.binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(buffer))
+        answer = self.answer.reshape(1, columns) if columns else self.answer
+        self.binding.bind_ortvalue_output(output, ort.OrtValue.ortvalue_from_numpy(answer))
+
+
+def _behind_raw_columns(folder: Path, facts: Mapping[str, Any]) -> bytes:
+    """Return the part of the bundle's graph that takes `NUMERIC`, `CATEGORY` and `BLOB`, as far as it has them."""
+    whole = onnx.load(folder / GRAPH)
+    has = {
+        NUMERIC: facts["fitted"]["numeric"],
+        CATEGORY: facts["fitted"]["categorical"],
+        BLOB: facts.get("blob"),
+    }
+    outputs = [output.name for output in whole.graph.output]
+    part = onnx.utils.Extractor(whole).extract_model([name for name in has if has[name]], outputs)
+    return part.SerializeToString()
+
+
+def _session(graph: bytes) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    # One thread a call: `predict` gives each of its threads a part of the rows.
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+def _getter(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """Return a function of a row that returns its values of these columns. It raises `KeyError`."""
+    if len(names) > 1:
+        return itemgetter(*names)  # three times as fast as a comprehension
+    return lambda row: tuple(row[name] for name in names)
+
+
+def _number(value: Any, name: str) -> float:
+    """Return a value of a numeric column as a float, NaN for None. Raises `InputRefused`."""
+    if value is None:
+        return nan
+    if isinstance(value, str | bytes):
+        raise InputRefused(f"column {name!r} holds text, but the model reads a number there: {value!r}")
+    try:
+        return array("d", [value])[0]
+    except TypeError:
+        raise InputRefused(
+            f"column {name!r} holds {type(value).__name__}, but the model reads a number there: {value!r}"
+        ) from None
+    except OverflowError:
+        return inf if value > 0 else -inf
+
+
+def _not_finite(prediction: object, row: int) -> PredictionNotFinite:
+    return PredictionNotFinite(
+        f"the model predicts {prediction} for",
+        row,
+        ", which has no meaning: its values are far from those of the training rows. Send null for values that "
+        "are wrong, or train on rows like this one",
     )
-    with np.errstate(over="ignore"):
-        reach = float(np.finfo(np.float32).max) * scale
-        lowest, highest = mean - reach, mean + reach
-    largest = np.finfo(np.float64).max
-    return np.maximum(lowest, -largest), np.minimum(highest, largest)
 
 
 def _largest_difference(answered: NDArray[np.float64], expected: NDArray[np.float64], link: str) -> float:

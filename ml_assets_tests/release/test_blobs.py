@@ -96,6 +96,7 @@ def test_what_a_bundle_says_of_blobs_survives_the_file(seeing: Bundle) -> None:
         "pyyaml",
         "mlflow",
         "numpy",
+        "onnx",
         "onnxruntime",
         "pandas",
         "polars",

@@ -4,6 +4,8 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from ml_assets.release.runtime import (
     BundleRefused,
     GoldenMismatch,
     InputRefused,
+    RowRefused,
     ServingModel,
 )
 
@@ -105,13 +108,66 @@ def test_a_number_the_model_cannot_read_is_named(bundle: Bundle, rows: pl.DataFr
         served.predict_row({**rows.row(0, named=True), "delay": far})
 
 
-def test_large_frames_are_cut_without_a_seam(
-    bundle: Bundle, rows: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("value", "kind"), [([1.0], "list"), (date(2013, 1, 1), "date"), (1j, "complex"), ({}, "dict")]
+)
+def test_a_value_that_is_no_number_is_named(
+    bundle: Bundle, rows: pl.DataFrame, value: object, kind: str
 ) -> None:
     served = ServingModel.load(bundle.folder)
-    whole = served.predict(rows)
+    with pytest.raises(InputRefused, match=f"column 'delay' holds {kind}, but the model reads a number"):
+        served.predict_row({**rows.row(0, named=True), "delay": value})
+
+
+def test_an_integer_beyond_float_is_refused(bundle: Bundle, rows: pl.DataFrame) -> None:
+    served = ServingModel.load(bundle.folder)
+    with pytest.raises(RowRefused, match="column 'hour' holds -inf in row 0"):
+        served.predict_row({**rows.row(0, named=True), "hour": -(10**400)})
+
+
+def test_a_list_is_no_category(bundle: Bundle, rows: pl.DataFrame) -> None:
+    served = ServingModel.load(bundle.folder)
+    with pytest.raises(InputRefused, match="column 'carrier'"):
+        served.predict_row({**rows.row(0, named=True), "carrier": ["AA"]})
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_large_frames_are_cut_without_a_seam(
+    bundle: Bundle, rows: pl.DataFrame, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    whole = ServingModel.load(bundle.folder).predict(rows)
     monkeypatch.setattr("ml_assets.release.runtime._ROWS_AT_ONCE", 71)
+    served = ServingModel.load(bundle.folder, threads=threads)
     np.testing.assert_allclose(served.predict(rows), whole, rtol=0, atol=1e-7)
+    far = pl.when(pl.int_range(pl.len()).is_in([100, 500])).then(1e300).otherwise("delay")
+    with pytest.raises(RowRefused, match="in row 100, beyond"):
+        served.predict(rows.with_columns(far.alias("delay")))
+
+
+def test_threads_do_not_share_a_row(bundle: Bundle, rows: pl.DataFrame) -> None:
+    served = ServingModel.load(bundle.folder)
+    expected = served.predict(rows)
+    named = rows.to_dicts()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(served.predict_row, named * 5))
+    np.testing.assert_allclose(found, np.tile(expected, 5), rtol=0, atol=1e-7)
+
+
+def test_a_graph_that_cannot_be_read_is_refused(copied: Path) -> None:
+    (copied / "model.onnx").write_bytes(b"\xff" * 100)
+    seal(copied)
+    with pytest.raises(BundleRefused, match=r"model\.onnx cannot be loaded: .* fetch the bundle again"):
+        ServingModel.load(copied)
+
+
+def test_each_way_into_the_graph_is_proven_at_load(copied: Path) -> None:
+    """The runtime reads vocabulary and scales from `bundle.json`, other programs those in the graph."""
+    facts = json.loads((copied / "bundle.json").read_text())
+    facts["fitted"]["numeric"][1]["mean"] += 100
+    (copied / "bundle.json").write_text(json.dumps(facts))
+    seal(copied)
+    with pytest.raises(GoldenMismatch):
+        ServingModel.load(copied)
 
 
 def test_bundle_serves_where_the_project_is_not_installed(
