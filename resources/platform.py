@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from resources.lake import VersionedStore
     from resources.lake.lakefs_api import LakeFSApi
     from resources.launcher.protocol import TrainingLauncher
-    from resources.ledger import Ledger
+    from resources.ledger import Ledger, Person
     from resources.tracker import Tracker
 
 
@@ -123,6 +123,13 @@ class Platform:
             environment=of.environment,
             **self._patience("patience_seconds"),
         )
+
+    @cached_property
+    def acting(self) -> "Person":
+        """Person who acts in this process. Raises `IdentityRefused` for a proof that proves no account."""
+        from resources.identity import acting_person
+
+        return acting_person(self.settings, self.ledger.accounts)
 
     @cached_property
     def studies(self) -> "RDBStorage":

@@ -68,7 +68,9 @@ class Settings(BaseSettings):
     environment: str = "local"
     """Name of the environment and of its lake repository."""
     author: str = Field(default_factory=getpass.getuser)
-    """Name of the acting person, for acceptances, promotions and run records."""
+    """Name of the acting person, for decisions and run records, if there is no `token`. Nobody checks it."""
+    token: SecretStr | None = None
+    """Token of the acting person's account, as `ml-assets accounts add` printed it."""
     commit: str | None = None
     """Git commit of the code if there is no work tree, as in an image. It ends with `-dirty` if files differed."""
     ui_url: Address = Address("http://127.0.0.1:3000")

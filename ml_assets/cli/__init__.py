@@ -27,6 +27,7 @@ COMMANDS = {
     "demote": "Take a model out of production, with a reason.",
     "archive": "Take a version out of use for good, with a reason.",
     "history": "Show every decision about a model, or what was in production when.",
+    "accounts": "Add, list and revoke accounts of persons, who prove who they are.",
     "ledger": "Check that no decision was changed; show or downgrade the schema revision.",
     "drill": "Damage a short real training and check its recovery.",
     "trainings": "Remove abandoned trainings from the cluster.",

@@ -15,8 +15,11 @@ def command(table: str, partition: str, reason: str) -> None:
 
     project = Project.here()
     platform = project.platform
-    accept_partition(platform.lake, platform.ledger, table, partition, project.settings.author, reason)
-    say(f"{table} {partition} is accepted by {project.settings.author}: {reason}")
+    acting = platform.acting
+    accept_partition(
+        platform.lake, platform.ledger, table, partition, acting.name, reason, checked_by=acting.checked_by
+    )
+    say(f"{table} {partition} is accepted by {acting.in_words}: {reason}")
     say(
         "You can now materialize the tables that read it: ml-assets launch …, or in the pages of `ml-assets ui`."
     )

@@ -21,21 +21,35 @@ def review(model: str, number: int, reason: str, *, approves: bool) -> None:
     """Record a review by the acting person, and print the one that decides."""
     from ml_assets.components.training_pipeline import TrainingPipeline
     from ml_assets.release.of_platform import releases_of
-    from resources.ledger import evaluation_name
+    from resources.ledger import author_in_words, evaluation_name
 
     project = Project.here()
-    author, rules = project.settings.author, project.component(TrainingPipeline, model).spec.release
-    decided = releases_of(project.platform).review(
-        model, number, approves=approves, author=author, reason=reason, rules=rules
+    acting, rules = project.platform.acting, project.component(TrainingPipeline, model).spec.release
+    releases = releases_of(project.platform)
+    decided = releases.review(
+        model,
+        number,
+        approves=approves,
+        author=acting.name,
+        checked_by=acting.checked_by,
+        reason=reason,
+        rules=rules,
     )
     verb = "approved" if approves else "rejected"
-    if (decided.author, decided.reason) != (author, reason):
+    if (decided.author, decided.reason) != (acting.name, reason):
         say(f"Nothing changed: {model} version {number} was {verb} before this command.")
     say(f"{model} version {number} is {verb} since {decided.at:%Y-%m-%d %H:%M} UTC,")
-    say(f"by {decided.author}: {decided.reason}")
+    say(f"by {author_in_words(decided)}: {decided.reason}")
     say(f"This counts for evaluation {evaluation_name(decided.evaluation_digest)} alone.")
-    say(
-        f"Nobody checked that you are {author}: the name is ML_ASSETS_AUTHOR, or your account of the operating system."
-    )
+    if acting.checked_by == "nobody":
+        say(
+            f"Nobody checked that you are {acting.name}: the name is ML_ASSETS_AUTHOR, or your account of the "
+            "operating system."
+        )
+    authors = releases.standing(model, decided.bundle_digest).evaluations
+    if unknown := sorted({one.author for one in authors if one.checked_by == "nobody"} - {acting.name}):
+        say(
+            f"Nobody checked that {', '.join(unknown)} ran its evaluation, so a person who ran it may have approved it."
+        )
     if approves:
         say(f"To promote it: ml-assets promote {model} {number} --reason '…'")

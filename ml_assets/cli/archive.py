@@ -15,10 +15,12 @@ def command(model: str, version: int, reason: str) -> None:
     The version in production cannot be archived. Card and comparisons of an archived version stay.
     """
     from ml_assets.release.of_platform import releases_of
+    from resources.ledger import author_in_words
 
     project = Project.here()
+    acting = project.platform.acting
     archival = releases_of(project.platform).archive(
-        model, version, author=project.settings.author, reason=reason
+        model, version, author=acting.name, checked_by=acting.checked_by, reason=reason
     )
     say(f"{model} version {version} is archived since {archival.at:%Y-%m-%d %H:%M} UTC,")
-    say(f"by {archival.author}: {archival.reason}")
+    say(f"by {author_in_words(archival)}: {archival.reason}")

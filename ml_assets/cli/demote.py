@@ -18,8 +18,13 @@ def command(model: str, reason: str, canary: bool) -> None:
     from ml_assets.release.of_platform import releases_of
 
     project = Project.here()
+    acting = project.platform.acting
     ended = releases_of(project.platform).demote(
-        model, author=project.settings.author, reason=reason, role=CANARY if canary else PRODUCTION
+        model,
+        author=acting.name,
+        checked_by=acting.checked_by,
+        reason=reason,
+        role=CANARY if canary else PRODUCTION,
     )
     if canary:
         say(f"{model} version {ended.version} is no longer the canary. It is in staging.")

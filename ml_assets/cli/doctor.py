@@ -38,6 +38,7 @@ def command() -> None:
         ("lake", doctor_storage.lake),
         ("artifacts", doctor_storage.artifacts),
         ("ledger", doctor_storage.ledger),
+        ("accounts", doctor_storage.accounts),
         ("tracker", doctor_storage.tracker),
         ("production", doctor_storage.production),
         ("registry", doctor_storage.registry),

@@ -11,7 +11,7 @@ from ml_assets.cli.project import Project
 from resources.lake import LakeUnavailable
 from resources.ledger import LedgerChanged
 from resources.ledger.migrations import NEWEST
-from resources.words import name_some
+from resources.words import counted, name_some
 
 
 class NotWell(Exception):
@@ -69,6 +69,21 @@ def ledger(project: Project) -> str:
             "may write to it"
         ) from changed
     return f"{project.settings.resolved_ledger_url}, revision {revision}, {head.place} chained decisions"
+
+
+def accounts(project: Project) -> str:
+    """Check that the token of the environment, if there is one, belongs to an account in force."""
+    acting = project.platform.acting
+    known = project.platform.ledger.accounts.in_force()
+    if not known:
+        return f"none: nobody checks that you are {acting.name}. To begin: ml-assets accounts add NAME --administrator"
+    administrators = sum(one.is_administrator for one in known)
+    you = (
+        f"nobody checks that you are {acting.name}, so you can decide nothing: set ML_ASSETS_TOKEN"
+        if acting.checked_by == "nobody"
+        else f"you are {acting.in_words}"
+    )
+    return f"{counted(len(known), 'account')}, {counted(administrators, 'administrator')}; {you}"
 
 
 def tracker(project: Project) -> str:

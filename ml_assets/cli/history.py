@@ -26,6 +26,8 @@ def command(model: str, moment: str | None) -> None:
         )
     for line in lines(decisions) if at is None else state_at(decisions, at):
         say(line)
+    if any(getattr(one, "checked_by", "") == "nobody" for one in decisions):
+        say("Nobody checked names without “(checked by …)”.")
 
 
 def _time(text: str) -> datetime:

@@ -18,10 +18,10 @@ def command() -> None:
     """
 
 
-@command.command("verify", short_help="Check that no decision about a model was changed since.")
+@command.command("verify", short_help="Check that no decision was changed since.")
 @click.option("--head", "known", help="Head that an earlier `verify` printed; the chain must contain it.")
 def verify(known: str | None) -> None:
-    """Walk the hash chain over all decisions about models.
+    """Walk the hash chain over all decisions about models and accounts, and over acceptances.
 
     The error names the first row that was changed, removed, inserted or moved. Keep the printed head outside the
     database: only with it are a chain that was rewritten to its end, and removed last rows, found later.
@@ -31,9 +31,9 @@ def verify(known: str | None) -> None:
     head = Head.parse(known) if known else None
     found = Project.here().platform.ledger.models.verify(head)
     if not found.place:
-        say("the ledger has no decision about a model yet")
+        say("the ledger has no decision yet")
         return
-    say(f"{found.place} decisions about models, each chained to the one before it: none was changed.")
+    say(f"{found.place} decisions, each chained to the one before it: none was changed.")
     say(f"Keep this head elsewhere; to compare later: ml-assets ledger verify --head {found}")
 
 

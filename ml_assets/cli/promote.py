@@ -28,6 +28,7 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     from ml_assets.release.bundle_standing import CANARY
     from ml_assets.release.of_platform import releases_of
     from ml_assets.release.promotion import in_full_minutes
+    from resources.ledger import author_in_words
 
     project = Project.here()
     rules = project.component(TrainingPipeline, model).spec.release  # `Problem` with the names there are
@@ -42,20 +43,22 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
                 f"{model} DATE, or name an earlier version: ml-assets promote {model} NUMBER --reason '…'"
             )
         version = newest.number
-    before = releases.in_production(model)
+    before, acting = releases.in_production(model), project.platform.acting
     promotion = releases.promote(
         model,
         version,
-        author=project.settings.author,
+        author=acting.name,
+        checked_by=acting.checked_by,
         reason=reason,
         despite_inputs=despite_inputs,
         rules=rules,
     )
+    promoter = author_in_words(promotion)
     if promotion.alias == CANARY and rules.canary is not None:
         replaced = releases.replaced_by(promotion)
         baked = in_full_minutes(rules.canary.end_of_bake(promotion.at))
         say(f"{model} version {version} is the canary since {promotion.at:%Y-%m-%d %H:%M} UTC,")
-        say(f"promoted by {promotion.author}: {promotion.reason}")
+        say(f"promoted by {promoter}: {promotion.reason}")
         if replaced is not None:
             say(f"Version {replaced.version} is no longer the canary. It is in staging.")
         say(f"Into production, from {baked} on: ml-assets promote {model} {version} --reason '…'")
@@ -63,7 +66,7 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     if before == promotion:
         say(f"Nothing changed: {model} version {promotion.version} was in production before this command.")
     say(f"{model} version {promotion.version} is in production since {promotion.at:%Y-%m-%d %H:%M} UTC,")
-    say(f"promoted by {promotion.author}: {promotion.reason}")
+    say(f"promoted by {promoter}: {promotion.reason}")
     if promotion.despite:
         say(f"despite {promotion.despite}")
     say(f"Load it anywhere: mlflow.pyfunc.load_model('models:/{model}@production')")

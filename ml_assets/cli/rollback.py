@@ -15,14 +15,16 @@ def command(model: str, reason: str) -> None:
     never returns to an archived or a demoted version.
     """
     from ml_assets.release.of_platform import releases_of
+    from resources.ledger import author_in_words
 
     project = Project.here()
     releases = releases_of(project.platform)
-    promotion = releases.rollback(model, author=project.settings.author, reason=reason)
+    acting = project.platform.acting
+    promotion = releases.rollback(model, author=acting.name, checked_by=acting.checked_by, reason=reason)
     say(
         f"{model} version {promotion.version} is in production again since {promotion.at:%Y-%m-%d %H:%M} UTC,"
     )
-    say(f"by {promotion.author}: {promotion.reason}")
+    say(f"by {author_in_words(promotion)}: {promotion.reason}")
     newest = releases.standing(model, promotion.bundle_digest).newest
     if newest is not None and newest.evaluation_digest != promotion.evaluation_digest:
         say(

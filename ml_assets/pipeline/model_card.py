@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ml_assets.pipeline.record import ReportUnreadable, recorded_report
 from resources.artifacts import ArtifactMissing
+from resources.ledger import author_in_words
 from resources.platform import Platform
 
 if TYPE_CHECKING:
@@ -105,10 +106,15 @@ def _release(platform: Platform, version: "RegisteredVersion", row: "EvaluationR
         despite = f" Despite {one.despite}." if one.despite else ""
         what = "promoted" if one.returns_to is None else "rolled back to"
         role = "" if one.alias == PRODUCTION else f" as {one.alias}"
-        history.append(f"{one.at:%Y-%m-%d %H:%M} UTC, {what}{role} by {one.author}: {one.reason}.{despite}")
+        history.append(
+            f"{one.at:%Y-%m-%d %H:%M} UTC, {what}{role} by {author_in_words(one)}: {one.reason}.{despite}"
+        )
         if one.demotion is not None:
             ended = one.demotion
-            history.append(f"{ended.at:%Y-%m-%d %H:%M} UTC, demoted{role} by {ended.author}: {ended.reason}.")
+            left = "demoted" if one.alias == PRODUCTION else "taken back from canary to staging"
+            history.append(
+                f"{ended.at:%Y-%m-%d %H:%M} UTC, {left} by {author_in_words(ended)}: {ended.reason}."
+            )
     objections = objections_to(platform, row)
     standing = releases.standing(version.model, version.bundle_digest)
     return Release(

@@ -140,7 +140,7 @@ def tracking_facts(
         fingerprint=job.fingerprint,
         name=job.partition if study is None else study.name,
         parent="" if study is None else study.run,
-        author=platform.settings.author,
+        author=platform.acting.name,
         params=params,
         note=spec.description,
         tags={

@@ -241,7 +241,7 @@ def _tracking_facts(
         experiment=spec.name,
         fingerprint=digest,
         name=f"{frozen.job.partition} study",
-        author=platform.settings.author,
+        author=platform.acting.name,
         params=params,
         tags={
             "partition": frozen.job.partition,

@@ -12,6 +12,7 @@ from resources.ledger import (
     Promotion,
     Review,
     SemanticName,
+    author_in_words,
     evaluation_name,
 )
 
@@ -70,7 +71,7 @@ def _said(one: Decision, named: _Names) -> tuple[str, ...]:
             beside = f", beside {named.of(one.champion_digest)}" if one.champion_digest else ""
             return (
                 "evaluated",
-                f"{named.of(one.bundle_digest)} on {one.partition}{beside}, by {one.author}: {one.summary}",
+                f"{named.of(one.bundle_digest)} on {one.partition}{beside}, by {author_in_words(one)}: {one.summary}",
                 f"evaluation {one.name}: {one.report}",
             )
         case SemanticName():
@@ -79,7 +80,10 @@ def _said(one: Decision, named: _Names) -> tuple[str, ...]:
             kind = "promoted" if one.returns_to is None else "rolled back"
             place = "" if one.alias == PRODUCTION else f" as {one.alias}"
             to = "to " if one.returns_to is not None else ""
-            said = [kind, f"{to}{named.of(one.bundle_digest)}{place}, by {one.author}: {one.reason}"]
+            said = [
+                kind,
+                f"{to}{named.of(one.bundle_digest)}{place}, by {author_in_words(one)}: {one.reason}",
+            ]
             if one.despite:
                 said.append(f"despite {one.despite}")
             behind = named.evaluations.get(one.evaluation_digest)
@@ -88,16 +92,22 @@ def _said(one: Decision, named: _Names) -> tuple[str, ...]:
         case Demotion():
             alias = named.aliases.get(one.promotion, PRODUCTION)
             role = "" if alias == PRODUCTION else f" as {alias}"
-            return "demoted", f"{named.of(one.bundle_digest)}{role}, by {one.author}: {one.reason}"
+            return (
+                "demoted",
+                f"{named.of(one.bundle_digest)}{role}, by {author_in_words(one)}: {one.reason}",
+            )
         case Review():
-            said = f"{named.of(one.bundle_digest)}, by {one.author}: {one.reason}"
+            said = f"{named.of(one.bundle_digest)}, by {author_in_words(one)}: {one.reason}"
             return (
                 ("approved" if one.approves else "rejected"),
                 said,
                 f"evaluation {evaluation_name(one.evaluation_digest)}",
             )
         case Archival():
-            return "archived", f"{named.of(one.bundle_digest)}, by {one.author}: {one.reason}"
+            return (
+                "archived",
+                f"{named.of(one.bundle_digest)}, by {author_in_words(one)}: {one.reason}",
+            )
 
 
 def _in_one_line(text: str) -> str:

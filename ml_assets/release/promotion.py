@@ -32,7 +32,16 @@ from ml_assets.release.rules import (
 from ml_assets.release.versions import Numbered, SemanticVersion, next_version
 from ml_assets.tables.guard import rejections_of
 from resources.lake import VersionedStore
-from resources.ledger import Archival, Decision, EvaluationRow, Ledger, Promotion, Review, SemanticName
+from resources.ledger import (
+    Archival,
+    CheckedBy,
+    Decision,
+    EvaluationRow,
+    Ledger,
+    Promotion,
+    Review,
+    SemanticName,
+)
 from resources.mlflow_client import TrackerError, TrackerRefused
 
 Answer = TypeVar("Answer")
@@ -131,6 +140,7 @@ class Releases:
         number: int,
         *,
         author: str,
+        checked_by: CheckedBy = "nobody",
         reason: str,
         despite_inputs: bool = False,
         rules: ReleaseSection = NO_RULES,
@@ -155,7 +165,8 @@ class Releases:
             found, evaluation = self._promotable(version)
             role = _next_role(version, found, rules)
             if found.promotion is None:  # no review blocks the way back
-                _require_reviews(version, found, evaluation, role, author, rules)
+                counting = replace(found, reviews=self._counting(found.reviews))
+                _require_reviews(version, counting, evaluation, role, author, rules)
             if found.is_in_production and found.promotion is not None:
                 return found.promotion
             against = _nothing if found.promotion else self._against(evaluation)
@@ -173,6 +184,7 @@ class Releases:
                 str(number),
                 role,
                 author=author,
+                checked_by=checked_by,
                 reason=reason,
                 bundle_digest=version.bundle_digest,
                 evaluation_digest=evaluation.evaluation_digest,
@@ -185,7 +197,15 @@ class Releases:
         return promotion
 
     def review(
-        self, model: str, number: int, *, approves: bool, author: str, reason: str, rules: ReleaseSection
+        self,
+        model: str,
+        number: int,
+        *,
+        approves: bool,
+        author: str,
+        checked_by: CheckedBy = "nobody",
+        reason: str,
+        rules: ReleaseSection,
     ) -> Review:
         """Approve or reject the newest evaluation of a version; return the review.
 
@@ -215,7 +235,7 @@ class Releases:
                     f"{_named(version)} is {evaluation.status}, not blessed, by its newest evaluation "
                     f"{evaluation.name}: an approval would not help. {evaluation.summary} Report: {evaluation.report}"
                 )
-            before = review_of(evaluation, found.reviews)
+            before = review_of(evaluation, self._counting(found.reviews))
             if before is not None and before.approves == approves:
                 return before
             if before is not None and approves:
@@ -230,10 +250,22 @@ class Releases:
                     raise _Overtaken
 
             return self._log.review(
-                evaluation, str(number), approves=approves, author=author, reason=reason, allow=allow
+                evaluation,
+                str(number),
+                approves=approves,
+                author=author,
+                checked_by=checked_by,
+                reason=reason,
+                allow=allow,
             )
 
         return _until_not_overtaken(decide)
+
+    def _counting(self, reviews: Sequence[Review]) -> tuple[Review, ...]:
+        """Return the reviews that count: with accounts in the ledger, no unchecked approval."""
+        if not self._ledger.accounts.all():
+            return tuple(reviews)
+        return tuple(one for one in reviews if one.checked_by != "nobody" or not one.approves)
 
     def _promotable(self, version: RegisteredVersion) -> tuple[BundleStanding, EvaluationRow]:
         """Return the standing of `version`, and the evaluation to record with its promotion.
@@ -300,7 +332,15 @@ class Releases:
             return lambda: said
         return lambda: rejections_of(self._ledger, behind)
 
-    def demote(self, model: str, *, author: str, reason: str, role: str = PRODUCTION) -> Promotion:
+    def demote(
+        self,
+        model: str,
+        *,
+        author: str,
+        checked_by: CheckedBy = "nobody",
+        reason: str,
+        role: str = PRODUCTION,
+    ) -> Promotion:
         """Take the current version out of production without a successor; return the promotion that ended.
 
         The next training is evaluated as a first model. With `role` canary, the canary goes back to staging. Raises
@@ -328,11 +368,15 @@ class Releases:
                 f"demoted. To see all decisions: ml-assets history {model}"
             )
 
-        demotion = self._log.demote(standing, author=author, reason=reason, allow=allow)
+        demotion = self._log.demote(
+            standing, author=author, checked_by=checked_by, reason=reason, allow=allow
+        )
         self.show(model)
         return replace(standing, demotion=demotion)
 
-    def rollback(self, model: str, *, author: str, reason: str) -> Promotion:
+    def rollback(
+        self, model: str, *, author: str, checked_by: CheckedBy = "nobody", reason: str
+    ) -> Promotion:
         """Put the version into production again that was there before the present one; return the new promotion.
 
         No rule is checked again: it returns on the evaluation of its earlier promotion. MLflow shows it as soon as it
@@ -357,6 +401,7 @@ class Releases:
                 target.version,
                 PRODUCTION,
                 author=author,
+                checked_by=checked_by,
                 reason=reason,
                 bundle_digest=target.bundle_digest,
                 evaluation_digest=target.evaluation_digest,
@@ -397,7 +442,9 @@ class Releases:
         before = BundleStandings.read(self._log, promotion.model).before(promotion.place)
         return before.canary if promotion.alias == CANARY else before.in_production
 
-    def archive(self, model: str, number: int, *, author: str, reason: str) -> Archival:
+    def archive(
+        self, model: str, number: int, *, author: str, checked_by: CheckedBy = "nobody", reason: str
+    ) -> Archival:
         """Record that a version is never promoted again, and that no rollback returns to it.
 
         If it is archived already, nothing changes and its archival is returned. Raises `NotPromotable` for the version
@@ -416,7 +463,13 @@ class Releases:
                 )
 
         archival = self._log.archive(
-            model, str(number), author=author, reason=reason, bundle_digest=version.bundle_digest, allow=allow
+            model,
+            str(number),
+            author=author,
+            checked_by=checked_by,
+            reason=reason,
+            bundle_digest=version.bundle_digest,
+            allow=allow,
         )
         self.show(model)
         return archival

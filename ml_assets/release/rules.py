@@ -4,7 +4,6 @@ Here: who may approve a version, and whether the ledger has the approval that a 
 (`evaluation`), the promotion itself (`promotion`).
 """
 
-import unicodedata
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
@@ -12,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ml_assets.sections import Section
-from resources.ledger import EvaluationRow, Review
+from resources.ledger import EvaluationRow, Review, author_in_words, same_person
 
 Author = Annotated[str, Field(min_length=1)]
 """Name in the ledger: `ML_ASSETS_AUTHOR`, by default the account of the operating system."""
@@ -103,15 +102,11 @@ def why_rejected(rules: ApprovalSection | None, evaluation: EvaluationRow, revie
 
 def is_among(person: str, persons: Sequence[str]) -> bool:
     """Return True if `persons` has this name, also in other case, Unicode form, or with spaces around it."""
-    return _plain(person) in [_plain(one) for one in persons]
-
-
-def _plain(name: str) -> str:
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).strip()
+    return any(same_person(person, one) for one in persons)
 
 
 def _person_and_time(review: Review) -> str:
-    return f"{review.author} at {review.at:%Y-%m-%d %H:%M} UTC"
+    return f"{author_in_words(review)} at {review.at:%Y-%m-%d %H:%M} UTC"
 
 
 def review_of(evaluation: EvaluationRow, reviews: Sequence[Review]) -> Review | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ml_assets.tables.landing import CommitFacts, StoredPartition, land
 from ml_assets.tables.reader import TableReader
 from resources.lake import RefNotFound, VersionedStore
-from resources.ledger import Acceptance, Ledger
+from resources.ledger import Acceptance, CheckedBy, Ledger
 
 
 class EvidenceGone(Exception):
@@ -17,18 +17,31 @@ class _Overtaken(Exception):
 
 
 def accept_partition(
-    store: VersionedStore, ledger: Ledger, table: str, key: str, author: str, reason: str
+    store: VersionedStore,
+    ledger: Ledger,
+    table: str,
+    key: str,
+    author: str,
+    reason: str,
+    *,
+    checked_by: CheckedBy = "nobody",
 ) -> Acceptance:
     """Merge the content that the newest verdict on a partition rejected into main, unchanged.
 
     Look-up, merge and record happen within one turn of the table, so no publish comes in between. A repeated call
     changes nothing more, even after a kill in the middle. Raises `NothingToAccept` if the newest verdict is not
     a rejection, if another verdict came meanwhile (an acceptance covers one verdict), or if `reason` is empty. Raises
-    `EvidenceGone` if the rejected content was not kept.
+    `EvidenceGone` if the rejected content was not kept, and `IdentityNeeded` if the ledger has accounts and nobody
+    checked the author.
     """
+    ledger.accounts.require_identity(author, checked_by)  # before main changes
+
+    def accept(number: int) -> Acceptance:
+        return ledger.accept(table, key, number, author, reason, checked_by=checked_by)
+
     row = ledger.newest_verdicts(table, [key]).get(key)
     if row is None or not row.blocks or not reason.strip():
-        return ledger.accept(table, key, row.number if row else 0, author, reason)
+        return accept(row.number if row else 0)
     metadata = {
         "table": table,
         "keys": key,
@@ -50,13 +63,13 @@ def accept_partition(
 
     def record() -> None:
         # After the merge, because the ledger must not record an acceptance of content that main lacks.
-        accepted.append(ledger.accept(table, key, row.number, author, reason))
+        accepted.append(accept(row.number))
 
     try:
         partition = _evidence(store, table, key, row.branch, row.content_digest)
         land(store, ledger, table, [partition], row.run_id, facts, begin=begin, record=record)
     except _Overtaken:
-        return ledger.accept(table, key, row.number, author, reason)
+        return accept(row.number)
     return accepted[0]
 
 

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,11 @@ class Terminal:
     """A terminal whose `ml-assets` lives in `home`."""
 
     home: Path
+    author: str = "ada"
+
+    def named(self, author: str) -> "Terminal":
+        """Return the terminal of another person on the same home."""
+        return replace(self, author=author)
 
     def __call__(self, *arguments: str) -> Said:
         """Type `ml-assets ARGUMENTS`."""
@@ -43,7 +48,7 @@ class Terminal:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "argv", ["ml-assets", *arguments])
             patch.setenv("ML_ASSETS_HOME", str(self.home))
-            patch.setenv("ML_ASSETS_AUTHOR", "ada")
+            patch.setenv("ML_ASSETS_AUTHOR", self.author)
             # The command points Dagster at its home; the tests after it must not find that. Empty counts as not set.
             patch.setenv("DAGSTER_HOME", os.environ.get("DAGSTER_HOME", ""))
             yield

@@ -29,6 +29,18 @@ class NotPrintable(LedgerError):
     """A name or reason has a line break, a control character or a broken encoding. Nothing is stored."""
 
 
+class IdentityNeeded(LedgerError):
+    """The ledger has accounts, and nobody checked the name of the person who decides. Nothing is stored."""
+
+
+class IdentityRefused(LedgerError):
+    """A token or an ID token proves no account in force."""
+
+
+class AccountRefused(LedgerError):
+    """An account cannot be added or revoked. The message has the reason and the remedy."""
+
+
 class LedgerChanged(LedgerError):
     """A row of the log of models was changed, removed, inserted or moved after it was written."""
 

@@ -8,10 +8,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from resources.ledger import migrations
+from resources.ledger.accounts import Accounts, require_identity
 from resources.ledger.database import LedgerDatabase
+from resources.ledger.decision_rows import append
 from resources.ledger.errors import NothingToAccept, refuse_unprintable
 from resources.ledger.model_log import ModelLog
-from resources.ledger.rows import Acceptance, NewVerdict, VerdictRow
+from resources.ledger.rows import Acceptance, AcceptedPartition, CheckedBy, NewVerdict, VerdictRow
 from resources.ledger.tables import acceptances, verdicts
 
 LOOK_UP = 500
@@ -38,6 +40,8 @@ class Ledger:
         self._database = LedgerDatabase(url, patience_seconds, environment)
         self.models = ModelLog(self._database)
         """Evaluations and promotions of models."""
+        self.accounts = Accounts(self._database)
+        """Accounts of the persons who decide."""
 
     def revision(self) -> str | None:
         """Return the schema revision of the tables; None before the first use."""
@@ -142,11 +146,20 @@ class Ledger:
             return {row.key: row.rows for row in connection.execute(_VOLUMES, {"of": table})}
 
     def accept(
-        self, table: str, key: str, number: int, author: str, reason: str, at: datetime | None = None
+        self,
+        table: str,
+        key: str,
+        number: int,
+        author: str,
+        reason: str,
+        at: datetime | None = None,
+        *,
+        checked_by: CheckedBy = "nobody",
     ) -> Acceptance:
         """Accept what verdict `number` rejected.
 
-        Raise `NothingToAccept` unless it is the newest verdict on the partition, and a rejection. Raise `NotPrintable`.
+        Raise `NothingToAccept` unless it is the newest verdict on the partition, and a rejection. Raise `NotPrintable`,
+        and `IdentityNeeded` if the ledger has accounts and nobody checked the author.
         A second acceptance of the same verdict changes nothing and returns the first.
         """
         if not reason.strip():
@@ -171,6 +184,7 @@ class Ledger:
                 raise NothingToAccept(
                     f"{table} {key} is not rejected (verdict {row.number}: {row.status}): nothing to accept"
                 )
+            require_identity(connection, author, checked_by)
             acceptance = Acceptance(
                 table=table,
                 key=key,
@@ -181,6 +195,7 @@ class Ledger:
                 at=moment,
             )
             connection.execute(sa.insert(acceptances), vars(acceptance))
+            append(connection, AcceptedPartition(place=0, checked_by=checked_by, **vars(acceptance)))
             return acceptance
 
         return self._database.write(work)

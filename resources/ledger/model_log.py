@@ -1,21 +1,21 @@
 """`ModelLog`: append-only log of models: evaluations, semantic versions, promotions, demotions, archivals, reviews."""
 
-import json
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import fields, replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 import sqlalchemy as sa
-from pydantic import TypeAdapter
 
 from resources.ledger import chain
+from resources.ledger.accounts import require_identity
 from resources.ledger.database import LedgerDatabase
-from resources.ledger.errors import LedgerChanged, LedgerError, refuse_unprintable
+from resources.ledger.decision_rows import append, kind_of, naming_a_changed_row, row_of
+from resources.ledger.errors import LedgerError, refuse_unprintable
 from resources.ledger.rows import (
     Archival,
+    CheckedBy,
     Decision,
     Demotion,
     EvaluationRow,
@@ -29,19 +29,8 @@ from resources.ledger.tables import decisions, verdicts
 TURN_PATIENCE_SECONDS = 60.0
 """Seconds that a decision waits for others of the same model. Each is one short transaction."""
 
-KINDS: dict[str, type[Decision]] = {
-    "evaluation": EvaluationRow,
-    "name": SemanticName,
-    "promotion": Promotion,
-    "demotion": Demotion,
-    "archival": Archival,
-    "review": Review,
-}
-"""Kind of a row → type of its content. Other modules see the types only."""
-_COLUMNS = ("model", "bundle_digest", "evaluation_digest", "author", "reason", "at")
-"""Columns of the content. A type without one of them stores an empty text; its other fields are JSON in `facts`."""
-_NOT_STORED = {"place", "demotion"}
-"""Fields that come from the place of the row, or from another row."""
+ABOUT_MODELS = tuple(kind_of(one) for one in get_args(Decision))
+"""Kinds of rows about models."""
 
 Row = TypeVar("Row", bound=Decision)
 
@@ -57,7 +46,7 @@ class ModelLog:
 
     def decisions(self, model: str) -> list[Decision]:
         """Return all decisions about a model, oldest first."""
-        return self._read(KINDS, model)
+        return self._read(ABOUT_MODELS, model)
 
     def verify(self, known: chain.Head | None = None) -> chain.Head:
         """Check the hash chain over the decisions about all models; return its last row.
@@ -71,7 +60,8 @@ class ModelLog:
     def models(self) -> list[str]:
         """Return the names of all models with a decision, sorted."""
         with self._database.reading() as connection:
-            return sorted(connection.execute(sa.select(decisions.c.model).distinct()).scalars())
+            named = sa.select(decisions.c.model).where(decisions.c.model != "").distinct()
+            return sorted(connection.execute(named).scalars())
 
     # --- evaluations ---
 
@@ -165,6 +155,7 @@ class ModelLog:
         *,
         author: str,
         reason: str,
+        checked_by: CheckedBy = "nobody",
         bundle_digest: str,
         evaluation_digest: str,
         despite: str = "",
@@ -186,6 +177,7 @@ class ModelLog:
             evaluation_digest=evaluation_digest,
             author=author,
             reason=reason,
+            checked_by=checked_by,
             despite=despite,
             returns_to=returns_to,
             at=at or datetime.now(UTC),
@@ -205,6 +197,7 @@ class ModelLog:
         *,
         author: str,
         reason: str,
+        checked_by: CheckedBy = "nobody",
         at: datetime | None = None,
         allow: Callable[[], object] | None = None,
     ) -> Demotion:
@@ -220,6 +213,7 @@ class ModelLog:
             promotion=promotion.place,
             author=author,
             reason=reason,
+            checked_by=checked_by,
             at=at or datetime.now(UTC),
         )
 
@@ -243,6 +237,7 @@ class ModelLog:
         *,
         author: str,
         reason: str,
+        checked_by: CheckedBy = "nobody",
         bundle_digest: str,
         allow: Callable[[], object] | None = None,
     ) -> Archival:
@@ -258,6 +253,7 @@ class ModelLog:
             bundle_digest=bundle_digest,
             author=author,
             reason=reason,
+            checked_by=checked_by,
             at=datetime.now(UTC),
         )
 
@@ -286,6 +282,7 @@ class ModelLog:
         approves: bool,
         author: str,
         reason: str,
+        checked_by: CheckedBy = "nobody",
         allow: Callable[[], object] | None = None,
     ) -> Review:
         """Append an approval or rejection of `evaluation` and return it.
@@ -302,6 +299,7 @@ class ModelLog:
             approves=approves,
             author=author,
             reason=reason,
+            checked_by=checked_by,
             at=datetime.now(UTC),
         )
 
@@ -321,7 +319,7 @@ class ModelLog:
 
     def promotions(self, model: str) -> list[Promotion]:
         """Return all promotions of a model, oldest first."""
-        found = self._read([_kind_of(Promotion), _kind_of(Demotion)], model)
+        found = self._read([kind_of(Promotion), kind_of(Demotion)], model)
         ended = {one.promotion: one for one in found if isinstance(one, Demotion)}
         return [replace(one, demotion=ended.get(one.place)) for one in found if isinstance(one, Promotion)]
 
@@ -338,23 +336,23 @@ class ModelLog:
         return None if has_ended else newest
 
     def _of(self, kind: type[Row], model: str) -> list[Row]:
-        return [one for one in self._read([_kind_of(kind)], model) if isinstance(one, kind)]
+        return [one for one in self._read([kind_of(kind)], model) if isinstance(one, kind)]
 
-    def _read(self, kinds: Sequence[str] | dict[str, Any], model: str) -> list[Decision]:
+    def _read(self, kinds: Sequence[str], model: str) -> list[Decision]:
         refuse_unprintable(model=model)
         query = sa.select(decisions).where(decisions.c.model == model, decisions.c.kind.in_(list(kinds)))
         with self._database.reading() as connection:
             found = connection.execute(query.order_by(decisions.c.place))
-            with _naming_a_changed_row():
-                return [_decision(row) for row in found.mappings()]
+            with naming_a_changed_row():
+                return [cast("Decision", row_of(row)) for row in found.mappings()]
 
     def _newest(self, kind: type[Row], query: sa.Select[Any]) -> Row | None:
         newest = query.order_by(decisions.c.place.desc()).limit(1)
         with self._database.reading() as connection:
             found = connection.execute(newest)
-            with _naming_a_changed_row():
+            with naming_a_changed_row():
                 row = found.mappings().first()
-                return None if row is None else cast("Row", _decision(row))
+                return None if row is None else cast("Row", row_of(row))
 
     def _turn(self, model: str) -> AbstractContextManager[None]:
         """Return the turn of a model. Its decisions are recorded one after the other, so that the newest evaluation is
@@ -363,42 +361,12 @@ class ModelLog:
         return self._database.turn(f"models/{model}", TURN_PATIENCE_SECONDS)
 
 
-@contextmanager
-def _naming_a_changed_row() -> Generator[None]:
-    """Raise `LedgerChanged` for content that the ledger cannot have written."""
-    try:
-        yield
-    except (ValueError, TypeError, KeyError) as error:
-        raise LedgerChanged(
-            "a decision in the ledger cannot be read, so it was changed after it was written. To see which: ml-assets "
-            "ledger verify"
-        ) from error
-
-
-@cache
-def _adapter(kind: type[Decision]) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
-def _kind_of(content: type[Decision]) -> str:
-    return next(name for name, known in KINDS.items() if known is content)
-
-
 def _rows(kind: type[Decision]) -> sa.Select[Any]:
-    return sa.select(decisions).where(decisions.c.kind == _kind_of(kind))
+    return sa.select(decisions).where(decisions.c.kind == kind_of(kind))
 
 
 def _append(connection: sa.Connection, new: Row) -> Row:
-    kind = type(new)
-    values = _adapter(kind).dump_python(new, mode="json", exclude=_NOT_STORED)
-    shared: dict[str, Any] = {name: getattr(new, name, "") for name in _COLUMNS}
-    refuse_unprintable(author=shared["author"], reason=shared["reason"])
-    facts = {name: value for name, value in values.items() if name not in _COLUMNS}
-    row = {**shared, "kind": _kind_of(kind), "facts": json.dumps(facts, sort_keys=True)}
-    return replace(new, place=chain.append(connection, row))
-
-
-def _decision(row: sa.RowMapping) -> Decision:
-    kind = KINDS[row["kind"]]
-    has = {field.name for field in fields(kind)} & {"place", *_COLUMNS}
-    return _adapter(kind).validate_python({**{name: row[name] for name in has}, **json.loads(row["facts"])})
+    """Append a row. A decision of a person needs a checked identity if the ledger has accounts."""
+    if isinstance(new, Promotion | Demotion | Archival | Review):
+        require_identity(connection, new.author, new.checked_by)
+    return append(connection, new)

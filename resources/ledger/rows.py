@@ -2,9 +2,47 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Protocol
 
 Status = Literal["passed", "warned", "rejected", "accepted"]
+
+CheckedBy = Literal["token", "oidc", "platform", "nobody"]
+"""Proof behind the author of a row: a token, an ID token of an OIDC issuer, or none. `platform`: a declared rule
+decided, not a person."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Person:
+    """Person who acts, by the name that the ledger records."""
+
+    name: str
+    checked_by: CheckedBy = "nobody"
+    """`nobody`: the name is that of `ML_ASSETS_AUTHOR` or of the account of the operating system."""
+
+    @property
+    def in_words(self) -> str:
+        """Name and proof for people. A name without an addition was checked by nobody."""
+        added = {"token": " (checked by token)", "oidc": " (checked by OIDC)", "platform": " (by rule)"}
+        return self.name + added.get(self.checked_by, "")
+
+
+class Authored(Protocol):
+    """Row with an author."""
+
+    @property
+    def author(self) -> str:
+        """Name of the author."""
+        ...
+
+    @property
+    def checked_by(self) -> CheckedBy:
+        """Proof behind the name."""
+        ...
+
+
+def author_in_words(row: Authored) -> str:
+    """Return the author of a row for people."""
+    return Person(name=row.author, checked_by=row.checked_by).in_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +153,7 @@ class NewEvaluation:
     """Each gate with its outcome."""
     author: str
     """Person or account that ran the evaluation."""
+    checked_by: CheckedBy = "nobody"
     report: str
     """Address of the report."""
     run_id: str
@@ -172,6 +211,7 @@ class Demotion:
     author: str
     reason: str
     at: datetime
+    checked_by: CheckedBy = "nobody"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +232,7 @@ class Promotion:
     author: str
     reason: str
     at: datetime
+    checked_by: CheckedBy = "nobody"
     despite: str = ""
     """Objection to the version's inputs that the person overrode; empty if there was none."""
     returns_to: int | None = None
@@ -213,6 +254,7 @@ class Archival:
     author: str
     reason: str
     at: datetime
+    checked_by: CheckedBy = "nobody"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +274,64 @@ class Review:
     author: str
     reason: str
     at: datetime
+    checked_by: CheckedBy = "nobody"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedPartition:
+    """Entry of the chain for an `Acceptance`."""
+
+    place: int
+    """Place in the ledger."""
+    table: str
+    key: str
+    number: int
+    """Number of the verdict."""
+    content_digest: str
+    author: str
+    reason: str
+    at: datetime
+    checked_by: CheckedBy = "nobody"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Revocation:
+    """End of an account."""
+
+    place: int
+    """Place in the ledger."""
+    name: str
+    account: int
+    """Place of the account that ended."""
+    author: str
+    reason: str
+    at: datetime
+    checked_by: CheckedBy = "nobody"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """Account of a person: a token, or the subject of an OIDC issuer, proves who acts."""
+
+    place: int
+    """Place in the ledger."""
+    name: str
+    is_administrator: bool
+    """True if the person may add and revoke accounts."""
+    token_digest: str = ""
+    """SHA-256 of the token; empty for an account by OIDC."""
+    issuer: str = ""
+    """Address of the OIDC issuer; empty for an account by token."""
+    subject: str = ""
+    """The issuer's identifier of the person, claim `sub`."""
+    audience: str = ""
+    """Identifier of the client for which the issuer signs, claim `aud`."""
+    author: str
+    reason: str
+    at: datetime
+    checked_by: CheckedBy = "nobody"
+    revocation: Revocation | None = None
+    """End of the account; None while it is in force."""
 
 
 Decision = EvaluationRow | SemanticName | Promotion | Demotion | Archival | Review

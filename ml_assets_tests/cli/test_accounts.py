@@ -1,0 +1,76 @@
+"""`ml-assets accounts`, and the commands that need an account once the ledger has one."""
+
+import pytest
+
+from ml_assets_tests.cli.terminal import Terminal
+from ml_assets_tests.resources.ledger_writer import EVALUATION
+from resources.ledger import Ledger
+
+
+def token_in(out: str) -> str:
+    (token,) = [line for line in out.splitlines() if line.startswith("mla_")]
+    return token
+
+
+def test_from_the_first_account_on_a_person_needs_one(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert terminal("accounts", "list").out.startswith("No account: nobody checks names.")
+    assert "must be an administrator's" in terminal("accounts", "add", "bob").err
+    root = token_in(terminal("accounts", "add", "ada", "--administrator").out)
+    ledger = Ledger(f"sqlite:///{terminal.home}/ledger.db")
+    ledger.models.record_evaluation(EVALUATION)
+    ledger.models.promote(
+        "m",
+        "1",
+        "production",
+        author="ada",
+        checked_by="token",
+        reason="better",
+        bundle_digest="b",
+        evaluation_digest="e",
+    )
+    demote = ("demote", "m", "--reason", "prices were wrong")
+    refused = terminal(*demote)
+    assert refused.status == 1
+    assert "nobody checked that you are ada, and this ledger has accounts: set ML_ASSETS_TOKEN" in refused.err
+
+    monkeypatch.setenv("ML_ASSETS_TOKEN", f" {root}\n")
+    assert terminal(*demote).status == 0
+    history = terminal("history", "m").out
+    assert "by ada (checked by token): prices were wrong" in history
+    assert history.endswith("Nobody checked names without “(checked by …)”.\n")
+
+    bob = token_in(terminal("accounts", "add", "bob", "--reason", "reviews").out)
+    assert "bob has an account since" in terminal("accounts", "add", "Bob").err
+    monkeypatch.setenv("ML_ASSETS_TOKEN", bob)
+    assert "bob is not an administrator" in terminal("accounts", "revoke", "ada", "--reason", "why not").err
+    monkeypatch.setenv("ML_ASSETS_TOKEN", root)
+    revoked = terminal("accounts", "revoke", "bob", "--reason", "left").out
+    assert revoked.startswith("The account of bob is revoked.")
+    listed = terminal("accounts", "list").out
+    assert "ada  token, administrator, added " in listed
+    assert "by ada (checked by token): reviews\n    revoked " in listed
+    assert "by ada (checked by token): left" in listed
+    monkeypatch.setenv("ML_ASSETS_TOKEN", bob)
+    assert "Error: ML_ASSETS_TOKEN: the account of bob was revoked" in terminal(*demote).err
+    failed = terminal("doctor")
+    assert (
+        "FAIL  accounts         IdentityRefused: ML_ASSETS_TOKEN: the account of bob was revoked"
+        in failed.out
+    )
+    assert not any(
+        one in path.read_bytes().decode(errors="ignore")
+        for one in (root, bob)
+        for path in terminal.home.rglob("*")
+        if path.is_file()
+    ), "a token is stored nowhere"
+
+
+@pytest.mark.parametrize("name", ["ada\nbob", "ada\x1b[2K", "\u202eada"])
+def test_an_author_that_does_not_print_is_refused_by_its_variable(terminal: Terminal, name: str) -> None:
+    refused = terminal.named(name)("history", "m")
+    assert refused.status == 1
+    assert refused.err.startswith("Error: ML_ASSETS_AUTHOR: ")
+    assert "a name has no line breaks, no control characters and no broken encoding" in refused.err
+    assert refused.err.count("\n") == 1

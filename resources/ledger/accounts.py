@@ -1,0 +1,251 @@
+"""Accounts of the persons who decide, as rows of the chain: added and revoked, never changed.
+
+A person proves an account by its token, or by an ID token that the account's OIDC issuer signed. All that a proof is
+compared with stands in these rows: issuer and audience are no settings, because whoever is checked could set them.
+Not here: the check of an ID token (`resources.oidc`), and the person who acts in a process (`resources.identity`).
+"""
+
+import hashlib
+import secrets
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+import sqlalchemy as sa
+
+from resources.ledger.database import LedgerDatabase
+from resources.ledger.decision_rows import append, kind_of, naming_a_changed_row, row_of
+from resources.ledger.errors import AccountRefused, IdentityNeeded, IdentityRefused, refuse_unprintable
+from resources.ledger.rows import Account, CheckedBy, Person, Revocation
+from resources.ledger.tables import decisions
+
+TOKEN_PREFIX = "mla_"
+"""Beginning of each token, by which scanners of secrets find it."""
+TURN_PATIENCE_SECONDS = 60.0
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Accounts:
+    """Part of the ledger on accounts. Every method may raise `LedgerError`.
+
+    Nobody needs an account until somebody adds the first. From then on, each decision of a person needs a checked
+    identity, and only administrators add and revoke accounts.
+    """
+
+    def __init__(self, database: LedgerDatabase) -> None:
+        self._database = database
+
+    def all(self) -> list[Account]:
+        """Return all accounts, also revoked ones, oldest first."""
+        with self._database.reading() as connection:
+            return _all(connection)
+
+    def in_force(self) -> list[Account]:
+        """Return the accounts that are not revoked, oldest first."""
+        return _in_force(self.all())
+
+    def add_by_token(self, name: str, by: Person, *, reason: str = "", is_administrator: bool = False) -> str:
+        """Add an account; return its new token, which is stored nowhere. Raise `AccountRefused`."""
+        token = f"{TOKEN_PREFIX}{secrets.token_urlsafe(32)}"
+        new = _new(name, by, reason, is_administrator)
+        self._add(replace(new, token_digest=_digest(token)))
+        return token
+
+    def add_by_oidc(
+        self,
+        name: str,
+        by: Person,
+        *,
+        issuer: str,
+        subject: str,
+        audience: str,
+        reason: str = "",
+        is_administrator: bool = False,
+    ) -> Account:
+        """Add an account that an ID token of `issuer` for `audience` with the subject `subject` proves.
+
+        Raise `AccountRefused`.
+        """
+        refuse_unprintable(issuer=issuer, subject=subject, audience=audience)
+        if not subject or not audience:
+            raise AccountRefused(f"an account of {name} by OIDC needs a subject and an audience")
+        require_safe_address(issuer)
+        new = _new(name, by, reason, is_administrator)
+        return self._add(replace(new, issuer=issuer, subject=subject, audience=audience))
+
+    def revoke(self, name: str, by: Person, *, reason: str) -> Account:
+        """End the account `name`; return it. Raise `AccountRefused`."""
+        if not reason.strip():
+            raise AccountRefused(f"revoking the account of {name} needs a reason for the log")
+
+        def work(connection: sa.Connection) -> Account:
+            known = _in_force(_all(connection))
+            _require_administrator(known, by)
+            found = _named(known, name)
+            if found is None:
+                raise AccountRefused(f"no account in force is named {name!a}: ml-assets accounts list")
+            if found.is_administrator and sum(one.is_administrator for one in known) == 1:
+                raise AccountRefused(
+                    f"{found.name} is the last administrator, and without one nobody could add accounts any more: "
+                    "first add another one: ml-assets accounts add NAME --administrator"
+                )
+            revocation = Revocation(
+                place=0,
+                name=found.name,
+                account=found.place,
+                author=by.name,
+                checked_by=by.checked_by,
+                reason=reason,
+                at=datetime.now(UTC),
+            )
+            return replace(found, revocation=append(connection, revocation))
+
+        with self._database.turn("accounts", TURN_PATIENCE_SECONDS):
+            return self._database.write(work)
+
+    def of_token(self, token: str) -> Account:
+        """Return the account that `token` proves. Raise `IdentityRefused`."""
+        digest = _digest(token)
+        found = next((one for one in self.all() if one.token_digest == digest), None)
+        if found is None:
+            raise IdentityRefused(
+                "the token belongs to no account of this ledger: compare it with the one that `ml-assets accounts "
+                "add` printed, or let an administrator add an account"
+            )
+        if found.revocation is not None:
+            ended = found.revocation
+            raise IdentityRefused(
+                f"the account of {found.name} was revoked at {ended.at:%Y-%m-%d %H:%M} UTC by {ended.author}: "
+                f"{ended.reason}. An administrator can add a new one"
+            )
+        return found
+
+    def require_identity(self, author: str, checked_by: CheckedBy) -> None:
+        """Raise `IdentityNeeded` if the ledger has accounts and `author` does not act for one in force."""
+        with self._database.reading() as connection:
+            require_identity(connection, author, checked_by)
+
+    def _add(self, new: Account) -> Account:
+        refuse_unprintable(name=new.name)
+        if not new.name.strip():
+            raise AccountRefused("an account needs a name")
+
+        def work(connection: sa.Connection) -> Account:
+            every = _all(connection)
+            known = _in_force(every)
+            if not every and not new.is_administrator:
+                raise AccountRefused(
+                    "the first account must be an administrator's, because only administrators add others: ml-assets "
+                    f"accounts add {new.name} --administrator"
+                )
+            if every:
+                _require_administrator(known, Person(name=new.author, checked_by=new.checked_by))
+            if (same := _named(known, new.name)) is not None:
+                raise AccountRefused(
+                    f"{same.name} has an account since {same.at:%Y-%m-%d}: for a new token, first revoke it: ml-assets "
+                    f"accounts revoke {same.name} --reason '…'"
+                )
+            taken = [one.name for one in known if new.issuer and _subject(one) == _subject(new)]
+            if taken:
+                raise AccountRefused(
+                    f"the subject {new.subject} of {new.issuer} is the account of {taken[0]}: one person "
+                    "has one account"
+                )
+            return append(connection, new)
+
+        with self._database.turn("accounts", TURN_PATIENCE_SECONDS):
+            return self._database.write(work)
+
+
+def require_identity(connection: sa.Connection, author: str, checked_by: CheckedBy) -> None:
+    """Raise `IdentityNeeded` if the ledger has accounts and `author` does not act for one in force.
+
+    Every write of a person's decision calls this in its own transaction.
+    """
+    known = _all(connection)
+    if not known or checked_by == "platform":
+        return
+    if checked_by == "nobody":
+        administrators = ", ".join(one.name for one in _in_force(known) if one.is_administrator)
+        raise IdentityNeeded(
+            f"nobody checked that you are {author}, and this ledger has accounts: set ML_ASSETS_TOKEN to the token of "
+            "your account, or ML_ASSETS_OIDC_TOKEN to an ID token. If you have no account, ask an administrator: "
+            f"{administrators}"
+        )
+    if _named(_in_force(known), author) is None:
+        raise IdentityNeeded(
+            f"the account of {author} was revoked meanwhile: an administrator can add a new one"
+        )
+
+
+def same_person(one: str, other: str) -> bool:
+    """Return True for equal names, also in other case, Unicode form, or with spaces around them."""
+    return _plain(one) == _plain(other)
+
+
+def require_safe_address(address: str) -> None:
+    """Raise `AccountRefused` unless an issuer's address is https, or http on this machine's loopback."""
+    parts = urlsplit(address)
+    is_safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+    if not is_safe or not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise AccountRefused(
+            f"{address!a} is not the address of an issuer: use https://… without credentials, ? and #, exactly as the "
+            "claim `iss` of its tokens"
+        )
+
+
+def _plain(name: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).strip()
+
+
+def _new(name: str, by: Person, reason: str, is_administrator: bool) -> Account:
+    return Account(
+        place=0,
+        name=name,
+        is_administrator=is_administrator,
+        author=by.name,
+        checked_by=by.checked_by,
+        reason=reason,
+        at=datetime.now(UTC),
+    )
+
+
+def _digest(token: str) -> str:
+    # A plain hash is enough: a token has 256 random bits, so nobody can try them all.
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _all(connection: sa.Connection) -> list[Account]:
+    kinds = [kind_of(Account), kind_of(Revocation)]
+    query = sa.select(decisions).where(decisions.c.kind.in_(kinds)).order_by(decisions.c.place)
+    with naming_a_changed_row():
+        found = [row_of(row) for row in connection.execute(query).mappings()]
+    ended = {one.account: one for one in found if isinstance(one, Revocation)}
+    return [replace(one, revocation=ended.get(one.place)) for one in found if isinstance(one, Account)]
+
+
+def _in_force(known: Sequence[Account]) -> list[Account]:
+    return [one for one in known if one.revocation is None]
+
+
+def _named(known: Sequence[Account], name: str) -> Account | None:
+    return next((one for one in known if same_person(one.name, name)), None)
+
+
+def _subject(account: Account) -> tuple[str, str]:
+    return account.issuer, account.subject
+
+
+def _require_administrator(known: Sequence[Account], by: Person) -> None:
+    administrators = [one.name for one in known if one.is_administrator]
+    if by.checked_by not in ("token", "oidc"):
+        raise IdentityNeeded(
+            f"nobody checked that you are {by.name}: set ML_ASSETS_TOKEN or ML_ASSETS_OIDC_TOKEN. These administrators "
+            f"can add and revoke accounts: {', '.join(administrators)}"
+        )
+    if not any(same_person(by.name, name) for name in administrators):
+        raise AccountRefused(
+            f"{by.name} is not an administrator. These can add and revoke accounts: {', '.join(administrators)}"
+        )

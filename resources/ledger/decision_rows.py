@@ -1,0 +1,90 @@
+"""Rows of the table of decisions: the type of each kind, writing one, and reading it back.
+
+Not here: the chain of digests (`chain`), and the questions to the rows (`model_log`, `accounts`).
+"""
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from pydantic import TypeAdapter
+
+from resources.ledger import chain
+from resources.ledger.errors import LedgerChanged, refuse_unprintable
+from resources.ledger.rows import (
+    AcceptedPartition,
+    Account,
+    Archival,
+    Decision,
+    Demotion,
+    EvaluationRow,
+    Promotion,
+    Review,
+    Revocation,
+    SemanticName,
+)
+
+Chained = Decision | Account | Revocation | AcceptedPartition
+"""Any row of the chain."""
+KINDS: dict[str, type[Chained]] = {
+    "evaluation": EvaluationRow,
+    "name": SemanticName,
+    "promotion": Promotion,
+    "demotion": Demotion,
+    "archival": Archival,
+    "review": Review,
+    "account": Account,
+    "revocation": Revocation,
+    "acceptance": AcceptedPartition,
+}
+"""Kind of a row → type of its content. Other modules see the types only."""
+_COLUMNS = ("model", "bundle_digest", "evaluation_digest", "author", "reason", "at")
+"""Columns of the content. A type without one of them stores an empty text; its other fields are JSON in `facts`."""
+_NOT_STORED = {"place", "demotion", "revocation"}
+"""Fields that come from the place of the row, or from another row."""
+
+Row = TypeVar("Row", bound=Chained)
+
+
+def append(connection: sa.Connection, new: Row) -> Row:
+    """Append a row in the transaction of `connection`; return it with its place. Raise `NotPrintable`."""
+    kind = type(new)
+    values = _adapter(kind).dump_python(new, mode="json", exclude=_NOT_STORED)
+    shared: dict[str, Any] = {name: getattr(new, name, "") for name in _COLUMNS}
+    refuse_unprintable(author=shared["author"], reason=shared["reason"])
+    facts = {name: value for name, value in values.items() if name not in _COLUMNS}
+    row = {**shared, "kind": kind_of(kind), "facts": json.dumps(facts, sort_keys=True)}
+    return replace(new, place=chain.append(connection, row))
+
+
+def row_of(row: sa.RowMapping) -> Chained:
+    """Return the typed content of a stored row."""
+    kind = KINDS[row["kind"]]
+    has = {field.name for field in fields(kind)} & {"place", *_COLUMNS}
+    return _adapter(kind).validate_python({**{name: row[name] for name in has}, **json.loads(row["facts"])})
+
+
+def kind_of(content: type[Chained]) -> str:
+    """Return the name of a kind in the table."""
+    return next(name for name, known in KINDS.items() if known is content)
+
+
+@contextmanager
+def naming_a_changed_row() -> Generator[None]:
+    """Raise `LedgerChanged` for content that the ledger cannot have written."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError) as error:
+        raise LedgerChanged(
+            "a decision in the ledger cannot be read, so it was changed after it was written. To see which: ml-assets "
+            "ledger verify"
+        ) from error
+
+
+@cache
+def _adapter(kind: type[Chained]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
