@@ -7,7 +7,7 @@ sections that only Dagster reads, such as groups, schedules and automation (`com
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast, get_args
 
 from pydantic import (
     Field,
@@ -26,7 +26,7 @@ from ml_assets.objective_facts import facts_of
 from ml_assets.pipeline.metric_functions import own_metric_faults
 from ml_assets.pipeline.model_functions import ModelFunctionPath, wrong_arguments
 from ml_assets.pipeline.one_process import one_process_library
-from ml_assets.release.rules import ReleaseSection
+from ml_assets.release.rules import OF_REQUESTS, ReleaseSection, WatchedMetric
 from ml_assets.sections import Name, Partitions, Section, Seed, TimeZone, refuse_at, refuse_unknown_keys
 from ml_assets.tables.cadence import KeyRefused, PartitionsSection
 from ml_assets.tables.imports import ColumnNames, ModulePath, StandalonePath
@@ -265,6 +265,7 @@ class PipelineSpec(Section):
             "evaluation.baseline.groups": measured.baseline.groups,
             "evaluation.metrics": tuple(one.group for one in measured.metrics if one.group is not None),
             "evaluation.bias": tuple(one.column for one in measured.bias),
+            "release.canary.by": self.release.canary.by if self.release.canary else (),
         }
 
     @field_validator("training", mode="before")
@@ -343,6 +344,26 @@ class PipelineSpec(Section):
                 "one: set pipeline: 1, and divide the model with shard or tensor"
             )
             refuse_at(type(self).__name__, {("training", "parallel", "pipeline"): said})
+        return self
+
+    @model_validator(mode="after")
+    def _watched_metrics_fit_the_objective(self) -> Self:
+        objective, canary = self.evaluation.objective, self.release.canary
+        facts = facts_of(objective)
+        known = (*OF_REQUESTS, *(("calibration",) if facts.is_zero_or_one else ()), *facts.metrics)
+        why: dict[tuple[str | int, ...], str] = {}
+        for place, one in enumerate(canary.watch if canary else ()):
+            if one.metric not in known:
+                legal = [name for name in get_args(WatchedMetric) if name in known]
+                why["release", "canary", "watch", place, "metric"] = (
+                    f"{one.metric} is not defined for objective {objective}: watch one of {', '.join(legal)}"
+                )
+        for column in canary.by if canary else ():
+            if column in (self.features.label, self.features.label_known_at):
+                why["release", "canary", "by"] = (
+                    f"'{column}' is not known when a request arrives: name columns that each request has"
+                )
+        refuse_at(type(self).__name__, why)
         return self
 
     @model_validator(mode="after")

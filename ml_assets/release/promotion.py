@@ -701,7 +701,7 @@ def _next_role(version: RegisteredVersion, found: BundleStanding, rules: Release
     if datetime.now(UTC) < baked:
         raise NotPromotable(
             f"{_named(version)} is the canary since {found.canary.at:%Y-%m-%d %H:%M} UTC, and "
-            f"release.canary.bake_hours in defs.yaml is {rules.canary.bake_hours:g}: promote it from "
+            f"release.canary.bake_hours in defs.yaml is {rules.canary.bake_hours or 0:g}: promote it from "
             f"{in_full_minutes(baked)} on, or take it back: ml-assets demote {version.model} --canary --reason '…'. "
             "Another version becomes the canary if you give its number"
         )

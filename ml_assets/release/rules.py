@@ -1,20 +1,29 @@
 """Rules of a model's releases: the `release` section of a pipeline, and the check of an approval.
 
-Here: who may approve a version, and whether the ledger has the approval that a promotion needs. Not here: gates
-(`evaluation`), the promotion itself (`promotion`).
+Here: the canary's share, bake time and watched metrics, who may approve a version, and whether the ledger has the
+approval that a promotion needs. Not here: gates (`evaluation`), the promotion itself (`promotion`), the comparison of a
+canary (`ml_assets.live`).
 """
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from ml_assets.sections import Section
+from ml_assets.sections import Section, refuse_at
 from resources.ledger import EvaluationRow, Review, author_in_words, same_person
 
 Author = Annotated[str, Field(min_length=1)]
 """Name in the ledger: `ML_ASSETS_AUTHOR`, by default the account of the operating system."""
+
+WatchedMetric: TypeAlias = Literal[
+    "error_rate", "latency_ms", "calibration", "logloss", "brier", "accuracy", "mae"
+]
+OF_REQUESTS: tuple[WatchedMetric, ...] = ("error_rate", "latency_ms")
+"""Metrics of requests. The others need labels."""
+_LARGEST_LOGLOSS = 5.0
+"""Nats; a label whose probability was 0.7 % costs as much."""
 
 
 class ApprovalSection(Section):
@@ -27,15 +36,104 @@ class ApprovalSection(Section):
     may approve, also the only person of a project."""
 
 
-class CanarySection(Section):
-    """Stage between staging and production. Nothing serves a canary yet: it lets people look before production."""
+class CanaryWatchSection(Section):
+    """Metric that takes a canary back as soon as it is shown to be worse than the champion by more than allowed."""
 
-    bake_hours: Annotated[float, Field(gt=0, le=24 * 365)]
-    """Hours that a version is canary before it may go into production."""
+    metric: WatchedMetric
+    """`error_rate`: share of requests that end with an error. `latency_ms`: a quantile of their latency. With labels,
+    as they arrive: `calibration` (distance of the mean prediction from the observed rate), `logloss`, `brier`,
+    `accuracy`, `mae`."""
+    no_worse_by: Annotated[float, Field(ge=0)]
+    """Amount by which the canary may be worse than the champion, in the unit of the metric. Above 0; for `latency_ms`
+    also 0."""
+    quantile: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Quantile of the latency, by default 0.95. For `latency_ms` alone."""
+    largest: Annotated[float, Field(gt=0)] | None = None
+    """Losses of a row above this value count as this value: for `logloss` (default 5 nats) and `mae` (required, in the
+    unit of the label). Smaller values find a regression sooner."""
+
+    @property
+    def range(self) -> float:
+        """Largest loss of a row."""
+        return self.largest or (_LARGEST_LOGLOSS if self.metric == "logloss" else 1.0)
+
+    @property
+    def of_latency(self) -> float:
+        """Quantile of the latency."""
+        return self.quantile or 0.95
+
+    @property
+    def needs_labels(self) -> bool:
+        """True if the metric compares predictions with labels."""
+        return self.metric not in OF_REQUESTS
+
+    @model_validator(mode="after")
+    def _keys_fit_the_metric(self) -> Self:
+        why: dict[tuple[str | int, ...], str] = {}
+        if self.quantile is not None and self.metric != "latency_ms":
+            why["quantile",] = f"is for metric latency_ms, and this metric is {self.metric}: remove it"
+        if self.largest is not None and self.metric not in ("logloss", "mae"):
+            why["largest",] = f"is for metrics logloss and mae, and this metric is {self.metric}: remove it"
+        if self.metric == "mae" and self.largest is None:
+            why["metric",] = "mae needs `largest`: the error of a row above which it counts as that much"
+        if self.metric == "latency_ms":
+            pass
+        elif self.no_worse_by == 0:
+            why["no_worse_by",] = (
+                "is 0, and a difference of any size would take the canary back: give the smallest difference that "
+                "matters"
+            )
+        elif self.no_worse_by >= self.range:
+            why["no_worse_by",] = (
+                f"is {self.no_worse_by:g}, and {self.metric} cannot differ by more than {self.range:g}"
+            )
+        refuse_at(type(self).__name__, why)
+        return self
+
+
+class CanarySection(Section):
+    """Stage between staging and production, for a time, for a share of the entities, or both."""
+
+    bake_hours: Annotated[float, Field(gt=0, le=24 * 365)] | None = None
+    """Hours that a version is canary before it may go into production. Not given: the next promotion may follow at
+    once."""
+    share: Annotated[float, Field(gt=0, le=0.5)] | None = None
+    """Share of the entities whose requests the canary answers. Not given: nothing serves it."""
+    by: tuple[str, ...] = ()
+    """Columns of the feature table that name the entity, such as an aircraft: all its requests go to one version."""
+    watch: tuple[CanaryWatchSection, ...] = ()
+    """Metrics that take the canary back automatically. Not given: only people do."""
+    alpha: Annotated[float, Field(gt=0, le=0.5)] = 0.05
+    """Largest probability that a canary which is no worse than allowed is ever taken back, over all metrics together,
+    however often they are compared."""
+    every_seconds: Annotated[int, Field(ge=1, le=24 * 3600)] = 60
+    """Time between two comparisons."""
 
     def end_of_bake(self, since: datetime) -> datetime:
         """Return the moment from which on a canary since `since` may go into production."""
-        return since + timedelta(hours=self.bake_hours)
+        return since + timedelta(hours=self.bake_hours or 0)
+
+    @model_validator(mode="after")
+    def _keys_fit_each_other(self) -> Self:
+        why: dict[tuple[str | int, ...], str] = {}
+        if self.bake_hours is None and self.share is None:
+            why["bake_hours",] = "is missing, and so is `share`: give hours, a share of the entities, or both"
+        if self.share is not None and not self.by:
+            why["by",] = "is missing: name the columns of the entity, all of whose requests go to one version"
+        if self.share is None and self.by:
+            why["by",] = "assigns entities to a share of the traffic: give `share`, or remove it"
+        named: list[tuple[WatchedMetric, float]] = []
+        for place, one in enumerate(self.watch):
+            if self.share is None:
+                why["watch", place, "metric"] = (
+                    f"{one.metric} compares requests that the canary answered with those of the champion, and without "
+                    "`share` it answers none: give `share` and `by`"
+                )
+            elif (one.metric, one.of_latency) in named:
+                why["watch", place, "metric"] = f"{one.metric} is watched twice: remove one of them"
+            named.append((one.metric, one.of_latency))
+        refuse_at(type(self).__name__, why)
+        return self
 
 
 class ReleaseSection(Section):

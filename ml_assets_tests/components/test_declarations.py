@@ -148,6 +148,45 @@ def test_a_wrong_value_is_said_with_what_would_be_right(right: str, wrong: str, 
     assert said in str(refused.value).splitlines()[0]
 
 
+CANARY = DECLARED.replace(
+    "  evaluation:\n    objective: regression",
+    "  release:\n    canary: {share: 0.1, by: [store], watch: [{metric: error_rate, no_worse_by: 0.01}]}\n"
+    "  evaluation:\n    objective: regression",
+)
+
+
+def test_a_canary_with_a_share_and_a_watched_metric_is_legal() -> None:
+    load(CANARY)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        pytest.param("share: 0.1, ", "", "without `share` it answers none", id="nothing served"),
+        pytest.param("share: 0.1", "share: 0.6", "less than or equal to 0.5", id="more than half"),
+        pytest.param("by: [store], ", "", "by: is missing: name the columns of the entity", id="no entity"),
+        pytest.param("by: [store]", "by: [stor]", "names 'stor' in release.canary.by", id="column"),
+        pytest.param("by: [store]", "by: [units]", "'units' is not known when a request", id="label"),
+        pytest.param("share: 0.1, by: [store], ", "", "bake_hours: is missing", id="neither time nor share"),
+        pytest.param("no_worse_by", "no_worse_than", "did you mean 'no_worse_by'?", id="typo"),
+        pytest.param("by: 0.01", "by: 0", "the smallest difference that matters", id="no difference"),
+        pytest.param("by: 0.01", "by: 1.5", "error_rate cannot differ by more than 1", id="too large"),
+        pytest.param("error_rate", "error_rates", "'error_rate', 'latency_ms'", id="unknown metric"),
+        pytest.param("error_rate", "brier", "brier is not defined for objective regression", id="objective"),
+        pytest.param("error_rate", "mae", "mae needs `largest`", id="unbounded loss"),
+        pytest.param("by: 0.01", "by: 0.01, quantile: 0.9", "is for metric latency_ms", id="quantile"),
+        pytest.param("by: 0.01", "by: 0.01, largest: 2", "is for metrics logloss and mae", id="largest"),
+        pytest.param(
+            "by: 0.01}", "by: 0.01}, {metric: error_rate, no_worse_by: 0.1}", "watched twice", id="twice"
+        ),
+    ],
+)
+def test_a_canary_that_cannot_be_compared_is_refused(right: str, wrong: str, said: str) -> None:
+    with pytest.raises(DeclarationRefused) as refused:
+        load(CANARY.replace(right, wrong, 1))
+    assert said in str(refused.value)
+
+
 RANKED = DECLARED.replace("objective: regression", "objective: ranking\n    group: store").replace(
     "metric: rmse", "metric: ndcg"
 )

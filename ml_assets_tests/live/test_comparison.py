@@ -1,0 +1,137 @@
+"""Comparison of a canary with the champion over the rows of both versions."""
+
+import numpy as np
+import pytest
+
+from ml_assets.live.comparison import Labelled, Requests, compare, worst
+from ml_assets.release.rules import CanarySection
+
+ROWS = 3000
+NO_REQUESTS = Requests(
+    is_canary=np.zeros(0, dtype=bool), failed=np.zeros(0, dtype=bool), latency_ms=np.zeros(0)
+)
+
+
+def section(*watch: dict[str, object]) -> CanarySection:
+    return CanarySection.model_validate({"share": 0.3, "by": ["tail"], "watch": watch})
+
+
+def random() -> np.random.Generator:
+    return np.random.default_rng(3)
+
+
+def sides() -> np.ndarray:
+    return np.random.default_rng(4).random(ROWS) < 0.3
+
+
+def requests(*, errors: float = 0.01, slower_ms: float = 0.0) -> Requests:
+    """Requests of which 1 % fail; the canary's fail by `errors` and take longer by `slower_ms`."""
+    draw, is_canary = random(), sides()
+    return Requests(
+        is_canary=is_canary,
+        failed=draw.random(ROWS) < np.where(is_canary, errors, 0.01),
+        latency_ms=draw.exponential(3.0, ROWS) + np.where(is_canary, slower_ms, 0.0),
+    )
+
+
+ERRORS = {"metric": "error_rate", "no_worse_by": 0.01}
+LATENCY = {"metric": "latency_ms", "no_worse_by": 2.0, "quantile": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("watch", "served", "is_worse"),
+    [
+        (ERRORS, requests(), False),
+        (ERRORS, requests(errors=0.1), True),
+        (ERRORS, requests(errors=0.0), False),
+        (LATENCY, requests(), False),
+        (LATENCY, requests(slower_ms=2.0), False),
+        (LATENCY, requests(slower_ms=6.0), True),
+        (LATENCY, requests(slower_ms=-2.0), False),
+    ],
+)
+def test_a_canary_with_worse_requests_is_found(
+    watch: dict[str, object], served: Requests, is_worse: bool
+) -> None:
+    (found,) = compare(section(watch), served, None)
+    assert found.is_worse == is_worse
+    assert found.champion_rows > found.canary_rows > 800
+
+
+def labelled(shift: float, champion_shift: float = 0.0) -> Labelled:
+    """Rows with labels of 0 and 1, whose true probability each version misses by its shift."""
+    draw, is_canary = random(), sides()
+    right = draw.uniform(0.3, 0.6, ROWS)
+    return Labelled(
+        is_canary=is_canary,
+        prediction=right + np.where(is_canary, shift, champion_shift),
+        label=(draw.random(ROWS) < right).astype(float),
+    )
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(
+    ("shift", "of_champion", "is_worse"),
+    [(0.0, 0.0, False), (0.25, 0.0, True), (0.25, 0.25, False), (0.0, 0.25, False), (-0.25, 0.25, True)],
+)
+def test_calibration_is_worse_if_further_from_the_rate(
+    sign: int, shift: float, of_champion: float, is_worse: bool
+) -> None:
+    """A canary that mends the champion's shift is not worse, although their predictions differ."""
+    watch = section({"metric": "calibration", "no_worse_by": 0.05})
+    rows = labelled(sign * shift, sign * of_champion)
+    (found,) = compare(watch, NO_REQUESTS, rows)
+    assert found.is_worse == is_worse
+
+
+@pytest.mark.parametrize(
+    "watch",
+    [
+        {"metric": "logloss", "no_worse_by": 0.02},
+        {"metric": "brier", "no_worse_by": 0.01},
+        {"metric": "mae", "no_worse_by": 0.02, "largest": 1.0},
+    ],
+)
+def test_losses_of_labelled_rows_are_compared(watch: dict[str, object]) -> None:
+    (equal,) = compare(section(watch), NO_REQUESTS, labelled(0.0))
+    rows = labelled(0.0)
+    turned = Labelled(
+        is_canary=rows.is_canary,
+        prediction=np.where(rows.is_canary, np.where(rows.label == 1, 0.02, 0.98), rows.prediction),
+        label=rows.label,
+    )
+    (worse,) = compare(section(watch), NO_REQUESTS, turned)
+    assert (equal.is_worse, worse.is_worse) == (False, True)
+    assert worse.canary > worse.champion
+
+
+def test_accuracy_counts_the_largest_probability() -> None:
+    is_canary, label = sides(), random().integers(0, 3, ROWS)
+    answered = np.where(is_canary, (label + 1) % 3, label)
+    rows = Labelled(is_canary=is_canary, prediction=np.eye(3)[answered], label=label.astype(float))
+    (found,) = compare(section({"metric": "accuracy", "no_worse_by": 0.05}), NO_REQUESTS, rows)
+    assert (found.canary, found.champion, found.is_worse) == (0.0, 1.0, True)
+
+
+def test_an_impossible_probability_costs_the_largest_loss() -> None:
+    is_canary = sides()
+    rows = Labelled(is_canary=is_canary, prediction=np.zeros(ROWS), label=np.ones(ROWS))
+    (found,) = compare(section({"metric": "logloss", "no_worse_by": 0.1, "largest": 4.0}), NO_REQUESTS, rows)
+    assert (found.canary, found.champion) == (4.0, 4.0)
+
+
+def test_two_metrics_share_alpha_and_the_worst_is_named() -> None:
+    compared = compare(section(ERRORS, LATENCY), requests(errors=0.2), None)
+    assert [round(np.exp(one.log_limit)) for one in compared] == [40, 40]
+    found = worst(compared)
+    assert found is not None
+    assert found.metric == "error_rate"
+    assert "error_rate: canary 0." in str(found)
+    assert worst(compare(section(ERRORS, LATENCY), requests(), None)) is None
+
+
+def test_no_rows_are_no_evidence() -> None:
+    watch = section(ERRORS, LATENCY, {"metric": "brier", "no_worse_by": 0.1})
+    compared = compare(watch, NO_REQUESTS, None)
+    assert [(one.log_e, one.canary_rows) for one in compared] == [(0.0, 0), (0.0, 0)]
+    assert "canary unknown on 0 rows" in str(compared[0])

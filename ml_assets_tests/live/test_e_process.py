@@ -1,0 +1,100 @@
+"""E-processes: laws of the bet, exact expectations in small cases, and false stops under continuous looking."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ml_assets.live.e_process import BLOCK, log_e_process, place
+
+ROWS = 4 * BLOCK
+"""Rows of a small stream in which every second row is the canary's: two blocks."""
+ALTERNATING = np.arange(ROWS) % 2 == 1
+outcomes = arrays(np.float64, ROWS, elements=st.floats(0, 1))
+
+
+def test_a_bet_on_proportions_is_the_published_likelihood_ratio() -> None:
+    """Turner, Ly and Gruenwald (2024), section 3: in a block of n and k rows, the bet that grows fastest against equal
+    shares is the likelihood ratio to the share of both together."""
+    champion, canary, n, k = 0.1, 0.3, 3, 1
+    both = (n * champion + k * canary) / (n + k)
+    bet = place(np.array([champion]), np.ones(1), np.array([n]), k, margin=0, smallest=canary - champion)
+    assert bet.centre[0, 0] == pytest.approx(both)
+    for outcome in (0, 1):
+        ratios = [
+            (one / both) ** outcome * ((1 - one) / (1 - both)) ** (1 - outcome) for one in (champion, canary)
+        ]
+        assert 1 - bet.champion[0, 0] * (outcome - both) == pytest.approx(ratios[0])
+        assert 1 + bet.canary[0, 0] * (outcome - both) == pytest.approx(ratios[1])
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.1])
+@pytest.mark.parametrize("champion", [0.02, 0.3, 0.5, 0.85])
+def test_the_exact_expectation_is_at_most_one(champion: float, margin: float) -> None:
+    """All outcomes of three blocks, weighted by their probability, at the edge of the hypothesis and inside it."""
+    is_canary = np.array([False, False, True] * 3)
+    for canary in (champion / 2, min(champion + margin, 1)):
+        total = 0.0
+        share = np.where(is_canary, canary, champion)
+        for row in product((0.0, 1.0), repeat=len(is_canary)):
+            drawn = np.array(row)
+            probability = np.where(drawn == 1, share, 1 - share).prod()
+            total += probability * np.exp(
+                log_e_process(drawn, is_canary, margin=margin, smallest=0.1, block=1)[-1]
+            )
+        assert total <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("champion", [0.01, 0.3])
+def test_looking_after_every_block_stops_few_equal_canaries(champion: float) -> None:
+    random = np.random.default_rng(5)
+    stopped = 0
+    for _ in range(300):
+        is_canary = random.random(800) < 0.3
+        drawn = (random.random(800) < champion).astype(float)
+        log_e = log_e_process(drawn, is_canary, margin=0.0, smallest=0.05)
+        stopped += bool(log_e.max() >= np.log(20))
+    assert stopped <= 300 * 0.05
+
+
+def test_a_worse_canary_is_found() -> None:
+    random = np.random.default_rng(5)
+    is_canary = random.random(4000) < 0.3
+    worse = (random.random(4000) < np.where(is_canary, 0.2, 0.02)).astype(float)
+    assert log_e_process(worse, is_canary, margin=0.02, smallest=0.02).max() > np.log(20)
+    better = (random.random(4000) < np.where(is_canary, 0.02, 0.2)).astype(float)
+    assert log_e_process(better, is_canary, margin=0.02, smallest=0.02).max() <= 0
+
+
+@given(drawn=outcomes, margin=st.floats(0, 0.9), smallest=st.floats(1e-6, 1))
+def test_later_rows_change_no_earlier_value(drawn: np.ndarray, margin: float, smallest: float) -> None:
+    whole = log_e_process(drawn, ALTERNATING, margin=margin, smallest=smallest)
+    half = log_e_process(drawn[: ROWS // 2], ALTERNATING[: ROWS // 2], margin=margin, smallest=smallest)
+    assert np.isfinite(whole).all()
+    np.testing.assert_allclose(whole[: len(half)], half, rtol=1e-12, atol=1e-12)
+
+
+@given(
+    drawn=outcomes, place_of=st.integers(0, ROWS // 2 - 1).map(lambda one: 2 * one + 1), worse=st.floats(0, 1)
+)
+def test_a_worse_row_of_the_canary_never_helps_it(drawn: np.ndarray, place_of: int, worse: float) -> None:
+    changed = drawn.copy()
+    changed[place_of] = max(drawn[place_of], worse)
+    before, after = (log_e_process(one, ALTERNATING, margin=0.05, smallest=0.05) for one in (drawn, changed))
+    assert (after >= before - 1e-12).all()
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), -0.1, 1.1])
+def test_an_outcome_outside_its_range_is_refused(wrong: float) -> None:
+    drawn = np.zeros(ROWS)
+    drawn[3] = wrong
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        log_e_process(drawn, ALTERNATING, margin=0.0, smallest=0.1)
+
+
+def test_blocks_without_champion_rows_bet_nothing() -> None:
+    log_e = log_e_process(np.ones(3 * BLOCK), np.full(3 * BLOCK, True), margin=0.0, smallest=0.1)
+    np.testing.assert_allclose(log_e, 0, atol=1e-12)
