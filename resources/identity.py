@@ -12,15 +12,25 @@ def acting_person(settings: Settings, accounts: Accounts) -> Person:
 
     Without a proof the name is that of the settings, checked by nobody.
     """
-    token = settings.token
-    if token is not None:
-        return person_of_token(token.get_secret_value(), accounts)
-    return Person(name=settings.author)
-
-
-def person_of_token(token: str, accounts: Accounts) -> Person:
-    """Return the person whose account `token` proves. Raise `IdentityRefused`."""
+    given = {"ML_ASSETS_TOKEN": settings.token, "ML_ASSETS_OIDC_TOKEN": settings.oidc_token}
+    proofs = {variable: secret.get_secret_value() for variable, secret in given.items() if secret is not None}
+    if not proofs:
+        return Person(name=settings.author)
+    if len(proofs) > 1:
+        raise IdentityRefused(f"{' and '.join(proofs)} are both set, and one person acts: unset one of them")
+    ((variable, proof),) = proofs.items()
     try:
-        return Person(name=accounts.of_token(token.strip()).name, checked_by="token")
+        return proved_person(proof, accounts)
     except IdentityRefused as refused:
-        raise IdentityRefused(f"ML_ASSETS_TOKEN: {refused}") from None
+        raise IdentityRefused(f"{variable}: {refused}") from None
+
+
+def proved_person(proof: str, accounts: Accounts) -> Person:
+    """Return the person whose account a token, or an ID token of an OIDC issuer, proves. Raise `IdentityRefused`."""
+    proof = proof.strip()
+    if proof.count(".") != 2:  # an ID token has three parts, a token none
+        return Person(name=accounts.of_token(proof).name, checked_by="token")
+
+    from resources.oidc import account_of
+
+    return Person(name=account_of(proof, accounts.in_force()).name, checked_by="oidc")

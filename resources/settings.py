@@ -71,6 +71,8 @@ class Settings(BaseSettings):
     """Name of the acting person, for decisions and run records, if there is no `token`. Nobody checks it."""
     token: SecretStr | None = None
     """Token of the acting person's account, as `ml-assets accounts add` printed it."""
+    oidc_token: SecretStr | None = None
+    """ID token by which the OIDC issuer of the acting person's account proves who acts."""
     commit: str | None = None
     """Git commit of the code if there is no work tree, as in an image. It ends with `-dirty` if files differed."""
     ui_url: Address = Address("http://127.0.0.1:3000")

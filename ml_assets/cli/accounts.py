@@ -5,6 +5,8 @@ import click
 from ml_assets.cli.groups import SuggestingGroup
 from ml_assets.cli.project import Project, say
 
+BEGINS = "From the first account on, each decision of a person in this ledger needs one."
+
 
 @click.group(
     "accounts",
@@ -22,20 +24,42 @@ def command() -> None:
 @command.command("add", short_help="Add an account; print its token once.")
 @click.argument("name")
 @click.option("--administrator", is_flag=True, help="The person may add and revoke accounts.")
+@click.option(
+    "--oidc",
+    nargs=3,
+    metavar="ISSUER SUBJECT AUDIENCE",
+    help="An OIDC issuer proves the person, by the claims iss, sub and aud of its ID tokens, instead of a token.",
+)
 @click.option("--reason", default="", help="Reason; recorded with your name in an append-only log.")
-def add(name: str, administrator: bool, reason: str) -> None:
+def add(name: str, administrator: bool, oidc: tuple[str, str, str] | None, reason: str) -> None:
     """Add an account for the person NAME, as `release.approval.by` and the log name her.
 
-    The command prints a token once; the ledger keeps only its digest. The person sets it as ML_ASSETS_TOKEN.
+    The command prints a token once; the ledger keeps only its digest. The person sets it as ML_ASSETS_TOKEN. With
+    --oidc the person sets an ID token as ML_ASSETS_OIDC_TOKEN instead.
     """
     platform = Project.here().platform
+    if oidc is not None:
+        issuer, subject, audience = oidc
+        platform.ledger.accounts.add_by_oidc(
+            name,
+            platform.acting,
+            issuer=issuer,
+            subject=subject,
+            audience=audience,
+            reason=reason,
+            is_administrator=administrator,
+        )
+        say(f"{name} has an account{' as administrator' if administrator else ''}. {issuer} proves {name}:")
+        say("export ML_ASSETS_OIDC_TOKEN=… (an ID token)")
+        say(BEGINS)
+        return
     token = platform.ledger.accounts.add_by_token(
         name, platform.acting, reason=reason, is_administrator=administrator
     )
     say(f"{name} has an account{' as administrator' if administrator else ''}. Token, shown once:")
     say(token)
     say(f"{name} proves the name with it: export ML_ASSETS_TOKEN=…")
-    say("From the first account on, each decision of a person in this ledger needs one.")
+    say(BEGINS)
 
 
 @command.command("list", short_help="List all accounts, also revoked ones.")

@@ -4,6 +4,7 @@ import pytest
 
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.resources.ledger_writer import EVALUATION
+from ml_assets_tests.resources.oidc_issuer import AUDIENCE, running_issuer
 from resources.ledger import Ledger
 
 
@@ -54,17 +55,29 @@ def test_from_the_first_account_on_a_person_needs_one(
     assert "by ada (checked by token): left" in listed
     monkeypatch.setenv("ML_ASSETS_TOKEN", bob)
     assert "Error: ML_ASSETS_TOKEN: the account of bob was revoked" in terminal(*demote).err
-    failed = terminal("doctor")
-    assert (
-        "FAIL  accounts         IdentityRefused: ML_ASSETS_TOKEN: the account of bob was revoked"
-        in failed.out
-    )
     assert not any(
         one in path.read_bytes().decode(errors="ignore")
         for one in (root, bob)
         for path in terminal.home.rglob("*")
         if path.is_file()
     ), "a token is stored nowhere"
+
+
+def test_an_account_by_oidc_acts_with_an_id_token(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_issuer() as issuer:
+        oidc = ("--oidc", issuer.address, "248289", AUDIENCE)
+        added = terminal("accounts", "add", "ada", "--administrator", *oidc)
+        assert f"{issuer.address} proves ada:\nexport ML_ASSETS_OIDC_TOKEN=" in added.out
+        monkeypatch.setenv("ML_ASSETS_OIDC_TOKEN", issuer.id_token("248289"))
+        assert token_in(terminal("accounts", "add", "bob").out)
+        monkeypatch.setenv("ML_ASSETS_OIDC_TOKEN", issuer.id_token("248289", aud="shop"))
+        refused = terminal("accounts", "add", "cyd")
+    assert refused.err.startswith("Error: ML_ASSETS_OIDC_TOKEN: it is for the audience 'shop'")
+    listed = terminal.named("eve")("accounts", "list")
+    assert f"ada  OIDC, 248289 of {issuer.address}, administrator, added" in listed.out
+    assert "by ada (checked by OIDC)" in listed.out
 
 
 @pytest.mark.parametrize("name", ["ada\nbob", "ada\x1b[2K", "\u202eada"])

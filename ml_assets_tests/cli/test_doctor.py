@@ -13,6 +13,7 @@ PARTS = [
     "lake",
     "artifacts",
     "ledger",
+    "accounts",
     "tracker",
     "production",
     "registry",
@@ -27,17 +28,17 @@ def test_a_fresh_home_is_well(terminal: Terminal) -> None:
     assert said.status == 0, said.out
     assert [line[6:22].strip() for line in said.out.splitlines() if line.startswith("ok ")] == PARTS
     assert said.out.splitlines()[-1] == "All checks passed."
+    assert "none: nobody checks that you are ada. To begin: ml-assets accounts add NAME" in said.out
 
 
 def test_a_failing_part_is_named_with_its_remedy(terminal: Terminal) -> None:
-    """The other parts are still checked."""
+    """The other parts are still checked. The ledger alone knows what is in production, and who has an account."""
     (terminal.home / "ledger.db").write_text("this was a database")
     said = terminal("doctor")
     assert said.status == 1
     failed = [line for line in said.out.splitlines() if line.startswith("FAIL")]
-    # The ledger alone knows what is in production.
-    assert [line[6:22].strip() for line in failed] == ["ledger", "production", "registry"]
-    assert len([line for line in said.out.splitlines() if line.startswith("ok ")]) == len(PARTS) - 3
+    assert [line[6:22].strip() for line in failed] == ["ledger", "accounts", "production", "registry"]
+    assert len([line for line in said.out.splitlines() if line.startswith("ok ")]) == len(PARTS) - 4
 
 
 def test_a_dagster_home_of_somebodys_own_is_not_overwritten_silently(

@@ -5,7 +5,7 @@ Belongs here: facts that must survive changes of the lake's branches. Does not: 
 (the tracker), events (Dagster), and validation (`ml_assets.validation`).
 """
 
-from resources.ledger.accounts import Accounts, same_person
+from resources.ledger.accounts import Accounts, require_safe_address, same_person
 from resources.ledger.chain import Head
 from resources.ledger.errors import (
     AccountRefused,
@@ -83,5 +83,6 @@ __all__ = [
     "author_in_words",
     "evaluation_name",
     "refuse_unprintable",
+    "require_safe_address",
     "same_person",
 ]
