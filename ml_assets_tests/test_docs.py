@@ -57,6 +57,7 @@ _ELSEWHERE = {
     "bike_trips": "a name for a pipeline of the reader's own",
     "churn": "a pipeline that the reader makes",
     "decode.py": "a file of a bundle",
+    **dict.fromkeys(("card.md", "card.html", "model.sig"), "a dossier"),
     "ml_assets/resources": "the tag of a run",
     "training.rank": "a member of what `attach()` returns",
     "DistributedSampler": "torch",

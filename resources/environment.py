@@ -1,13 +1,16 @@
 """Environment of a run, as facts for its record: code, interpreter, packages, machine.
 
-Here: reading the facts. Not here: recording them (`tracker`).
+Here: reading the facts. Not here: recording them (`tracker`, `ml_assets.pipeline.launches`).
 """
 
 import hashlib
 import os
 import platform
 import re
+import shutil
 import subprocess
+import tempfile
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -18,6 +21,45 @@ _DIRTY = "-dirty"
 _NVIDIA = Path("/proc/driver/nvidia")
 """Folder of NVIDIA's driver with facts on the GPUs. It exists inside containers, too."""
 _PACKAGES = ("torch", "polars", "numpy", "mlflow", "dagster")
+_LARGEST_NEW_FILE = 10 * 2**20
+"""Bytes. A larger file that git does not know is data, not code: a difference names it and leaves it out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeState:
+    """Code of a source tree: a commit, and what differs from it."""
+
+    commit: str
+    """Git commit, 40 hex digits; empty if nothing names one."""
+    is_dirty: bool
+    """True if files differ from the commit, or git does not know them."""
+    difference: bytes = b""
+    """Changes, as `git apply` reads them; empty for a clean tree, or without a work tree."""
+    left_out: tuple[str, ...] = ()
+    """Files that git does not know and that are too large for `difference`."""
+
+
+def code_state(project: Path, commit: str | None) -> CodeState:
+    """Return the code in `project`. Without a git work tree, that of `commit`, which is `Settings.commit`."""
+    head = _git(project, "rev-parse", "HEAD")
+    if head is None:
+        named = commit or ""
+        return CodeState(commit=named.removesuffix(_DIRTY), is_dirty=named.endswith(_DIRTY))
+    if not _git(project, "status", "--porcelain"):
+        return CodeState(commit=head, is_dirty=False)
+    difference, left_out = _difference(project)
+    return CodeState(commit=head, is_dirty=True, difference=difference, left_out=left_out)
+
+
+def lock_of(project: Path) -> bytes | None:
+    """Return the locked requirements of `project`; None without a lock file."""
+    lock = next((project / lock for lock in LOCKS if (project / lock).is_file()), None)
+    return None if lock is None else lock.read_bytes()
+
+
+def installed_packages() -> dict[str, str]:
+    """Return name → version of each installed distribution."""
+    return {one.name: one.version for one in metadata.distributions() if one.name}
 
 
 def environment_facts(project: Path, commit: str | None) -> dict[str, str]:
@@ -31,9 +73,8 @@ def environment_facts(project: Path, commit: str | None) -> dict[str, str]:
     }
     for package in _PACKAGES:
         facts[package] = metadata.version(package)
-    lock = next((project / lock for lock in LOCKS if (project / lock).is_file()), None)
-    if lock is not None:
-        facts["lock_sha256"] = hashlib.sha256(lock.read_bytes()).hexdigest()
+    if (lock := lock_of(project)) is not None:
+        facts["lock_sha256"] = hashlib.sha256(lock).hexdigest()
     if (head := _git(project, "rev-parse", "HEAD")) is not None:
         commit = head + (_DIRTY if _git(project, "status", "--porcelain") else "")
     if commit:
@@ -62,11 +103,45 @@ def device_facts(driver: Path = _NVIDIA) -> dict[str, str]:
     return facts | ({"gpu_driver": found[1]} if found else {})
 
 
-def _git(project: Path, *arguments: str) -> str | None:
+def _difference(project: Path) -> tuple[bytes, tuple[str, ...]]:
+    """Return what differs from HEAD, new files included, and the new files that are too large for it.
+
+    Works on a copy of the index and an object folder of its own, so that nothing in the work tree's git changes.
+    """
+    index, objects = (
+        _git(project, "rev-parse", "--git-path", "index"),
+        _git(project, "rev-parse", "--git-path", "objects"),
+    )
+    new = (_git(project, "ls-files", "--others", "--exclude-standard", "-z", "--full-name") or "").split("\0")
+    large = tuple(name for name in new if name and (project / name).lstat().st_size > _LARGEST_NEW_FILE)
+    with tempfile.TemporaryDirectory(prefix="ml-assets-") as scratch:
+        own = Path(scratch) / "index"
+        if index is not None and (project / index).is_file():
+            shutil.copyfile(project / index, own)
+        environment = {
+            **os.environ,
+            "GIT_INDEX_FILE": str(own),
+            "GIT_OBJECT_DIRECTORY": scratch,
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str((project / (objects or "")).resolve()),
+        }
+        spared = [f":(exclude,literal){name}" for name in large]
+        _git(project, "add", "--all", "--", ".", *spared, environment=environment)
+        found = _git(project, "diff", "--cached", "--binary", "HEAD", environment=environment)
+    return (f"{found}\n".encode("utf-8", "surrogateescape") if found else b""), large
+
+
+def _git(project: Path, *arguments: str, environment: dict[str, str] | None = None) -> str | None:
     try:
         done = subprocess.run(
-            ["git", *arguments], cwd=project, capture_output=True, text=True, timeout=10, check=True
+            ["git", *arguments],
+            cwd=project,
+            env=environment,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            timeout=60,
+            check=True,
         )
     except (FileNotFoundError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return done.stdout.strip("\n")

@@ -65,6 +65,9 @@ class Settings(BaseSettings):
 
     home: Path = Field(default_factory=lambda: Path.home() / ".ml-assets")
     """Root folder of the embedded parts, and of local copies of files on servers."""
+    signing_key: Path | None = None
+    """File of the private key that signs dossiers, in PEM; `ml-assets dossier keygen` makes one. If it is set, each
+    registration writes a dossier."""
     environment: str = "local"
     """Name of the environment and of its lake repository."""
     author: str = Field(default_factory=getpass.getuser)

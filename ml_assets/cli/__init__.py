@@ -28,6 +28,8 @@ COMMANDS = {
     "archive": "Take a version out of use for good, with a reason.",
     "history": "Show every decision about a model, or what was in production when.",
     "accounts": "Add, list and revoke accounts of persons, who prove who they are.",
+    "dossier": "Sign the documents of a version; export them with its bundle.",
+    "verify": "Verify a dossier with a public key, without this platform.",
     "ledger": "Check that no decision was changed; show or downgrade the schema revision.",
     "drill": "Damage a short real training and check its recovery.",
     "trainings": "Remove abandoned trainings from the cluster.",

@@ -92,6 +92,7 @@ def record(
             report=f"{place}/{files.html.name}",
             run_id=run_id,
             trained_on=training_set.trained_on,
+            launches=trained.launches,
         )
     )
     # A version that was registered before shows its newest evaluation, also if that rejects it: then no step follows.

@@ -41,6 +41,11 @@ def register_model(
     kept = version_branch(spec.name, version.number, bundle.digest)
     platform.lake.keep(kept, training_set.commit)
     platform.lake.release(training_set.branch)
+    if platform.settings.signing_key is not None:
+        from ml_assets.dossier.keys import SigningKey
+        from ml_assets.pipeline.dossier import write_dossier
+
+        write_dossier(platform, version, SigningKey.read(platform.settings.signing_key))
     standing = releases.standing(spec.name, bundle.digest)
     shown = standing.shown
     return RegisteredModel(

@@ -8,6 +8,7 @@ from typing import Any
 
 from ml_assets.checkout import ROOT
 from ml_assets.pipeline.identity import require_as_frozen
+from ml_assets.pipeline.launches import launches_of, record_launch
 from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.live import LiveReport, TrainingPage
 from ml_assets.pipeline.spec import PipelineSpec
@@ -71,6 +72,7 @@ def train_model(
     if training_set.initial is not None:
         _hand_over(training_set.initial, platform, name)
     profile = spec.resources.of(job.partition, resources)
+    record_launch(platform, job, run_id)
     with platform.tracker.start(tracking_facts(spec, platform, training_set, profile, study)) as tracked:
         report = LiveReport(page, tracked)
         before = read_events(folder)
@@ -101,6 +103,7 @@ def train_model(
         folder=str(folder),
         mlflow_run=tracked.run_id,
         is_reused=report.events == 0,
+        launches=launches_of(platform, job),
     )
 
 

@@ -127,10 +127,13 @@ class TrainedModel(StepValue):
     """Id of the training's run in MLflow."""
     is_reused: bool
     """True if an earlier run had already finished the job."""
+    launches: tuple[str, ...] = ()
+    """SHA-256 of the record of each launch that trained it, oldest first."""
 
     @classmethod
     def _read(cls, facts: dict[str, Any]) -> dict[str, Any]:
-        return facts | {"result": TrainingResult.from_document(facts["result"])}
+        result = TrainingResult.from_document(facts["result"])
+        return facts | {"result": result, "launches": tuple(facts["launches"])}
 
 
 @dataclass(frozen=True, kw_only=True)

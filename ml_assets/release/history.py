@@ -8,6 +8,7 @@ from resources.ledger import (
     Archival,
     Decision,
     Demotion,
+    DossierRow,
     EvaluationRow,
     Promotion,
     Review,
@@ -52,7 +53,7 @@ class _Names:
         self._numbers = {
             one.bundle_digest: one.version
             for one in decisions
-            if isinstance(one, Promotion | Archival | Review)
+            if isinstance(one, Promotion | Archival | Review | DossierRow)
         }
         self.aliases = {one.place: one.alias for one in decisions if isinstance(one, Promotion)}
         self.evaluations = {one.evaluation_digest: one for one in decisions if isinstance(one, EvaluationRow)}
@@ -102,6 +103,12 @@ def _said(one: Decision, named: _Names) -> tuple[str, ...]:
                 ("approved" if one.approves else "rejected"),
                 said,
                 f"evaluation {evaluation_name(one.evaluation_digest)}",
+            )
+        case DossierRow():
+            return (
+                "dossier",
+                f"{named.of(one.bundle_digest)}, by {author_in_words(one)}: signed with key {one.signed_by[:12]}",
+                f"dossier {one.dossier_digest[:12]} on evaluation {evaluation_name(one.evaluation_digest)}",
             )
         case Archival():
             return (

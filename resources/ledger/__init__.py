@@ -7,6 +7,7 @@ Belongs here: facts that must survive changes of the lake's branches. Does not: 
 
 from resources.ledger.accounts import Accounts, require_safe_address, same_person
 from resources.ledger.chain import Head
+from resources.ledger.chain import digest_of as row_digest
 from resources.ledger.errors import (
     AccountRefused,
     IdentityNeeded,
@@ -30,6 +31,7 @@ from resources.ledger.rows import (
     CheckedBy,
     Decision,
     Demotion,
+    DossierRow,
     EvaluationRow,
     GateStatus,
     NewEvaluation,
@@ -55,6 +57,7 @@ __all__ = [
     "CheckedBy",
     "Decision",
     "Demotion",
+    "DossierRow",
     "EvaluationRow",
     "GateStatus",
     "Head",
@@ -84,5 +87,6 @@ __all__ = [
     "evaluation_name",
     "refuse_unprintable",
     "require_safe_address",
+    "row_digest",
     "same_person",
 ]

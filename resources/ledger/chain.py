@@ -75,6 +75,14 @@ def digest_of(row: Mapping[Any, Any]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
+def stored(connection: sa.Connection, model: str, bundle_digest: str) -> tuple[Head, list[dict[str, Any]]]:
+    """Return the last row of the chain, and the rows about a bundle as they are stored, oldest first."""
+    of_bundle = _AS_STORED.where(decisions.c.model == model, decisions.c.bundle_digest == bundle_digest)
+    rows = connection.execute(of_bundle.order_by(decisions.c.place)).mappings()
+    # `_AS_STORED` has texts only; the place is a number, also under the digest.
+    return head(connection), [{**row} for row in rows]
+
+
 def verify(connection: sa.Connection, known: Head | None = None) -> Head:
     """Walk all rows; return the last one.
 

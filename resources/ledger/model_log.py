@@ -18,6 +18,7 @@ from resources.ledger.rows import (
     CheckedBy,
     Decision,
     Demotion,
+    DossierRow,
     EvaluationRow,
     NewEvaluation,
     Promotion,
@@ -47,6 +48,14 @@ class ModelLog:
     def decisions(self, model: str) -> list[Decision]:
         """Return all decisions about a model, oldest first."""
         return self._read(ABOUT_MODELS, model)
+
+    def stored(self, model: str, bundle_digest: str) -> tuple[chain.Head, list[dict[str, Any]]]:
+        """Return the head of the chain, and all rows about a bundle as they are stored: column → value, oldest first.
+
+        Both are of one state of the ledger.
+        """
+        with self._database.reading() as connection:
+            return chain.stored(connection, model, bundle_digest)
 
     def verify(self, known: chain.Head | None = None) -> chain.Head:
         """Check the hash chain over the decisions about all models; return its last row.
@@ -314,6 +323,38 @@ class ModelLog:
     def reviews(self, model: str) -> list[Review]:
         """Return all reviews of a model, oldest first."""
         return self._of(Review, model)
+
+    # --- dossiers ---
+
+    def record_dossier(
+        self,
+        evaluation: EvaluationRow,
+        version: str,
+        dossier_digest: str,
+        *,
+        signed_by: str,
+        author: str,
+        checked_by: CheckedBy = "nobody",
+    ) -> DossierRow:
+        """Append that a dossier of the evaluated bundle was signed and stored; return its row."""
+        new = DossierRow(
+            place=0,
+            model=evaluation.model,
+            version=version,
+            bundle_digest=evaluation.bundle_digest,
+            evaluation_digest=evaluation.evaluation_digest,
+            dossier_digest=dossier_digest,
+            signed_by=signed_by,
+            author=author,
+            checked_by=checked_by,
+            at=datetime.now(UTC),
+        )
+        with self._turn(evaluation.model):
+            return self._database.write(lambda connection: append(connection, new))
+
+    def dossiers(self, model: str) -> list[DossierRow]:
+        """Return all dossiers of a model, oldest first."""
+        return self._of(DossierRow, model)
 
     # --- roles ---
 

@@ -160,6 +160,8 @@ class NewEvaluation:
     """Id of the Dagster run that made the evaluation."""
     trained_on: TrainedOn
     """Window of the training."""
+    launches: tuple[str, ...] = ()
+    """SHA-256 of the record of each launch that trained the weights, oldest first: its code, packages and machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,5 +336,26 @@ class Account:
     """End of the account; None while it is in force."""
 
 
-Decision = EvaluationRow | SemanticName | Promotion | Demotion | Archival | Review
+@dataclass(frozen=True, kw_only=True)
+class DossierRow:
+    """Signed dossier of a bundle, on one evaluation."""
+
+    place: int
+    """Place in the ledger."""
+    model: str
+    version: str
+    """Number in the registry at that time."""
+    bundle_digest: str
+    evaluation_digest: str
+    """Digest of the evaluation in the dossier."""
+    dossier_digest: str
+    """SHA-256 of its signature, which covers all other files: the name of its folder among the artifacts."""
+    signed_by: str
+    """SHA-256 of the public key."""
+    author: str
+    checked_by: CheckedBy = "nobody"
+    at: datetime
+
+
+Decision = EvaluationRow | SemanticName | Promotion | Demotion | Archival | Review | DossierRow
 """Row of the log of models."""
