@@ -26,6 +26,7 @@ COMMANDS = {
     "rollback": "Return to the version that was in production before.",
     "demote": "Take a model out of production, with a reason.",
     "archive": "Take a version out of use for good, with a reason.",
+    "serve": "Answer requests with the versions in production, over HTTP.",
     "history": "Show every decision about a model, or what was in production when.",
     "accounts": "Add, list and revoke accounts of persons, who prove who they are.",
     "dossier": "Sign the documents of a version; export them with its bundle.",

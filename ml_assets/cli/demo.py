@@ -168,6 +168,7 @@ def _tell(console: Any, project: Project, facts: dict[str, Any]) -> None:
     say("Next:")
     if facts["gate"] == "blessed":
         say("  put it into production   .venv/bin/ml-assets promote flight_delay --reason 'first model'")
+        say("  answer requests with it  .venv/bin/ml-assets serve flight_delay")
     say("  pages, lineage, sensors  make ui")
     say(f"  curves, versions         {_mlflow_pages(project)}")
     say("  your own pipeline        README.md, 'Add a pipeline in ten minutes'")

@@ -98,7 +98,7 @@ class CanarySection(Section):
     """Hours that a version is canary before it may go into production. Not given: the next promotion may follow at
     once."""
     share: Annotated[float, Field(gt=0, le=0.5)] | None = None
-    """Share of the entities whose requests the canary answers. Not given: nothing serves it."""
+    """Share of the entities whose requests the canary answers. Not given: a server only logs what it predicts."""
     by: tuple[str, ...] = ()
     """Columns of the feature table that name the entity, such as an aircraft: all its requests go to one version."""
     watch: tuple[CanaryWatchSection, ...] = ()

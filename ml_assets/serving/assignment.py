@@ -17,7 +17,11 @@ Role = Literal["production", "canary", "shadow"]
 
 
 class EntityRefused(ValueError):
-    """A row does not name its entity. The message names the column."""
+    """A row does not name its entity."""
+
+    def __init__(self, column: str, why: str) -> None:
+        super().__init__(f"column {column!r} {why}")
+        self.column = column
 
 
 def entity_of(row: Mapping[str, object], by: Sequence[str]) -> str:
@@ -45,7 +49,7 @@ def _position(entity: str, model: str, bundle_digest: str) -> float:
 
 def _text(row: Mapping[str, object], column: str) -> str | None:
     if column not in row:
-        raise EntityRefused(f"column {column!r} is missing; it names the entity (release.canary.by)")
+        raise EntityRefused(column, "is missing; it names the entity (release.canary.by)")
     match row[column]:
         case None:
             return None
@@ -63,6 +67,7 @@ def _text(row: Mapping[str, object], column: str) -> str | None:
             return value.isoformat()
         case value:
             raise EntityRefused(
-                f"column {column!r} holds {type(value).__name__}, but it names the entity (release.canary.by): send a "
-                "text, a number or a boolean"
+                column,
+                f"holds {type(value).__name__}, but it names the entity (release.canary.by): send a text, a number or "
+                "a boolean",
             )

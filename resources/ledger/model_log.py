@@ -57,6 +57,13 @@ class ModelLog:
         with self._database.reading() as connection:
             return chain.stored(connection, model, bundle_digest)
 
+    def newest_place(self, model: str) -> int:
+        """Return the place of the newest decision about a model; 0 if there is none. Cheap, to notice new decisions."""
+        refuse_unprintable(model=model)
+        query = sa.select(sa.func.max(decisions.c.place)).where(decisions.c.model == model)
+        with self._database.reading() as connection:
+            return connection.execute(query).scalar() or 0
+
     def verify(self, known: chain.Head | None = None) -> chain.Head:
         """Check the hash chain over the decisions about all models; return its last row.
 

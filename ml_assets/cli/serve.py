@@ -1,0 +1,130 @@
+"""`ml-assets serve`: answer requests with the versions in production."""
+
+import logging
+from typing import TYPE_CHECKING
+
+import click
+
+from ml_assets.cli.project import Project, say
+
+if TYPE_CHECKING:
+    from ml_assets.release.rules import ReleaseSection
+    from ml_assets.serving.answering import ServerParts
+    from ml_assets.serving.served import CanaryShare
+
+
+@click.command("serve", short_help="Answer requests with the versions in production, over HTTP.")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL…")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on. Nobody is authenticated."
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: a free one.")
+@click.option(
+    "--shadow", "shadows", multiple=True, metavar="MODEL/VERSION", help="Only log what this version predicts."
+)
+@click.option(
+    "--poll-seconds", type=float, default=2.0, show_default=True, help="Seconds between looks at the ledger."
+)
+@click.option("--log-share", type=float, default=1.0, show_default=True, help="Share of requests in the log.")
+@click.option("--max-body-mib", type=float, default=4.0, show_default=True, help="Largest body of a request.")
+@click.option("--max-rows", type=int, default=10_000, show_default=True, help="Most rows of a request.")
+def command(
+    models: tuple[str, ...],
+    host: str,
+    port: int,
+    shadows: tuple[str, ...],
+    poll_seconds: float,
+    log_share: float,
+    max_body_mib: float,
+    max_rows: int,
+) -> None:
+    """Answer requests for each MODEL with its version in production, until Ctrl-C.
+
+    The server watches the ledger: after `promote`, `rollback` or `demote` it changes versions without a lost request. A
+    canary answers its share of the entities (`release.canary` in defs.yaml), or is a shadow.
+    """
+    from pydantic import ValidationError
+
+    from ml_assets.cli.problems import Problem
+    from ml_assets.components.training_pipeline import TrainingPipeline
+    from ml_assets.serving.server import ServerSettings, serve
+    from ml_assets.serving.watch import Declaration
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("ml_assets.serving").setLevel(logging.INFO)
+    try:
+        settings = ServerSettings(
+            poll_seconds=poll_seconds, log_share=log_share, max_body_mib=max_body_mib, max_rows=max_rows
+        )
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise Problem(f"--{str(wrong['loc'][0]).replace('_', '-')}: {wrong['msg']}") from None
+    project = Project.here(patience_seconds=5.0)
+    of_shadows = _shadows(project, models, shadows)
+    declarations = [
+        Declaration(
+            model=model,
+            canary=_share_of(project.component(TrainingPipeline, model).spec.release),
+            shadows=of_shadows.get(model, ()),
+        )
+        for model in dict.fromkeys(models)
+    ]
+    try:
+        serve(
+            project.platform,
+            declarations,
+            settings,
+            host=host,
+            port=port,
+            on_start=_tell,
+        )
+    except OSError as error:
+        raise Problem(
+            f"cannot listen on {host}:{port} ({error.strerror or error}): end the process that does, or give another "
+            "--port"
+        ) from None
+
+
+def _share_of(rules: "ReleaseSection") -> "CanaryShare | None":
+    """Return the share of traffic of the canary; None if it has none, so that it is only a shadow."""
+    from ml_assets.serving.served import CanaryShare
+
+    canary = rules.canary
+    return None if canary is None or canary.share is None else CanaryShare(share=canary.share, by=canary.by)
+
+
+def _shadows(
+    project: Project, models: tuple[str, ...], shadows: tuple[str, ...]
+) -> dict[str, tuple[tuple[int, str], ...]]:
+    """Return model → number and bundle digest of each shadow. `Problem` for text that names none."""
+    from ml_assets.cli.problems import Problem
+    from ml_assets.release.of_platform import registry_of
+
+    found: dict[str, tuple[tuple[int, str], ...]] = {}
+    for text in shadows:
+        model, _, number = text.rpartition("/")
+        if model not in models or not number.isdecimal():
+            raise Problem(
+                f"--shadow {text}: give a model of this server and a version, such as {models[0]}/3"
+            )
+        version = registry_of(project.platform).version(model, int(number))
+        found[model] = (*found.get(model, ()), (version.number, version.bundle_digest))
+    return found
+
+
+def _tell(address: str, parts: "ServerParts") -> None:
+    for model in parts.watch.declarations:
+        served = parts.watch.served(model)
+        for role, version in served.versions.items() if served else ():
+            say(f"{model}: {role} version {version.number} since {version.since:%Y-%m-%d %H:%M} UTC")
+        for problem in parts.watch.problems(model):
+            say(f"{model}: {problem}")
+        if served is not None and served.production is None and not parts.watch.problems(model):
+            say(
+                f"{model}: no version in production. To put one there: ml-assets promote {model} --reason '…'"
+            )
+    if parts.watch.ledger_problem:
+        say(f"The ledger cannot be read, the server tries again: {parts.watch.ledger_problem}")
+    example = next(iter(parts.watch.declarations))
+    say(f"Serving on {address} until Ctrl-C; POST a raw row to {address}/models/{example}/predict")
+    say(f"Columns with an example: {address}/openapi.json; state: {address}/ready and {address}/metrics")

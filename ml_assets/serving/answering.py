@@ -1,0 +1,278 @@
+"""Answer to a request: its rows, the version of each row, the predictions, their record.
+
+Here: everything between the bytes of a request and the bytes of its answer. Not here: HTTP (`app`), rows (`raw_rows`),
+the choice of versions (`watch`).
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from logging import getLogger
+from typing import Any
+
+import orjson
+
+from ml_assets.serving.assignment import EntityRefused, Role, entity_of, is_of_canary
+from ml_assets.serving.counters import ServingMetrics
+from ml_assets.serving.raw_rows import (
+    Prediction,
+    RawRow,
+    RequestRefused,
+    numbers_of,
+    parse,
+    predict_many,
+    predict_one,
+)
+from ml_assets.serving.request_log import LoggedRow, RequestLog
+from ml_assets.serving.served import CanaryShare, Roles, ServedVersion
+from ml_assets.serving.shadow import ShadowJob, ShadowQueue
+from ml_assets.serving.watch import StageWatch
+
+_LOGGER = getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Largest requests."""
+
+    body_bytes: int = 4 * 2**20
+    rows: int = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerParts:
+    """Parts of a server that its requests use."""
+
+    watch: StageWatch
+    log: RequestLog
+    shadows: ShadowQueue
+    metrics: ServingMetrics
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """One request as it arrived."""
+
+    request_id: str
+    model: str
+    at_us: int
+    """Microseconds since 1970 in UTC."""
+    began_ns: int
+    """The same moment of `time.perf_counter_ns`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Rows of a request."""
+
+    arrival: Arrival
+    body: bytes
+    rows: Sequence[RawRow]
+    entities: Sequence[str | None]
+    is_list: bool
+    """False if the body is one row."""
+
+    def in_json(self, place: int) -> bytes:
+        return orjson.dumps(self.rows[place]) if self.is_list else self.body
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    version: ServedVersion
+    role: Role
+    prediction: Prediction
+
+
+def roles_now(parts: ServerParts, model: str) -> Roles:
+    """Return the roles of a model, with a version in production. Raises `RequestRefused`: 404, 503."""
+    watch = parts.watch
+    if model not in watch.declarations:
+        raise RequestRefused(404, f"{model!r} is not served here; there are: {', '.join(watch.declarations)}")
+    served = watch.served(model)
+    if served is not None and served.production is not None:
+        return served
+    if problems := watch.problems(model):
+        raise RequestRefused(503, "; ".join(problems))
+    if watch.ledger_problem:
+        raise RequestRefused(503, f"the ledger was not read yet: {watch.ledger_problem}")
+    raise RequestRefused(
+        503,
+        f"no version of {model} is in production. To put one there: ml-assets promote {model} --reason '…'",
+    )
+
+
+def answer(
+    parts: ServerParts, arrival: Arrival, served: Roles, body: bytes
+) -> tuple[bytes, ShadowJob | None]:
+    """Return the answer as JSON, and the work for shadows after it. Raises `RequestRefused`.
+
+    A refused request is counted; if a version refused it, it is logged, too.
+    """
+    batch = _read(parts, arrival, body)
+    answers = _predictions(parts, batch, served)
+    said: list[dict[str, Any]] = []
+    for row, one in zip(batch.rows, answers, strict=True):
+        entry: dict[str, Any] = {
+            "prediction": one.prediction,
+            "version": one.version.number,
+            "role": one.role,
+        }
+        if unknown := one.version.unknown_categories(row):
+            entry["unknown_categories"] = unknown
+            parts.metrics.unknown(arrival.model, one.version.number, unknown)
+        said.append(entry)
+    names = {"model": arrival.model, "request_id": arrival.request_id}
+    content = orjson.dumps({"predictions": said, **names} if batch.is_list else {**said[0], **names})
+    if not served.shadows:
+        return content, None
+    return content, ShadowJob(served.shadows, batch.rows, partial(_record_shadow, parts, batch))
+
+
+def _read(parts: ServerParts, arrival: Arrival, body: bytes) -> _Batch:
+    parsed = parse(body, parts.limits.rows)
+    rows = parsed if isinstance(parsed, list) else [parsed]
+    canary = parts.watch.declarations[arrival.model].canary
+    entities = [_entity(canary, row, place, isinstance(parsed, list)) for place, row in enumerate(rows)]
+    return _Batch(arrival, body, rows, entities, isinstance(parsed, list))
+
+
+def _entity(canary: CanaryShare | None, row: RawRow, place: int, is_list: bool) -> str | None:
+    """Return the entity of a row; None if no share is declared."""
+    if canary is None:
+        return None
+    try:
+        return entity_of(row, canary.by)
+    except EntityRefused as error:
+        raise RequestRefused(422, str(error), error.column, place if is_list else None) from None
+
+
+def _predictions(parts: ServerParts, batch: _Batch, served: Roles) -> list[_Answered]:
+    """Return the prediction of each row, by the version on its side.
+
+    Production answers also where the canary cannot. So a broken canary breaks no request; the log has its error.
+    """
+    found: dict[int, _Answered] = {}
+    if (canary := served.canary) is not None and (of_canary := _places_of_canary(parts, batch, canary)):
+        try:
+            found = _by(parts, batch, canary, "canary", of_canary)
+        except RequestRefused:
+            pass
+        except Exception:
+            _LOGGER.exception("the canary of %s failed, production answers", canary.model)
+    left = [place for place in range(len(batch.rows)) if place not in found]
+    if left and served.production is not None:
+        found |= _by(parts, batch, served.production, "production", left)
+    return [found[place] for place in range(len(batch.rows))]
+
+
+def _places_of_canary(parts: ServerParts, batch: _Batch, canary: ServedVersion) -> list[int]:
+    declared = parts.watch.declarations[canary.model].canary
+    if declared is None:
+        return []
+    is_chosen = partial(is_of_canary, model=canary.model, bundle_digest=canary.digest, share=declared.share)
+    return [place for place, one in enumerate(batch.entities) if one is not None and is_chosen(one)]
+
+
+def _by(
+    parts: ServerParts, batch: _Batch, version: ServedVersion, role: Role, places: Sequence[int]
+) -> dict[int, _Answered]:
+    """Return place → prediction of the rows at `places`, and record them. Records an error before it raises it."""
+    rows = [batch.rows[place] for place in places]
+    try:
+        if batch.is_list:
+            predictions: Sequence[Prediction] = predict_many(version.runtime, rows)
+        else:
+            predictions = [predict_one(version.runtime, rows[0])]
+    except Exception as error:
+        if isinstance(error, RequestRefused) and error.row is not None:
+            error = error.at(places[error.row])
+        _record_error(parts, batch, version, role, error, places, _since(batch.arrival))
+        raise error from None
+    _record(parts, batch, version, role, predictions, places, _since(batch.arrival))
+    return {
+        place: _Answered(version, role, prediction)
+        for place, prediction in zip(places, predictions, strict=True)
+    }
+
+
+def _since(arrival: Arrival) -> int:
+    return time.perf_counter_ns() - arrival.began_ns
+
+
+def _record_shadow(
+    parts: ServerParts,
+    batch: _Batch,
+    version: ServedVersion,
+    found: Sequence[Prediction] | Exception,
+    took_ns: int,
+) -> None:
+    places = range(len(batch.rows))
+    if isinstance(found, Exception):
+        _record_error(parts, batch, version, "shadow", found, places, took_ns)
+    else:
+        _record(parts, batch, version, "shadow", found, places, took_ns)
+
+
+def _record(
+    parts: ServerParts,
+    batch: _Batch,
+    version: ServedVersion,
+    role: Role,
+    predictions: Sequence[Prediction],
+    places: Sequence[int],
+    took_ns: int,
+) -> None:
+    parts.metrics.answered(version.model, version.number, role, len(places), took_ns / 1e9)
+    if parts.log.wants(batch.arrival.request_id):
+        parts.log.add(
+            _logged(batch, version, role, place, took_ns, prediction=numbers_of(prediction))
+            for place, prediction in zip(places, predictions, strict=True)
+        )
+
+
+def _record_error(
+    parts: ServerParts,
+    batch: _Batch,
+    version: ServedVersion,
+    role: Role,
+    error: Exception,
+    places: Sequence[int],
+    took_ns: int,
+) -> None:
+    """Record the row with the error. If the error is not about a row, record all."""
+    is_refused = isinstance(error, RequestRefused)
+    parts.metrics.failed(
+        version.model, version.number, role, "refused" if is_refused else type(error).__name__
+    )
+    if parts.log.wants(batch.arrival.request_id):
+        guilty = [error.row] if isinstance(error, RequestRefused) and error.row is not None else places
+        said = f"{type(error).__name__}: {error}"
+        parts.log.add(_logged(batch, version, role, place, took_ns, error=said) for place in guilty)
+
+
+def _logged(
+    batch: _Batch,
+    version: ServedVersion,
+    role: Role,
+    place: int,
+    took_ns: int,
+    *,
+    prediction: Sequence[float] | None = None,
+    error: str | None = None,
+) -> LoggedRow:
+    return LoggedRow(
+        request_id=batch.arrival.request_id,
+        place=place,
+        at_us=batch.arrival.at_us,
+        model=version.model,
+        version=version.number,
+        bundle_digest=version.digest,
+        role=role,
+        entity=batch.entities[place],
+        row=batch.in_json(place),
+        prediction=prediction,
+        latency_us=took_ns // 1_000,
+        error=error,
+    )

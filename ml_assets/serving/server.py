@@ -1,0 +1,97 @@
+"""Process of a server: its parts start, uvicorn runs the application, and everything ends in order.
+
+Here: start and end. Not here: routes (`app`).
+"""
+
+import gc
+import socket
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+
+import uvicorn
+from pydantic import BaseModel, ConfigDict, Field
+
+from ml_assets.release.of_platform import bundles_of
+from ml_assets.serving.answering import Limits, ServerParts
+from ml_assets.serving.app import make_app
+from ml_assets.serving.counters import ServingMetrics
+from ml_assets.serving.request_log import RequestLog
+from ml_assets.serving.shadow import ShadowQueue
+from ml_assets.serving.watch import Declaration, StageWatch
+from resources.platform import Platform
+
+_SWITCH_SECONDS = 0.0005
+"""Time that a thread may keep Python's lock while another waits. The default of 5 ms is more than a whole request."""
+
+
+class ServerSettings(BaseModel):
+    """Settings of a server beside its address."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    poll_seconds: float = Field(default=2.0, gt=0)
+    """Seconds between two looks at the ledger."""
+    log_share: float = Field(default=1.0, ge=0, le=1)
+    """Share of requests in the log."""
+    max_body_mib: float = Field(default=4.0, gt=0)
+    """Largest body of a request."""
+    max_rows: int = Field(default=10_000, ge=1)
+    """Most rows of a request."""
+    stop_seconds: int = Field(default=30, ge=0)
+    """Time that open requests have to end after a SIGTERM."""
+
+
+@contextmanager
+def started(watch: StageWatch, log: RequestLog, limits: Limits) -> Generator[ServerParts]:
+    """Yield the parts of a server, started; stop them after the block, the log last."""
+    shadows = ShadowQueue()
+    with log:
+        watch.start()
+        shadows.start()
+        try:
+            yield ServerParts(
+                watch=watch,
+                log=log,
+                shadows=shadows,
+                metrics=ServingMetrics(watch, log, shadows),
+                limits=limits,
+            )
+        finally:
+            shadows.stop()
+            watch.stop()
+
+
+def serve(
+    platform: Platform,
+    declarations: Sequence[Declaration],
+    settings: ServerSettings,
+    *,
+    host: str,
+    port: int,
+    on_start: Callable[[str, ServerParts], object],
+) -> None:
+    """Serve until SIGTERM or Ctrl-C. `on_start` gets the address, with the real port if `port` is 0.
+
+    Raises `OSError` if the address is taken.
+    """
+    watch = StageWatch(
+        platform.ledger.models, bundles_of(platform), declarations, seconds=settings.poll_seconds
+    )
+    log = RequestLog(platform.artifacts, share=settings.log_share)
+    limits = Limits(body_bytes=int(settings.max_body_mib * 2**20), rows=settings.max_rows)
+    with socket.create_server((host, port), backlog=2_048) as listening, started(watch, log, limits) as parts:
+        config = uvicorn.Config(
+            make_app(parts),
+            http="httptools",
+            access_log=False,
+            log_config=None,
+            timeout_graceful_shutdown=settings.stop_seconds,
+            server_header=False,
+        )
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        gc.collect()
+        gc.freeze()  # a full collection over all imported modules would hold up requests for a tenth of a second
+        address, bound = listening.getsockname()[:2]
+        on_start(f"http://{f'[{address}]' if ':' in address else address}:{bound}", parts)
+        uvicorn.Server(config).run(sockets=[listening])

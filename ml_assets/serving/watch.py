@@ -1,0 +1,187 @@
+"""Watch of the ledger: which versions a server answers with, and when they change.
+
+A thread reads the ledger. It loads a new version and replays its golden rows beside the old one; then one assignment
+replaces the roles. Requests that began with the old version end with it. If the ledger or the store of bundles is away,
+or a bundle does not load, the server keeps what it has and says so. Not here: requests (`app`).
+"""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from logging import getLogger
+
+from ml_assets.release.bundle_standing import BundleStandings
+from ml_assets.release.bundle_store import BundleDamaged, BundleMissing, BundleStore
+from ml_assets.release.runtime import BundleRefused
+from ml_assets.serving.served import CanaryShare, Roles, ServedVersion
+from resources.artifacts import ArtifactsError
+from resources.ledger import LedgerError, ModelLog
+
+_EXPECTED = (BundleMissing, BundleDamaged, BundleRefused, ArtifactsError)
+_LOGGER = getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """One model to serve."""
+
+    model: str
+    canary: CanaryShare | None = None
+    """None: a canary is only a shadow."""
+    shadows: tuple[tuple[int, str], ...] = ()
+    """Number and bundle digest of further versions that run as shadows."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    number: int
+    digest: str
+    since: datetime
+
+
+class StageWatch:
+    """Roles of several models, kept up to date by a thread between `start` and `stop`."""
+
+    def __init__(
+        self,
+        log: ModelLog,
+        store: BundleStore,
+        declarations: Sequence[Declaration],
+        *,
+        seconds: float,
+        retry_seconds: float = 15.0,
+        threads: int = 1,
+    ) -> None:
+        """Read the ledger each `seconds`. Try a bundle that did not load again after `retry_seconds`.
+
+        `threads` is the number of threads of one prediction.
+        """
+        self._log, self._store, self._threads = log, store, threads
+        self._retry_seconds = retry_seconds
+        self.declarations: Mapping[str, Declaration] = {one.model: one for one in declarations}
+        self._seconds = seconds
+        self._served: dict[str, Roles] = {}
+        self._places: dict[str, int] = {}
+        self._problems: dict[str, tuple[str, ...]] = {}
+        self._refused: dict[str, tuple[float, str]] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="stage-watch", daemon=True)
+        self._read_at: float | None = None
+        self.ledger_problem = ""
+        """Reason why the ledger could not be read the last time; empty if it was."""
+
+    def start(self) -> None:
+        """Load what the ledger names, then watch it in a thread."""
+        self.refresh()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. The versions stay."""
+        self._over.set()
+        self._thread.join()
+
+    def served(self, model: str) -> Roles | None:
+        """Return the roles of a model now; None if the ledger was never read."""
+        return self._served.get(model)
+
+    def problems(self, model: str) -> tuple[str, ...]:
+        """Return the reasons why the server differs from the ledger, in words."""
+        return self._problems.get(model, ())
+
+    @property
+    def ledger_age(self) -> float | None:
+        """Seconds since the ledger was read; None if it never was."""
+        return None if self._read_at is None else time.monotonic() - self._read_at
+
+    def refresh(self) -> None:
+        """Read the ledger and load what changed. Problems are kept for `problems`, never raised."""
+        problem = ""
+        for declaration in self.declarations.values():
+            try:
+                self._refresh(declaration)
+            except LedgerError as error:
+                problem = str(error)
+            except (
+                Exception
+            ) as error:  # nothing may end the thread: the server would never notice a rollback again
+                problem = f"{type(error).__name__}: {error}"
+                _LOGGER.exception("the ledger of %s cannot be read", declaration.model)
+        if not problem:
+            self._read_at = time.monotonic()
+        if problem and not self.ledger_problem:
+            _LOGGER.warning("the ledger cannot be read, the server keeps its versions: %s", problem)
+        self.ledger_problem = problem
+
+    def _work(self) -> None:
+        while not self._over.wait(self._seconds):
+            self.refresh()
+
+    def _refresh(self, of: Declaration) -> None:
+        place = self._log.newest_place(of.model)
+        if self._places.get(of.model) == place and not self._problems.get(of.model):
+            return
+        standings = BundleStandings.read(self._log, of.model)
+        production, canary = (
+            None if one is None else _Wanted(int(one.version), one.bundle_digest, one.at)
+            for one in (standings.in_production, standings.canary)
+        )
+        now = datetime.now(UTC)
+        shadows = [_Wanted(number, digest, now) for number, digest in of.shadows]
+        if canary is not None and of.canary is None:
+            canary, shadows = None, [canary, *shadows]
+        before = self._served.get(of.model, Roles())
+        loaded = {one.digest: one for one in (before.production, before.canary, *before.shadows) if one}
+        problems: list[str] = []
+
+        def load(
+            wanted: _Wanted | None, role: str, otherwise: ServedVersion | None = None
+        ) -> ServedVersion | None:
+            if wanted is None:
+                return None
+            try:
+                return self._load(of.model, wanted, loaded)
+            except _EXPECTED as error:
+                kept = f"version {otherwise.number} keeps answering" if otherwise else "it does not answer"
+                problems.append(
+                    f"version {wanted.number} is {role} in the ledger and does not load, so {kept}: {error}"
+                )
+                return otherwise
+
+        served = Roles(
+            production=load(production, "production", before.production),
+            canary=load(canary, "canary"),
+            shadows=tuple(one for wanted in shadows if (one := load(wanted, "shadow")) is not None),
+        )
+        self._served[of.model] = served  # one assignment: a request sees the roles before or after it
+        self._places[of.model] = place
+        for said in problems:
+            if said not in self.problems(of.model):
+                _LOGGER.error("%s: %s", of.model, said)
+        self._problems[of.model] = tuple(problems)
+        if [(role, one.digest) for role, one in before.versions.items()] != [
+            (role, one.digest) for role, one in served.versions.items()
+        ]:
+            roles = ", ".join(f"{role} version {one.number}" for role, one in served.versions.items())
+            _LOGGER.info("%s: %s", of.model, roles or "no version in production")
+
+    def _load(self, model: str, wanted: _Wanted, loaded: Mapping[str, ServedVersion]) -> ServedVersion:
+        if (known := loaded.get(wanted.digest)) is not None:
+            return replace(known, number=wanted.number, since=wanted.since)
+        failed_at, why = self._refused.get(wanted.digest, (0.0, ""))
+        if why and time.monotonic() - failed_at < self._retry_seconds:
+            raise BundleRefused(why)
+        try:
+            version = ServedVersion.load(
+                model, wanted.number, wanted.since, self._store.open(wanted.digest), self._threads
+            )
+        except Exception as error:
+            self._refused[wanted.digest] = (time.monotonic(), str(error))
+            if isinstance(error, _EXPECTED):
+                raise
+            raise BundleRefused(
+                f"{type(error).__name__}: {error}"
+            ) from error  # such as an error of onnxruntime
+        self._refused.pop(wanted.digest, None)
+        return version

@@ -1,0 +1,134 @@
+"""Servers over one small model: a ledger, a store with three versions of it, and a client without a network."""
+
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import polars as pl
+import pytest
+from starlette.testclient import TestClient
+
+from ml_assets.release.bundle import build_bundle
+from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.release.matrix import MatrixGraph
+from ml_assets.serving.answering import Limits, ServerParts
+from ml_assets.serving.app import make_app
+from ml_assets.serving.openapi import example_of
+from ml_assets.serving.request_log import RequestLog
+from ml_assets.serving.server import started
+from ml_assets.serving.watch import Declaration, StageWatch
+from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, contents_of, rows, store
+from ml_assets_tests.release.test_matrix import weighted_sum
+from resources.artifacts import FolderArtifacts
+from resources.ledger import Ledger, Promotion
+
+__all__ = ["rows", "store"]
+
+MODEL = "small"
+
+
+@dataclass
+class Serving:
+    """A server that looks at the ledger only when a test says so."""
+
+    ledger: Ledger
+    bundles: list[Bundle]
+    """Version 1 is the first."""
+    parts: ServerParts
+    client: TestClient
+    stop: Callable[[], object]
+    """End the server: then all of its log is written."""
+
+    def promote(self, version: int, alias: str = "production") -> Promotion:
+        """Record a promotion, and let the server look at the ledger."""
+        promotion = record_promotion(self.ledger, self.bundles[version - 1], version, alias)
+        self.parts.watch.refresh()
+        return promotion
+
+    def row(self, **changes: Any) -> dict[str, Any]:
+        """Return the example of the version in production with other values."""
+        served = self.parts.watch.served(MODEL)
+        assert served is not None
+        assert served.production is not None
+        return {**example_of(served.production), **changes}
+
+    def predict(self, rows: Any, **headers: str) -> httpx.Response:
+        """Send a row or a list of rows."""
+        return self.client.post(f"/models/{MODEL}/predict", json=rows, headers=headers)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the value of a metric; 0 if nobody counted it."""
+        wanted = [f'{key}="{value}"' for key, value in labels.items()]
+        for line in self.client.get("/metrics").text.splitlines():
+            if line.split("{")[0].split(" ")[0] == f"ml_assets_serving_{name}" and all(
+                one in line for one in wanted
+            ):
+                return float(line.rsplit(" ", 1)[1])
+        return 0.0
+
+
+Serve = Callable[..., Serving]
+
+
+def record_promotion(ledger: Ledger, bundle: Bundle, version: int, alias: str = "production") -> Promotion:
+    """Record a promotion as `ml-assets promote` does, without the evaluation before it."""
+    return ledger.models.promote(
+        MODEL,
+        str(version),
+        alias,
+        author="ada",
+        reason="for the test",
+        bundle_digest=bundle.digest,
+        evaluation_digest="e" * 64,
+    )
+
+
+def summing(rows: pl.DataFrame, store: BundleStore, numeric: list[str], fingerprint: str) -> Bundle:
+    """Build a bundle that adds up its columns. It needs no export from torch, which takes seconds."""
+    contents = contents_of(rows, numeric, CATEGORY, "regression", fingerprint=fingerprint * 64)
+    graph = MatrixGraph(weighted_sum(len(numeric) + len(CATEGORY)).SerializeToString())
+    return build_bundle(replace(contents, module=graph), store)
+
+
+@pytest.fixture(scope="session")
+def versions(rows: pl.DataFrame, store: BundleStore) -> list[Bundle]:
+    """Three bundles with the same weights, and one that reads a column more."""
+    wider = rows.with_columns(extra=1.0 * pl.int_range(pl.len()))
+    same = [summing(rows, store, NUMERIC, fingerprint) for fingerprint in "123"]
+    return [*same, summing(wider, store, [*NUMERIC, "extra"], "4")]
+
+
+@pytest.fixture
+def log_artifacts(tmp_path: Path) -> FolderArtifacts:
+    """Artifacts of the log of requests."""
+    return FolderArtifacts(tmp_path / "log")
+
+
+@pytest.fixture
+def serve(
+    tmp_path: Path, versions: list[Bundle], store: BundleStore, log_artifacts: FolderArtifacts
+) -> Generator[Serve]:
+    """`(production version or None, **changes) -> Serving`; all servers end with the test."""
+    with ExitStack() as stack:
+
+        def make(
+            version: int | None = 1,
+            *,
+            store: BundleStore = store,
+            limits: Limits = Limits(),  # noqa: B008
+            ledger: Ledger | None = None,
+            **declared: Any,
+        ) -> Serving:
+            ledger = ledger or Ledger(f"sqlite:///{tmp_path}/ledger.db")
+            if version is not None:
+                record_promotion(ledger, versions[version - 1], version)
+            declaration = Declaration(model=MODEL, **declared)
+            watch = StageWatch(ledger.models, store, [declaration], seconds=86_400, retry_seconds=0)
+            parts = stack.enter_context(started(watch, RequestLog(log_artifacts), limits))
+            client = stack.enter_context(TestClient(make_app(parts), raise_server_exceptions=False))
+            return Serving(ledger, versions, parts, client, stack.close)
+
+        yield make
