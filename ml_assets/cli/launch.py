@@ -36,7 +36,8 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
     """Materialize TARGET for PARTITIONS.
 
     TARGET is a model (`flight_delay`: validated, trained, evaluated, registered), its study
-    (`flight_delay/hyperparameters`, if it declares `tuning`) or a table (`datasets/flights`).
+    (`flight_delay/hyperparameters`, if it declares `tuning`), its predictions (`flight_delay/predictions`, if it
+    declares `scoring`) or a table (`datasets/flights`).
     PARTITIONS is one key (`2013-12-31`) or, for a table, a range (`2013-01-01..2013-12-31`). Leave it out for a table
     without partitions.
     """
@@ -111,14 +112,16 @@ def _model_named(project: Project, target: str, partitions: str | None) -> "Trai
 
     A name without a slash is first looked up as a model, although tables of the same folder often share it.
     """
+    from ml_assets.components.declared_metadata import is_table
     from ml_assets.components.hyperparameters import HYPERPARAMETERS
     from ml_assets.components.training_pipeline import STAGES, TrainingPipeline
+    from ml_assets.pipeline.scoring import PREDICTIONS
 
     models = {one.spec.name: one.spec for one in project.components(TrainingPipeline)}
     if target in models:
         return models[target]
     keys = project.defs.resolve_asset_graph().get_all_asset_keys()
-    tables = sorted(key.to_user_string() for key in keys if key.path[0] in ("datasets", "features"))
+    tables = sorted(key.to_user_string() for key in keys if is_table(key))
     if target in tables:
         return None
     first, _, rest = target.partition("/")
@@ -128,6 +131,8 @@ def _model_named(project: Project, target: str, partitions: str | None) -> "Trai
                 f"{first} declares no study: add `tuning` to its defs.yaml, with `space` and `trials`"
             )
         return models[first]
+    if first in models and rest == PREDICTIONS:
+        raise Problem(f"{first} declares no batch scoring: add `scoring: {{}}` to its defs.yaml")
     if first in models and rest in STAGES:
         raise Problem(
             f"{target} materializes only together with the model's other assets: ml-assets launch {first} "

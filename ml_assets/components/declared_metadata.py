@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from ml_assets.pipeline.scoring import PREDICTIONS
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 
 DECLARED = "declared"
@@ -18,3 +19,8 @@ def declared_tables(defs: dg.Definitions) -> DeclaredTables:
         if DECLARED in metadata
     ]
     return DeclaredTables(DeclaredTable.from_facts(one.data) for one in found)
+
+
+def is_table(key: dg.AssetKey) -> bool:
+    """True if the asset is a table of the lake: a dataset, a feature table, or predictions of a model."""
+    return key.path[0] in ("datasets", "features") or key.path[1:] == [PREDICTIONS]

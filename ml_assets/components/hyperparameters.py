@@ -35,11 +35,6 @@ def study_key(model: str) -> dg.AssetKey:
     return dg.AssetKey([model, HYPERPARAMETERS])
 
 
-def whole_model(model: str, *, has_study: bool) -> str:
-    """Return the selection of a model's four assets, without its study, which costs many trainings."""
-    return f'key:"{model}/*"' + (f' and not key:"{model}/{HYPERPARAMETERS}"' if has_study else "")
-
-
 def study_asset(spec: TrainingPipelineSpec, tuning: TuningSection) -> dg.AssetsDefinition:
     """Return the asset whose materialization runs the study of `spec`."""
     key = study_key(spec.name)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import dagster as dg
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
+from ml_assets.components.declared_metadata import is_table
 from ml_assets.components.pages import ON_A_PAGE, commit_facts
 from ml_assets.components.tags import DATA_VERSION
 from ml_assets.tables.cadence import UNPARTITIONED
@@ -37,7 +38,7 @@ class Apart:
 def tables_of(graph: BaseAssetGraph) -> list[str]:
     """Return the ids of all declared tables, sorted."""
     keys = graph.get_all_asset_keys()
-    return sorted(key.to_user_string() for key in keys if key.path[0] in ("datasets", "features"))
+    return sorted(key.to_user_string() for key in keys if is_table(key))
 
 
 def compare(instance: dg.DagsterInstance, reader: TableReader, tables: Iterable[str]) -> list[Apart]:

@@ -12,10 +12,12 @@ from dagster._utils.schedules import is_valid_cron_schedule
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from ml_assets.features.cut_and_rebuild import KnowledgeRule
+from ml_assets.pipeline.scoring import ADDED, PREDICTIONS
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.sections import Name, Partitions, Section, TimeZone, refuse_at
 from ml_assets.tables.cadence import Cadence, PartitionsSection
 from ml_assets.tables.imports import FunctionPath, VersionedPath
+from ml_assets.tables.layout import TableNameRefused, check_table
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule, VolumeSection
 from resources.words import did_you_mean
@@ -233,6 +235,15 @@ class ScheduleSection(Section):
     """Run the schedule without switching it on in the UI."""
 
 
+class ScoringSection(Section):
+    """Batch scoring: the table `<model>/predictions`, made by the version in production."""
+
+    volume: VolumeSection = VolumeRule()
+    """Allowed deviation from the usual number of rows; `off`: any number passes."""
+    automation_condition: Literal["none", "on_valid_inputs"] = "none"
+    """`on_valid_inputs`: score a partition when its features changed and their blocking checks passed."""
+
+
 class TrainingPipelineSpec(PipelineSpec):
     """A model, from features to the registry, and how Dagster shows and starts it."""
 
@@ -246,6 +257,25 @@ class TrainingPipelineSpec(PipelineSpec):
     """Schedule that trains the model. Not given: none."""
     automation_condition: Literal["none", "on_valid_inputs"] = "none"
     """`on_valid_inputs`: materialize when upstream changed and its blocking checks passed."""
+    scoring: ScoringSection | None = None
+    """Batch scoring of the feature table by the version in production; `{}`: with the defaults. Not given: none."""
+
+    @model_validator(mode="after")
+    def _predictions_are_a_table(self) -> Self:
+        if self.scoring is None:
+            return self
+        why: dict[tuple[str | int, ...], str] = {}
+        try:
+            check_table(f"{self.name}/{PREDICTIONS}")
+        except TableNameRefused as refused:
+            why["name",] = f"{refused}, because `scoring` makes a table of this name"
+        if taken := [name for name in self.features.primary_key if name in ADDED]:
+            why["scoring",] = (
+                f"'{taken[0]}' is in features.primary_key, but the table of predictions has a column of its own of "
+                "this name: rename it in the feature table"
+            )
+        refuse_at(type(self).__name__, why)
+        return self
 
     @field_validator("name")
     @classmethod

@@ -78,7 +78,7 @@ def table_asset(
         # A range is one run: validated as one frame and merged once, with one event per day.
         backfill_policy=dg.BackfillPolicy.single_run(),
         output_required=False,
-        check_specs=_check_specs(key),
+        check_specs=check_specs(key),
         group_name=section.group_name,
         description=section.description or None,
         owners=list(section.owners) or None,
@@ -115,7 +115,7 @@ def _days_begin(contract: Contract) -> dict[str, str]:
     return {DAYS_BEGIN_IN: contract.event_time_zone}
 
 
-def _check_specs(key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
+def check_specs(key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
     """Return the checks of every table.
 
     Only findings that keep a partition from main fail a blocking check. Automation waits for blocking checks, and a

@@ -4,7 +4,7 @@ The four assets always run together: materializing any of them runs the five ste
 validated, trained and evaluated in the same run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import dagster as dg
 import yaml
@@ -12,8 +12,9 @@ import yaml
 from ml_assets.components.base import SpecComponent, freshness_policy
 from ml_assets.components.columns import DAYS_BEGIN_IN, EVALUATED_SLICES, LABEL_IS_CLASS, NAMED_COLUMNS
 from ml_assets.components.conditions import condition_named
-from ml_assets.components.hyperparameters import study_asset, study_key, whole_model
+from ml_assets.components.hyperparameters import HYPERPARAMETERS, study_asset, study_key
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
+from ml_assets.components.predictions import predictions_asset
 from ml_assets.components.scaffolders import TrainingPipelineScaffolder
 from ml_assets.components.schedules import nightly_training
 from ml_assets.components.specs import TrainingPipelineSpec
@@ -23,6 +24,7 @@ from ml_assets.components.steps.snapshot import STUDY, snapshot_op
 from ml_assets.components.steps.train import train_op
 from ml_assets.components.steps.validate_inputs import validate_inputs_op
 from ml_assets.objective_facts import facts_of
+from ml_assets.pipeline.scoring import PREDICTIONS
 
 TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL = (
     "training_set",
@@ -31,6 +33,8 @@ TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL = (
     "registered_model",
 )
 STAGES = (TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL)
+BESIDE = (HYPERPARAMETERS, PREDICTIONS)
+"""Assets that a model may have beside the four: each materializes by itself."""
 
 _DESCRIPTIONS = {
     TRAINING_SET: "An immutable snapshot of the window: splits, fitted encodings and shards.",
@@ -73,7 +77,8 @@ class TrainingPipeline(SpecComponent):
             else "From features to the registry.",
         )
         schedules = [nightly_training(spec, job.name, stage_key(spec, EVALUATION))] if spec.schedule else []
-        return dg.Definitions(assets=[pipeline, *studies], jobs=[job], schedules=schedules)
+        scored = [] if spec.scoring is None else [predictions_asset(spec, spec.scoring)]
+        return dg.Definitions(assets=[pipeline, *studies, *scored], jobs=[job], schedules=schedules)
 
 
 def stage_key(spec: TrainingPipelineSpec, stage: str) -> dg.AssetKey:
@@ -81,11 +86,18 @@ def stage_key(spec: TrainingPipelineSpec, stage: str) -> dg.AssetKey:
     return dg.AssetKey([spec.name, stage])
 
 
-def together(model: str, *, has_study: bool = False) -> str:
+def whole_model(model: str, beside: Collection[str]) -> str:
+    """Return the selection of a model's four assets, without those that it has `beside` them."""
+    return " and not ".join([f'key:"{model}/*"', *(f'key:"{model}/{name}"' for name in sorted(beside))])
+
+
+def together(spec: TrainingPipelineSpec) -> str:
     """Return the sentence with the command that selects the four assets, none of which runs without the others."""
+    sections = {HYPERPARAMETERS: spec.tuning, PREDICTIONS: spec.scoring}
+    beside = [name for name in BESIDE if sections[name] is not None]
     return (
         f"Materialized together with the model's other three assets: "
-        f"`dg launch --assets '{whole_model(model, has_study=has_study)}'`."
+        f"`dg launch --assets '{whole_model(spec.name, beside)}'`."
     )
 
 
@@ -142,8 +154,7 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
         check_specs=list(checks.values()),
         group_name=spec.group_name,
         descriptions_by_output_name={
-            stage: f"{text} {together(spec.name, has_study=spec.tuning is not None)}"
-            for stage, text in _DESCRIPTIONS.items()
+            stage: f"{text} {together(spec)}" for stage, text in _DESCRIPTIONS.items()
         },
         tags_by_output_name={
             stage: {f"dagster/kind/{kind}": "" for kind in kinds[stage]} for stage in STAGES
