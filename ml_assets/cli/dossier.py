@@ -40,8 +40,9 @@ def write(model: str, version: int | None, out: Path | None) -> None:
     from ml_assets.cli.problems import Problem
     from ml_assets.cli.registered import registered
     from ml_assets.dossier.keys import SigningKey
-    from ml_assets.pipeline.dossier import export as export_to
     from ml_assets.pipeline.dossier import write_dossier
+    from ml_assets.release.dossiers import export as export_to
+    from ml_assets.release.of_platform import bundles_of
 
     project = Project.here()
     if project.settings.signing_key is None:
@@ -54,7 +55,7 @@ def write(model: str, version: int | None, out: Path | None) -> None:
     if out is None:
         say(f"To give it to others: ml-assets dossier export {model} {row.version} FOLDER")
         return
-    export_to(project.platform, row, out)
+    export_to(bundles_of(project.platform), row, out)
     _say_exported(out)
 
 
@@ -65,12 +66,14 @@ def write(model: str, version: int | None, out: Path | None) -> None:
 def export(model: str, version: int, folder: Path) -> None:
     """Write bundle and newest dossier of VERSION of MODEL to the new FOLDER. Needs no key."""
     from ml_assets.cli.registered import registered
-    from ml_assets.pipeline.dossier import export as export_to
-    from ml_assets.pipeline.dossier import newest_dossier
+    from ml_assets.release.dossiers import export as export_to
+    from ml_assets.release.dossiers import newest_dossier
+    from ml_assets.release.of_platform import bundles_of
 
     project = Project.here()
     named = registered(project, model, version)
-    export_to(project.platform, newest_dossier(project.platform, model, named.bundle_digest), folder)
+    row = newest_dossier(project.platform.ledger.models, model, named.bundle_digest)
+    export_to(bundles_of(project.platform), row, folder)
     _say_exported(folder)
 
 

@@ -53,9 +53,11 @@ def _is_version(what: str) -> bool:
 def _stored(what: str, key: "PublicKey") -> "Verified":
     from ml_assets.cli.project import Project
     from ml_assets.cli.registered import registered
-    from ml_assets.pipeline.dossier import newest_dossier, verify_stored
+    from ml_assets.release.dossiers import newest_dossier, verify_stored
+    from ml_assets.release.of_platform import bundles_of
 
     model, _, number = what.partition("/")
     project = Project.here()
     digest = registered(project, model, int(number)).bundle_digest
-    return verify_stored(project.platform, newest_dossier(project.platform, model, digest), key)
+    row = newest_dossier(project.platform.ledger.models, model, digest)
+    return verify_stored(bundles_of(project.platform), row, key)

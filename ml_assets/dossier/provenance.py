@@ -19,8 +19,8 @@ def provenance(facts: DossierFacts) -> dict[str, Any]:
     """Return the statement about a bundle. Its subjects are the bundle, by its digest, and each file of it."""
     lineage, evaluation = facts.lineage, facts.evaluation
     trained_on = evaluation["trained_on"]
-    first = facts.launches[0] if facts.launches else {}
-    last = facts.launches[-1] if facts.launches else {}
+    nothing: dict[str, Any] = {}
+    first, last = (facts.launches[at] if facts.launches else nothing for at in (0, -1))
     return {
         "_type": STATEMENT,
         "subject": [

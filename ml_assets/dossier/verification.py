@@ -74,16 +74,14 @@ def _consistent(folder: Path, key: PublicKey) -> Verified:
     lineage = _json(folder, FACTS)["lineage"]
 
     rows = rows_in_order(_json(folder, DECISIONS), bundle)
-    evaluation = next((row for row in reversed(rows) if row["kind"] == "evaluation"), None)
+    measured = _sha(folder / EVALUATION)
+    of_file = (row for row in rows if row["kind"] == "evaluation" and row["evaluation_digest"] == measured)
+    evaluation = next(of_file, None)
     if evaluation is None:
-        raise DossierRefused(f"{DECISIONS} has no evaluation of the bundle {bundle[:12]}")
+        raise DossierRefused(f"{EVALUATION}, {measured[:12]}, is not an evaluation that {DECISIONS} names")
     facts = json.loads(evaluation["facts"])
     if evaluation["model"] != lineage["model"]:
         raise DossierRefused(f"{DECISIONS} is about {evaluation['model']}, the bundle is {lineage['model']}")
-    if _sha(folder / EVALUATION) != evaluation["evaluation_digest"]:
-        raise DossierRefused(
-            f"{EVALUATION} is not the evaluation {evaluation['evaluation_digest'][:12]} that {DECISIONS} names"
-        )
     if _json(folder, EVALUATION)["lineage"]["bundle"] != bundle:
         raise DossierRefused(f"{EVALUATION} is about another bundle than {bundle[:12]}")
 

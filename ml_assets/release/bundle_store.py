@@ -74,17 +74,18 @@ class BundleStore:
     """
 
     def __init__(self, artifacts: Artifacts) -> None:
-        self._artifacts = artifacts
+        self.artifacts = artifacts
+        """Storage that holds the bundles, and the dossiers beside them."""
 
     @property
     def root(self) -> Path:
         """Local folder of bundles."""
-        return self._artifacts.folder(BUNDLES)
+        return self.artifacts.folder(BUNDLES)
 
     @property
     def address(self) -> str:
         """Address of the store for other machines. A bundle's address is this address, `/` and its digest."""
-        return self._artifacts.address(BUNDLES)
+        return self.artifacts.address(BUNDLES)
 
     @contextmanager
     def incoming(self) -> Generator[Path]:
@@ -111,7 +112,7 @@ class BundleStore:
                 for name in _files_of(folder):
                     (folder / name).replace(place / name)
         bundle = self.open(digest)
-        self._artifacts.push(f"{BUNDLES}/{digest}", _files_of(place), last=_MARKER)
+        self.artifacts.push(f"{BUNDLES}/{digest}", _files_of(place), last=_MARKER)
         return bundle
 
     def open(self, digest: str) -> Bundle:
@@ -121,8 +122,8 @@ class BundleStore:
         if not _has(folder, digest):
             try:
                 # Repair an incomplete local copy from the server. Without a server, this raises `ArtifactMissing`.
-                reads = self._artifacts.exists(name, DECODE)
-                self._artifacts.pull(name, (*FILES, DECODE) if reads else FILES, last=_MARKER)
+                reads = self.artifacts.exists(name, DECODE)
+                self.artifacts.pull(name, (*FILES, DECODE) if reads else FILES, last=_MARKER)
             except ArtifactMissing as missing:
                 if not folder.is_dir():
                     raise BundleMissing(
@@ -135,7 +136,7 @@ class BundleStore:
                     f"{folder} holds another bundle, {found[:12]}: move the folder away and materialize the "
                     "model again, which writes the same bundle"
                 )
-        return Bundle(digest, folder, self._artifacts.address(name))
+        return Bundle(digest, folder, self.artifacts.address(name))
 
 
 def digest_in(source: str, bundles: str) -> str | None:

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from ml_assets.release.bundle_standing import CANARY, PRODUCTION, BundleStanding, BundleStandings
 from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.release.dossiers import why_no_dossier
 from ml_assets.release.registry import RegisteredVersion, Registry, VersionMissing
 from ml_assets.release.rows_behind import InputsRejected, InputsUnknown, contents_of, in_words
 from ml_assets.release.rules import (
@@ -148,10 +149,10 @@ class Releases:
         """Put a version into production, in place of the current version.
 
         Its newest evaluation must have blessed it in comparison with the current version, and `rules` may ask for an
-        approval of that evaluation. If they ask for a canary, a version becomes canary first; after the bake time, its
-        next promotion puts it into production. None of its training inputs
-        may be rejected by now. `despite_inputs` lifts that rule, and the promotion records the rejected inputs. A
-        version that was in production before can always return, on the evaluation of its earlier promotion.
+        approval of that evaluation, and for a signed dossier of it. If they ask for a canary, a version becomes canary
+        first; after the bake time, its next promotion puts it into production. None of its training inputs may be
+        rejected by now. `despite_inputs` lifts that rule, and the promotion records the rejected inputs. A version that
+        was in production before can always return, on the evaluation of its earlier promotion.
         If the version is in production already, nothing changes and its promotion is returned. Raises `NotPromotable`,
         `VersionMissing`, and `BundleMissing` or `BundleDamaged` if its bundle cannot be served.
         """
@@ -167,6 +168,11 @@ class Releases:
             if found.promotion is None:  # no review blocks the way back
                 counting = replace(found, reviews=self._counting(found.reviews))
                 _require_reviews(version, counting, evaluation, role, author, rules)
+                if why := why_no_dossier(rules.dossier, evaluation, self._log, self._store):
+                    raise NotPromotable(
+                        f"{_named(version)} is not promoted: {why}. To write one: ml-assets dossier write {model} "
+                        f"{number}"
+                    )
             if found.is_in_production and found.promotion is not None:
                 return found.promotion
             against = _nothing if found.promotion else self._against(evaluation)

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from ml_assets.dossier.errors import SigningKeyRefused
+from ml_assets.dossier.keys import PublicKey
 from ml_assets.sections import Section, refuse_at
 from resources.ledger import EvaluationRow, Review, author_in_words, same_person
 
@@ -136,6 +138,26 @@ class CanarySection(Section):
         return self
 
 
+class DossierSection(Section):
+    """Signed dossier that a version needs before it becomes canary or goes into production."""
+
+    signed_by: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Public keys in PEM, as `ml-assets dossier keygen` writes them. One of them must have signed the dossier."""
+
+    @field_validator("signed_by")
+    @classmethod
+    def _are_keys(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            return tuple(PublicKey.parse(one, "a key of signed_by").pem for one in keys)
+        except SigningKeyRefused as error:
+            raise ValueError(str(error)) from error
+
+    @property
+    def keys(self) -> tuple[PublicKey, ...]:
+        """The keys."""
+        return tuple(PublicKey(one) for one in self.signed_by)
+
+
 class ReleaseSection(Section):
     """Rules for the promotion of a version, in addition to its gates. Not part of the fingerprint."""
 
@@ -144,6 +166,9 @@ class ReleaseSection(Section):
 
     approval: ApprovalSection | None = None
     """Approval that a version needs. Not given: its evaluation is enough."""
+
+    dossier: DossierSection | None = None
+    """Signed dossier that a version needs, of the evaluation that promotes it. Not given: none."""
 
 
 NO_RULES = ReleaseSection()

@@ -129,10 +129,12 @@ def promote(ledger: Ledger, version: str, *, bundle: str, evaluation: str = "e")
     )
 
 
-def facts_of(bundle: Path, number: int, ledger: Ledger) -> tuple[DossierFacts, dict[str, str]]:
+def facts_of(
+    bundle: Path, number: int, ledger: Ledger, model: str = "m"
+) -> tuple[DossierFacts, dict[str, str]]:
     """Return the facts of a dossier, and its other documents."""
     digest = digest_of(bundle)
-    row = ledger.models.newest_evaluation("m", digest)
+    row = ledger.models.newest_evaluation(model, digest)
     assert row is not None
     launch = {
         "at": "2026-11-23T10:00:00.000001+00:00",
@@ -149,7 +151,7 @@ def facts_of(bundle: Path, number: int, ledger: Ledger) -> tuple[DossierFacts, d
         "workers": 2,
     }
     facts = DossierFacts(
-        model="m",
+        model=model,
         number=number,
         semantic=f"1.0.{number - 1}",
         partition="2013-12-31",
@@ -162,12 +164,12 @@ def facts_of(bundle: Path, number: int, ledger: Ledger) -> tuple[DossierFacts, d
         not_intended_for=("pricing",),
         bundle=digest,
         listing=(bundle / "files.sha256").read_text(),
-        lineage=lineage_of(number),
+        lineage=json.loads((bundle / "bundle.json").read_text())["lineage"],
         evaluation={**asdict(row), "at": row.at.isoformat()},
         lake="local",
         tables=(TableBehind(name="datasets/flights", partitions=365, digest="7" * 64),),
         launches=(launch,),
-        decisions=decisions_about(ledger, "m", digest),
+        decisions=decisions_about(ledger, model, digest),
         lock=LOCK_TEXT,
         files={CODE_DIFFERENCE: b"a difference"},
     )

@@ -231,7 +231,7 @@ def moved(folder: Path, _: Signed) -> None:
 INSIDER: dict[str, tuple[Change, str]] = {
     "provenance of another version": (swap(PROVENANCE), "provenance.intoto.json is about another bundle"),
     "bill of another version": (swap(BILL), "bom.cdx.json names another bundle"),
-    "report of another version": (swap(EVALUATION), "evaluation.json is not the evaluation"),
+    "report of another version": (swap(EVALUATION), "is not an evaluation that dossier/decisions.json names"),
     "decisions of another version": (swap(DECISIONS), "is about another bundle"),
     "lock": (text(LOCK, "2.4.0", "2.4.1"), "provenance.intoto.json names another lock"),
     "no lock": (remove(LOCK), "provenance.intoto.json names another lock"),

@@ -163,7 +163,7 @@ def test_a_head_kept_elsewhere_shows_a_rewritten_or_shortened_chain(
     forged = last | {"bundle_digest": "mine"}
     insert(attacker, forged | {"digest": chain.digest_of(forged)})
     ledger.models.verify()
-    with pytest.raises(LedgerChanged, match=r"row 7 is not the one with digest .*: rows were replaced"):
+    with pytest.raises(LedgerChanged, match=r"row 8 is not the one with digest .*: rows were replaced"):
         ledger.models.verify(head)
 
 

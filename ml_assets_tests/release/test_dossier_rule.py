@@ -1,0 +1,129 @@
+"""Promotion with `release.dossier`: a valid dossier of the deciding evaluation, signed with a known key."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from ml_assets.dossier.contents import BUNDLE, CARD, CARD_PAGE, EVALUATION
+from ml_assets.dossier.errors import DossierRefused
+from ml_assets.dossier.keys import SigningKey, create_keys
+from ml_assets.dossier.writing import write
+from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.release.dossiers import dossier_name, export, lay_out, newest_dossier, verify_stored
+from ml_assets.release.promotion import NotPromotable, Releases
+from ml_assets.release.rules import ReleaseSection
+from ml_assets_tests.dossier.conftest import evaluation_text, facts_of
+from ml_assets_tests.release.conftest import Evaluate
+from resources.ledger import DossierRow, Ledger
+
+Sign = Callable[[], DossierRow]
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> SigningKey:
+    return create_keys(tmp_path / "keys")
+
+
+@pytest.fixture
+def rules(key: SigningKey) -> ReleaseSection:
+    return ReleaseSection.model_validate({"dossier": {"signed_by": [key.public.pem]}})
+
+
+@pytest.fixture
+def version(releases: Releases, evaluate: Evaluate, run_id: str, bundle: Bundle) -> Bundle:
+    """Version 1, blessed by an evaluation with a document."""
+    evaluate(bundle, digest=hashlib.sha256(evaluation_text(bundle.digest).encode()).hexdigest())
+    releases.register(bundle, run_id=run_id, links={})
+    return bundle
+
+
+@pytest.fixture
+def sign(version: Bundle, ledger: Ledger, store: BundleStore, key: SigningKey, tmp_path: Path) -> Sign:
+    """Write, store and record a dossier of version 1."""
+
+    def sign() -> DossierRow:
+        folder = tmp_path / "dossier"
+        lay_out(version, folder, links=False)
+        facts, documents = facts_of(folder / BUNDLE, 1, ledger, "small")
+        names = write(folder, facts, documents, key)
+        digest = hashlib.sha256((folder / "model.sig").read_bytes()).hexdigest()
+        for name in names:
+            with store.artifacts.create(dossier_name("small", digest), name) as stream:
+                stream.write((folder / name).read_bytes())
+        row = ledger.models.newest_evaluation("small", version.digest)
+        assert row is not None
+        return ledger.models.record_dossier(row, "1", digest, signed_by=key.public.name, author="ada")
+
+    return sign
+
+
+def test_a_promotion_needs_the_dossier_that_its_rule_asks_for(
+    releases: Releases, rules: ReleaseSection, sign: Sign
+) -> None:
+    with pytest.raises(
+        NotPromotable, match=r"asks for a dossier of its evaluation .* ml-assets dossier write small 1"
+    ):
+        releases.promote("small", 1, author="ada", reason="good", rules=rules)
+    sign()
+    assert releases.promote("small", 1, author="ada", reason="good", rules=rules).version == "1"
+    kinds = [type(one).__name__ for one in releases.history("small")]
+    assert kinds[-2:] == ["DossierRow", "Promotion"]
+
+
+def test_a_dossier_of_an_earlier_evaluation_does_not_count(
+    releases: Releases, rules: ReleaseSection, sign: Sign, evaluate: Evaluate, version: Bundle
+) -> None:
+    sign()
+    evaluate(version, told="again")
+    with pytest.raises(NotPromotable, match="asks for a dossier of its evaluation"):
+        releases.promote("small", 1, author="ada", reason="good", rules=rules)
+
+
+def test_a_dossier_of_an_unknown_key_does_not_count(releases: Releases, sign: Sign, tmp_path: Path) -> None:
+    sign()
+    other = create_keys(tmp_path / "other")
+    rules = ReleaseSection.model_validate({"dossier": {"signed_by": [other.public.pem]}})
+    with pytest.raises(
+        NotPromotable, match=r"was signed with key \w{12}, which is not among release\.dossier"
+    ):
+        releases.promote("small", 1, author="ada", reason="good", rules=rules)
+
+
+@pytest.mark.parametrize("file", [CARD, CARD_PAGE, EVALUATION, "model.sig"])
+def test_an_altered_stored_dossier_does_not_count(
+    releases: Releases, rules: ReleaseSection, sign: Sign, store: BundleStore, file: str
+) -> None:
+    row = sign()
+    path = store.artifacts.folder(dossier_name("small", row.dossier_digest)) / file
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(NotPromotable, match=rf"its dossier \w{{12}} is not valid: .*{file}"):
+        releases.promote("small", 1, author="ada", reason="good", rules=rules)
+    path.unlink()
+    with pytest.raises(NotPromotable, match=r"is not valid: .*(is gone from|missing)"):
+        releases.promote("small", 1, author="ada", reason="good", rules=rules)
+
+
+def test_an_exported_dossier_shares_no_file_with_the_store(
+    ledger: Ledger, sign: Sign, store: BundleStore, version: Bundle, key: SigningKey, tmp_path: Path
+) -> None:
+    """Whoever edits the export does not damage the store."""
+    with pytest.raises(DossierRefused, match="has no dossier yet"):
+        newest_dossier(ledger.models, "small", version.digest)
+    row = sign()
+    assert newest_dossier(ledger.models, "small", version.digest) == row
+    folder = tmp_path / "out" / "dossier"
+    export(store, row, folder)
+    assert (folder / BUNDLE / "model.onnx").stat().st_nlink == 1
+    assert verify_stored(store, row, key.public).bundle == version.digest
+    with pytest.raises(DossierRefused, match="choose a new folder"):
+        export(store, row, folder)
+
+
+def test_a_wrong_key_in_the_declaration_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"signed_by is not a public key of the curve P-256"):
+        ReleaseSection.model_validate({"dossier": {"signed_by": ["required"]}})
+    with pytest.raises(ValidationError, match="signed_by"):
+        ReleaseSection.model_validate({"dossier": {"signed_by": []}})
