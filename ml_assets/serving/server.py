@@ -4,6 +4,7 @@ Here: start and end. Not here: routes (`app`).
 """
 
 import gc
+import signal
 import socket
 import sys
 from collections.abc import Callable, Generator, Sequence
@@ -94,4 +95,8 @@ def serve(
         gc.freeze()  # a full collection over all imported modules would hold up requests for a tenth of a second
         address, bound = listening.getsockname()[:2]
         on_start(f"http://{f'[{address}]' if ':' in address else address}:{bound}", parts)
+        # uvicorn handles both signals, and raises them again at its end. The default handler would then end the process
+        # before the log is written.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
         uvicorn.Server(config).run(sockets=[listening])

@@ -86,9 +86,11 @@ def record_promotion(ledger: Ledger, bundle: Bundle, version: int, alias: str = 
     )
 
 
-def summing(rows: pl.DataFrame, store: BundleStore, numeric: list[str], fingerprint: str) -> Bundle:
+def summing(
+    rows: pl.DataFrame, store: BundleStore, numeric: list[str], fingerprint: str, model: str = MODEL
+) -> Bundle:
     """Build a bundle that adds up its columns. It needs no export from torch, which takes seconds."""
-    contents = contents_of(rows, numeric, CATEGORY, "regression", fingerprint=fingerprint * 64)
+    contents = contents_of(rows, numeric, CATEGORY, "regression", fingerprint=fingerprint * 64, model=model)
     graph = MatrixGraph(weighted_sum(len(numeric) + len(CATEGORY)).SerializeToString())
     return build_bundle(replace(contents, module=graph), store)
 

@@ -1,0 +1,42 @@
+"""A home with two registered versions of a declared model, made without a training."""
+
+from pathlib import Path
+
+import polars as pl
+
+from ml_assets.release.bundle_store import Bundle
+from ml_assets.release.of_platform import bundles_of, releases_of
+from ml_assets.tables.publish import publish
+from ml_assets.tables.spec import Incoming, PublishingRun
+from ml_assets_tests.release.recorded_evaluations import record_evaluation
+from ml_assets_tests.serving.conftest import summing
+from ml_assets_tests.tables import orders_table
+from resources.ledger import TrainedOn
+from resources.mlflow_client import open_client
+from resources.platform import Platform
+from resources.settings import Settings
+
+MODEL = "store_demand"
+"""A pipeline of `ml_assets/defs`: `promote` and `serve` take declared models only."""
+
+
+def platform_of(home: Path) -> Platform:
+    """Return the platform of a home with embedded parts."""
+    return Platform(Settings(home=home))
+
+
+def register(platform: Platform, rows: pl.DataFrame, fingerprint: str) -> Bundle:
+    """Evaluate a bundle against the champion, with the result blessed, and register it."""
+    first, *_, last = orders_table.keys(3)
+    days = [Incoming(key=key, data=frame) for key, frame in orders_table.days(3).items()]
+    run = PublishingRun(run_id="run00001", url="http://127.0.0.1:3000/runs/run00001")
+    publish(platform.lake, platform.ledger, orders_table.spec(), days, run)
+    commit = platform.lake.resolve("main")
+    window = TrainedOn(commit=commit, table=orders_table.ORDERS, first=first, last=last, partitions=3)
+    bundle = summing(rows, bundles_of(platform), ["hour", "distance"], fingerprint, model=MODEL)
+    record_evaluation(platform.ledger, bundle, trained_on=window)
+    client = open_client(platform.settings.resolved_tracking_uri.reveal())
+    found = client.get_experiment_by_name(MODEL)
+    experiment = client.create_experiment(MODEL) if found is None else found.experiment_id
+    releases_of(platform).register(bundle, run_id=client.create_run(experiment).info.run_id, links={})
+    return bundle
