@@ -10,6 +10,7 @@ import dagster as dg
 import yaml
 
 from ml_assets.components.base import SpecComponent, freshness_policy
+from ml_assets.components.canary_sensor import canary_sensor
 from ml_assets.components.columns import DAYS_BEGIN_IN, EVALUATED_SLICES, LABEL_IS_CLASS, NAMED_COLUMNS
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.hyperparameters import HYPERPARAMETERS, study_asset, study_key
@@ -55,7 +56,7 @@ class TrainingPipeline(SpecComponent):
     """Train, evaluate and register a model on dated features."""
 
     spec_type = TrainingPipelineSpec
-    produces = ("asset", "asset_check", "job", "schedule")
+    produces = ("asset", "asset_check", "job", "schedule", "sensor")
     spec: TrainingPipelineSpec
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -78,7 +79,15 @@ class TrainingPipeline(SpecComponent):
         )
         schedules = [nightly_training(spec, job.name, stage_key(spec, EVALUATION))] if spec.schedule else []
         scored = [] if spec.scoring is None else [predictions_asset(spec, spec.scoring)]
-        return dg.Definitions(assets=[pipeline, *studies, *scored], jobs=[job], schedules=schedules)
+        canary = spec.release.canary
+        watches = (
+            [canary_sensor(spec, canary.every_seconds, stage_key(spec, REGISTERED_MODEL))]
+            if canary is not None and canary.watch
+            else []
+        )
+        return dg.Definitions(
+            assets=[pipeline, *studies, *scored], jobs=[job], schedules=schedules, sensors=watches
+        )
 
 
 def stage_key(spec: TrainingPipelineSpec, stage: str) -> dg.AssetKey:

@@ -25,6 +25,8 @@ class BundleStanding:
     is_in_production: bool
     canary: Promotion | None
     """Its promotion to canary, while it is the canary."""
+    was_taken_back: bool
+    """True if its newest promotion to canary ended by a demotion."""
     archival: Archival | None
     """Decision that it is never promoted again, or None."""
     evaluations: tuple[EvaluationRow, ...]
@@ -153,12 +155,14 @@ class BundleStandings:
         )
         shown = newest if promotion is None else evaluations[promotion.evaluation_digest]
         held, canary = self.in_production, self.canary
+        stages = [one for one in self.canaries if one.bundle_digest == bundle_digest]
         return BundleStanding(
             newest=newest,
             promotion=promotion,
             shown=shown,
             is_in_production=held is not None and held.bundle_digest == bundle_digest,
             canary=canary if canary is not None and canary.bundle_digest == bundle_digest else None,
+            was_taken_back=bool(stages) and stages[-1].demotion is not None,
             evaluations=tuple(one for one in self.evaluations if one.bundle_digest == bundle_digest),
             reviews=tuple(one for one in self.reviews if one.bundle_digest == bundle_digest),
             archival=next((one for one in self.archivals if one.bundle_digest == bundle_digest), None),

@@ -346,11 +346,13 @@ class Releases:
         checked_by: CheckedBy = "nobody",
         reason: str,
         role: str = PRODUCTION,
+        seen: Promotion | None = None,
     ) -> Promotion:
         """Take the current version out of production without a successor; return the promotion that ended.
 
-        The next training is evaluated as a first model. With `role` canary, the canary goes back to staging. Raises
-        `NotPromotable` if no version has the role, or if another version got it meanwhile.
+        The next training is evaluated as a first model. With `role` canary, the canary goes back to staging. `seen` is
+        the promotion that the caller decided about; None: the present one. Raises `NotPromotable` if no version has the
+        role, or if another version got it meanwhile.
         """
         if not reason.strip():
             raise NotPromotable(f"demoting {model} needs a reason for the log")
@@ -359,7 +361,7 @@ class Releases:
             standings = BundleStandings.read(self._log, model)
             return standings.canary if role == CANARY else standings.in_production
 
-        standing, has = held(), "the canary" if role == CANARY else "in production"
+        standing, has = seen or held(), "the canary" if role == CANARY else "in production"
         if standing is None:
             raise NotPromotable(
                 f"no version of {model} is {has}. To see all decisions: ml-assets history {model}"
@@ -377,7 +379,7 @@ class Releases:
         demotion = self._log.demote(
             standing, author=author, checked_by=checked_by, reason=reason, allow=allow
         )
-        self.show(model)
+        self.show_if_reachable(model)
         return replace(standing, demotion=demotion)
 
     def rollback(
@@ -485,7 +487,8 @@ class Releases:
 
         If `rules` ask for a canary, the present canary is the default, unless its newest evaluation or a reviewer
         rejected it. Otherwise a nightly version would take its place each day, and the bake time would never end. A
-        version that was replaced in production is never the default. None if no version qualifies.
+        version that was replaced in production, or demoted as canary, is never the default. None if no version
+        qualifies.
         """
         standings = BundleStandings.read(self._log, model)
         ranked: list[tuple[str, int, RegisteredVersion]] = []
@@ -495,7 +498,12 @@ class Releases:
             if canary is not None and found.canary == canary and _stays_canary(found, rules):
                 return version
             was_replaced = found.promotion is not None and not found.is_in_production
-            if found.may_be_promoted and not was_replaced and found.shown is not None:
+            if (
+                found.may_be_promoted
+                and not was_replaced
+                and not found.was_taken_back
+                and found.shown is not None
+            ):
                 ranked.append((found.shown.partition, version.number, version))
         return max(ranked, key=lambda one: one[:2])[2] if ranked else None
 

@@ -197,15 +197,17 @@ def copied(bundle: Bundle, tmp_path: Path) -> Path:
 def variant(bundle: Bundle, store: BundleStore) -> Callable[..., Bundle]:
     """`(**changes of the lineage) -> Bundle` with the same weights, without another export."""
 
-    def make(**changes: object) -> Bundle:
-        facts = replace(bundle.facts, lineage=replace(bundle.facts.lineage, **changes))
-        with store.incoming() as folder:
-            shutil.copytree(bundle.folder, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
-            (folder / FACTS).write_text(facts.to_json())
-            seal(folder)
-            return store.add(folder)
+    return lambda **changes: variant_of(bundle, store, **changes)
 
-    return make
+
+def variant_of(bundle: Bundle, store: BundleStore, **changes: object) -> Bundle:
+    """Return a bundle with the same weights and other facts of its lineage, without another export."""
+    facts = replace(bundle.facts, lineage=replace(bundle.facts.lineage, **changes))
+    with store.incoming() as folder:
+        shutil.copytree(bundle.folder, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
+        (folder / FACTS).write_text(facts.to_json())
+        seal(folder)
+        return store.add(folder)
 
 
 def contents_of(

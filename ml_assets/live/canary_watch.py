@@ -1,0 +1,133 @@
+"""Watch of a canary: what its requests show so far, and its demotion if they show that it is worse than allowed.
+
+The log of requests can only take a canary back. Nothing here promotes a version, whatever the log says. Not here: the
+comparison (`comparison`), Dagster's sensor and the command.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ml_assets.live.canary_rows import answered_since, labelled_of, requests_of
+from ml_assets.live.comparison import Comparison, compare, worst
+from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.release.bundle_standing import CANARY, BundleStandings
+from ml_assets.release.of_platform import bundles_of, releases_of
+from ml_assets.release.promotion import NotPromotable, in_full_minutes
+from ml_assets.tables.reader import TableReader
+from resources.ledger import Demotion, Promotion
+from resources.platform import Platform
+
+WATCH = "release.canary.watch"
+"""Author of the demotions: the section of `defs.yaml` that asked for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryState:
+    """Canary of a model, and the evidence about it so far."""
+
+    canary: Promotion | None
+    champion: Promotion | None
+    compared: tuple[Comparison, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Reasons why metrics are not compared, or not on all rows."""
+    demotion: Demotion | None = None
+    """Demotion that this watch has recorded."""
+
+    @property
+    def worse(self) -> Comparison | None:
+        """Metric that shows the canary to be worse than allowed; None if none does."""
+        return worst(self.compared)
+
+
+def canary_state(spec: PipelineSpec, platform: Platform) -> CanaryState:
+    """Return what the log of requests shows about the canary. Changes nothing.
+
+    Raises `ArtifactsError`, `LakeError` or `LedgerError` if a store does not answer.
+    """
+    section = spec.release.canary
+    standings = BundleStandings.read(platform.ledger.models, spec.name)
+    canary, champion = standings.canary, standings.in_production
+    if canary is None or champion is None or section is None or not section.watch:
+        return CanaryState(canary=canary, champion=champion, missing=_why_not(spec, canary, champion))
+    answered = answered_since(platform.artifacts, spec.name, champion, canary)
+    missing = [
+        f"the log has no request that {who} answered since {canary.at:%Y-%m-%d %H:%M} UTC"
+        for role, who in (("canary", "the canary"), ("production", "the champion"))
+        if role not in answered["role"]
+    ]
+    labelled = None
+    if any(one.needs_labels for one in section.watch):
+        classes = bundles_of(platform).open(canary.bundle_digest).facts.fitted.classes
+        found = labelled_of(answered, spec, TableReader.at(platform.lake, "main"), classes)
+        labelled = found.rows
+        missing += [found.missing] if found.missing else []
+    compared = compare(section, requests_of(answered), labelled)
+    return CanaryState(canary=canary, champion=champion, compared=compared, missing=tuple(missing))
+
+
+def watch_canary(spec: PipelineSpec, platform: Platform) -> CanaryState:
+    """Compare the canary with the champion, and take it back if it is worse than allowed.
+
+    A canary that somebody replaced meanwhile stays as it is. Raises what `canary_state` does.
+    """
+    state = canary_state(spec, platform)
+    if state.canary is None or state.worse is None:
+        return state
+    try:
+        ended = releases_of(platform).demote(
+            spec.name,
+            author=WATCH,
+            checked_by="platform",
+            reason=reason_of(state),
+            role=CANARY,
+            seen=state.canary,
+        )
+    except NotPromotable:  # somebody else demoted, promoted or replaced it since
+        return CanaryState(canary=None, champion=state.champion)
+    return CanaryState(
+        canary=state.canary,
+        champion=state.champion,
+        compared=state.compared,
+        missing=state.missing,
+        demotion=ended.demotion,
+    )
+
+
+def reason_of(state: CanaryState) -> str:
+    """Return the reason of a demotion for the ledger: the metric that decided first, then the others."""
+    worse = state.worse
+    others = [str(one) for one in state.compared if one is not worse]
+    return "; ".join([f"worse than the champion by more than allowed: {worse}", *others])
+
+
+def in_lines(spec: PipelineSpec, state: CanaryState) -> Iterator[str]:
+    """Yield the state in words, for a person."""
+    section, model = spec.release.canary, spec.name
+    if state.canary is not None:
+        yield f"{model} version {state.canary.version} is the canary since {state.canary.at:%Y-%m-%d %H:%M} UTC."
+    if state.canary is not None and section is not None:
+        if section.share is not None:
+            yield f"It answers the requests of {100 * section.share:g} % of the entities ({', '.join(section.by)})."
+        if section.bake_hours is not None:
+            yield f"It may go into production from {in_full_minutes(section.end_of_bake(state.canary.at))} on."
+    if state.champion is not None:
+        yield f"Version {state.champion.version} is in production."
+    yield from (f"  {one}" for one in (*state.compared, *state.missing))
+    if state.worse is not None and section is not None:
+        yield (
+            f"The canary is worse than allowed. Dagster's sensor {model}_canary takes it back within "
+            f"{section.every_seconds} s, if the daemon runs. At once: ml-assets demote {model} --canary --reason '…'"
+        )
+
+
+def _why_not(spec: PipelineSpec, canary: Promotion | None, champion: Promotion | None) -> tuple[str, ...]:
+    section = spec.release.canary
+    if section is None or not section.watch:
+        return (f"{spec.name} has no `watch` under `release.canary` in defs.yaml: nothing is compared",)
+    if canary is None:
+        return (f"{spec.name} has no canary",)
+    return (
+        ("no version is in production: there is nothing to compare the canary with",)
+        if champion is None
+        else ()
+    )

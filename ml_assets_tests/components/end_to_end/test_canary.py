@@ -1,0 +1,188 @@
+"""A canary from its requests to its end: the sensor takes back a worse one, and an equal one goes into production."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import polars as pl
+import pytest
+
+from ml_assets.live.canary_rows import answered_since
+from ml_assets.live.canary_watch import WATCH, canary_state, in_lines
+from ml_assets.release.bundle_standing import PRODUCTION
+from ml_assets.release.bundle_store import Bundle
+from ml_assets.release.history import lines
+from ml_assets.release.of_platform import registry_of, releases_of
+from ml_assets_tests.components.canary_home import CanaryHome, begun, with_new_canary
+from ml_assets_tests.components.installation import Installation
+from ml_assets_tests.components.readings_pipeline import MODEL
+from resources.artifacts import ArtifactsUnavailable, FolderArtifacts
+
+
+@pytest.fixture(scope="module")
+def _exported(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> tuple[Installation, Bundle]:
+    home = tmp_path_factory.mktemp("canary")
+    shutil.copy(_empty_tracker, home / "mlflow.db")
+    return begun(home)
+
+
+@pytest.fixture
+def canary_home(_exported: tuple[Installation, Bundle]) -> CanaryHome:
+    """One home; each test gets a new canary."""
+    return with_new_canary(*_exported)
+
+
+def tick(home: CanaryHome, cursor: str | None = None) -> dg.SensorResult:
+    """Return the result of the sensor when Dagster's daemon evaluates it."""
+    sensor = home.installation.defs.get_repository_def().get_sensor_def(f"{MODEL}_canary")
+    context = dg.build_sensor_context(
+        instance=home.installation.instance,
+        resources={"platform": home.installation.platform},
+        cursor=cursor,
+    )
+    result: Any = sensor(context)
+    return result
+
+
+def right(is_canary: bool, label: float, number: int) -> dict[str, Any]:
+    return {}
+
+
+def failing(is_canary: bool, label: float, number: int) -> dict[str, Any]:
+    """A tenth of the canary's requests fail."""
+    if is_canary and number % 10 < 4:
+        return {"error": "RuntimeError: lost", "prediction": None}
+    return {}
+
+
+def slow(is_canary: bool, label: float, number: int) -> dict[str, Any]:
+    return {"latency_us": 5000} if is_canary else {}
+
+
+def shifted(is_canary: bool, label: float, number: int) -> dict[str, Any]:
+    return {"prediction": [label + 6.0]} if is_canary else {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "metric"), [(failing, "error_rate"), (slow, "latency_ms"), (shifted, "mae")]
+)
+def test_a_worse_canary_is_taken_back_within_one_tick(
+    canary_home: CanaryHome, answer: Any, metric: str
+) -> None:
+    canary_home.log(600, answer)
+    spec, platform = canary_home.spec, canary_home.installation.platform
+    shown = "\n".join(in_lines(spec, canary_state(spec, platform)))
+    assert "It answers the requests of 40 % of the entities (machine)." in shown
+    assert f"sensor {MODEL}_canary takes it back within 60 s" in shown
+    result = tick(canary_home)
+    releases = releases_of(platform)
+    assert releases.canary(MODEL) is None
+    (observation,) = result.asset_events
+    number = canary_home.canary.version
+    assert observation.description == f"version {number} is taken back"
+    assert any(name.startswith(metric) for name in observation.metadata)
+    said = "\n".join(lines(releases.history(MODEL)))
+    assert f"demoted     version {number} (" in said
+    assert f" as canary, by {WATCH} (by rule): worse than the champion" in said
+    assert f"by more than allowed: {metric}" in said
+    held = releases.in_production(MODEL)
+    assert held == canary_home.champion
+    assert registry_of(platform).aliased(MODEL, "canary") is None
+    # It does not come back by itself, and the next tick has nothing to do.
+    newest = releases.newest_data(MODEL, canary_home.spec.release)
+    assert newest is None or newest.bundle_digest != canary_home.canary.bundle_digest
+    decided = len(releases.history(MODEL))
+    again = tick(canary_home, result.cursor)
+    assert (again.asset_events, len(releases.history(MODEL))) == ([], decided)
+
+
+def test_an_equal_canary_stays_and_goes_into_production_after_its_time(canary_home: CanaryHome) -> None:
+    canary_home.log(600, right)
+    first = tick(canary_home)
+    number = canary_home.canary.version
+    assert [one.description for one in first.asset_events] == [f"version {number} stays the canary"]
+    second = tick(canary_home, first.cursor)
+    assert second.asset_events == [], "a page does not need a row each minute"
+    releases = releases_of(canary_home.installation.platform)
+    promoted = releases.promote(
+        MODEL, int(number), author="ada", reason="it held", rules=canary_home.spec.release
+    )
+    assert promoted.alias == PRODUCTION
+    assert "throughput has no canary" in str(tick(canary_home, second.cursor).skip_reason)
+
+
+def test_a_log_never_promotes_and_rows_of_other_bundles_do_not_count(canary_home: CanaryHome) -> None:
+    """Whoever writes to the log may say anything about the champion, or about another version."""
+
+    def forged(is_canary: bool, label: float, number: int) -> dict[str, Any]:
+        if is_canary:
+            return {"bundle_digest": "0" * 64, "error": "RuntimeError: forged", "prediction": None}
+        return {"error": "RuntimeError: forged", "prediction": None}
+
+    canary_home.log(300, forged)
+    releases = releases_of(canary_home.installation.platform)
+    before = releases.history(MODEL)
+    state = canary_state(canary_home.spec, canary_home.installation.platform)
+    assert [one.canary_rows for one in state.compared] == [0, 0]
+    assert "the log has no request that the canary answered" in state.missing[0]
+    tick(canary_home)
+    assert releases.history(MODEL) == before
+
+
+def test_a_request_of_a_failed_canary_counts_for_the_canary_alone(
+    canary_home: CanaryHome,
+) -> None:
+    """Otherwise the champion would get rows that are slow, and errors of clients twice."""
+    broken = {"error": "RuntimeError: lost", "prediction": None}
+    canary_home.log(40, lambda is_canary, *_: broken if is_canary else {})
+    canary_home.log(
+        40,
+        lambda is_canary, *_: (
+            broken | {"latency_us": 9_000_000} | canary_home.as_champion if is_canary else {}
+        ),
+    )
+    platform = canary_home.installation.platform
+    rows = answered_since(platform.artifacts, MODEL, canary_home.champion, canary_home.canary)
+    of_canary = set(rows.filter(pl.col("role") == "canary")["request_id"])
+    of_champion = set(rows.filter(pl.col("role") == "production")["request_id"])
+    assert of_canary
+    assert len(of_canary | of_champion) == 40
+    assert not of_canary & of_champion
+
+
+def test_requests_without_the_primary_key_are_named(canary_home: CanaryHome) -> None:
+    canary_home.log(60, lambda *_: {"row": b'{"load":0.5}'})
+    state = canary_state(canary_home.spec, canary_home.installation.platform)
+    assert state.missing == (
+        "requests do not name at, machine, a part of the primary key of features/shifts",
+    )
+
+
+def test_rows_whose_label_is_not_known_wait(canary_home: CanaryHome) -> None:
+    canary_home.log(60, lambda *_: {"row": b'{"at":"2031-01-01T06:00:00Z","machine":"mill"}'})
+    state = canary_state(canary_home.spec, canary_home.installation.platform)
+    assert state.missing == ("2 answered rows have no label in features/shifts yet",)
+    assert [one.metric for one in state.compared] == ["error_rate", "latency_ms at quantile 0.95"]
+
+
+class _Away(FolderArtifacts):
+    """Artifacts whose server does not answer."""
+
+    def files(self, name: str) -> dict[str, int]:
+        raise ArtifactsUnavailable("the store is away")
+
+
+def test_a_tick_without_the_log_is_skipped_and_keeps_its_cursor(canary_home: CanaryHome) -> None:
+    canary_home.log(600, failing)
+    platform = canary_home.installation.platform
+    there = platform.artifacts
+    platform.__dict__["artifacts"] = _Away(canary_home.installation.settings.artifacts_folder)
+    skipped = tick(canary_home, '{"canary": 1, "at": 0}')
+    assert skipped.skip_reason is not None
+    assert "not compared this time: the store is away" in str(skipped.skip_reason)
+    assert skipped.cursor == '{"canary": 1, "at": 0}'
+    platform.__dict__["artifacts"] = there
+    assert releases_of(platform).canary(MODEL) is not None
+    tick(canary_home, skipped.cursor)
+    assert releases_of(platform).canary(MODEL) is None
