@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from ml_assets.pipeline.links import report_page
-from ml_assets.webserver import SERVED, serving
+from ml_assets.pipeline.served_reports import SERVED, serving
 from resources.addresses import Address
 from resources.artifacts import Artifacts, FolderArtifacts, artifacts_of
 

@@ -127,7 +127,7 @@ class Platform:
     @cached_property
     def acting(self) -> "Person":
         """Person who acts in this process. Raises `IdentityRefused` for a proof that proves no account."""
-        from resources.identity import acting_person
+        from resources.acting import acting_person
 
         return acting_person(self.settings, self.ledger.accounts)
 

@@ -81,6 +81,9 @@ class Settings(BaseSettings):
     ui_url: Address = Address("http://127.0.0.1:3000")
     """Address of Dagster's pages, for links."""
 
+    review_url: Address | None = None
+    """Address of the reviewer's page in browsers, for links and for `ml-assets review` behind a proxy."""
+
     lake_url: Address | None = None
     """Address of lakeFS, `http://host:port`. Default: files under `home`."""
     lake_storage: str | None = None

@@ -24,6 +24,7 @@ COMMANDS = {
     "approve": "Approve a version's evaluation, so that it may be promoted.",
     "reject": "Reject a version's evaluation, so that it is not promoted.",
     "canary": "Show what the requests of a model's canary show so far.",
+    "review": "Serve the page on which a person approves or rejects versions.",
     "rollback": "Return to the version that was in production before.",
     "demote": "Take a model out of production, with a reason.",
     "archive": "Take a version out of use for good, with a reason.",

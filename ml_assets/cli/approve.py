@@ -51,5 +51,5 @@ def review(model: str, number: int, reason: str, *, approves: bool) -> None:
         say(
             f"Nobody checked that {', '.join(unknown)} ran its evaluation, so a person who ran it may have approved it."
         )
-    if approves:
+    if approves and decided.approves:
         say(f"To promote it: ml-assets promote {model} {number} --reason '…'")

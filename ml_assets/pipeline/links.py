@@ -19,6 +19,11 @@ def run_url(ui_url: Address, run_id: str) -> str:
     return f"{ui_url}/runs/{run_id}"
 
 
+def review_page(review_url: Address, model: str, number: int) -> str:
+    """Return the address of the page on which a person reviews a version."""
+    return f"{str(review_url).rstrip('/')}/models/{quote(model, safe='')}/{number}"
+
+
 def report_name(model: str, partition: str, evaluation: str) -> str:
     """Return the folder name of one evaluation's report and JSON among the artifacts. The digest makes it unique."""
     return f"{REPORTS}/{model}/{partition}/{evaluation_name(evaluation)}"

@@ -54,6 +54,7 @@ def register_model(
         bundle=bundle.digest,
         branch=kept,
         may_be_promoted=standing.may_be_promoted,
+        waits_for_approval=releases.waits_for_approval(standing, spec.release),
         is_in_production=standing.is_in_production,
         was_promoted=standing.promotion is not None,
         gate=shown.status if shown else "",

@@ -177,6 +177,8 @@ class RegisteredModel(StepValue):
     branch: str
     """Branch of the lake that keeps its training input."""
     may_be_promoted: bool
+    waits_for_approval: bool
+    """True if a person has to approve it first."""
     is_in_production: bool
     was_promoted: bool
     """True if it was promoted before: promoting it again is a rollback."""

@@ -212,8 +212,10 @@ class Releases:
         checked_by: CheckedBy = "nobody",
         reason: str,
         rules: ReleaseSection,
+        read: str | None = None,
     ) -> Review:
-        """Approve or reject the newest evaluation of a version; return the review.
+        """Approve or reject the newest evaluation of a version; return the review. `read` is the digest of the
+        evaluation that the reviewer read: it is refused if another evaluation followed.
 
         One review decides about an evaluation. A rejection after an approval takes the approval back; an approval after
         a rejection is refused. Repeating the same decision returns the first review. Raises `NotReviewable` if `rules`
@@ -234,6 +236,11 @@ class Releases:
             evaluation = found.newest
             if evaluation is None:
                 raise NotReviewable(f"{_named(version)} was never evaluated: materialize the model first")
+            if read is not None and evaluation.evaluation_digest != read:
+                raise NotReviewable(
+                    f"{_named(version)} was evaluated again at {evaluation.at:%Y-%m-%d %H:%M} UTC ({evaluation.name}): "
+                    "read that evaluation first"
+                )
             if why := why_not_by(author, approval, found.evaluations):
                 raise NotReviewable(f"{_named(version)}: {what} it is not allowed: {why}")
             if approves and evaluation.status != "blessed":
@@ -267,18 +274,48 @@ class Releases:
 
         return _until_not_overtaken(decide)
 
+    def waiting(self, model: str, rules: ReleaseSection) -> list[tuple[RegisteredVersion, EvaluationRow]]:
+        """Return the versions that wait for an approval, newest data first, each with the evaluation to review.
+
+        These could be promoted if somebody approved them. Empty if `rules` ask for no approval.
+        """
+        if rules.approval is None:
+            return []
+        found: list[tuple[RegisteredVersion, EvaluationRow]] = []
+        standings = BundleStandings.read(self._log, model)
+        for version in self._registry.versions(model):
+            try:
+                standing, evaluation = self._promotable(version, standings)
+            except NotPromotable:
+                continue
+            if self.waits_for_approval(standing, rules):
+                found.append((version, evaluation))
+        return sorted(found, key=lambda one: (one[1].partition, one[0].number), reverse=True)
+
+    def waits_for_approval(self, found: BundleStanding, rules: ReleaseSection) -> bool:
+        """Return True if a bundle could be promoted but for the approval of its newest evaluation."""
+        if rules.approval is None or found.promotion is not None or not found.may_be_promoted:
+            return False
+        return found.newest is not None and self.counting_review(found.newest) is None
+
+    def counting_review(self, evaluation: EvaluationRow) -> Review | None:
+        """Return the review that decides about an evaluation, or None."""
+        return review_of(evaluation, self._counting(self._log.reviews(evaluation.model)))
+
     def _counting(self, reviews: Sequence[Review]) -> tuple[Review, ...]:
         """Return the reviews that count: with accounts in the ledger, no unchecked approval."""
         if not self._ledger.accounts.all():
             return tuple(reviews)
         return tuple(one for one in reviews if one.checked_by != "nobody" or not one.approves)
 
-    def _promotable(self, version: RegisteredVersion) -> tuple[BundleStanding, EvaluationRow]:
+    def _promotable(
+        self, version: RegisteredVersion, standings: BundleStandings | None = None
+    ) -> tuple[BundleStanding, EvaluationRow]:
         """Return the standing of `version`, and the evaluation to record with its promotion.
 
         Raises `NotPromotable` if its evaluations do not allow a promotion.
         """
-        standings = BundleStandings.read(self._log, version.model)
+        standings = standings or BundleStandings.read(self._log, version.model)
         found, champion = standings.of(version.bundle_digest), standings.in_production
         named, newest = _named(version), found.shown
         if found.archival is not None:

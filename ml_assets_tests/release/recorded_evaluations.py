@@ -16,6 +16,7 @@ def record_evaluation(
     told: str = "",
     author: str = "ada",
     digest: str = "",
+    summary: str = "",
 ) -> EvaluationRow:
     """An evaluation of `bundle` beside what is in production, as the evaluate step records it. `told`: what makes it
     another than those before."""
@@ -32,7 +33,7 @@ def record_evaluation(
             evaluation_digest=digest,
             champion_digest=beside,
             status=status,
-            summary=f"{status.capitalize()}: as the test wants it.",
+            summary=summary or f"{status.capitalize()}: as the test wants it.",
             rules=(),
             author=author,
             report=f"file:///reports/{digest[:12]}/report.html",

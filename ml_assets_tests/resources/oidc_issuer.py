@@ -47,7 +47,7 @@ def running_issuer() -> Iterator[OidcIssuer]:
     """Serve an issuer on a free port for the block."""
     issuer = OidcIssuer()
 
-    class Handler(BaseHTTPRequestHandler):
+    class _Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = issuer.document(self.path)
             if isinstance(found, str):  # an address to go to instead
@@ -62,7 +62,7 @@ def running_issuer() -> Iterator[OidcIssuer]:
         def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
         issuer.address = f"http://127.0.0.1:{server.server_port}"
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:

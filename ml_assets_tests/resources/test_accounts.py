@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from ml_assets_tests.resources.ledger_chains import attacker
 from ml_assets_tests.resources.ledger_writer import EVALUATION, NEW
-from resources.identity import acting_person
+from resources.acting import acting_person
 from resources.ledger import (
     AccountRefused,
     EvaluationRow,

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ml_assets_tests.resources.oidc_issuer import AUDIENCE, OidcIssuer, running_issuer
-from resources.identity import acting_person
+from resources.acting import acting_person
 from resources.ledger import AccountRefused, Accounts, IdentityRefused, Ledger, Person
 from resources.settings import Settings
 

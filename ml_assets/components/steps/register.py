@@ -8,9 +8,10 @@ import dagster as dg
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import card_facts, commit_facts, report_facts, rules_table, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.pipeline.links import report_page
+from ml_assets.pipeline.links import report_page, review_page
 from ml_assets.pipeline.register import register_model
 from ml_assets.pipeline.values import EvaluatedModel, RegisteredModel, TrainedModel, TrainingSet
+from resources.addresses import Address
 from resources.platform import Platform
 
 
@@ -78,7 +79,7 @@ def _page(
         "version": version.number,
         "semantic_version": version.semantic,
         **({"gate": version.gate, "evaluation": version.evaluation} if version.evaluation else {}),
-        "next": _next(model, version),
+        "next": _next(model, version, platform.settings.review_url),
         "bundle": version.bundle,
         **tracked_facts(platform.tracker.uri, trained.mlflow_run, place),
         **commit_facts(platform.lake, training_set.commit),
@@ -87,11 +88,14 @@ def _page(
     }
 
 
-def _next(model: str, version: RegisteredModel) -> str:
+def _next(model: str, version: RegisteredModel, review_url: Address | None) -> str:
     """Return the next action for the version, such as the command that promotes it."""
     if version.is_in_production:
         return "in production"
     if not version.may_be_promoted:
         return "none: an undecided version cannot be promoted"
+    if version.waits_for_approval:
+        page = "ml-assets review" if review_url is None else review_page(review_url, model, version.number)
+        return f"ml-assets approve {model} {version.number} --reason '…', or on the page of reviews: {page}"
     promote = f"ml-assets promote {model} {version.number} --reason '…'"
     return f"to promote it again: {promote}" if version.was_promoted else promote

@@ -1,0 +1,134 @@
+"""The reviewer's page in a browser: sign in, read, approve, reject; of two reviewers one wins, the other is told."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, Page, expect
+
+from ml_assets.components import TrainingPipeline
+from ml_assets.release.of_platform import releases_of
+from ml_assets.review.desk import ReviewDesk
+from ml_assets.review.review_pages import review_app
+from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.installation import Installation, readings_components
+from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
+from resources.ledger import Person
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
+
+FIRST, SECOND = days(2, start=WINDOW)
+ROOT = Person(name="root", checked_by="token")
+PATIENCE_MILLISECONDS = 300_000
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """Version 1 in production; version 2, trained a day later by `ada`, waits for an approval."""
+    only_baseline = {**readings_pipeline.PIPELINE["evaluation"]}
+    only_baseline["gates"] = only_baseline["gates"][:1]
+    components = readings_components(
+        pipeline={
+            "evaluation": only_baseline,
+            "release": {"approval": {}},
+            "training": readings_pipeline.PIPELINE["training"] | {"workers": 1},
+        }
+    )
+    installation = Installation(tmp_path_factory.mktemp("home"), components).with_tables(2)
+    installation.trained(FIRST)
+    releases_of(installation.platform).promote(MODEL, 1, author="ada", reason="the first")
+    installation.trained(SECOND)
+    return installation
+
+
+@pytest.fixture(scope="module")
+def tokens(installation: Installation) -> dict[str, str]:
+    """Name → token."""
+    accounts = installation.platform.ledger.accounts
+    accounts.add_by_token("root", Person(name="root"), is_administrator=True)
+    return {name: accounts.add_by_token(name, ROOT) for name in ("ada", "bob", "cyd")}
+
+
+@pytest.fixture(scope="module")
+def address(installation: Installation) -> Iterator[str]:
+    """Address of the running page."""
+    specs = {one.spec.name: one.spec for one in installation._components if isinstance(one, TrainingPipeline)}
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        app = review_app(ReviewDesk(installation.platform, specs), address)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        yield address
+        server.should_exit = True
+        thread.join()
+
+
+@contextmanager
+def reviewing(browser: Browser, address: str, token: str) -> Iterator[Page]:
+    """A browser of its own, signed in with `token`, on the page of version 2."""
+    context = browser.new_context(viewport={"width": 1000, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MILLISECONDS)
+    wrong: list[str] = []
+    page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    page.goto(f"{address}/models/{MODEL}/2")
+    page.get_by_label("Token of your account").fill(token)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("heading", name=f"{MODEL} version 2").wait_for()
+    yield page
+    assert wrong == []
+    context.close()
+
+
+def test_a_person_reviews_in_the_browser(
+    browser: Browser,
+    address: str,
+    tokens: dict[str, str],
+    installation: Installation,
+    screenshots: Path,
+) -> None:
+    screenshots.mkdir(parents=True, exist_ok=True)
+    expect.set_options(timeout=PATIENCE_MILLISECONDS)
+    with (
+        reviewing(browser, address, tokens["ada"]) as ada,
+        reviewing(browser, address, tokens["bob"]) as bob,
+        reviewing(browser, address, tokens["cyd"]) as cyd,
+    ):
+        expect(ada.get_by_text("not_by in defs.yaml excludes the author, and ada ran")).to_be_visible()
+        expect(ada.get_by_role("button", name="Approve")).to_have_count(0)
+        ada.screenshot(path=screenshots / "review-own-model.png", full_page=True)
+
+        bob.screenshot(path=screenshots / "review.png", full_page=True)
+        bob.get_by_role("link", name="Evaluation report").click()
+        expect(bob.get_by_text("beats the baseline").first).to_be_visible()
+        bob.go_back()
+        bob.get_by_role("link", name="Difference to version 1").click()
+        expect(bob.get_by_role("heading", name="version 1 (1.0.0) to version 2")).to_be_visible()
+        bob.go_back()
+        bob.get_by_label("Reason").fill("holds on every machine")
+        bob.get_by_role("button", name="Approve").click()
+        expect(bob.get_by_role("status")).to_contain_text("The version is approved by bob (checked by token)")
+        expect(bob.get_by_text(f"ml-assets promote {MODEL} 2 --reason")).to_be_visible()
+        bob.screenshot(path=screenshots / "review-approved.png", full_page=True)
+
+        cyd.get_by_label("Reason").fill("me too")
+        cyd.get_by_role("button", name="Approve").click()
+        expect(cyd.get_by_role("status")).to_contain_text(
+            "Nothing was recorded: the version was approved before, by"
+        )
+        cyd.get_by_label("Reason").fill("the press stood still")
+        cyd.get_by_role("button", name="Take the approval back").click()
+        expect(cyd.get_by_role("status")).to_contain_text("The version is rejected by cyd")
+        cyd.get_by_role("link", name="all reviews").click()
+        expect(cyd.get_by_text(f"No version of {MODEL} waits for an approval.")).to_be_visible()
+        cyd.screenshot(path=screenshots / "reviews.png", full_page=True)
+    reviews = installation.platform.ledger.models.reviews(MODEL)
+    assert [(one.author, one.approves, one.checked_by) for one in reviews] == [
+        ("bob", True, "token"),
+        ("cyd", False, "token"),
+    ]
