@@ -38,7 +38,7 @@ class Labelled:
     prediction: Floats
     """`[rows]`, or `[rows, classes]`."""
     label: Floats
-    """`[rows]`; of a class, its index."""
+    """`[rows]`; of a class, its index, and -1 if the model does not know it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,21 +142,30 @@ def _of_labels(watch: CanaryWatchSection, rows: Labelled, limit: float) -> Compa
 
 
 def _loss(watch: CanaryWatchSection, rows: Labelled) -> Floats:
-    """Return the loss of each row, from 0 to `watch.range`; larger is worse."""
+    """Return the loss of each row, from 0 to `watch.range`; larger is worse. A prediction that is no number costs most.
+
+    Otherwise a canary that answers NaN could never be compared.
+    """
     prediction, label = rows.prediction, rows.label
     match watch.metric:
         case "brier":
-            return (prediction - label) ** 2
+            loss = (prediction - label) ** 2
         case "mae":
-            return np.minimum(np.abs(prediction - label), watch.range)
+            loss = np.abs(prediction - label)
         case "accuracy":
-            return (prediction.argmax(axis=1) != label).astype(float)
+            loss = (prediction.argmax(axis=1) != label).astype(float)
         case _:
-            if prediction.ndim == 1:
-                right = np.where(label == 1, prediction, 1 - prediction)
-            else:
-                right = prediction[np.arange(len(label)), label.astype(int)]
-            return np.minimum(-np.log(np.maximum(right, 1e-300)), watch.range)
+            loss = -np.log(np.maximum(_probability_of_label(prediction, label), 1e-300))
+    finite = np.isfinite(prediction if prediction.ndim == 1 else prediction.sum(axis=1))
+    return np.where(finite, np.clip(loss, 0.0, watch.range), watch.range)
+
+
+def _probability_of_label(prediction: Floats, label: Floats) -> Floats:
+    if prediction.ndim == 1:
+        return np.where(label == 1, prediction, 1 - prediction)
+    known = label >= 0
+    chosen = prediction[np.arange(len(label)), np.where(known, label, 0).astype(int)]
+    return np.where(known, chosen, 0.0)
 
 
 def _of_calibration(watch: CanaryWatchSection, rows: Labelled, limit: float) -> Comparison:
@@ -165,7 +174,7 @@ def _of_calibration(watch: CanaryWatchSection, rows: Labelled, limit: float) -> 
     The canary is worse if it predicts too much by more than the champion does and by more than 0, each plus the allowed
     difference: both have to be shown, so the smaller e-process counts. The same for too little; the stake is divided.
     """
-    error = rows.prediction - rows.label
+    error = np.clip(np.where(np.isfinite(rows.prediction), rows.prediction, 1.0), 0.0, 1.0) - rows.label
     none = np.where(rows.is_canary, error, 0.0)
     margin = watch.no_worse_by / 2
 

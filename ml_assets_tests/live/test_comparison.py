@@ -120,6 +120,36 @@ def test_an_impossible_probability_costs_the_largest_loss() -> None:
     assert (found.canary, found.champion) == (4.0, 4.0)
 
 
+@pytest.mark.parametrize(
+    "watch",
+    [
+        {"metric": "logloss", "no_worse_by": 0.1},
+        {"metric": "brier", "no_worse_by": 0.1},
+        {"metric": "mae", "no_worse_by": 0.1, "largest": 1.0},
+        {"metric": "calibration", "no_worse_by": 0.1},
+    ],
+)
+@pytest.mark.parametrize("answer", [float("nan"), float("inf"), float("-inf")])
+def test_a_canary_that_answers_no_number_is_worse(watch: dict[str, object], answer: float) -> None:
+    rows = labelled(0.0)
+    broken = Labelled(
+        is_canary=rows.is_canary,
+        prediction=np.where(rows.is_canary, answer, rows.prediction),
+        label=rows.label,
+    )
+    (found,) = compare(section(watch), NO_REQUESTS, broken)
+    assert found.is_worse
+
+
+def test_a_class_that_the_model_does_not_know_costs_the_largest_loss() -> None:
+    is_canary = sides()
+    rows = Labelled(
+        is_canary=is_canary, prediction=np.full((ROWS, 2), 0.5), label=np.where(is_canary, -1.0, 1.0)
+    )
+    (found,) = compare(section({"metric": "logloss", "no_worse_by": 0.1}), NO_REQUESTS, rows)
+    assert (found.canary, found.champion) == (5.0, pytest.approx(np.log(2)))
+
+
 def test_two_metrics_share_alpha_and_the_worst_is_named() -> None:
     compared = compare(section(ERRORS, LATENCY), requests(errors=0.2), None)
     assert [round(np.exp(one.log_limit)) for one in compared] == [40, 40]
