@@ -32,6 +32,7 @@ COMMANDS = {
     "history": "Show every decision about a model, or what was in production when.",
     "accounts": "Add, list and revoke accounts of persons, who prove who they are.",
     "dossier": "Sign the documents of a version; export them with its bundle.",
+    "reproduce": "Train a version again and compare weights, predictions, metrics.",
     "verify": "Verify a dossier with a public key, without this platform.",
     "ledger": "Check that no decision was changed; show or downgrade the schema revision.",
     "drill": "Damage a short real training and check its recovery.",

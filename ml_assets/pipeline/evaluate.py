@@ -31,9 +31,11 @@ from resources.mlflow_client import page_of
 from resources.platform import Platform
 
 if TYPE_CHECKING:
+    import polars as pl
     from torch import nn
 
     from ml_assets.evaluation.evaluation_document import LossCurve, ModelFacts, Report, SplitRows
+    from ml_assets.release.bundle_store import Bundle, BundleStore
     from ml_assets.release.facts import Lineage
     from ml_assets.release.matrix import MatrixGraph
     from ml_assets.snapshots.split_reader import Snapshot
@@ -63,8 +65,6 @@ def _score(
     from ml_assets.evaluation.thresholds import ScoredRows, threshold_table
     from ml_assets.evaluation.worst_slices import worst_slices
     from ml_assets.features.encoding import FittedState, class_ids
-    from ml_assets.release.bundle import BundleContents, build_bundle
-    from ml_assets.release.golden import GOLDEN_BLOBS
     from ml_assets.release.of_platform import bundles_of
     from ml_assets.release.runtime import ServingModel
     from ml_assets.snapshots.index import rows_of
@@ -78,22 +78,9 @@ def _score(
     table = reader.scan(training_set.table, keys)
     rows = rows_of(table, snapshot)
     holdout, train, validation = rows["holdout"], rows["train"], rows["validation"]
-    decode = decoder_of(spec.features)
     fitted = FittedState.from_json((snapshot.folder / FITTED).read_text())
-    raw = holdout if decode is None else few_with_blobs(holdout, table, decode.column, GOLDEN_BLOBS)
-    bundle = build_bundle(
-        BundleContents(
-            module=_trained(job, snapshot, Path(result.weights)),
-            fitted=fitted,
-            objective=facts_of(spec.evaluation.objective).trained_as,
-            rows=raw,
-            lineage=_lineage(spec, job, snapshot, result, _versions(reader, training_set.table, keys)),
-            metrics={"best_validation_loss": result.best_validation_loss},
-            decode=decode,
-            vocabulary=snapshot.inputs.vocabulary,
-        ),
-        bundles_of(platform),
-    )
+    made_by = versions_behind(reader, training_set.table, keys)
+    bundle, raw = bundle_of(spec, job, snapshot, result, holdout, table, made_by, bundles_of(platform))
     label, objective, classes = snapshot.label, spec.evaluation.objective, fitted.classes
     group, key, weight = spec.evaluation.group, spec.features.primary_key, snapshot.weight or None
     if classes:
@@ -227,7 +214,41 @@ def _trained(job: TrainingJob, snapshot: "Snapshot", weights: Path) -> "nn.Modul
     return load_model(job, snapshot.inputs, weights)
 
 
-def _versions(reader: TableReader, table: str, keys: Sequence[str]) -> str:
+def bundle_of(
+    spec: PipelineSpec,
+    job: TrainingJob,
+    snapshot: "Snapshot",
+    result: TrainingResult,
+    holdout: "pl.DataFrame",
+    table: "pl.LazyFrame",
+    made_by: str,
+    store: "BundleStore",
+) -> "tuple[Bundle, pl.DataFrame]":
+    """Build the bundle of a finished training in `store`; return it with the raw rows from which its golden rows come.
+
+    `holdout` are the raw rows of the holdout, `table` all rows of the window, `made_by` the code versions behind them.
+    """
+    from ml_assets.features.encoding import FittedState
+    from ml_assets.release.bundle import BundleContents, build_bundle
+    from ml_assets.release.golden import GOLDEN_BLOBS
+    from ml_assets.snapshots.split_reader import FITTED
+
+    decode = decoder_of(spec.features)
+    raw = holdout if decode is None else few_with_blobs(holdout, table, decode.column, GOLDEN_BLOBS)
+    contents = BundleContents(
+        module=_trained(job, snapshot, Path(result.weights)),
+        fitted=FittedState.from_json((snapshot.folder / FITTED).read_text()),
+        objective=facts_of(spec.evaluation.objective).trained_as,
+        rows=raw,
+        lineage=_lineage(spec, job, snapshot, result, made_by),
+        metrics={"best_validation_loss": result.best_validation_loss},
+        decode=decode,
+        vocabulary=snapshot.inputs.vocabulary,
+    )
+    return build_bundle(contents, store), raw
+
+
+def versions_behind(reader: TableReader, table: str, keys: Sequence[str]) -> str:
     """Return the code versions that made these partitions, in the order of the keys, joined by `+`."""
     made_by = (manifest.code_version for manifest in reader.manifests(table, keys).values())
     return "+".join(dict.fromkeys(made_by))

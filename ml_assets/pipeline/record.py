@@ -51,6 +51,8 @@ class UnrecordedEvaluation:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
+EVALUATION_FILE = "evaluation.json"
+"""File of a report that is written last."""
 COMPARED: "tuple[Role, ...]" = ("baseline", "reference")
 """Roles whose metrics are shown beside the challenger's."""
 
@@ -74,6 +76,8 @@ def record(
 
     report, bundle = made.report, made.bundle
     name = report_name(report.title, report.partition, report.digest)
+    if platform.artifacts.exists(name, EVALUATION_FILE):  # written on another machine: it stays as it is
+        platform.artifacts.pull(name)
     files = write_report(report, platform.artifacts.folder(name))
     place = platform.artifacts.push(name, last=files.json.name)
     decision = report.evaluation.decision

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ml_assets.pipeline.blob_decoding import decoder_of, require_readable
@@ -35,12 +36,51 @@ def take_snapshot(
 
     The job has the values of `choice`; without it, the declared values.
     """
+    from ml_assets.snapshots.keep import keep_branch, keep_snapshot
+
+    initial = _initial_model(spec, platform)
+    snapshot = build_training_set(
+        spec, platform, validated, initial, into=platform.settings.cache_folder / "snapshots"
+    )
+    weights = "" if initial is None else initial.weights_sha256
+    job = training_job(
+        spec.with_choice(choice), partition, snapshot.folder, snapshot.digest, weights, snapshot.schema_hash
+    )
+    branch = keep_branch(job.fingerprint)
+    page = run_url(platform.settings.ui_url, run_id)
+    link = {"dagster_run": run_id, "::lakefs::Dagster::url[url:ui]": page}
+    frozen = TrainingSet(
+        job=job,
+        commit=keep_snapshot(platform.lake, snapshot, spec.name, partition, branch, link),
+        branch=branch,
+        source_commit=snapshot.source_commit,
+        table=validated.table,
+        keys=validated.keys,
+        run_id=run_id,
+        settings=settings_digest(spec, job, choice),
+        initial=None if initial is None else _as_value(initial),
+        choice=choice,
+    )
+    return frozen, snapshot
+
+
+def build_training_set(
+    spec: PipelineSpec,
+    platform: Platform,
+    validated: ValidatedWindow,
+    initial: "InitialModel | None",
+    *,
+    into: Path,
+) -> "Snapshot":
+    """Build the snapshot of the validated window below the folder `into`. The lake is only read.
+
+    With `initial`, its encoding is kept. Raises the errors of a window that cannot be trained on.
+    """
     from ml_assets.evaluation.holdout_lists import require_whole_lists
     from ml_assets.evaluation.slices import require_slices
     from ml_assets.features.encoding import fit
     from ml_assets.release.bundle import tokens_of
     from ml_assets.snapshots.builder import build_snapshot
-    from ml_assets.snapshots.keep import keep_branch, keep_snapshot
     from ml_assets.snapshots.row_choice import choose_rows, classes_of
     from ml_assets.snapshots.split_reader import SourceFile
 
@@ -51,7 +91,6 @@ def take_snapshot(
     _require_lists_begin(spec, reader, validated.table, chosen)
     require_slices(spec.evaluation, chosen.frame)
     require_whole_lists(chosen.of("holdout"), spec.evaluation)
-    initial = _initial_model(spec, platform)
     if initial is None:
         fitted = fit(chosen.of("train"), columns.numeric, columns.categorical, min_count=columns.min_count)
         fitted = replace(fitted, classes=classes_of(chosen))
@@ -67,31 +106,12 @@ def take_snapshot(
         files=[
             SourceFile(path=f.path, sha256=f.sha256) for f in reader.files(validated.table, validated.keys)
         ],
-        into=platform.settings.cache_folder / "snapshots",
+        into=into,
     )
     if columns.blob is not None:
         require_readable(columns, chosen, table)
         require_tokens(columns, chosen, table)
-    weights = "" if initial is None else initial.weights_sha256
-    job = training_job(
-        spec.with_choice(choice), partition, snapshot.folder, snapshot.digest, weights, snapshot.schema_hash
-    )
-    branch = keep_branch(job.fingerprint)
-    page = run_url(platform.settings.ui_url, run_id)
-    link = {"dagster_run": run_id, "::lakefs::Dagster::url[url:ui]": page}
-    frozen = TrainingSet(
-        job=job,
-        commit=keep_snapshot(platform.lake, snapshot, spec.name, partition, branch, link),
-        branch=branch,
-        source_commit=reader.commit_id,
-        table=validated.table,
-        keys=validated.keys,
-        run_id=run_id,
-        settings=settings_digest(spec, job, choice),
-        initial=None if initial is None else _as_value(initial),
-        choice=choice,
-    )
-    return frozen, snapshot
+    return snapshot
 
 
 def _require_lists_begin(spec: PipelineSpec, reader: TableReader, table: str, chosen: "ChosenRows") -> None:

@@ -1,0 +1,80 @@
+"""`ml-assets reproduce`: train a version again and say how much of it came back."""
+
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from ml_assets.cli.project import Project, say
+
+if TYPE_CHECKING:
+    from ml_assets.pipeline.reproduce import Level
+    from ml_assets.release.registry import RegisteredVersion
+
+
+@click.command("reproduce", short_help="Train a version again and compare weights, predictions, metrics.")
+@click.argument("version", metavar="MODEL/VERSION|RUN")
+@click.option(
+    "--workers", type=click.IntRange(min=1), help="Number of workers. Default: that of the training."
+)
+@click.option(
+    "--level",
+    type=click.Choice(["weights", "predictions", "metrics"]),
+    help="Level that must hold. Default: the one that the training's determinism promises.",
+)
+@click.option("--with-this-code", is_flag=True, help="Train with the code and packages of this machine.")
+def command(version: str, workers: int | None, level: str | None, with_this_code: bool) -> None:
+    """Train MODEL/VERSION again on this machine, and compare it with what was recorded.
+
+    RUN is the id of a Dagster run that evaluated a version. Rows come from the recorded commit of the lake, settings
+    and seed from the recorded job. Code, lock and packages must be those of its launch. Nothing is stored. The exit
+    status is 0 if the level held.
+    """
+    from rich.console import Console
+
+    from ml_assets.cli.problems import Problem
+    from ml_assets.components.training_pipeline import TrainingPipeline
+    from ml_assets.pipeline.reproduce import reproduce
+
+    project = Project.here()
+    found = _version(project, version)
+    spec = project.component(TrainingPipeline, found.model).spec
+    console = Console(stderr=True)
+    with console.status(f"{found.model} {found.number}: training again") as status:
+        made = reproduce(
+            spec,
+            project.platform,
+            found,
+            workers=workers,
+            with_this_code=with_this_code,
+            on_log=lambda text: status.update(f"{found.model} {found.number}: {text}"),
+        )
+    width = max(len(one.what) for one in made.compared)
+    for one in made.compared:
+        mark = "same" if one.is_same else "OTHER"
+        beside = one.recorded if one.recorded == one.again else f"{one.recorded}; again: {one.again}"
+        say(f"{mark:5}  {one.what:{width}}  {beside}")
+    wanted = made.expected if level is None else cast("Level", level)
+    say(f"level that held with {made.workers} workers: {made.level}; expected: {wanted}")
+    if not made.reaches(wanted):
+        raise Problem(f"{found.model} {found.number} was not reproduced: {wanted} differ")
+
+
+def _version(project: Project, named: str) -> "RegisteredVersion":
+    from ml_assets.cli.problems import Problem
+    from ml_assets.cli.registered import registered
+    from ml_assets.release.of_platform import registry_of
+
+    model, _, number = named.partition("/")
+    if number.isdecimal():
+        return registered(project, model, int(number))
+    log = project.platform.ledger.models
+    for model in log.models():
+        for row in log.evaluations(model):
+            if row.run_id == named:
+                for one in registry_of(project.platform).versions(model):
+                    if one.bundle_digest == row.bundle_digest:
+                        return one
+    raise Problem(
+        f"'{named}' is neither MODEL/VERSION nor a run that evaluated a registered version: ml-assets history MODEL "
+        "shows the versions"
+    )
