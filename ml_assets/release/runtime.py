@@ -84,6 +84,8 @@ rows, 84 columns took three times as long per row."""
 _WORDS_REMEMBERED = 8_192
 """Ids of single values to remember per category: polars takes 8 µs to convert a value to text."""
 _FLOATS = polars.selectors.by_dtype(pl.Float32, pl.Float64)
+_FLOAT_OR_NONE = frozenset((float, type(None)))
+"""Types of which numpy makes an array of float64 without a look at each value."""
 _BLOB_BYTES_AT_ONCE = 16 * 2**20
 """Bytes of decoded blobs per run of the graph."""
 
@@ -441,6 +443,8 @@ class ServingModel:
         try:
             found = array("d", values)
         except (TypeError, OverflowError):  # a None, or a value that is no number
+            if _FLOAT_OR_NONE.issuperset(map(type, values)):
+                return np.array(values, dtype=np.float64)
             pairs = zip(values, self._numeric, strict=True)
             found = array(
                 "d", [value if type(value) is float else _number(value, name) for value, name in pairs]

@@ -26,10 +26,11 @@ def version_branch(model: str, number: int, bundle_digest: str) -> str:
 
     The bundle is part of the name, because a new registry gives the same number to another version.
     """
-    return f"{_versions_of(model)}{number}-{bundle_digest[:12]}"
+    return f"{versions_of(model)}{number}-{bundle_digest[:12]}"
 
 
-def _versions_of(model: str) -> str:
+def versions_of(model: str) -> str:
+    """Return the prefix of the names of the branches that keep the inputs of a model's versions."""
     return f"keep-{model}-v"
 
 
@@ -72,7 +73,7 @@ def kept_snapshot(store: VersionedStore, branch: str, model: str, partition: str
 
 def _kept_for_a_version(store: VersionedStore, model: str, branch: str) -> str | None:
     """Return the commit that a registered version keeps for the job of `branch`; None if there is none."""
-    for commit in store.branches(prefix=_versions_of(model)).values():
+    for commit in store.branches(prefix=versions_of(model)).values():
         if store.read_commit(commit).metadata.get(JOB_BRANCH) == branch:
             return commit
     return None

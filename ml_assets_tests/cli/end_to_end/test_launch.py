@@ -1,14 +1,19 @@
 """`ml-assets launch` materializes a table or a whole model, and says what came of it and what to type next."""
 
+import os
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import polars as pl
 import pytest
+from nbclient import NotebookClient
 
+from ml_assets.checkout import ROOT
 from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.notebook import NotFound, features, load_model, open_snapshot
 from ml_assets.pipeline.spec import WindowSection
 from ml_assets.release.rules import ReleaseSection
 from ml_assets.tuning.spec import TuningSection
@@ -17,6 +22,8 @@ from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
 from ml_assets_tests.cli.terminal import Said, Terminal
 from ml_assets_tests.components.readings_pipeline import PIPELINE
 from resources.ledger import NothingToAccept
+from resources.platform import Platform
+from resources.settings import Settings
 
 
 @pytest.fixture(scope="module")
@@ -222,6 +229,73 @@ def test_promoting_names_author_and_reason_and_the_log_keeps_them(
     assert "2023-10-02" not in failed
     wrong_sales.clear()
     assert filled_terminal("launch", "datasets/sales", "2023-10-02..2023-10-09").status == 0
+
+
+@pytest.fixture
+def in_production(filled_terminal: Terminal, trained: Said) -> Terminal:
+    """Return the terminal with version 1 in production, also if a week behind it was rejected."""
+    said = filled_terminal("promote", "store_demand", "1", "--despite-inputs", "--reason", "for the notebook")
+    assert said.status == 0, said.err
+    return filled_terminal
+
+
+def test_the_notebook_of_the_docs_runs_and_writes_nothing(in_production: Terminal) -> None:
+    notebook = nbformat.read(ROOT / "docs" / "notebooks" / "look-at-a-model.ipynb", as_version=4)
+    (parameters,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ())]
+    parameters.source = (
+        f'MODEL, PARTITION, TABLE = "store_demand", "{TRAINED_WEEK}", "sales_features"\n'
+        'ENTITY, TIME = {"store": "store_03", "product": "milk"}, datetime(2024, 1, 3, 12, tzinfo=UTC)'
+    )
+    before = _held(in_production)
+
+    NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(ROOT)}}).execute(
+        env={**os.environ, "ML_ASSETS_HOME": str(in_production.home)}
+    )
+
+    shown = [str(output.get("data")) for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert sum("array(" in one for one in shown) == 1  # the predictions of the holdout's first rows
+    assert "milk" in shown[-1]
+    assert _held(in_production) == before
+
+
+def test_a_notebook_reads_features_as_they_were_known(filled_terminal: Terminal) -> None:
+    settings = Settings.model_validate({"home": filled_terminal.home})
+    view = features("sales_features", settings=settings)
+    entity = {"store": "store_03", "product": "milk"}
+    monday = view.reader.scan(view.table, [WEEK]).filter(store="store_03", product="milk").collect()
+    (predicted_at,) = monday["predicted_at"]
+    at, before = view.at(entity, predicted_at), view.at(entity, predicted_at - timedelta(microseconds=1))
+    assert at["partition_date"].to_list() == [date.fromisoformat(WEEK)]
+    assert before["partition_date"].to_list() == [date.fromisoformat(WEEK) - timedelta(weeks=1)]
+    assert not {"units", "label_known_at"} & set(at.columns)
+    assert view.at({"store": "store_99"}, predicted_at).is_empty()
+    assert view.at({"store": "store_03"}, predicted_at).height == 6
+    with pytest.raises(NotFound, match="has no column 'shop'"):
+        view.at({"shop": "store_03"}, predicted_at)
+    with pytest.raises(ValueError, match="has no time zone"):
+        view.at(entity, predicted_at.replace(tzinfo=None))
+
+
+def test_a_notebook_is_told_what_does_not_exist(filled_terminal: Terminal, trained: Said) -> None:
+    settings = Settings.model_validate({"home": filled_terminal.home})
+    with pytest.raises(NotFound, match=f"never evaluated on 2023-01-02; it was on {TRAINED_WEEK}"):
+        open_snapshot("store_demand/2023-01-02", settings=settings)
+    with pytest.raises(NotFound, match="is no commit that keeps a snapshot"):
+        open_snapshot("f" * 64, settings=settings)
+    with pytest.raises(NotFound, match="'@latest' is no alias"):
+        load_model("store_demand@latest", settings=settings)
+    with pytest.raises(NotFound, match="no version of store_demand is the canary"):
+        load_model("store_demand@canary", settings=settings)
+    with pytest.raises(NotFound, match="did you mean 'sales_features'"):
+        features("sale_features", settings=settings)
+    same = open_snapshot(f"store_demand/{TRAINED_WEEK}", settings=settings)
+    assert same.rows("train").height > same.rows("holdout").height > 0
+
+
+def _held(terminal: Terminal) -> tuple[dict[str, str], str]:
+    """Return the branches of the lake with their commits, and the head of the ledger's chain."""
+    platform = Platform(Settings.model_validate({"home": terminal.home}))
+    return dict(platform.lake.branches("")), str(platform.ledger.models.verify(None))
 
 
 def test_demoting_leaves_nothing_in_production_and_stands_in_the_log(

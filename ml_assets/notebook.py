@@ -1,0 +1,234 @@
+"""Read-only view of the project for notebooks: snapshots, models and features, by name, alias or commit.
+
+    from ml_assets.notebook import features, load_model, open_snapshot
+
+Nothing here writes to the lake, the ledger, the artifacts or MLflow. Not here: tables at a commit
+(`tables.reader.TableReader`), decisions about versions (`release.promotion`).
+"""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from resources.platform import Platform
+from resources.settings import Settings
+from resources.words import did_you_mean
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from ml_assets.components.specs import FeatureTableSpec
+    from ml_assets.release.bundle_store import Bundle
+    from ml_assets.release.runtime import ServingModel
+    from ml_assets.snapshots.split_reader import Snapshot, SplitName
+    from ml_assets.tables.reader import TableReader
+
+_PARTITIONS_AT_ONCE = 28
+_AHEAD = timedelta(days=7)
+"""Largest time by which a prediction may precede the first day of its row's partition. It bounds the search for rows,
+not the rows."""
+
+
+class NotFound(Exception):
+    """A notebook asked for something that does not exist. The message lists what does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedSnapshot:
+    """Rows that a training read, as they were."""
+
+    model: str
+    partition: str
+    commit: str
+    """Commit of the lake that keeps the snapshot's documents."""
+    source_commit: str
+    """Commit of the lake with the rows."""
+    digest: str
+    label: str
+    _snapshot: "Snapshot"
+    _table: "pl.LazyFrame"
+    _folder: "tempfile.TemporaryDirectory[str]"
+    """Documents of the snapshot, which are deleted with this object."""
+
+    def rows(self, split: "SplitName") -> "pl.DataFrame":
+        """Return the rows of `train`, `validation` or `holdout` with the columns of the feature table, without blobs.
+
+        They are raw: neither filled nor standardised.
+        """
+        from ml_assets.snapshots.index import rows_of
+        from ml_assets.snapshots.row_choice import ROW
+
+        found = rows_of(self._table, self._snapshot)
+        if split not in found:
+            raise NotFound(f"a snapshot has no split {split!r}; it has {', '.join(found)}")
+        return found[split].drop(ROW)
+
+
+def open_snapshot(name: str, *, settings: Settings | None = None) -> OpenedSnapshot:
+    """Return the snapshot of a training.
+
+    `name` is `MODEL/PARTITION`, for the newest evaluated training of that partition; `MODEL@production` or
+    `MODEL@canary`; or the commit that keeps it, which reports and pages name. Raises `NotFound`.
+    """
+    import polars as pl
+
+    from ml_assets.snapshots.keep import kept_snapshot
+
+    platform = Platform(settings or Settings())
+    model, partition, commit = _kept(platform, name)
+    folder = tempfile.TemporaryDirectory(prefix="snapshot-")
+    snapshot = kept_snapshot(platform.lake, commit, model, partition, Path(folder.name))
+    paths = [file.path for file in snapshot.files]
+    local = platform.lake.fetch(snapshot.source_commit, paths)
+    return OpenedSnapshot(
+        model=model,
+        partition=partition,
+        commit=commit,
+        source_commit=snapshot.source_commit,
+        digest=snapshot.digest,
+        label=snapshot.label,
+        _snapshot=snapshot,
+        _table=pl.scan_parquet([local[path] for path in paths], glob=False),
+        _folder=folder,
+    )
+
+
+def load_model(name: str, *, threads: int = 1, settings: Settings | None = None) -> "ServingModel":
+    """Return a version as it serves: `predict` takes a polars frame with raw columns, `predict_row` a dict.
+
+    `name` is `MODEL@production`, `MODEL@canary` or `MODEL/NUMBER`. Raises `NotFound`, `VersionMissing`,
+    `BundleMissing` and `BundleDamaged`.
+    """
+    from ml_assets.release.runtime import ServingModel
+
+    return ServingModel.load(_bundle(Platform(settings or Settings()), name).folder, threads=threads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeaturesView:
+    """A feature table at one commit of the lake."""
+
+    table: str
+    spec: "FeatureTableSpec"
+    reader: "TableReader"
+
+    def at(self, entity: Mapping[str, object], time: datetime, *, days_back: int = 60) -> "pl.DataFrame":
+        """Return the newest rows of `entity` that a prediction at `time` could have used, without labels.
+
+        `entity` names values of columns, such as `{"carrier": "UA", "origin": "EWR"}`. A row counts from its moment of
+        prediction (`predicted_at` of the feature table); the rows with the newest such moment are returned, none if
+        there is no row in partitions of the last `days_back` days. Labels are left out, because they become known
+        later. Raises `NotFound` for a column that the table lacks, and `ValueError` for a time without a zone.
+        """
+        import polars as pl
+
+        from ml_assets.validation.column_types import POLARS_TYPES
+
+        if time.tzinfo is None:
+            raise ValueError(f"{time} has no time zone: write datetime(…, tzinfo=UTC)")
+        known_by = self.spec.predicted_at
+        dtypes = dict(self.spec.contract.stored_schema)
+        columns = [name for name in dtypes if name not in self.spec.labels]
+        if unknown := [name for name in entity if name not in columns]:
+            raise NotFound(f"{self.table} has no column '{unknown[0]}'{did_you_mean(unknown[0], columns)}")
+        is_entity = [
+            pl.col(name).is_null() if value is None else pl.col(name) == value
+            for name, value in entity.items()
+        ]
+        first, last = ((time + shift).date().isoformat() for shift in (-timedelta(days_back), _AHEAD))
+        keys = [key for key in self.reader.keys(self.table) if first <= key <= last]
+        found = pl.DataFrame(schema={name: POLARS_TYPES[dtypes[name]] for name in columns})
+        for end in range(len(keys), 0, -_PARTITIONS_AT_ONCE):
+            rows = self.reader.scan(self.table, keys[max(0, end - _PARTITIONS_AT_ONCE) : end])
+            known = rows.filter(pl.col(known_by) <= time, *is_entity).select(columns)
+            found = known.filter(pl.col(known_by) == pl.col(known_by).max()).collect()
+            if found.height:
+                break
+        return found
+
+
+def features(table: str, *, commit: str = "main", settings: Settings | None = None) -> FeaturesView:
+    """Return the feature table `table` (without `features/`) at a commit or branch of the lake, by default main now.
+
+    Raises `NotFound` if nothing declares it.
+    """
+    import dagster as dg
+
+    from ml_assets.checkout import ROOT
+    from ml_assets.components import FeatureTable
+    from ml_assets.tables.reader import TableReader
+
+    declared = {
+        one.spec.name: one.spec for one in dg.ComponentTree.for_project(ROOT).get_all_components(FeatureTable)
+    }
+    name = table.removeprefix("features/")
+    if name not in declared:
+        raise NotFound(f"no feature table is named '{name}'{did_you_mean(name, declared)}")
+    reader = TableReader.at(Platform(settings or Settings()).lake, commit)
+    return FeaturesView(table=f"features/{name}", spec=declared[name], reader=reader)
+
+
+def _kept(platform: Platform, name: str) -> tuple[str, str, str]:
+    """Return model, partition and commit of the snapshot that `name` means."""
+    from ml_assets.release.of_platform import bundles_of
+    from ml_assets.snapshots.keep import keep_branch, versions_of
+    from resources.lake import RefNotFound
+
+    lake, log = platform.lake, platform.ledger.models
+    if "@" not in name and "/" not in name:
+        no_commit = NotFound(
+            f"'{name}' is no commit that keeps a snapshot: give MODEL/PARTITION, MODEL@production, or the lake commit "
+            "that a report names"
+        )
+        try:
+            commit = lake.resolve(name)
+        except RefNotFound as error:
+            raise no_commit from error
+        documents = lake.list(commit, "snapshots/")
+        if not documents:
+            raise no_commit
+        _, model, partition, *_ = documents[0].path.split("/")
+        return model, partition, commit
+    if "@" in name:
+        bundle, model = _bundle(platform, name), name.partition("@")[0]
+        made = [one for one in log.evaluations(model) if one.bundle_digest == bundle.digest]
+    else:
+        model, _, partition = name.partition("/")
+        evaluated = log.evaluations(model)
+        made = [one for one in evaluated if one.partition == partition]
+        if not made:
+            known = sorted({one.partition for one in evaluated})
+            raise NotFound(
+                f"{model} was never evaluated on {partition}; it was on {', '.join(known) or 'none'}"
+            )
+        bundle = bundles_of(platform).open(made[-1].bundle_digest)
+    job = keep_branch(bundle.facts.lineage.fingerprint)
+    branches = {**lake.branches(prefix=versions_of(model)), **lake.branches(prefix=job)}
+    for branch, commit in branches.items():
+        if branch == job or branch.endswith(bundle.digest[:12]):
+            return model, made[-1].partition, commit
+    raise NotFound(f"the lake keeps no snapshot of {name} any more: its branch {job} is gone")
+
+
+def _bundle(platform: Platform, name: str) -> "Bundle":
+    """Return the bundle of `MODEL@production`, `MODEL@canary` or `MODEL/NUMBER`."""
+    from ml_assets.release.bundle_standing import CANARY, PRODUCTION
+    from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
+
+    model, at, alias = name.partition("@")
+    if not at:
+        model, _, number = name.partition("/")
+        if not number.isdecimal():
+            raise NotFound(f"'{name}' is no version: give MODEL/NUMBER, MODEL@production or MODEL@canary")
+        return bundles_of(platform).open(registry_of(platform).version(model, int(number)).bundle_digest)
+    if alias not in (PRODUCTION, CANARY):
+        raise NotFound(f"'@{alias}' is no alias: give {model}@production or {model}@canary")
+    releases = releases_of(platform)
+    promotion = releases.in_production(model) if alias == PRODUCTION else releases.canary(model)
+    if promotion is None:
+        raise NotFound(f"no version of {model} is {'in production' if alias == PRODUCTION else 'the canary'}")
+    # By bundle: a new registry may have given the number to another version.
+    return bundles_of(platform).open(promotion.bundle_digest)
