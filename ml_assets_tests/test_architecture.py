@@ -293,13 +293,18 @@ def test_images_hold_the_tested_pins() -> None:
     tested = _pins(deployment / "requirements" / "dev.txt")
     assert images.keys() >= {path.stem for path in (deployment / "images").glob("*.in")}
     for name, pins in images.items():
-        assert pins <= tested, f"{name}: run make lock"
+        # Without the systems: developers' packages ask for some of these on more systems.
+        assert _versions(pins) <= _versions(tested), f"{name}: run make lock"
         assert name == "platform" or pins >= images["trainer"]
 
 
 def _pins(lock: Path) -> set[str]:
     """`name==version` of each, with the systems it is for where they are not all."""
     return {line.rstrip("\\ ") for line in lock.read_text().splitlines() if re.match(r"\w", line)}
+
+
+def _versions(pins: set[str]) -> set[str]:
+    return {pin.partition(" ;")[0] for pin in pins}
 
 
 def test_no_pretended_server_is_among_the_locked_requirements() -> None:

@@ -27,18 +27,20 @@ class ServingMetrics:
         self._registry = CollectorRegistry()
         self._registry.register(_Parts(watch, log, shadows))
         self._requests = self._counter(
-            "requests", "Requests that a version answered or refused.", _OF_VERSION
+            "requests_total", "Requests that a version answered or refused.", _OF_VERSION
         )
-        self._rows = self._counter("rows", "Raw rows that a version predicted.", _OF_VERSION)
+        self._rows = self._counter("rows_total", "Raw rows that a version predicted.", _OF_VERSION)
         self._errors = self._counter(
-            "errors", "Requests that a version refused, or could not predict.", (*_OF_VERSION, "kind")
+            "errors_total", "Requests that a version refused, or could not predict.", (*_OF_VERSION, "kind")
         )
         self._unknown = self._counter(
-            "unknown_categories",
+            "unknown_categories_total",
             "Rows with a category that no training row had.",
             ("model", "version", "column"),
         )
-        self._refused = self._counter("refused", "Requests that got no prediction, by status.", ("status",))
+        self._refused = self._counter(
+            "refused_total", "Requests that got no prediction, by status.", ("status",)
+        )
         self._latency = Histogram(
             f"{_NAME}latency_seconds",
             "Time from the arrival of a request to its prediction.",
@@ -112,13 +114,15 @@ class _Parts(Collector):
             value=int(bool(self._watch.ledger_problem)),
         )
         yield CounterMetricFamily(
-            f"{_NAME}log_rows", "Rows of the request log that were written.", value=self._log.written
+            f"{_NAME}log_rows_total", "Rows of the request log that were written.", value=self._log.written
         )
         yield CounterMetricFamily(
-            f"{_NAME}log_dropped_rows", "Rows of the request log that found no room.", value=self._log.dropped
+            f"{_NAME}log_dropped_rows_total",
+            "Rows of the request log that found no room.",
+            value=self._log.dropped,
         )
         yield CounterMetricFamily(
-            f"{_NAME}shadow_dropped_requests",
+            f"{_NAME}shadow_dropped_requests_total",
             "Requests whose shadow prediction found no room.",
             value=self._shadows.dropped,
         )

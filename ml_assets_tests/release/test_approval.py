@@ -214,7 +214,7 @@ def test_a_rollback_needs_no_approval(
         ({"approvals": 2}, "unknown key 'approvals': did you mean 'approval'"),
         ({"approval": {"by": [""]}}, "at least 1 character"),
         ({"approval": {"not_by": ["me"]}}, "'author' or 'promoter'"),
-        ({"canary": {"share": 0.1, "bake_hours": 1}}, "unknown key 'share'"),
+        ({"canary": {"share": 0.1, "bake_hours": 1}}, "canary.by"),
         ({"canary": {}}, "bake_hours"),
         ({"canary": {"bake_hours": 0}}, "greater than 0"),
     ],
