@@ -84,6 +84,9 @@ class Settings(BaseSettings):
     review_url: Address | None = None
     """Address of the reviewer's page in browsers, for links and for `ml-assets review` behind a proxy."""
 
+    webhook: SecretStr | None = None
+    """Address that gets a JSON document by POST when a version waits for an approval."""
+
     lake_url: Address | None = None
     """Address of lakeFS, `http://host:port`. Default: files under `home`."""
     lake_storage: str | None = None

@@ -16,6 +16,7 @@ from ml_assets.components.conditions import condition_named
 from ml_assets.components.hyperparameters import HYPERPARAMETERS, study_asset, study_key
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.predictions import predictions_asset
+from ml_assets.components.release_sensor import production_asset, release_sensor
 from ml_assets.components.scaffolders import TrainingPipelineScaffolder
 from ml_assets.components.schedules import nightly_training
 from ml_assets.components.specs import TrainingPipelineSpec
@@ -85,8 +86,12 @@ class TrainingPipeline(SpecComponent):
             if canary is not None and canary.watch
             else []
         )
+        live = production_asset(spec, stage_key(spec, REGISTERED_MODEL))
         return dg.Definitions(
-            assets=[pipeline, *studies, *scored], jobs=[job], schedules=schedules, sensors=watches
+            assets=[pipeline, *studies, *scored, live],
+            jobs=[job],
+            schedules=schedules,
+            sensors=[release_sensor(spec, live.key), *watches],
         )
 
 

@@ -1,0 +1,154 @@
+"""Asset `<model>/production` shows what people decided, and each version that waits is told about once."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from ml_assets.components import TrainingPipeline
+from ml_assets.components.release_sensor import production_asset, release_sensor
+from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.release.promotion import Releases
+from ml_assets_tests.components.readings_pipeline import PIPELINE
+from ml_assets_tests.release.conftest import Evaluate
+from ml_assets_tests.tables.orders_table import OrdersTable
+from resources.platform import Platform
+from resources.settings import Settings
+
+SPEC = TrainingPipeline.spec_type.model_validate(PIPELINE | {"name": "small", "release": {"approval": {}}})
+PAGE = production_asset(SPEC, dg.AssetKey(["small", "registered_model"])).key
+
+
+class Receiver:
+    """A webhook on loopback: the notices it got, and the status with which it answers."""
+
+    def __init__(self) -> None:
+        self.notices: list[dict[str, Any]] = []
+        self.tries = 0
+        self.status = 200
+
+
+@pytest.fixture
+def receiver() -> Iterator[tuple[Receiver, str]]:
+    receiver = Receiver()
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            receiver.tries += 1
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if receiver.status == 200:
+                receiver.notices.append(body)
+            self.send_response(receiver.status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield receiver, f"http://127.0.0.1:{server.server_port}/hooks/secret-path"
+        server.shutdown()
+
+
+@pytest.fixture
+def platform(
+    tmp_path: Path,
+    tracking_uri: str,
+    orders: OrdersTable,
+    store: BundleStore,
+    receiver: tuple[Receiver, str],
+    two_versions: tuple[Bundle, Bundle],
+) -> Platform:
+    platform = Platform(Settings(home=tmp_path, tracking_uri=tracking_uri, webhook=receiver[1]))
+    platform.__dict__.update(ledger=orders.ledger, lake=orders.store, artifacts=store.artifacts)
+    return platform
+
+
+class Daemon:
+    """Ticks of the sensor, with the cursor kept between them."""
+
+    def __init__(self, platform: Platform) -> None:
+        self.instance = dg.DagsterInstance.ephemeral()
+        self._platform = platform
+        self._sensor = release_sensor(SPEC, PAGE)
+        self._cursor: str | None = None
+
+    def tick(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return description and metadata of each event."""
+        context = dg.build_sensor_context(
+            self.instance, cursor=self._cursor, resources={"platform": self._platform}
+        )
+        answer = self._sensor(context)
+        assert isinstance(answer, dg.SensorResult)
+        self._cursor = answer.cursor
+        return [
+            (event.description or "", {name: value.value for name, value in event.metadata.items()})
+            for event in answer.asset_events
+        ]
+
+
+def test_each_waiting_version_is_told_about_once(
+    platform: Platform,
+    receiver: tuple[Receiver, str],
+    evaluate: Evaluate,
+    two_versions: tuple[Bundle, Bundle],
+) -> None:
+    daemon, (hook, _) = Daemon(platform), receiver
+    first = daemon.tick()
+    assert [said for said, _ in first] == [
+        "small version 2 waits for an approval",
+        "small version 1 waits for an approval",
+    ]
+    assert first[0][1]["told"] == "the webhook"
+    assert first[0][1]["next"] == "ml-assets approve small 2 --reason '…'"
+    assert [(one["model"], one["version"]) for one in hook.notices] == [("small", 2), ("small", 1)]
+    assert daemon.tick() == []
+    daemon._cursor = None  # somebody resets the sensor's cursor in Dagster's pages
+    assert daemon.tick() == []
+    evaluate(two_versions[1], told="again")
+    assert [said for said, _ in daemon.tick()] == ["small version 2 waits for an approval"]
+    assert len(hook.notices) == 3
+
+
+def test_a_webhook_that_refuses_is_shown_and_fails_nothing(
+    platform: Platform, receiver: tuple[Receiver, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resources.webhook.PAUSE_SECONDS", 0)
+    daemon, (hook, _) = Daemon(platform), receiver
+    hook.status = 500
+    told = [facts["told"] for _, facts in daemon.tick()]
+    assert told == ["the webhook at 127.0.0.1 did not take it in 3 tries (HTTPError 500)"] * 2
+    assert "secret-path" not in str(told)
+    assert hook.tries == 6
+    hook.status = 200
+    assert daemon.tick() == []
+
+
+def test_production_shows_promotions_rollbacks_and_demotions(
+    platform: Platform, releases: Releases, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
+) -> None:
+    daemon = Daemon(platform)
+    daemon.tick()
+    releases.promote("small", 1, author="ada", reason="the first")
+    ((said, facts),) = daemon.tick()
+    assert said == "version 1 is in production: promoted"
+    assert (facts["version"], facts["by"], facts["reason"]) == ("1", "ada", "the first")
+    assert facts["data"] == "2013-01-01 to 2013-01-03"
+    assert facts["report"].startswith("/reports/small/2013-12-31/")
+    assert daemon.tick() == []
+    evaluate(two_versions[1], told="beside version 1")
+    daemon.tick()
+    releases.promote("small", 2, author="bob", checked_by="token", reason="better")
+    ((said, facts),) = daemon.tick()
+    assert (said, facts["by"]) == ("version 2 is in production: promoted", "bob (checked by token)")
+    releases.rollback("small", author="ada", reason="slow")
+    assert [said for said, _ in daemon.tick()] == ["version 1 is in production: rolled back"]
+    releases.demote("small", author="ada", reason="wrong prices")
+    ((said, facts),) = daemon.tick()
+    assert said == "nothing is in production: version 1 was demoted"
+    assert facts["reason"] == "wrong prices"
