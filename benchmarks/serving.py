@@ -56,20 +56,9 @@ def main() -> int:
     arguments = parse_args(__doc__)
     calls, rounds = (50, 3) if arguments.quick else (300, 9)
     torch.set_num_threads(1)
-    rows = _rows()
-    fitted = fit(rows, rows.columns[:NUMERIC], rows.columns[NUMERIC:])
-    module = Net(fitted).eval()
-    lineage = Lineage(
-        model="bench",
-        fingerprint="f",
-        snapshot_digest="s",
-        label="label",
-        windows={},
-        schema_hash="h",
-        code_version="",
-        weights_sha256="w",
-    )
-    contents = BundleContents(module=module, fitted=fitted, objective="binary", rows=rows, lineage=lineage)
+    contents = flights_shaped()
+    rows, fitted, module = contents.rows, contents.fitted, contents.module
+    assert isinstance(module, Net)
     with tempfile.TemporaryDirectory() as folder, reaching("bench"):
         store = BundleStore(FolderArtifacts(Path(folder)))
         exports = [_seconds(lambda: build_bundle(contents, store)) for _ in range(2)]
@@ -144,6 +133,24 @@ def main() -> int:
         ),
     ]
     return emit(results, json=arguments.json)
+
+
+def flights_shaped(model: str = "bench", fingerprint: str = "f") -> BundleContents:
+    """Return an untrained model over as many columns as the flights model has."""
+    rows = _rows()
+    fitted = fit(rows, rows.columns[:NUMERIC], rows.columns[NUMERIC:])
+    lineage = Lineage(
+        model=model,
+        fingerprint=fingerprint,
+        snapshot_digest="s",
+        label="label",
+        windows={},
+        schema_hash="h",
+        code_version="",
+        weights_sha256="w",
+    )
+    module = Net(fitted).eval()
+    return BundleContents(module=module, fitted=fitted, objective="binary", rows=rows, lineage=lineage)
 
 
 def _result(name: str, taken: dict[str, float], bar: str, of_torch: float, of_pyfunc: float) -> Result:

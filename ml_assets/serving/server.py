@@ -25,6 +25,10 @@ from resources.platform import Platform
 _SWITCH_SECONDS = 0.0005
 """Time that a thread may keep Python's lock while another waits. The default of 5 ms is more than a whole request."""
 
+_KEEP_ALIVE_SECONDS = 75
+"""Time until an idle connection is closed: longer than clients and balancers keep one, 60 s at most by default.
+Otherwise a request meets a connection that the server just closed. With uvicorn's 5 s, 46 of 20,000 requests did."""
+
 
 class ServerSettings(BaseModel):
     """Settings of a server beside its address."""
@@ -88,6 +92,7 @@ def serve(
             access_log=False,
             log_config=None,
             timeout_graceful_shutdown=settings.stop_seconds,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             server_header=False,
         )
         sys.setswitchinterval(_SWITCH_SECONDS)
