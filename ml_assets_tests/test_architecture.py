@@ -236,8 +236,7 @@ def test_a_contract_of_each_folder_forbids_what_the_table_lacks() -> None:
 
 
 def test_modules_beside_the_folders_import_none_of_them() -> None:
-    """Every folder may import them. The code location, the interface of notebooks and what changes Dagster stand above the
-    folders."""
+    """Every folder may import them. The code location, what notebooks import and what changes Dagster stand above."""
     beside = {path.stem for path in (ROOT / "ml_assets").glob("*.py")} - {
         "__init__",
         "webserver",
