@@ -1,6 +1,7 @@
 """Every objective from YAML to a registered version: trained by two workers, measured, and answering through MLflow."""
 
 import shutil
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import polars as pl
 import pytest
 
 from ml_assets.code.code_version import code_version
+from ml_assets.components import TrainingPipeline
 from ml_assets.components.base import SpecComponent
+from ml_assets.components.specs import ScoringSection
 from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.evaluation.list_metrics import gain
 from ml_assets.pipeline.evaluate import evaluate_model
@@ -266,6 +269,28 @@ def test_mlflow_answers_with_a_column_for_each_class(classes: ModelRun) -> None:
     assert one == pytest.approx(answer.iloc[0].to_dict(), abs=1e-6)
 
 
+def scored_day(run: ModelRun, components: Sequence[SpecComponent]) -> pl.DataFrame:
+    """Return the table of predictions of the run's day, made while its version is in production."""
+    *tables, pipeline = components
+    spec = pipeline.spec.model_copy(update={"scoring": ScoringSection()})
+    installation = run.installation.declared_as([*tables, TrainingPipeline(spec)])
+    releases = releases_of(installation.platform)
+    releases.promote(MODEL, run.facts[REGISTERED]["version"], author="ada", reason="to score a day")
+    result = installation.run(f"{MODEL}/predictions", partition=run.day)
+    assert result.success, failure_of(result)
+    releases.demote(MODEL, author="ada", reason="scored")
+    return installation.main.scan(f"{MODEL}/predictions", [run.day]).collect()
+
+
+def test_a_day_scored_by_classes_has_a_row_for_each(classes: ModelRun) -> None:
+    scored = scored_day(classes, MULTICLASS)
+    wide = scored.pivot("output", index=["at", "machine"], values="prediction")
+    assert wide.columns == ["at", "machine", "high", "low", "medium"]
+    rows = classes.rows.select("at", "machine").join(wide, on=["at", "machine"], maintain_order="left")
+    expected = classes.served.predict(classes.rows)
+    np.testing.assert_allclose(rows.drop("at", "machine").to_numpy(), expected, atol=1e-6)
+
+
 def test_a_champion_with_other_classes_is_an_outcome(classes: ModelRun) -> None:
     """The run is green and says which classes differ; `on_incomparable` decides."""
     installation, bundle = classes.installation, classes.facts[EVALUATION]["bundle"]
@@ -373,6 +398,14 @@ def test_a_model_of_texts_from_yaml_to_mlflow(texts: ModelRun) -> None:
     assert '<img alt="frequencies"' in page
     card = Path(facts["report_file"].removeprefix("file://")).with_name("model_card.html").read_text()
     assert "the mean nats per predicted token" in card
+
+
+def test_a_day_of_texts_is_scored(texts: ModelRun) -> None:
+    scored = scored_day(texts, text_components())
+    assert set(scored["output"]) == {"nats_per_token", "accuracy"}
+    nats = scored.filter(output="nats_per_token").sort("at", "machine")["prediction"].to_numpy()
+    expected = texts.served.predict(texts.rows.sort("at", "machine"))[:, 0]
+    np.testing.assert_allclose(nats, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
