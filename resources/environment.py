@@ -127,7 +127,8 @@ def _difference(project: Path) -> tuple[bytes, tuple[str, ...]]:
         spared = [f":(exclude,literal){name}" for name in large]
         _git(project, "add", "--all", "--", ".", *spared, environment=environment)
         found = _git(project, "diff", "--cached", "--binary", "HEAD", environment=environment)
-    return (f"{found}\n".encode("utf-8", "surrogateescape") if found else b""), large
+    # A binary difference ends with an empty line, which `_git` takes off and `git apply` needs.
+    return (f"{found}\n\n".encode("utf-8", "surrogateescape") if found else b""), large
 
 
 def _git(project: Path, *arguments: str, environment: dict[str, str] | None = None) -> str | None:
