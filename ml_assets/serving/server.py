@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 
 import uvicorn
 from pydantic import BaseModel, ConfigDict, Field
@@ -103,5 +104,9 @@ def serve(
         # uvicorn handles both signals, and raises them again at its end. The default handler would then end the process
         # before the log is written.
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)
+            signal.signal(number, _let_uvicorn_end)
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def _let_uvicorn_end(number: int, frame: FrameType | None) -> None:
+    """Do nothing: uvicorn has ended when its raised signal arrives here."""
