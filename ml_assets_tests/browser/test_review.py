@@ -41,7 +41,10 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     installation = Installation(tmp_path_factory.mktemp("home"), components).with_tables(2)
     installation.trained(FIRST)
     releases_of(installation.platform).promote(MODEL, 1, author="ada", reason="the first")
-    installation.trained(SECOND)
+    second = installation.trained(SECOND)
+    assert second[f"{MODEL}/registered_model"]["next"] == (
+        f"ml-assets approve {MODEL} 2 --reason '…', or on the page of reviews: ml-assets review"
+    )
     return installation
 
 
