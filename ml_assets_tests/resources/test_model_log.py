@@ -71,3 +71,25 @@ def test_demoting_what_was_replaced_meanwhile_does_not_end_its_successor(log: Mo
 
 def test_no_verdict_is_recorded_during_a_promotion_or_registration(tmp_path: Path) -> None:
     assert_decisions_hold_verdicts_back(Ledger(f"sqlite:///{tmp_path}/ledger.db"))
+
+
+def test_a_decision_that_waits_is_dated_when_it_is_recorded(log: ModelLog) -> None:
+    """Otherwise `history --at` names a version that came into production later."""
+    waited: list[datetime] = []
+    facts = {"author": "ada", "reason": "r", "bundle_digest": "b1", "evaluation_digest": "e"}
+    new = log.promote("m", "1", "production", allow=lambda: waited.append(datetime.now(UTC)), **facts)
+    assert waited[0] <= new.at == log.promotions("m")[0].at
+
+
+def test_a_clock_that_is_behind_does_not_reorder_decisions(log: ModelLog) -> None:
+    ahead = log.promote(
+        *("m", "1", "production"),
+        author="ada",
+        reason="r",
+        bundle_digest="b1",
+        evaluation_digest="e",
+        at=datetime.now(UTC) + timedelta(hours=1),
+    )
+    ended = log.demote(ahead, author="bob", reason="wrong prices")
+    assert ended.at == ahead.at
+    assert log.in_production("m", at=ahead.at) is None

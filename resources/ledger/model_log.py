@@ -33,6 +33,9 @@ TURN_PATIENCE_SECONDS = 60.0
 ABOUT_MODELS = tuple(kind_of(one) for one in get_args(Decision))
 """Kinds of rows about models."""
 
+_WHEN_APPENDED = datetime.max.replace(tzinfo=UTC)
+"""Time of a row that is not appended yet."""
+
 Row = TypeVar("Row", bound=Decision)
 
 
@@ -92,7 +95,7 @@ class ModelLog:
             found = self.newest_evaluation(new.model, new.bundle_digest)
             if found is not None and found.evaluation_digest == new.evaluation_digest:
                 return found
-            return _append(connection, EvaluationRow(**vars(new), place=0, at=at or datetime.now(UTC)))
+            return _append(connection, EvaluationRow(**vars(new), place=0, at=at or _WHEN_APPENDED))
 
         with self._turn(new.model):
             return self._database.write(work)
@@ -150,7 +153,7 @@ class ModelLog:
                 bundle_digest=bundle_digest,
                 schema_digest=schema_digest,
                 recipe_digest=recipe_digest,
-                at=datetime.now(UTC),
+                at=_WHEN_APPENDED,
             )
             return _append(connection, new).semantic
 
@@ -196,7 +199,7 @@ class ModelLog:
             checked_by=checked_by,
             despite=despite,
             returns_to=returns_to,
-            at=at or datetime.now(UTC),
+            at=at or _WHEN_APPENDED,
         )
 
         def work(connection: sa.Connection) -> Promotion:
@@ -230,7 +233,7 @@ class ModelLog:
             author=author,
             reason=reason,
             checked_by=checked_by,
-            at=at or datetime.now(UTC),
+            at=at or _WHEN_APPENDED,
         )
 
         def work(connection: sa.Connection) -> Demotion:
@@ -270,7 +273,7 @@ class ModelLog:
             author=author,
             reason=reason,
             checked_by=checked_by,
-            at=datetime.now(UTC),
+            at=_WHEN_APPENDED,
         )
 
         def work(connection: sa.Connection) -> Archival:
@@ -316,7 +319,7 @@ class ModelLog:
             author=author,
             reason=reason,
             checked_by=checked_by,
-            at=datetime.now(UTC),
+            at=_WHEN_APPENDED,
         )
 
         def work(connection: sa.Connection) -> Review:
@@ -354,10 +357,10 @@ class ModelLog:
             signed_by=signed_by,
             author=author,
             checked_by=checked_by,
-            at=datetime.now(UTC),
+            at=_WHEN_APPENDED,
         )
         with self._turn(evaluation.model):
-            return self._database.write(lambda connection: append(connection, new))
+            return self._database.write(lambda connection: _append(connection, new))
 
     def dossiers(self, model: str) -> list[DossierRow]:
         """Return all dossiers of a model, oldest first."""
@@ -415,6 +418,19 @@ def _rows(kind: type[Decision]) -> sa.Select[Any]:
 
 def _append(connection: sa.Connection, new: Row) -> Row:
     """Append a row. A decision of a person needs a checked identity if the ledger has accounts."""
+    if new.at == _WHEN_APPENDED:
+        new = replace(new, at=_now(connection, new.model))
     if isinstance(new, Promotion | Demotion | Archival | Review):
         require_identity(connection, new.author, new.checked_by)
     return append(connection, new)
+
+
+def _now(connection: sa.Connection, model: str) -> datetime:
+    """Return the time for the next decision about a model: never before the one before it.
+
+    A process may wait for its turn for seconds, and clocks of hosts differ. `history --at` goes by these times.
+    """
+    of_model = sa.select(decisions.c.at).where(decisions.c.model == model)
+    newest = connection.execute(of_model.order_by(decisions.c.place.desc()).limit(1)).scalar()
+    now = datetime.now(UTC)
+    return now if newest is None else max(now, newest)

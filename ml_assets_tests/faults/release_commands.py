@@ -1,0 +1,193 @@
+"""Decisions about one model by many processes at once, some of which are killed in the middle.
+
+Here: the processes, and the rules that their history has to follow, told without the platform's own code. Not here:
+the tests (`components/end_to_end/test_decisions_at_once`, `servers/test_decisions_at_once`).
+"""
+
+import json
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from ml_assets.release.bundle_store import BundleStore
+from ml_assets.release.promotion import NotPromotable, NotReviewable, Releases
+from ml_assets.release.registry import Registry
+from ml_assets.release.rules import ReleaseSection
+from ml_assets_tests.faults.child_processes import forkserver
+from ml_assets_tests.release.recorded_evaluations import record_evaluation
+from resources.artifacts import FolderArtifacts
+from resources.lake.local import LocalStore
+from resources.ledger import (
+    Archival,
+    Decision,
+    Demotion,
+    EvaluationRow,
+    Ledger,
+    LedgerBusy,
+    Promotion,
+    Review,
+    TrainedOn,
+)
+from resources.mlflow_client import TrackerError, open_client
+
+MODEL = "small"
+RULES = ReleaseSection.model_validate({"approval": {"by": ["bob", "cyd"]}})
+WORDS = ("promote", "promote", "rollback", "approve", "approve", "evaluate", "demote", "archive", "reject")
+"""Commands to draw from."""
+AT_ONCE = 8
+"""Processes that are alive at the same time."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Addresses of one platform."""
+
+    lake: Path
+    ledger: str
+    tracker: str
+    artifacts: Path
+    window: TrainedOn
+
+    def releases(self) -> Releases:
+        """Open its registrations and promotions, as each command does."""
+        return Releases(Ledger(self.ledger), self.registry(), self.store(), LocalStore(self.lake))
+
+    def registry(self) -> Registry:
+        return Registry(self.tracker, self.store().address)
+
+    def store(self) -> BundleStore:
+        return BundleStore(FolderArtifacts(self.artifacts))
+
+
+def decide(place: Place, word: str, number: int, told: str, said: Path) -> None:
+    """Run one command; write its outcome to `said` once it returned."""
+    releases, by = place.releases(), {"author": "ada", "reason": told}
+    outcome: object = "refused"
+    try:
+        match word:
+            case "promote":
+                outcome = releases.promote(MODEL, number, rules=RULES, **by).place
+            case "rollback":
+                outcome = releases.rollback(MODEL, **by).place
+            case "demote":
+                ended = releases.demote(MODEL, **by).demotion
+                outcome = ended.place if ended else None
+            case "archive":
+                outcome = releases.archive(MODEL, number, **by).place
+            case "evaluate":
+                bundle = place.store().open(place.registry().version(MODEL, number).bundle_digest)
+                new = record_evaluation(Ledger(place.ledger), bundle, trained_on=place.window, told=told)
+                outcome = new.place
+            case _:
+                approves = word == "approve"
+                by = {"author": random.choice(["bob", "cyd"]), "reason": told}
+                outcome = releases.review(MODEL, number, approves=approves, rules=RULES, **by).place
+    except (NotPromotable, NotReviewable, LedgerBusy):
+        pass
+    except TrackerError:
+        outcome = "decided, not shown"
+    said.write_text(json.dumps(outcome))
+
+
+def decide_at_once(place: Place, folder: Path, versions: int, commands: int, seed: int) -> Counter[str]:
+    """Run `commands` processes, `AT_ONCE` at a time, and kill every third at a random moment.
+
+    Return the number of each outcome. Raise `AssertionError` if a process failed by itself.
+    """
+    draw, context = random.Random(seed), forkserver(__name__, "mlflow.tracking", "sqlalchemy.dialects.sqlite")
+    open_client(place.tracker)
+    outcomes = Counter[str]()
+    alive: list[tuple[ForkServerProcess, float, Path, str]] = []
+    started = 0
+    typical = 0.5
+    while started < commands or alive:
+        while started < commands and len(alive) < AT_ONCE:
+            word, number = draw.choice(WORDS), draw.randint(1, versions)
+            if word == "archive" and draw.random() < 0.8:
+                word = "promote"
+            said = folder / f"{started}.json"
+            process = context.Process(target=decide, args=(place, word, number, f"{seed}/{started}", said))
+            process.start()
+            dies = draw.uniform(0, 2 * typical) if started % 3 == 0 else float("inf")
+            alive.append((process, time.monotonic() + dies, said, word))
+            started += 1
+        for one in list(alive):
+            process, dies, said, word = one
+            if process.is_alive() and time.monotonic() > dies and process.pid is not None:
+                process.kill()
+            if process.is_alive():
+                continue
+            process.join()
+            alive.remove(one)
+            killed = process.exitcode == -signal.SIGKILL
+            assert killed or process.exitcode == 0, f"{word} ended with {process.exitcode}"
+            outcomes["killed" if killed else word] += 1
+        time.sleep(0.005)
+    return outcomes
+
+
+def acknowledged(folder: Path) -> set[int]:
+    """Return the places of all decisions that a process reported."""
+    said: list[object] = []
+    for path in folder.glob("*.json"):
+        with suppress(json.JSONDecodeError):  # killed while it wrote
+            said.append(json.loads(path.read_text()))
+    return {one for one in said if isinstance(one, int)}
+
+
+def require_lawful(decisions: Sequence[Decision]) -> list[tuple[datetime, str | None]]:
+    """Check each decision against those before it; return the bundle in production from each moment on.
+
+    A first promotion needs an approval of the newest evaluation, which compared it with the version in production. An
+    archived version never returns. A demotion ends the promotion of the moment. Times never go back.
+    """
+    held: Promotion | None = None
+    was, archived = set[str](), set[str]()
+    newest: dict[str, EvaluationRow] = {}
+    approved: dict[str, bool] = {}
+    moments: list[tuple[datetime, str | None]] = []
+    assert [one.at for one in decisions] == sorted(one.at for one in decisions)
+    for one in decisions:
+        match one:
+            case EvaluationRow():
+                newest[one.bundle_digest] = one
+            case Review():
+                assert approved.get(one.evaluation_digest) is not False, "approved after a rejection"
+                approved[one.evaluation_digest] = one.approves
+            case Promotion():
+                assert one.bundle_digest not in archived
+                if one.returns_to is None:
+                    assert held is None or held.bundle_digest != one.bundle_digest
+                if one.bundle_digest not in was:
+                    behind = newest[one.bundle_digest]
+                    assert behind.evaluation_digest == one.evaluation_digest
+                    assert approved.get(one.evaluation_digest) is True
+                    assert held is None or behind.champion_digest == held.bundle_digest
+                held = one
+                was.add(one.bundle_digest)
+            case Demotion():
+                assert held is not None
+                assert one.promotion == held.place
+                held = None
+            case Archival():
+                assert held is None or held.bundle_digest != one.bundle_digest
+                archived.add(one.bundle_digest)
+            case _:
+                pass
+        moments.append((one.at, held.bundle_digest if held else None))
+    return moments
+
+
+def in_production_at(
+    moments: Iterable[tuple[datetime, str | None]], tell: Callable[[datetime], str | None]
+) -> None:
+    """Check that `tell` names what was in production at each moment: one bundle, or none."""
+    last = dict(moments)  # of decisions at one moment, the last counts
+    assert {at: tell(at) for at in last} == last
