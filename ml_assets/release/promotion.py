@@ -30,6 +30,7 @@ from ml_assets.release.rules import (
     why_not_by,
     why_rejected,
 )
+from ml_assets.release.shown_in_mlflow import ALIASES, holder_of, number_of, tags_of
 from ml_assets.release.versions import Numbered, SemanticVersion, next_version
 from ml_assets.tables.guard import rejections_of
 from resources.lake import VersionedStore
@@ -129,7 +130,6 @@ class Releases:
             "snapshot_digest": facts.lineage.snapshot_digest,
             "schema_digest": facts.schema_digest,
             "recipe_digest": facts.recipe_digest,
-            **_tags_of(self.standing(model, bundle.digest)),
         }
         version = self._registry.add(bundle, run_id=run_id, tags=tags)
         self.show(model)
@@ -595,8 +595,13 @@ class Releases:
         """
         shown = None
         while shown != (standings := BundleStandings.read(self._log, model)):
-            self._show(model, standings)
-            shown = standings
+            try:
+                self._show(model, standings)
+            except TrackerRefused:  # MLflow's guard compares with the ledger of this moment
+                if BundleStandings.read(self._log, model) == standings:
+                    raise
+            else:
+                shown = standings
 
     def show_if_reachable(self, model: str) -> None:
         """Update MLflow from the ledger. If MLflow does not answer, only log it: the decision does not depend on it."""
@@ -613,7 +618,7 @@ class Releases:
             # Gone: two processes registered this bundle, and the second version was deleted.
             with suppress(TrackerRefused):
                 self._registry.tag(model, version.number, name, value)
-        promotion, number = standings.in_production, _number_of(standings.in_production, versions)
+        promotion, number = standings.in_production, number_of(standings.in_production, versions)
         if promotion is not None and number is None:
             logging.getLogger(__name__).warning(
                 "%s in production (version %s, bundle %s) is not in MLflow's registry: materialize its partition "
@@ -641,11 +646,13 @@ class Releases:
         self, model: str, standings: BundleStandings, versions: Sequence[RegisteredVersion]
     ) -> Iterator[tuple[str, int | None, int | None]]:
         """Yield each alias that differs from the ledger: its name, MLflow's version, the ledger's version."""
-        held = {PRODUCTION: standings.in_production}
-        if standings.canaries:  # otherwise the alias is not ours
-            held[CANARY] = standings.canary
-        for alias, promotion in held.items():
-            shown, right = self._registry.aliased(model, alias), _number_of(promotion, versions)
+        for alias in ALIASES:
+            if alias == CANARY and not standings.canaries:
+                continue  # the alias is not ours
+            shown, right = (
+                self._registry.aliased(model, alias),
+                number_of(holder_of(alias, standings), versions),
+            )
             if shown != right:
                 yield alias, shown, right
 
@@ -734,7 +741,7 @@ def _wrong_tags(
 ) -> Iterator[tuple[RegisteredVersion, str, str]]:
     """Yield each tag that differs from the ledger, with the ledger's value."""
     for version in versions:
-        for name, value in _tags_of(standings.of(version.bundle_digest)).items():
+        for name, value in tags_of(standings.of(version.bundle_digest)).items():
             if version.tags.get(name) != value:
                 yield version, name, value
 
@@ -757,20 +764,3 @@ def _next_role(version: RegisteredVersion, found: BundleStanding, rules: Release
             "Another version becomes the canary if you give its number"
         )
     return PRODUCTION
-
-
-def _number_of(held: Promotion | None, versions: Sequence[RegisteredVersion]) -> int | None:
-    """Return MLflow's number of the promoted version; None if there is none, or MLflow does not have it."""
-    return next((one.number for one in versions if held and one.bundle_digest == held.bundle_digest), None)
-
-
-def _tags_of(found: BundleStanding) -> dict[str, str]:
-    """Return the tags of a version for its stage and evaluation."""
-    if found.shown is None:
-        return {"stage": found.stage}
-    return {
-        "stage": found.stage,
-        "gate_status": found.shown.status,
-        "evaluation": found.shown.name,
-        "report": found.shown.report,
-    }

@@ -83,7 +83,7 @@ class Registry:
         while True:
             with reaching(self.uri):
                 page = self._client.search_model_versions(f"name = '{model}'", page_token=token)
-            found += [one for version in page if (one := self._registered(version)) is not None]
+            found += [one for version in page if (one := registered(version, self.bundles)) is not None]
             token = page.token
             if not token:
                 return sorted(found, key=lambda one: one.number)
@@ -92,7 +92,7 @@ class Registry:
         """Return one version. Raises `VersionMissing`."""
         try:
             with reaching(self.uri):
-                found = self._registered(self._client.get_model_version(model, str(number)))
+                found = registered(self._client.get_model_version(model, str(number)), self.bundles)
         except TrackerRefused as refusal:
             known = [f"{one.number} ({one.semantic})" for one in self.versions(model)]
             raise VersionMissing(
@@ -139,14 +139,16 @@ class Registry:
     def _of(self, bundle: Bundle, model: str) -> list[RegisteredVersion]:
         return [one for one in self.versions(model) if one.bundle_digest == bundle.digest]
 
-    def _registered(self, version: "ModelVersion") -> RegisteredVersion | None:
-        digest = digest_in(version.source or "", self.bundles)
-        if digest is None:
-            return None
-        return RegisteredVersion(
-            model=version.name,
-            number=int(version.version),
-            bundle_digest=digest,
-            run_id=version.run_id or "",
-            tags=dict(version.tags),
-        )
+
+def registered(version: "ModelVersion", bundles: str) -> RegisteredVersion | None:
+    """Return one of MLflow's versions; None if its source is no bundle of the store at `bundles`."""
+    digest = digest_in(version.source or "", bundles)
+    if digest is None:
+        return None
+    return RegisteredVersion(
+        model=version.name,
+        number=int(version.version),
+        bundle_digest=digest,
+        run_id=version.run_id or "",
+        tags=dict(version.tags),
+    )

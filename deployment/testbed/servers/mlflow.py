@@ -1,4 +1,4 @@
-"""MLflow's server from this environment, on PostgreSQL and S3.
+"""MLflow's server from this environment, on PostgreSQL and S3, with the guard of its registry.
 
 Its job runner stays off: its seven idle workers take both cores of a small machine, and nothing here uses them.
 """
@@ -14,7 +14,7 @@ from deployment.testbed.servers.servers_record import (
     S3,
     ServersRecord,
     server_environment,
-    storage_variables,
+    variables,
 )
 
 
@@ -38,12 +38,16 @@ class MLflowServer:
             "MLFLOW_S3_ENDPOINT_URL": record.url(S3),
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "MLFLOW_DISABLE_TELEMETRY": "true",
+            "ML_ASSETS_HOME": str(record.path / "mlflow-home"),
         }
         return start(
             MLFLOW,
-            [sys.executable, "-m", "mlflow", "server", "--serve-artifacts", *listen],
+            [
+                *(sys.executable, "-m", "mlflow", "server", "--app-name", "ml-assets-guard"),
+                *("--serve-artifacts", *listen),
+            ],
             log=record.log(MLFLOW),
-            env=server_environment(record, **own, **storage_variables(record)),
+            env=server_environment(record, **own, **variables(record)),
             cwd=record.path,
         )
 
