@@ -10,7 +10,7 @@ import pytest
 
 from ml_assets.release.bundle_store import FILES, BundleMissing
 from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
-from ml_assets.release.runtime import GOLDEN, GOLDEN_OUTPUT
+from ml_assets.release.runtime import GOLDEN, GOLDEN_OUTPUT, LISTING
 from ml_assets_tests.servers.installed.conftest import Installed
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.mlflow_client import open_client
@@ -85,7 +85,7 @@ def test_a_bundle_whose_maker_died_before_the_push_is_pushed_next_time(
     installed: Installed, digest: str
 ) -> None:
     platform = installed.installation.platform
-    platform.artifacts.remove(f"bundles/{digest}", ["MLmodel", GOLDEN])
+    platform.artifacts.remove(f"bundles/{digest}", [LISTING, GOLDEN])
     installed.train_again()
     assert platform.artifacts.files(f"bundles/{digest}").keys() == set(FILES)
 
