@@ -1,5 +1,7 @@
 """`ml-assets reproduce`: train a version again and say how much of it came back."""
 
+import dataclasses
+import json
 from typing import TYPE_CHECKING, cast
 
 import click
@@ -7,7 +9,7 @@ import click
 from ml_assets.cli.project import Project, say
 
 if TYPE_CHECKING:
-    from ml_assets.pipeline.reproduce import Level
+    from ml_assets.pipeline.reproduce import Level, Reproduction
     from ml_assets.release.registry import RegisteredVersion
 
 
@@ -22,7 +24,12 @@ if TYPE_CHECKING:
     help="Level that must hold. Default: the one that the training's determinism promises.",
 )
 @click.option("--with-this-code", is_flag=True, help="Train with the code and packages of this machine.")
-def command(version: str, workers: int | None, level: str | None, with_this_code: bool) -> None:
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the comparison as a JSON object on the last line."
+)
+def command(
+    version: str, workers: int | None, level: str | None, with_this_code: bool, as_json: bool
+) -> None:
     """Train MODEL/VERSION again on this machine, and compare it with what was recorded.
 
     RUN is the id of a Dagster run that evaluated a version. Rows come from the recorded commit of the lake, settings
@@ -48,15 +55,22 @@ def command(version: str, workers: int | None, level: str | None, with_this_code
             with_this_code=with_this_code,
             on_log=lambda text: status.update(f"{found.model} {found.number}: {text}"),
         )
+    wanted = made.expected if level is None else cast("Level", level)
+    if as_json:
+        say(json.dumps(dataclasses.asdict(made)))
+    else:
+        _tell(made, wanted)
+    if not made.reaches(wanted):
+        raise Problem(f"{found.model} {found.number} was not reproduced: {wanted} differ")
+
+
+def _tell(made: "Reproduction", wanted: "Level") -> None:
     width = max(len(one.what) for one in made.compared)
     for one in made.compared:
         mark = "same" if one.is_same else "OTHER"
         beside = one.recorded if one.recorded == one.again else f"{one.recorded}; again: {one.again}"
         say(f"{mark:5}  {one.what:{width}}  {beside}")
-    wanted = made.expected if level is None else cast("Level", level)
     say(f"level that held with {made.workers} workers: {made.level}; expected: {wanted}")
-    if not made.reaches(wanted):
-        raise Problem(f"{found.model} {found.number} was not reproduced: {wanted} differ")
 
 
 def _version(project: Project, named: str) -> "RegisteredVersion":
