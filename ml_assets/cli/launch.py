@@ -36,9 +36,10 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
     """Materialize TARGET for PARTITIONS.
 
     TARGET is a model (`flight_delay`: validated, trained, evaluated, registered), its study
-    (`flight_delay/hyperparameters`, if it declares `tuning`), its predictions (`flight_delay/predictions`, if it
-    declares `scoring`) or a table (`datasets/flights`).
-    PARTITIONS is one key (`2013-12-31`) or, for a table, a range (`2013-01-01..2013-12-31`). Leave it out for a table
+    (`flight_delay/hyperparameters`, if it declares `tuning`), its predictions and their live performance
+    (`flight_delay/predictions`, `flight_delay/live`, if it declares `scoring`) or a table (`datasets/flights`).
+    PARTITIONS is one key (`2013-12-31`) or, for a table, predictions or their performance, a range
+    (`2013-01-01..2013-12-31`). Leave it out for a table
     without partitions.
     """
     import dagster as dg
@@ -114,6 +115,7 @@ def _model_named(project: Project, target: str, partitions: str | None) -> "Trai
     """
     from ml_assets.components.declared_metadata import is_table
     from ml_assets.components.hyperparameters import HYPERPARAMETERS
+    from ml_assets.components.live_performance import LIVE
     from ml_assets.components.training_pipeline import STAGES, TrainingPipeline
     from ml_assets.pipeline.scoring import PREDICTIONS
 
@@ -131,7 +133,9 @@ def _model_named(project: Project, target: str, partitions: str | None) -> "Trai
                 f"{first} declares no study: add `tuning` to its defs.yaml, with `space` and `trials`"
             )
         return models[first]
-    if first in models and rest == PREDICTIONS:
+    if first in models and rest in (PREDICTIONS, LIVE):
+        if models[first].scoring is not None:
+            return None
         raise Problem(f"{first} declares no batch scoring: add `scoring: {{}}` to its defs.yaml")
     if first in models and rest in STAGES:
         raise Problem(

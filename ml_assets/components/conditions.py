@@ -7,6 +7,12 @@ ON_VALID_INPUTS = (
 ).with_label("on_valid_inputs")
 """Upstream changed and its blocking checks passed. `eager()` alone would ignore the checks."""
 
+ON_LATE_INPUTS = (
+    dg.AutomationCondition.eager().without(dg.AutomationCondition.in_latest_time_window())
+    & dg.AutomationCondition.all_deps_blocking_checks_passed()
+).with_label("on_late_inputs")
+"""As `ON_VALID_INPUTS`, but for partitions of any age: labels arrive after the day has passed."""
+
 
 def condition_named(name: str, optional: dg.AssetKey | None = None) -> dg.AutomationCondition | None:
     """Return the condition that a `defs.yaml` names; None for `none`.

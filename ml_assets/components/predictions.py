@@ -29,7 +29,7 @@ from ml_assets.tables.refusal import InputsRefused
 from resources.platform import Platform
 from resources.words import name_some
 
-_GROUP = "predictions"
+PREDICTIONS_GROUP = "predictions"
 """Group of all such assets: "Materialize all" of a pipeline's group trains, when nothing may be in production yet."""
 
 
@@ -49,7 +49,7 @@ def predictions_asset(spec: TrainingPipelineSpec, scoring: ScoringSection) -> dg
         backfill_policy=dg.BackfillPolicy.single_run(),
         output_required=False,
         check_specs=check_specs(key),
-        group_name=_GROUP,
+        group_name=PREDICTIONS_GROUP,
         description=f"Predictions of the version of {spec.name} in production for each row of {spec.features.table}, "
         f"and of the canary beside it. Run it: `ml-assets launch {spec.name}/{PREDICTIONS} PARTITION`.",
         owners=list(spec.owners) or None,

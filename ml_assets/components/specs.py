@@ -236,12 +236,14 @@ class ScheduleSection(Section):
 
 
 class ScoringSection(Section):
-    """Batch scoring: the table `<model>/predictions`, made by the version in production."""
+    """Batch scoring: the table `<model>/predictions`, made by the version in production, and its measurement,
+    `<model>/live`."""
 
     volume: VolumeSection = VolumeRule()
     """Allowed deviation from the usual number of rows; `off`: any number passes."""
     automation_condition: Literal["none", "on_valid_inputs"] = "none"
-    """`on_valid_inputs`: score a partition when its features changed and their blocking checks passed."""
+    """`on_valid_inputs`: score and measure a partition when its features changed, such as by labels, and their blocking
+    checks passed."""
 
 
 class TrainingPipelineSpec(PipelineSpec):

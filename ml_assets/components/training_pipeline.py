@@ -14,6 +14,7 @@ from ml_assets.components.canary_sensor import canary_sensor
 from ml_assets.components.columns import DAYS_BEGIN_IN, EVALUATED_SLICES, LABEL_IS_CLASS, NAMED_COLUMNS
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.hyperparameters import HYPERPARAMETERS, study_asset, study_key
+from ml_assets.components.live_performance import LIVE, live_asset
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.predictions import predictions_asset
 from ml_assets.components.release_sensor import production_asset, release_sensor
@@ -35,7 +36,7 @@ TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL = (
     "registered_model",
 )
 STAGES = (TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL)
-BESIDE = (HYPERPARAMETERS, PREDICTIONS)
+BESIDE = (HYPERPARAMETERS, PREDICTIONS, LIVE)
 """Assets that a model may have beside the four: each materializes by itself."""
 
 _DESCRIPTIONS = {
@@ -79,7 +80,11 @@ class TrainingPipeline(SpecComponent):
             else "From features to the registry.",
         )
         schedules = [nightly_training(spec, job.name, stage_key(spec, EVALUATION))] if spec.schedule else []
-        scored = [] if spec.scoring is None else [predictions_asset(spec, spec.scoring)]
+        scored = (
+            []
+            if spec.scoring is None
+            else [predictions_asset(spec, spec.scoring), live_asset(spec, spec.scoring)]
+        )
         canary = spec.release.canary
         watches = (
             [canary_sensor(spec, canary.every_seconds, stage_key(spec, REGISTERED_MODEL))]
@@ -107,7 +112,7 @@ def whole_model(model: str, beside: Collection[str]) -> str:
 
 def together(spec: TrainingPipelineSpec) -> str:
     """Return the sentence with the command that selects the four assets, none of which runs without the others."""
-    sections = {HYPERPARAMETERS: spec.tuning, PREDICTIONS: spec.scoring}
+    sections = {HYPERPARAMETERS: spec.tuning, PREDICTIONS: spec.scoring, LIVE: spec.scoring}
     beside = [name for name in BESIDE if sections[name] is not None]
     return (
         f"Materialized together with the model's other three assets: "

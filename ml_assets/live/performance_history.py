@@ -1,0 +1,83 @@
+"""Figures of a model's days among the artifacts: one JSON file a day, and pictures of them over time.
+
+Not here: the figures of a day (`performance`).
+"""
+
+import math
+from collections.abc import Sequence
+
+from ml_assets.evaluation.metrics import metrics_of
+from ml_assets.live.performance import DayFigures, Role
+from ml_assets.reports.drawing import Axes, Draw, as_markdown, encoded
+from resources.artifacts import Artifacts
+from resources.files import whole_file
+
+LIVE = "live"
+"""Folder of all figures among the artifacts: `live/<model>/<partition>.json`."""
+DRAWN_DAYS = 60
+"""Newest days that a picture shows."""
+_COLOURS: dict[Role, str] = {"production": "#1d5fa6", "canary": "#d9822b"}
+_NAMED_DAYS = 6
+"""Days named on the axis of a picture."""
+
+
+def store_day(artifacts: Artifacts, figures: DayFigures) -> str:
+    """Store the figures of a day in place of earlier ones, and return the file's address. Raises `ArtifactsError`."""
+    name, file = f"{LIVE}/{figures.model}", f"{figures.partition}.json"
+    with whole_file(artifacts.folder(name) / file) as target:
+        target.write_text(figures.model_dump_json(indent=1))
+    artifacts.push(name, [file])
+    return f"{artifacts.address(name)}/{file}"
+
+
+def days_up_to(artifacts: Artifacts, model: str, partition: str, most: int = DRAWN_DAYS) -> list[DayFigures]:
+    """Return the newest `most` stored days up to `partition`, oldest first. Raises `ArtifactsError`."""
+    name, newest = f"{LIVE}/{model}", f"{partition}.json"
+    files = sorted(file for file in artifacts.files(name) if file.endswith(".json") and file <= newest)[
+        -most:
+    ]
+    folder = artifacts.pull(name, files) if files else artifacts.folder(name)
+    return [DayFigures.model_validate_json((folder / file).read_text()) for file in files]
+
+
+def pictures(days: Sequence[DayFigures]) -> dict[str, str]:
+    """Return PNGs in base64: `drift` of the days, and the first metric of the objective once a day has labels."""
+    drawn: dict[str, Draw] = {}
+    first = metrics_of(days[-1].objective)[0]
+    moved: dict[tuple[str, Role], float] = {
+        (day.partition, one.role): one.largest_drift.psi_excess
+        for day in days
+        for one in day.versions
+        if one.largest_drift is not None
+    }
+    measured: dict[tuple[str, Role], float] = {
+        (day.partition, one.role): value
+        for day in days
+        for one in day.versions
+        if (value := one.metrics.get(first.name)) is not None
+    }
+    if moved:
+        drawn["drift"] = lambda axes: _lines(axes, days, moved, "Drift of predictions", "PSI beyond chance")
+    if measured:
+        drawn[first.name] = lambda axes: _lines(axes, days, measured, f"Live {first.label}", first.label)
+    return {name: encoded(draw, "png") for name, draw in drawn.items()}
+
+
+def in_markdown(days: Sequence[DayFigures]) -> list[str]:
+    """Return the pictures of the days as lines of Markdown for an asset page."""
+    return as_markdown(pictures(days))
+
+
+def _lines(
+    axes: Axes, days: Sequence[DayFigures], values: dict[tuple[str, Role], float], title: str, unit: str
+) -> None:
+    names = [day.partition for day in days]
+    for role, colour in _COLOURS.items():
+        points = [values.get((name, role), math.nan) for name in names]
+        if not all(map(math.isnan, points)):
+            axes.plot(range(len(names)), points, color=colour, marker="o", markersize=3, label=role)
+    shown = range(0, len(names), math.ceil(len(names) / _NAMED_DAYS))
+    axes.set_xticks(list(shown), [names[n] for n in shown], rotation=30, ha="right")
+    axes.set_title(title)
+    axes.set_ylabel(unit)
+    axes.legend()
