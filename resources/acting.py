@@ -3,7 +3,7 @@
 Not here: accounts (`resources.ledger.accounts`), the check of an ID token (`resources.oidc`).
 """
 
-from resources.ledger import Accounts, IdentityRefused, Person
+from resources.ledger import Account, Accounts, IdentityRefused, Person
 from resources.settings import Settings
 
 
@@ -29,8 +29,29 @@ def proved_person(proof: str, accounts: Accounts) -> Person:
     """Return the person whose account a token, or an ID token of an OIDC issuer, proves. Raise `IdentityRefused`."""
     proof = proof.strip()
     if proof.count(".") != 2:  # an ID token has three parts, a token none
-        return Person(name=accounts.of_token(proof).name, checked_by="token")
+        found = accounts.of_token(proof)
+        return Person(name=found.name, checked_by="token", account=found.place)
 
     from resources.oidc import account_of
 
-    return Person(name=account_of(proof, accounts.in_force()).name, checked_by="oidc")
+    found = account_of(proof, accounts.in_force())
+    return Person(name=found.name, checked_by="oidc", account=found.place)
+
+
+def require_proof_of(first: Account, settings: Settings) -> None:
+    """Raise `IdentityRefused` unless the ID token of the environment proves `first`, the first account of a ledger.
+
+    A mistyped issuer, subject or audience would lock the ledger: nobody else could add or revoke an account.
+    """
+    if settings.oidc_token is None:
+        raise IdentityRefused(
+            f"nobody proved the first account {first.name}: set ML_ASSETS_OIDC_TOKEN to an ID token of it. If its "
+            "subject were mistyped, nobody could add an account any more"
+        )
+
+    from resources.oidc import account_of
+
+    try:
+        account_of(settings.oidc_token.get_secret_value().strip(), [first])
+    except IdentityRefused as refused:
+        raise IdentityRefused(f"ML_ASSETS_OIDC_TOKEN: {refused}") from None

@@ -6,6 +6,7 @@ counts as not set. botocore reads the credentials of S3 itself (`AWS_*` of the p
 """
 
 import getpass
+import unicodedata
 from pathlib import Path
 from typing import Literal
 
@@ -120,6 +121,9 @@ class Settings(BaseSettings):
         # The ledger refuses it, too, but a training would end before.
         if not value.isprintable():
             raise ValueError("a name has no line breaks, no control characters and no broken encoding")
+        said = unicodedata.normalize("NFKC", value).casefold()
+        if "(checked by" in said or "(by rule" in said:
+            raise ValueError("a name does not say that somebody checked it: leave out “(checked by …)”")
         return value
 
     @field_validator("lake_storage", "artifacts_url")

@@ -39,15 +39,21 @@ def add(name: str, administrator: bool, oidc: tuple[str, str, str] | None, reaso
     """
     platform = Project.here().platform
     if oidc is not None:
+        from resources.acting import require_proof_of
+        from resources.ledger import Person
+
         issuer, subject, audience = oidc
+        # An ID token proves nobody before the first account, so the administrator's name is then unchecked.
+        is_first = not platform.ledger.accounts.all()
         platform.ledger.accounts.add_by_oidc(
             name,
-            platform.acting,
+            Person(name=platform.settings.author) if is_first else platform.acting,
             issuer=issuer,
             subject=subject,
             audience=audience,
             reason=reason,
             is_administrator=administrator,
+            prove_first=lambda new: require_proof_of(new, platform.settings),
         )
         say(f"{name} has an account{' as administrator' if administrator else ''}. {issuer} proves {name}:")
         say("export ML_ASSETS_OIDC_TOKEN=… (an ID token)")

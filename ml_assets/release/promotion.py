@@ -29,12 +29,14 @@ from ml_assets.release.rules import (
     why_not_approved,
     why_not_by,
     why_rejected,
+    why_void,
 )
 from ml_assets.release.shown_in_mlflow import ALIASES, holder_of, number_of, tags_of
 from ml_assets.release.versions import Numbered, SemanticVersion, next_version
 from ml_assets.tables.guard import rejections_of
 from resources.lake import VersionedStore
 from resources.ledger import (
+    Account,
     Archival,
     CheckedBy,
     Decision,
@@ -165,9 +167,9 @@ class Releases:
         def write_it() -> Promotion:
             found, evaluation = self._promotable(version)
             role = _next_role(version, found, rules)
+            accounts = self._ledger.accounts.all()
             if found.promotion is None:  # no review blocks the way back
-                counting = replace(found, reviews=self._counting(found.reviews))
-                _require_reviews(version, counting, evaluation, role, author, rules)
+                _require_reviews(version, found, evaluation, role, author, rules, accounts)
                 if why := why_no_dossier(rules.dossier, evaluation, self._log, self._store):
                     raise NotPromotable(
                         f"{_named(version)} is not promoted: {why}. To write one: ml-assets dossier write {model} "
@@ -183,6 +185,8 @@ class Releases:
             def allow() -> None:
                 # Check again inside the transaction: the grounds may have changed while they were looked up.
                 if self._promotable(version) != (found, evaluation) or against() != despite:
+                    raise _Overtaken
+                if self._ledger.accounts.all() != accounts:
                     raise _Overtaken
 
             return self._log.promote(
@@ -303,10 +307,9 @@ class Releases:
         return review_of(evaluation, self._counting(self._log.reviews(evaluation.model)))
 
     def _counting(self, reviews: Sequence[Review]) -> tuple[Review, ...]:
-        """Return the reviews that count: with accounts in the ledger, no unchecked approval."""
-        if not self._ledger.accounts.all():
-            return tuple(reviews)
-        return tuple(one for one in reviews if one.checked_by != "nobody" or not one.approves)
+        """Return the reviews that count. With accounts in the ledger, an approval ends with its account."""
+        accounts = self._ledger.accounts.all()
+        return tuple(one for one in reviews if not why_void(one, accounts))
 
     def _promotable(
         self, version: RegisteredVersion, standings: BundleStandings | None = None
@@ -682,6 +685,7 @@ def _require_reviews(
     role: str,
     promoter: str,
     rules: ReleaseSection,
+    accounts: Sequence[Account],
 ) -> None:
     """Raise `NotPromotable` if a reviewer rejected `evaluation`, or if production needs an approval that is missing."""
     if why := why_rejected(rules.approval, evaluation, found.reviews):
@@ -691,7 +695,9 @@ def _require_reviews(
         )
     if role != PRODUCTION:
         return
-    if why := why_not_approved(promoter, rules.approval, evaluation, found.evaluations, found.reviews):
+    if why := why_not_approved(
+        promoter, rules.approval, evaluation, found.evaluations, found.reviews, accounts
+    ):
         raise NotPromotable(
             f"{_named(version)} is not promoted: {why} To approve it: ml-assets approve {version.model} "
             f"{version.number} --reason '…'"

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from ml_assets.dossier.errors import SigningKeyRefused
 from ml_assets.dossier.keys import PublicKey
 from ml_assets.sections import Section, refuse_at
-from resources.ledger import EvaluationRow, Review, author_in_words, same_person
+from resources.ledger import Account, EvaluationRow, Review, account_behind, author_in_words, same_person
 
 Author = Annotated[str, Field(min_length=1)]
 """Name in the ledger: `ML_ASSETS_AUTHOR`, by default the account of the operating system."""
@@ -189,17 +189,21 @@ def why_not_approved(
     evaluation: EvaluationRow,
     evaluations: Sequence[EvaluationRow],
     reviews: Sequence[Review],
+    accounts: Sequence[Account],
 ) -> str:
     """Return the reason why `promoter` may not promote a bundle on `evaluation`; empty if nothing is missing.
 
-    `evaluations` and `reviews` are all of this bundle. A review counts only for the evaluation that it names.
+    `evaluations` and `reviews` are all of this bundle, `accounts` all of the ledger. A review counts only for the
+    evaluation that it names.
     """
     if rules is None:
         return ""
     if why := why_rejected(rules, evaluation, reviews):
         return why
-    decided = review_of(evaluation, reviews)
+    decided = review_of(evaluation, [one for one in reviews if not why_void(one, accounts)])
     if decided is None:
+        if (void := review_of(evaluation, reviews)) is not None:
+            return f"the approval by {_person_and_time(void)} does not count: {why_void(void, accounts)}."
         older = " The review of an earlier evaluation does not count." if reviews else ""
         return (
             f"release.approval in defs.yaml asks for an approval of its evaluation {evaluation.name}.{older}"
@@ -221,6 +225,26 @@ def why_rejected(rules: ApprovalSection | None, evaluation: EvaluationRow, revie
     if decided is None or decided.approves:
         return ""
     return f"it was rejected by {_person_and_time(decided)}: {decided.reason}."
+
+
+def why_void(review: Review, accounts: Sequence[Account]) -> str:
+    """Return why an approval does not count any more; empty if it counts. A rejection always counts.
+
+    `accounts` are all of the ledger. With accounts, the account behind the approval must be in force.
+    """
+    if not review.approves or not accounts:
+        return ""
+    if review.checked_by == "nobody":
+        return f"nobody checked that it was {review.author}"
+    account = account_behind(review.author, review.place, accounts)
+    if account is None:
+        return f"{review.author} had no account then"
+    if (ended := account.revocation) is None:
+        return ""
+    return (
+        f"the account of {account.name} was revoked at {ended.at:%Y-%m-%d %H:%M} UTC by {ended.author}: "
+        f"{ended.reason}"
+    )
 
 
 def is_among(person: str, persons: Sequence[str]) -> bool:

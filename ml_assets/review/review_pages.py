@@ -89,7 +89,7 @@ class ReviewPages:
         if found is None:
             return None
         try:
-            self._desk.platform.ledger.accounts.require_identity(found.person.name, found.person.checked_by)
+            self._desk.platform.ledger.accounts.require_identity(found.person)
         except LedgerError:
             self._sessions.end(secret)
             return None

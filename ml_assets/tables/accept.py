@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ml_assets.tables.landing import CommitFacts, StoredPartition, land
 from ml_assets.tables.reader import TableReader
 from resources.lake import RefNotFound, VersionedStore
-from resources.ledger import Acceptance, CheckedBy, Ledger
+from resources.ledger import Acceptance, CheckedBy, Ledger, Person
 
 
 class EvidenceGone(Exception):
@@ -34,7 +34,7 @@ def accept_partition(
     `EvidenceGone` if the rejected content was not kept, and `IdentityNeeded` if the ledger has accounts and nobody
     checked the author.
     """
-    ledger.accounts.require_identity(author, checked_by)  # before main changes
+    ledger.accounts.require_identity(Person(name=author, checked_by=checked_by))  # before main changes
 
     def accept(number: int) -> Acceptance:
         return ledger.accept(table, key, number, author, reason, checked_by=checked_by)

@@ -68,9 +68,17 @@ def test_an_account_by_oidc_acts_with_an_id_token(
 ) -> None:
     with running_issuer() as issuer:
         oidc = ("--oidc", issuer.address, "248289", AUDIENCE)
+        unproved = terminal("accounts", "add", "ada", "--administrator", *oidc)
+        assert "first account ada: set ML_ASSETS_OIDC_TOKEN to an ID token of it" in unproved.err
+        monkeypatch.setenv("ML_ASSETS_OIDC_TOKEN", issuer.id_token("248289"))
+        mistyped = ("--oidc", issuer.address, "248298", AUDIENCE)
+        refused = terminal("accounts", "add", "ada", "--administrator", *mistyped)
+        assert "no account has the subject '248289'" in refused.err
+        monkeypatch.delenv("ML_ASSETS_OIDC_TOKEN")
+        assert terminal("accounts", "list").out.startswith("No account")
+        monkeypatch.setenv("ML_ASSETS_OIDC_TOKEN", issuer.id_token("248289"))
         added = terminal("accounts", "add", "ada", "--administrator", *oidc)
         assert f"{issuer.address} proves ada:\nexport ML_ASSETS_OIDC_TOKEN=" in added.out
-        monkeypatch.setenv("ML_ASSETS_OIDC_TOKEN", issuer.id_token("248289"))
         assert token_in(terminal("accounts", "add", "bob").out)
         monkeypatch.setenv("ML_ASSETS_OIDC_TOKEN", issuer.id_token("248289", aud="shop"))
         refused = terminal("accounts", "add", "cyd")
@@ -78,6 +86,12 @@ def test_an_account_by_oidc_acts_with_an_id_token(
     listed = terminal.named("eve")("accounts", "list")
     assert f"ada  OIDC, 248289 of {issuer.address}, administrator, added" in listed.out
     assert "by ada (checked by OIDC)" in listed.out
+
+
+def test_an_author_that_claims_a_proof_is_refused(terminal: Terminal) -> None:
+    refused = terminal.named("ada (Checked by token)")("history", "m")
+    assert refused.status == 1
+    assert "a name does not say that somebody checked it: leave out" in refused.err
 
 
 @pytest.mark.parametrize("name", ["ada\nbob", "ada\x1b[2K", "\u202eada"])

@@ -11,7 +11,7 @@ from ml_assets.release.promotion import NotPromotable, NotReviewable, Releases
 from ml_assets.release.registry import VersionMissing
 from ml_assets.release.rules import NO_RULES, ReleaseSection
 from ml_assets_tests.release.conftest import Evaluate
-from resources.ledger import NotPrintable, Promotion, Review
+from resources.ledger import Ledger, NotPrintable, Person, Promotion, Review
 
 RULES = ReleaseSection.model_validate({"approval": {}})
 """Neither the author nor the promoter may approve."""
@@ -222,3 +222,32 @@ def test_a_rollback_needs_no_approval(
 def test_only_rules_that_work_are_accepted(section: dict[str, object], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         ReleaseSection.model_validate(section)
+
+
+@pytest.mark.parametrize("is_added_again", [False, True])
+def test_an_approval_ends_with_the_account_of_its_author(
+    ledger: Ledger,
+    releases: Releases,
+    review: Callable[..., Review],
+    two_versions: tuple[Bundle, Bundle],
+    is_added_again: bool,
+) -> None:
+    """Whoever stole a token may have approved with it."""
+    accounts, root = ledger.accounts, Person(name="root", checked_by="token")
+    accounts.add_by_token("root", Person(name="root"), is_administrator=True)
+    for name in ("ada", "bob"):
+        accounts.add_by_token(name, root)
+    rejected = review("bob", 1, approves=False, checked_by="token")
+    review("bob", checked_by="token")
+    accounts.revoke("bob", root, reason="token was stolen")
+    if is_added_again:
+        accounts.add_by_token("bob", root)
+    with pytest.raises(
+        NotPromotable,
+        match=r"the approval by bob \(checked by token\) at .* does not count: the account of bob was revoked at "
+        r"20.* UTC by root: token was stolen\. To approve it: ml-assets approve small 2",
+    ):
+        releases.promote("small", 2, author="ada", checked_by="token", reason="better", rules=RULES)
+    assert review("root", 1, approves=False, checked_by="token") == rejected, "a rejection stands"
+    assert review("root", checked_by="token").author == "root"
+    assert releases.promote("small", 2, author="ada", checked_by="token", reason="better", rules=RULES)

@@ -104,8 +104,23 @@ def test_a_reviewer_signs_in_with_a_token(visit: Visit, tokens: dict[str, str], 
     led = visit().post("/sign-in", data={"proof": tokens["bob"], "to": VERSION})
     assert led.url.path == VERSION
     assert "The version is approved by bob (checked by token)" in decide(bob)
-    desk.platform.ledger.accounts.revoke("bob", ROOT, reason="left")
+    accounts = desk.platform.ledger.accounts
+    accounts.revoke("bob", ROOT, reason="left")
     assert bob.get("/").url.path == "/sign-in"
+
+
+def test_a_session_does_not_survive_a_new_account_of_its_name(
+    visit: Visit, tokens: dict[str, str], desk: ReviewDesk, releases: Releases
+) -> None:
+    """A token was stolen, so the administrator revoked the account and added it again."""
+    thief, accounts = visit(tokens["bob"]), desk.platform.ledger.accounts
+    form = fields(thief.get(VERSION).text) | {"decision": "approve", "reason": "mine"}
+    accounts.revoke("bob", ROOT, reason="token was stolen")
+    bob = visit(accounts.add_by_token("bob", ROOT))
+    thief.post(f"{VERSION}/review", data=form)
+    assert not releases._log.reviews("small")
+    assert thief.get("/").url.path == "/sign-in"
+    assert "The version is approved by bob" in decide(bob)
 
 
 def test_the_author_of_the_evaluation_is_refused_with_the_rule(

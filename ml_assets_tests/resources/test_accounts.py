@@ -132,8 +132,14 @@ def test_the_first_account_is_an_administrators(url: str) -> None:
         accounts.add_by_token("ada", NOBODY)
     assert accounts.all() == []
     accounts.add_by_token("ada", NOBODY, is_administrator=True)
-    with pytest.raises(AccountRefused, match="ada is the last administrator"):
-        accounts.revoke("ada", Person(name="ada", checked_by="token"), reason="lost")
+    ada = Person(name="ada", checked_by="token")
+    accounts.add_by_oidc(
+        "bob", ada, issuer="https://i.example", subject="mistyped", audience="a", is_administrator=True
+    )
+    with pytest.raises(
+        AccountRefused, match=r"another administrator, who proves an account, must revoke ada"
+    ):
+        accounts.revoke("ada", ada, reason="lost")
 
 
 def test_only_administrators_change_accounts(ledger: Ledger) -> None:
@@ -155,6 +161,10 @@ def test_only_administrators_change_accounts(ledger: Ledger) -> None:
     [
         ("\uff42OB ", AccountRefused, "bob has an account since"),
         (" ", AccountRefused, "needs a name"),
+        ("b\u043eb", AccountRefused, r"may have letters from A to Z"),
+        ("bob\u034f", AccountRefused, "may have letters from A to Z"),
+        ("cyd (checked by token)", AccountRefused, "may have letters from A to Z"),
+        ("bob, root", AccountRefused, "may have letters from A to Z"),
         ("b\nob", NotPrintable, "does not print"),
     ],
 )
@@ -190,4 +200,28 @@ def test_changed_accounts_and_acceptances_are_named(ledger: Ledger, url: str, ki
         changed = sa.text(f"UPDATE ledger_decisions SET author = 'eve' WHERE kind = '{kind}'")
         assert connection.execute(changed).rowcount
     with pytest.raises(LedgerChanged, match=rf"^row \d+ \({kind} of , "):
+        ledger.models.verify()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("UPDATE ledger_acceptances SET author = 'eve'", r"differs from row \d+ of the chain: author"),
+        ("DELETE FROM ledger_acceptances", r"is missing, and row \d+ of the chain has it"),
+        (
+            "INSERT INTO ledger_acceptances SELECT \"table\", '2014-01-01', number, content_digest, author, reason, at "
+            "FROM ledger_acceptances",
+            "is in no row of the chain",
+        ),
+    ],
+)
+def test_an_acceptance_unlike_its_row_of_the_chain_is_named(
+    ledger: Ledger, url: str, change: str, named: str
+) -> None:
+    """The table of acceptances decides about a partition."""
+    ledger.accept(NEW.table, NEW.key, 1, "root", "a strike", checked_by="token")
+    ledger.models.verify()
+    with attacker(url) as connection:
+        assert connection.execute(sa.text(change)).rowcount
+    with pytest.raises(LedgerChanged, match=rf"the acceptance of verdict 1 on {NEW.table} \S+ {named}"):
         ledger.models.verify()

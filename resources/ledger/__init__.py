@@ -5,7 +5,7 @@ Belongs here: facts that must survive changes of the lake's branches. Does not: 
 (the tracker), events (Dagster), and validation (`ml_assets.validation`).
 """
 
-from resources.ledger.accounts import Accounts, require_safe_address, same_person
+from resources.ledger.accounts import Accounts, account_behind, require_safe_address, same_person
 from resources.ledger.chain import Head
 from resources.ledger.chain import digest_of as row_digest
 from resources.ledger.errors import (
@@ -83,6 +83,7 @@ __all__ = [
     "SemanticName",
     "TrainedOn",
     "VerdictRow",
+    "account_behind",
     "author_in_words",
     "evaluation_name",
     "refuse_unprintable",

@@ -6,24 +6,27 @@ Not here: the check of an ID token (`resources.oidc`), and the person who acts i
 """
 
 import hashlib
+import re
 import secrets
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
+from resources.ledger import chain
 from resources.ledger.database import LedgerDatabase
 from resources.ledger.decision_rows import append, kind_of, naming_a_changed_row, row_of
 from resources.ledger.errors import AccountRefused, IdentityNeeded, IdentityRefused, refuse_unprintable
-from resources.ledger.rows import Account, CheckedBy, Person, Revocation
+from resources.ledger.rows import Account, Person, Revocation
 from resources.ledger.tables import decisions
 
 TOKEN_PREFIX = "mla_"
 """Beginning of each token, by which scanners of secrets find it."""
 TURN_PATIENCE_SECONDS = 60.0
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._@-]+")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -63,17 +66,24 @@ class Accounts:
         audience: str,
         reason: str = "",
         is_administrator: bool = False,
+        prove_first: Callable[[Account], object] | None = None,
     ) -> Account:
         """Add an account that an ID token of `issuer` for `audience` with the subject `subject` proves.
 
-        Raise `AccountRefused`.
+        `prove_first` raises if nobody proved the new account. It runs if the account is the ledger's first, which must
+        be proved. Raise `AccountRefused`.
         """
         refuse_unprintable(issuer=issuer, subject=subject, audience=audience)
         if not subject or not audience:
             raise AccountRefused(f"an account of {name} by OIDC needs a subject and an audience")
         require_safe_address(issuer)
         new = _new(name, by, reason, is_administrator)
-        return self._add(replace(new, issuer=issuer, subject=subject, audience=audience))
+        new = replace(new, issuer=issuer, subject=subject, audience=audience)
+        if not self.all():
+            if prove_first is None:
+                raise AccountRefused(f"the first account {name} by OIDC needs a proof, such as an ID token")
+            prove_first(new)
+        return self._add(new)
 
     def revoke(self, name: str, by: Person, *, reason: str) -> Account:
         """End the account `name`; return it. Raise `AccountRefused`."""
@@ -81,15 +91,18 @@ class Accounts:
             raise AccountRefused(f"revoking the account of {name} needs a reason for the log")
 
         def work(connection: sa.Connection) -> Account:
+            chain.lock(connection)
             known = _in_force(_all(connection))
             _require_administrator(known, by)
             found = _named(known, name)
             if found is None:
                 raise AccountRefused(f"no account in force is named {name!a}: ml-assets accounts list")
-            if found.is_administrator and sum(one.is_administrator for one in known) == 1:
+            if same_person(found.name, by.name):
+                # So an administrator who just proved her account is left, after each revocation.
                 raise AccountRefused(
-                    f"{found.name} is the last administrator, and without one nobody could add accounts any more: "
-                    "first add another one: ml-assets accounts add NAME --administrator"
+                    f"another administrator, who proves an account, must revoke {found.name}: if nobody could prove "
+                    "an administrator's account, nobody could add one any more. To add an administrator: ml-assets "
+                    "accounts add NAME --administrator"
                 )
             revocation = Revocation(
                 place=0,
@@ -122,10 +135,10 @@ class Accounts:
             )
         return found
 
-    def require_identity(self, author: str, checked_by: CheckedBy) -> None:
-        """Raise `IdentityNeeded` if the ledger has accounts and `author` does not act for one in force."""
+    def require_identity(self, person: Person) -> None:
+        """Raise `IdentityNeeded` if the ledger has accounts and `person` does not act for one in force."""
         with self._database.reading() as connection:
-            require_identity(connection, author, checked_by)
+            require_identity(connection, person)
 
     def _add(self, new: Account) -> Account:
         refuse_unprintable(name=new.name)
@@ -133,6 +146,7 @@ class Accounts:
             raise AccountRefused("an account needs a name")
 
         def work(connection: sa.Connection) -> Account:
+            chain.lock(connection)
             every = _all(connection)
             known = _in_force(every)
             if not every and not new.is_administrator:
@@ -147,6 +161,7 @@ class Accounts:
                     f"{same.name} has an account since {same.at:%Y-%m-%d}: for a new token, first revoke it: ml-assets "
                     f"accounts revoke {same.name} --reason '…'"
                 )
+            _require_plain_name(new.name)
             taken = [one.name for one in known if new.issuer and _subject(one) == _subject(new)]
             if taken:
                 raise AccountRefused(
@@ -159,25 +174,36 @@ class Accounts:
             return self._database.write(work)
 
 
-def require_identity(connection: sa.Connection, author: str, checked_by: CheckedBy) -> None:
-    """Raise `IdentityNeeded` if the ledger has accounts and `author` does not act for one in force.
+def require_identity(connection: sa.Connection, person: Person) -> None:
+    """Raise `IdentityNeeded` if the ledger has accounts and `person` does not act for one in force.
 
     Every write of a person's decision calls this in its own transaction.
     """
     known = _all(connection)
-    if not known or checked_by == "platform":
+    if not known or person.checked_by == "platform":
         return
-    if checked_by == "nobody":
+    if person.checked_by == "nobody":
         administrators = ", ".join(one.name for one in _in_force(known) if one.is_administrator)
         raise IdentityNeeded(
-            f"nobody checked that you are {author}, and this ledger has accounts: set ML_ASSETS_TOKEN to the token of "
-            "your account, or ML_ASSETS_OIDC_TOKEN to an ID token. If you have no account, ask an administrator: "
+            f"nobody checked that you are {person.name}, and this ledger has accounts: set ML_ASSETS_TOKEN to the "
+            "token of your account, or ML_ASSETS_OIDC_TOKEN to an ID token. If you have no account, ask an "
+            "administrator: "
             f"{administrators}"
         )
-    if _named(_in_force(known), author) is None:
+    found = _named(_in_force(known), person.name)
+    if found is None or person.account not in (None, found.place):
         raise IdentityNeeded(
-            f"the account of {author} was revoked meanwhile: an administrator can add a new one"
+            f"the account of {person.name} was revoked meanwhile: an administrator can add a new one"
         )
+
+
+def account_behind(name: str, place: int, known: Sequence[Account]) -> Account | None:
+    """Return the account that was in force under `name` when the row at `place` was appended; None without one.
+
+    At most one was, because one name has one account at a time.
+    """
+    then = [one for one in known if one.place < place]
+    return _named([one for one in then if one.revocation is None or one.revocation.place > place], name)
 
 
 def same_person(one: str, other: str) -> bool:
@@ -198,6 +224,15 @@ def require_safe_address(address: str) -> None:
 
 def _plain(name: str) -> str:
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).strip()
+
+
+def _require_plain_name(name: str) -> None:
+    """Raise `AccountRefused` for a name that a reader could take for another, or for words of a command's output."""
+    if not _PLAIN_NAME.fullmatch(name):
+        raise AccountRefused(
+            f"{name!a} is not the name of an account: it may have letters from A to Z in either case, digits and . _ @ "
+            "-, because a name must not look like another one"
+        )
 
 
 def _new(name: str, by: Person, reason: str, is_administrator: bool) -> Account:

@@ -49,17 +49,23 @@ class Head:
 def append(connection: sa.Connection, facts: Mapping[str, Any]) -> int:
     """Append a row in the transaction of `connection`; return its place. `facts` has the other columns, but for the
     chain's own.
-
-    PostgreSQL locks the table until the commit, so that every row continues the row before it. SQLite has one writer
-    at a time anyway.
     """
-    if connection.dialect.name == "postgresql":
-        connection.execute(sa.text(f"LOCK TABLE {decisions.name} IN EXCLUSIVE MODE"))
+    lock(connection)
     last = head(connection)
     row: dict[str, Any] = {**facts, "place": last.place + 1, "previous": last.digest}
     stored = row | {"at": utc_text(row["at"])}
     connection.execute(sa.insert(decisions), row | {"digest": digest_of(stored)})
     return row["place"]
+
+
+def lock(connection: sa.Connection) -> None:
+    """Keep other writers from appending until the commit. Whoever appends calls this before reading its grounds.
+
+    Every row then continues the row before it, and no account is revoked in between. SQLite has one writer at a time
+    anyway.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text(f"LOCK TABLE {decisions.name} IN EXCLUSIVE MODE"))
 
 
 def head(connection: sa.Connection) -> Head:

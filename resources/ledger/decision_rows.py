@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from resources.ledger import chain
 from resources.ledger.errors import LedgerChanged, refuse_unprintable
 from resources.ledger.rows import (
+    Acceptance,
     AcceptedPartition,
     Account,
     Archival,
@@ -28,6 +29,7 @@ from resources.ledger.rows import (
     Revocation,
     SemanticName,
 )
+from resources.ledger.tables import acceptances, decisions
 
 Chained = Decision | Account | Revocation | AcceptedPartition
 """Any row of the chain."""
@@ -73,6 +75,31 @@ def row_of(row: sa.RowMapping) -> Chained:
 def kind_of(content: type[Chained]) -> str:
     """Return the name of a kind in the table."""
     return next(name for name, known in KINDS.items() if known is content)
+
+
+def require_chained_acceptances(connection: sa.Connection) -> None:
+    """Raise `LedgerChanged` with the first acceptance that differs from its row of the chain.
+
+    The table of acceptances decides; the chain shows a change of it only while both have the same acceptances.
+    """
+    of_chain = sa.select(decisions).where(decisions.c.kind == kind_of(AcceptedPartition))
+    with naming_a_changed_row():
+        every = [row_of(row) for row in connection.execute(of_chain.order_by(decisions.c.place)).mappings()]
+        stored = [Acceptance(**row) for row in connection.execute(sa.select(acceptances)).mappings()]
+    deciding = {(one.table, one.key, one.number): one for one in stored}
+    for row in every:
+        if not isinstance(row, AcceptedPartition):
+            continue
+        named = f"the acceptance of verdict {row.number} on {row.table} {row.key}"
+        found = deciding.pop((row.table, row.key, row.number), None)
+        if found is None:
+            raise LedgerChanged(f"{named} is missing, and row {row.place} of the chain has it")
+        if changed := [name for name, value in vars(found).items() if value != getattr(row, name)]:
+            raise LedgerChanged(f"{named} differs from row {row.place} of the chain: {', '.join(changed)}")
+    for one in deciding.values():
+        raise LedgerChanged(
+            f"the acceptance of verdict {one.number} on {one.table} {one.key} is in no row of the chain"
+        )
 
 
 @contextmanager

@@ -7,13 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from resources.ledger import migrations
+from resources.ledger import chain, migrations
 from resources.ledger.accounts import Accounts, require_identity
 from resources.ledger.database import LedgerDatabase
 from resources.ledger.decision_rows import append
 from resources.ledger.errors import NothingToAccept, refuse_unprintable
 from resources.ledger.model_log import ModelLog
-from resources.ledger.rows import Acceptance, AcceptedPartition, CheckedBy, NewVerdict, VerdictRow
+from resources.ledger.rows import Acceptance, AcceptedPartition, CheckedBy, NewVerdict, Person, VerdictRow
 from resources.ledger.tables import acceptances, verdicts
 
 LOOK_UP = 500
@@ -184,7 +184,8 @@ class Ledger:
                 raise NothingToAccept(
                     f"{table} {key} is not rejected (verdict {row.number}: {row.status}): nothing to accept"
                 )
-            require_identity(connection, author, checked_by)
+            chain.lock(connection)
+            require_identity(connection, Person(name=author, checked_by=checked_by))
             acceptance = Acceptance(
                 table=table,
                 key=key,

@@ -11,7 +11,13 @@ import sqlalchemy as sa
 from resources.ledger import chain
 from resources.ledger.accounts import require_identity
 from resources.ledger.database import LedgerDatabase
-from resources.ledger.decision_rows import append, kind_of, naming_a_changed_row, row_of
+from resources.ledger.decision_rows import (
+    append,
+    kind_of,
+    naming_a_changed_row,
+    require_chained_acceptances,
+    row_of,
+)
 from resources.ledger.errors import LedgerError, refuse_unprintable
 from resources.ledger.rows import (
     Archival,
@@ -21,6 +27,7 @@ from resources.ledger.rows import (
     DossierRow,
     EvaluationRow,
     NewEvaluation,
+    Person,
     Promotion,
     Review,
     SemanticName,
@@ -70,11 +77,13 @@ class ModelLog:
     def verify(self, known: chain.Head | None = None) -> chain.Head:
         """Check the hash chain over the decisions about all models; return its last row.
 
-        Raise `LedgerChanged` with the first row that differs from what was written, or if the chain does not contain
-        `known`.
+        Raise `LedgerChanged` with the first row that differs from what was written, if the chain does not contain
+        `known`, or with the first acceptance of a partition that differs from its row of the chain.
         """
         with self._database.reading() as connection:
-            return chain.verify(connection, known)
+            head = chain.verify(connection, known)
+            require_chained_acceptances(connection)
+            return head
 
     def models(self) -> list[str]:
         """Return the names of all models with a decision, sorted."""
@@ -203,6 +212,7 @@ class ModelLog:
         )
 
         def work(connection: sa.Connection) -> Promotion:
+            chain.lock(connection)  # before `allow`, so that no account is revoked after it
             if allow is not None:
                 allow()
             return _append(connection, new)
@@ -240,6 +250,7 @@ class ModelLog:
             for one in self._of(Demotion, promotion.model):
                 if one.promotion == promotion.place:
                     return one
+            chain.lock(connection)  # before `allow`, so that no account is revoked after it
             if allow is not None:
                 allow()
             return _append(connection, new)
@@ -280,6 +291,7 @@ class ModelLog:
             for one in self.archivals(model):
                 if one.bundle_digest == bundle_digest:
                     return one
+            chain.lock(connection)  # before `allow`, so that no account is revoked after it
             if allow is not None:
                 allow()
             return _append(connection, new)
@@ -323,6 +335,7 @@ class ModelLog:
         )
 
         def work(connection: sa.Connection) -> Review:
+            chain.lock(connection)  # before `allow`, so that no account is revoked after it
             if allow is not None:
                 allow()
             return _append(connection, new)
@@ -418,10 +431,11 @@ def _rows(kind: type[Decision]) -> sa.Select[Any]:
 
 def _append(connection: sa.Connection, new: Row) -> Row:
     """Append a row. A decision of a person needs a checked identity if the ledger has accounts."""
+    chain.lock(connection)  # before its grounds are read
     if new.at == _WHEN_APPENDED:
         new = replace(new, at=_now(connection, new.model))
     if isinstance(new, Promotion | Demotion | Archival | Review):
-        require_identity(connection, new.author, new.checked_by)
+        require_identity(connection, Person(name=new.author, checked_by=new.checked_by))
     return append(connection, new)
 
 

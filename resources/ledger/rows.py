@@ -1,6 +1,6 @@
 """Values that the ledger stores and returns. Times are UTC."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
 
@@ -18,6 +18,8 @@ class Person:
     name: str
     checked_by: CheckedBy = "nobody"
     """`nobody`: the name is that of `ML_ASSETS_AUTHOR` or of the account of the operating system."""
+    account: int | None = field(default=None, compare=False)
+    """Place of the proved account; None if nobody checked the name. A later account may have the same name."""
 
     @property
     def in_words(self) -> str:
