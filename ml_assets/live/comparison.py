@@ -171,17 +171,19 @@ def _probability_of_label(prediction: Floats, label: Floats) -> Floats:
 def _of_calibration(watch: CanaryWatchSection, rows: Labelled, limit: float) -> Comparison:
     """Compare the distance of mean prediction and observed rate, above and below.
 
-    The canary is worse if it predicts too much by more than the champion does and by more than 0, each plus the allowed
-    difference: both have to be shown, so the smaller e-process counts. The same for too little; the stake is divided.
+    The canary's error e is further from 0 than the champion's error c by more than the allowed difference m if
+    e > c + m and e > -c + m, or the same for -e. Otherwise one comparison of each pair is a true hypothesis, so the
+    smaller e-process of the pair counts; the stake is divided between the two pairs. This takes for granted that the
+    champion's mean error keeps its sign from block to block.
     """
     error = np.clip(np.where(np.isfinite(rows.prediction), rows.prediction, 1.0), 0.0, 1.0) - rows.label
-    none = np.where(rows.is_canary, error, 0.0)
+    mirrored = np.where(rows.is_canary, error, -error)
     margin = watch.no_worse_by / 2
 
     def shown(signed: Floats) -> Floats:
         return log_e_process((1 + signed) / 2, rows.is_canary, margin=margin, smallest=margin)
 
-    sides = [np.minimum(shown(sign * error), shown(sign * none)) for sign in (1.0, -1.0)]
+    sides = [np.minimum(shown(sign * error), shown(sign * mirrored)) for sign in (1.0, -1.0)]
     log_e = np.logaddexp(*sides) - math.log(2)
     return _compared(watch, rows.is_canary, error, log_e, limit)
 

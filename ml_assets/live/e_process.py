@@ -13,7 +13,9 @@ for all distributions on [0, 1], and for means that change from block to block. 
 and on the numbers of rows, never on the block's outcomes. For proportions and margin 0 the bet is the likelihood ratio
 that grows fastest (Turner, Ly and Gruenwald, arXiv 2106.02693); for other outcomes it is a bet on a bounded mean
 (Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86, 2024). The
-e-process is a mixture over several regressions, because the real one is not known.
+e-process is a mixture over several regressions, because the real one is not known, and over two variances of the
+canary's outcomes: as small as the champion's, and as large as any on [0, 1]. The canary's own may not be used, because
+a worse row of the canary would then make later bets more careful, and help it.
 """
 
 from dataclasses import dataclass
@@ -37,7 +39,8 @@ BOLDEST = 0.9
 
 @dataclass(frozen=True)
 class Bet:
-    """Bet on the blocks of a stream, arrays `[blocks, regressions]`."""
+    """Bet on the blocks of a stream, arrays `[blocks, 2 * regressions]`: first those for a canary that varies as little
+    as the champion, then those for one that varies as much as it can."""
 
     centre: Floats
     """`c`: champion's mean under the hypothesis that is nearest to the regression."""
@@ -74,7 +77,7 @@ def log_e_process(
         -bet.champion[block_of] * (outcomes[:, None] - bet.centre[block_of]),
     )
     grown = np.add.reduceat(np.log1p(factor), np.append(0, ends[:-1] + 1)).cumsum(axis=0)
-    return np.logaddexp.reduce(grown + np.log(WEIGHTS), axis=1)
+    return np.logaddexp.reduce(grown + np.log(np.tile(WEIGHTS, 2) / 2), axis=1)
 
 
 def block_ends(is_canary: npt.NDArray[np.bool_], block: int = BLOCK) -> npt.NDArray[np.intp]:
@@ -88,13 +91,15 @@ def place(
     """Return the bets for blocks with these numbers of rows.
 
     `mean` is the champion's mean as known before each block. `spread` is its variance divided by `mean (1 - mean)`: 1
-    for outcomes that are 0 or 1, less for others.
+    for outcomes that are 0 or 1, less for others. For 1, both halves of the bets are equal.
     """
     n, k = np.maximum(champions, 1)[:, None], canaries
-    beyond = smallest * np.array(REGRESSIONS)
+    beyond = smallest * np.tile(REGRESSIONS, 2)
+    of_canary = np.where(np.arange(beyond.size) < len(REGRESSIONS), spread[:, None], 1.0)
     centre = np.clip(mean[:, None] + beyond * k / (n + k), 1e-6, 1 - margin - 1e-6)
-    variance = spread[:, None] * (centre * (1 - centre) / n + (centre + margin) * (1 - centre - margin) / k)
-    boldest = BOLDEST * np.minimum(k / (centre + margin), n / (1 - centre))
+    highest = centre + margin
+    variance = spread[:, None] * centre * (1 - centre) / n + of_canary * highest * (1 - highest) / k
+    boldest = BOLDEST * np.minimum(k / highest, n / (1 - centre))
     bold = np.where(champions[:, None] > 0, np.minimum(beyond / variance, boldest), 0.0)
     return Bet(centre, bold / n, bold / k)
 

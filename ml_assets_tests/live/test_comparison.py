@@ -72,12 +72,20 @@ def labelled(shift: float, champion_shift: float = 0.0) -> Labelled:
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(
     ("shift", "of_champion", "is_worse"),
-    [(0.0, 0.0, False), (0.25, 0.0, True), (0.25, 0.25, False), (0.0, 0.25, False), (-0.25, 0.25, True)],
+    [
+        (0.0, 0.0, False),
+        (0.25, 0.0, True),
+        (0.25, 0.25, False),
+        (0.0, 0.25, False),
+        (-0.25, 0.25, False),
+        (-0.15, 0.28, False),
+        (-0.29, 0.05, True),
+    ],
 )
 def test_calibration_is_worse_if_further_from_the_rate(
     sign: int, shift: float, of_champion: float, is_worse: bool
 ) -> None:
-    """A canary that mends the champion's shift is not worse, although their predictions differ."""
+    """A canary that mends the champion's shift is not worse, nor one as far from the rate on the other side."""
     watch = section({"metric": "calibration", "no_worse_by": 0.05})
     rows = labelled(sign * shift, sign * of_champion)
     (found,) = compare(watch, NO_REQUESTS, rows)
@@ -103,6 +111,21 @@ def test_losses_of_labelled_rows_are_compared(watch: dict[str, object]) -> None:
     (worse,) = compare(section(watch), NO_REQUESTS, turned)
     assert (equal.is_worse, worse.is_worse) == (False, True)
     assert worse.canary > worse.champion
+
+
+VARYING = np.random.default_rng(5).random((2, 4000)) < np.array([[0.2], [0.5]])
+"""Rows of the canary, and rows on which it is far off."""
+
+
+@pytest.mark.parametrize(("far", "is_worse"), [(1.0, False), (1.1, False), (1.6, True), (2.0, True)])
+def test_a_canary_that_varies_more_than_the_champion_is_found(far: float, is_worse: bool) -> None:
+    """The champion is always wrong by 0.5, the canary by 0 on half of its rows and by `far` on the others."""
+    is_canary, is_off = VARYING
+    error = np.where(is_canary, np.where(is_off, far, 0.0), 0.5)
+    rows = Labelled(is_canary=is_canary, prediction=error, label=np.zeros(len(error)))
+    watch = section({"metric": "mae", "no_worse_by": 0.05, "largest": 2.0})
+    (found,) = compare(watch, NO_REQUESTS, rows)
+    assert found.is_worse == is_worse
 
 
 def test_accuracy_counts_the_largest_probability() -> None:

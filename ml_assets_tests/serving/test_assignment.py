@@ -31,7 +31,14 @@ def test_a_larger_share_keeps_the_entities_of_the_canary(
 @given(_ENTITIES, _DIGESTS)
 def test_no_share_takes_nobody_and_the_whole_share_everybody(entity: str, digest: str) -> None:
     assert not is_of_canary(entity, model="m", bundle_digest=digest, share=0.0)
-    assert is_of_canary(entity, model="m", bundle_digest=digest, share=1.0)
+    has_name = entity.replace("null", "").strip("[],") != ""
+    assert is_of_canary(entity, model="m", bundle_digest=digest, share=1.0) == has_name
+
+
+@given(_DIGESTS, st.integers(1, 3))
+def test_rows_without_an_entity_stay_in_production(digest: str, columns: int) -> None:
+    nobody = entity_of(dict.fromkeys("abc"), "abc"[:columns])
+    assert not is_of_canary(nobody, model="m", bundle_digest=digest, share=0.999)
 
 
 def _canary_of(digest: str, model: str = "flight_delay", share: float = 0.1) -> set[int]:
