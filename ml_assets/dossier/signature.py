@@ -8,15 +8,21 @@ Not here: what the signed documents say (`verification`).
 # (model-signing is typed in part)
 
 import ast
+import base64
+import json
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
+from ml_assets.dossier.envelope import PAYLOAD_TYPE
 from ml_assets.dossier.errors import DossierRefused
 from ml_assets.dossier.keys import PublicKey, SigningKey
 
 SIGNATURE = "model.sig"
 """File of the signature in the folder: the only one that it does not cover."""
+_FORM = "application/vnd.dev.sigstore.bundle.v0.3+json"
+"""Media type of the bundle that `model-signing` writes."""
 _MISMATCH = "Signature mismatch: "
 """Beginning of the error of `model-signing`; a list of differences follows, as Python writes it."""
 
@@ -37,7 +43,12 @@ def require_signed(folder: Path, key: PublicKey) -> None:
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
             raise DossierRefused(
-                f"{path.relative_to(folder)} is a link: copy the files themselves into the folder"
+                f"{printable(path.relative_to(folder))} is a link: copy the files themselves into the folder"
+            )
+        if path.is_dir() and not any(path.iterdir()):
+            raise DossierRefused(
+                f"files differ from those that were signed: added: {printable(path.relative_to(folder))}, an empty "
+                "folder. Delete it, or get the dossier again from its maker"
             )
     if not (folder / SIGNATURE).is_file():
         raise DossierRefused(
@@ -46,7 +57,6 @@ def require_signed(folder: Path, key: PublicKey) -> None:
 
     from cryptography.exceptions import InvalidSignature
     from model_signing import hashing, verifying
-    from model_signing._signing.sign_sigstore_pb import Signature
 
     signature = folder / SIGNATURE
     config = hashing.Config().set_ignored_paths(paths=[signature], ignore_git_paths=False)
@@ -55,8 +65,8 @@ def require_signed(folder: Path, key: PublicKey) -> None:
         pem.write_text(key.pem)
         verifier = verifying.Config().use_elliptic_key_verifier(public_key=pem).set_hashing_config(config)
         try:
-            # Bytes that a reader of JSON overlooks would otherwise be free to change.
-            if Signature.read(signature).bundle.to_json() != signature.read_text(encoding="utf-8"):
+            # Bytes and fields that a verifier overlooks would otherwise be free to change.
+            if _as_written(text := signature.read_text(encoding="utf-8")) != text:
                 raise DossierRefused(
                     f"{SIGNATURE} was altered: it differs from the form in which it was written"
                 )
@@ -71,6 +81,28 @@ def require_signed(folder: Path, key: PublicKey) -> None:
             raise DossierRefused(_in_words(str(error), key)) from error
 
 
+def _as_written(text: str) -> str:
+    """Return the text that `sign` writes for hint, payload and first signature of `text`. May raise anything."""
+    found = json.loads(text)
+    envelope, hint = found["dsseEnvelope"], found["verificationMaterial"]["publicKey"]["hint"]
+    if not hint:
+        raise ValueError("it names no key")
+    payload, signature = (
+        base64.b64encode(base64.b64decode(one, validate=True)).decode()
+        for one in (envelope["payload"], envelope["signatures"][0]["sig"])
+    )
+    written: dict[str, Any] = {
+        "mediaType": _FORM,
+        "verificationMaterial": {"publicKey": {"hint": hint}, "tlogEntries": []},
+        "dsseEnvelope": {
+            "payload": payload,
+            "payloadType": PAYLOAD_TYPE,
+            "signatures": [{"sig": signature, "keyid": ""}],
+        },
+    }
+    return json.dumps(written, separators=(",", ":"))
+
+
 def _in_words(said: str, key: PublicKey) -> str:
     if said.startswith(_MISMATCH):
         files = [_named(one) for one in ast.literal_eval(said.removeprefix(_MISMATCH))]
@@ -80,13 +112,18 @@ def _in_words(said: str, key: PublicKey) -> str:
             f"{SIGNATURE} was made with another key than {key.name[:12]}: give the public key of whoever signed the "
             "dossier, or sign it again"
         )
-    return f"{SIGNATURE} cannot be read, so it was altered: {said}"
+    return f"{SIGNATURE} cannot be read, so it was altered: {printable(said)}"
 
 
 def _named(difference: str) -> str:
     """Return one difference that `model-signing` found, without its digests."""
     for words, ours in (("Extra files found in model", "added"), ("Missing files in model", "missing")):
         if difference.startswith(words):
-            return f"{ours}: {difference.partition(': ')[2]}"
+            return f"{ours}: {printable(difference.partition(': ')[2])}"
     altered = re.match(r"Hash mismatch for '(.*?)': Expected", difference)
-    return f"altered: {altered[1]}" if altered else difference
+    return f"altered: {printable(altered[1])}" if altered else printable(difference)
+
+
+def printable(name: object) -> str:
+    """Return a name as it is, or with escapes if it has line ends or control characters: they could forge output."""
+    return text if (text := str(name)).isprintable() else ascii(text)

@@ -51,6 +51,7 @@ def verify(folder: Path, key: PublicKey) -> Verified:
         raise DossierRefused(
             f"{folder} is not a folder: give the folder that `ml-assets dossier export` wrote"
         )
+    folder = folder.resolve()  # the folder itself may be reached through a link
     require_signed(folder, key)
     try:
         return _consistent(folder, key)

@@ -66,15 +66,17 @@ def why_no_dossier(
     ]
     if not of_evaluation:
         return f"release.dossier in defs.yaml asks for a dossier of its evaluation {evaluation.name}, and there is none"
-    newest = of_evaluation[-1]
-    key = next((one for one in rules.keys if one.name == newest.signed_by), None)
-    if key is None:
+    keys = {one.name: one for one in rules.keys}
+    # Anybody can record a dossier of a key that counts for nothing, so it must not hide those that count.
+    newest = next((one for one in reversed(of_evaluation) if one.signed_by in keys), None)
+    if newest is None:
+        newest = of_evaluation[-1]
         return (
             f"its dossier {newest.dossier_digest[:12]} was signed with key {newest.signed_by[:12]}, which is not among "
             "release.dossier.signed_by in defs.yaml"
         )
     try:
-        found = verify_stored(store, newest, key)
+        found = verify_stored(store, newest, keys[newest.signed_by])
     except (DossierRefused, ArtifactsError, BundleMissing) as error:
         return f"its dossier {newest.dossier_digest[:12]} is not valid: {error}"
     if (found.bundle, found.evaluation) != (evaluation.bundle_digest, evaluation.evaluation_digest):

@@ -90,6 +90,21 @@ def rename(name: str, new: str) -> Change:
     return lambda folder, _: (folder / name).rename(folder / new)
 
 
+def signature(**changes: Any) -> Change:
+    """Change parts of the signature's file in the form in which it is written; `x__y` is the part y of x."""
+
+    def change(folder: Path, _: Signed) -> None:
+        document = json.loads((folder / "model.sig").read_text())
+        for path, value in changes.items():
+            part, *parents = document, *path.split("__")
+            for parent in parents[:-1]:
+                part = part[parent]
+            part[parents[-1]] = value(part[parents[-1]]) if callable(value) else value
+        (folder / "model.sig").write_text(json.dumps(document, separators=(",", ":")))
+
+    return change
+
+
 def link(name: str) -> Change:
     """Replace a file or folder by a link to a copy of it."""
 
@@ -160,6 +175,29 @@ OUTSIDER: dict[str, tuple[Change, str]] = {
     "signature: a space": (text("model.sig", "{", "{ "), "model.sig"),
     "signature: cut off": (lambda folder, _: (folder / "model.sig").write_bytes(b"{"), "model.sig"),
     "signature: empty": (lambda folder, _: (folder / "model.sig").write_bytes(b""), "model.sig"),
+    "signature: name of a signer": (
+        signature(dsseEnvelope__signatures=lambda one: [one[0] | {"keyid": "regulator"}]),
+        "model.sig was altered",
+    ),
+    "signature: a second one": (
+        signature(dsseEnvelope__signatures=lambda one: [*one, {"sig": "AAAA", "keyid": ""}]),
+        "model.sig was altered",
+    ),
+    "signature: time stamp": (
+        signature(
+            verificationMaterial__timestampVerificationData={
+                "rfc3161Timestamps": [{"signedTimestamp": "QUFB"}]
+            }
+        ),
+        "model.sig was altered",
+    ),
+    "signature: no name of the key": (signature(verificationMaterial__publicKey__hint=""), "it names no key"),
+    "added: empty folder": (
+        lambda folder, _: (folder / "dossier/new").mkdir(),
+        "dossier/new, an empty folder",
+    ),
+    "added: name with a line end": (add("x\nm 1: all as signed"), r"added: 'x\nm 1: all as signed'"),
+    "added: name with an escape": (add("\x1b[2Jm 1: all as signed"), r"added: '\x1b[2Jm 1: all as signed'"),
     "signature: removed": (remove("model.sig"), "model.sig"),
     "removed: weights": (remove("bundle/model.safetensors"), "bundle/model.safetensors"),
     "removed: lock": (remove(LOCK), f"missing: {LOCK}"),
@@ -188,6 +226,11 @@ def test_an_untouched_copy_passes(signed: Signed, copied: Path, ledger_file: Pat
         require_in_ledger(found.decisions, Ledger(f"sqlite:///{ledger_file}"))
     assert (found.model, found.number, found.status, found.is_dirty) == ("m", "2", "blessed", True)
     assert (found.lake_commit, found.code_commits) == ("2" * 40, ("c" * 40,))
+
+
+def test_a_link_to_the_folder_passes(signed: Signed, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(signed.first)
+    assert verify(tmp_path / "link", signed.key.public) == verify(signed.first, signed.key.public)
 
 
 @pytest.mark.parametrize("case", OUTSIDER)

@@ -92,6 +92,17 @@ def test_a_dossier_of_an_unknown_key_does_not_count(releases: Releases, sign: Si
         releases.promote("small", 1, author="ada", reason="good", rules=rules)
 
 
+def test_a_dossier_of_an_unknown_key_hides_no_other(
+    releases: Releases, rules: ReleaseSection, sign: Sign, ledger: Ledger, version: Bundle
+) -> None:
+    """Otherwise anybody could block a promotion."""
+    sign()
+    row = ledger.models.newest_evaluation("small", version.digest)
+    assert row is not None
+    ledger.models.record_dossier(row, "1", "f" * 64, signed_by="e" * 64, author="mallory")
+    assert releases.promote("small", 1, author="ada", reason="good", rules=rules).version == "1"
+
+
 @pytest.mark.parametrize("file", [CARD, CARD_PAGE, EVALUATION, "model.sig"])
 def test_an_altered_stored_dossier_does_not_count(
     releases: Releases, rules: ReleaseSection, sign: Sign, store: BundleStore, file: str
