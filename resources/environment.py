@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from resources.secrets import holds_secret
+
 LOCKS = (Path("deployment/requirements/dev.txt"), Path("deployment/images/platform.txt"))
 """Locked requirements, as paths from the project's root. The first is that of a source tree. An image of the platform
 has only the second."""
@@ -21,8 +23,22 @@ _DIRTY = "-dirty"
 _NVIDIA = Path("/proc/driver/nvidia")
 """Folder of NVIDIA's driver with facts on the GPUs. It exists inside containers, too."""
 _PACKAGES = ("torch", "polars", "numpy", "mlflow", "dagster")
+_BYTES = ("utf-8", "surrogateescape")
+"""Encoding of git's input and output as text, which keeps bytes that are not UTF-8."""
 _LARGEST_NEW_FILE = 10 * 2**20
 """Bytes. A larger file that git does not know is data, not code: a difference names it and leaves it out."""
+_CODE = (".py", ".pyi", ".sql", ".toml", ".yaml", ".yml")
+"""Endings of files that a training can read as code or settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Changed or new file that a difference names and does not contain."""
+
+    file: str
+    why: str
+    sha256: str = ""
+    """Empty for a file with a secret, one of more than 10 MiB, and one that is not a plain file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +51,8 @@ class CodeState:
     """True if files differ from the commit, or git does not know them."""
     difference: bytes = b""
     """Changes, as `git apply` reads them; empty for a clean tree, or without a work tree."""
-    left_out: tuple[str, ...] = ()
-    """Files that git does not know and that are too large for `difference`."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Files that differ and are not in `difference`: they cannot be code, or hold a secret."""
 
 
 def code_state(project: Path, commit: str | None) -> CodeState:
@@ -103,17 +119,23 @@ def device_facts(driver: Path = _NVIDIA) -> dict[str, str]:
     return facts | ({"gpu_driver": found[1]} if found else {})
 
 
-def _difference(project: Path) -> tuple[bytes, tuple[str, ...]]:
-    """Return what differs from HEAD, new files included, and the new files that are too large for it.
+def _difference(project: Path) -> tuple[bytes, tuple[LeftOut, ...]]:
+    """Return what differs from HEAD, with new files of code and settings, and the files that are left out of it.
 
-    Works on a copy of the index and an object folder of its own, so that nothing in the work tree's git changes.
+    Somebody may get the difference in a dossier, so a new file that the training cannot read as code stays out, and so
+    does each file with a secret. Works on a copy of the index and an object folder of its own, so that nothing in the
+    work tree's git changes.
     """
     index, objects = (
         _git(project, "rev-parse", "--git-path", "index"),
         _git(project, "rev-parse", "--git-path", "objects"),
     )
-    new = (_git(project, "ls-files", "--others", "--exclude-standard", "-z", "--full-name") or "").split("\0")
-    large = tuple(name for name in new if name and (project / name).lstat().st_size > _LARGEST_NEW_FILE)
+    packages = {name.partition("/")[0] for name in _names(project, "ls-files", "--", "*/*.py")}
+    new = {
+        name: _why_not_code(project / name, name.partition("/")[0] in packages)
+        for name in _names(project, "ls-files", "--others", "--exclude-standard")
+    }
+    left_out = [LeftOut(file=name, why=why, sha256=_sha(project / name)) for name, why in new.items() if why]
     with tempfile.TemporaryDirectory(prefix="ml-assets-") as scratch:
         own = Path(scratch) / "index"
         if index is not None and (project / index).is_file():
@@ -124,22 +146,63 @@ def _difference(project: Path) -> tuple[bytes, tuple[str, ...]]:
             "GIT_OBJECT_DIRECTORY": scratch,
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": str((project / (objects or "")).resolve()),
         }
-        spared = [f":(exclude,literal){name}" for name in large]
-        _git(project, "add", "--all", "--", ".", *spared, environment=environment)
-        found = _git(project, "diff", "--cached", "--binary", "HEAD", environment=environment)
+        _git(project, "add", "--update", "--", ".", environment=environment)
+        code = "\0".join(name for name, why in new.items() if not why)
+        _git(project, "update-index", "--add", "-z", "--stdin", environment=environment, text=code)
+        compared = ("diff", "--cached", "HEAD", "--no-renames")
+        secret = [
+            name
+            for name in _names(project, *compared, "--name-only", environment=environment)
+            if any(
+                holds_secret(
+                    (_git(project, "show", f"{at}:{name}", environment=environment) or "").encode(*_BYTES)
+                )
+                for at in ("HEAD", ":0")
+            )
+        ]
+        spared = [f":(exclude,literal){name}" for name in secret]
+        found = _git(project, *compared, "--binary", "--", ".", *spared, environment=environment)
+    left_out += [LeftOut(file=name, why="holds a private key or a token") for name in secret]
     # A binary difference ends with an empty line, which `_git` takes off and `git apply` needs.
-    return (f"{found}\n\n".encode("utf-8", "surrogateescape") if found else b""), large
+    return (f"{found}\n\n".encode(*_BYTES) if found else b""), tuple(left_out)
 
 
-def _git(project: Path, *arguments: str, environment: dict[str, str] | None = None) -> str | None:
+def _why_not_code(path: Path, is_in_package: bool) -> str:
+    """Return the reason why a new file is left out; empty for code and settings."""
+    if path.is_symlink() or not path.is_file():
+        return "is not a plain file"
+    if path.suffix not in _CODE or not is_in_package:
+        return "is neither code nor settings in a folder with Python files of the commit"
+    return "has more than 10 MiB" if path.stat().st_size > _LARGEST_NEW_FILE else ""
+
+
+def _sha(path: Path) -> str:
+    """Return the SHA-256 of a file that may be named by it; see `LeftOut`."""
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > _LARGEST_NEW_FILE:
+        return ""
+    content = path.read_bytes()
+    return "" if holds_secret(content) else hashlib.sha256(content).hexdigest()
+
+
+def _names(project: Path, *arguments: str, environment: dict[str, str] | None = None) -> list[str]:
+    """Return the paths that a command of git lists, from the root of the work tree."""
+    command, *rest = arguments
+    found = _git(project, command, "-z", *rest, environment=environment) or ""
+    return [name for name in found.split("\0") if name]
+
+
+def _git(
+    project: Path, *arguments: str, environment: dict[str, str] | None = None, text: str = ""
+) -> str | None:
     try:
         done = subprocess.run(
             ["git", *arguments],
             cwd=project,
             env=environment,
+            input=text,
             capture_output=True,
-            encoding="utf-8",
-            errors="surrogateescape",
+            encoding=_BYTES[0],
+            errors=_BYTES[1],
             timeout=60,
             check=True,
         )

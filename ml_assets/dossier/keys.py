@@ -34,6 +34,10 @@ class PublicKey:
     @classmethod
     def parse(cls, text: str, where: str) -> Self:
         """Read PEM. `where` names its place for the error. Raises `SigningKeyRefused` for anything but a P-256 key."""
+        if text.startswith("\ufeff"):
+            raise SigningKeyRefused(
+                f"{where} begins with a byte order mark, which an editor added: save it as UTF-8 without one"
+            )
         body = text.strip().removeprefix(_HEAD).removesuffix(_TAIL)
         try:
             der = base64.b64decode("".join(body.split()), validate=True)
@@ -130,7 +134,10 @@ class SigningKey:
 
 
 def create_keys(folder: Path) -> SigningKey:
-    """Write `signing.pem` and `signing.pub.pem` into `folder`. Raises `SigningKeyRefused` if there is a key."""
+    """Write `signing.pem` and `signing.pub.pem` into `folder`, which git then ignores.
+
+    Raises `SigningKeyRefused` if there is a key.
+    """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -146,6 +153,9 @@ def create_keys(folder: Path) -> SigningKey:
         ) from error
     with os.fdopen(descriptor, "wb") as file:
         file.write(private)
+    ignored = folder / ".gitignore"
+    if not ignored.exists():  # a folder in a checkout: git must not offer the key for a commit
+        ignored.write_text("*\n")
     key = SigningKey.read(folder / PRIVATE)
     (folder / PUBLIC).write_text(key.public.pem)
     return key

@@ -124,7 +124,7 @@ def _code(facts: DossierFacts) -> list[dict[str, Any]]:
 
 
 def _of_launch(launch: Any) -> dict[str, Any]:
-    return {name: launch[name] for name in ("run_id", "author", "machine", "workers", "python")}
+    return {name: launch[name] for name in ("run_id", "author", "checked_by", "machine", "workers", "python")}
 
 
 def _moment(iso: str) -> str:

@@ -7,17 +7,19 @@ from pathlib import Path
 from ml_assets.dossier.bill_of_materials import bill_of_materials
 from ml_assets.dossier.contents import BILL, DECISIONS, DOSSIER, LOCK, PROVENANCE, DossierFacts
 from ml_assets.dossier.envelope import enveloped
+from ml_assets.dossier.errors import DossierRefused
 from ml_assets.dossier.keys import SigningKey
 from ml_assets.dossier.provenance import provenance
 from ml_assets.dossier.signature import SIGNATURE, sign
 from ml_assets.dossier.verification import verify
+from resources.secrets import holds_secret
 
 
 def write(folder: Path, facts: DossierFacts, documents: Mapping[str, str], key: SigningKey) -> list[str]:
     """Write the dossier of the bundle in `folder / bundle`; return the paths of its files.
 
     `documents` are the card and the evaluation, by their paths. Raises `DossierRefused` if facts and documents do not
-    belong together.
+    belong together, or one holds a private key or a token.
     """
     texts = {
         **documents,
@@ -26,6 +28,12 @@ def write(folder: Path, facts: DossierFacts, documents: Mapping[str, str], key: 
         DECISIONS: json.dumps(facts.decisions, indent=1, sort_keys=True),
         **({LOCK: facts.lock} if facts.lock else {}),
     }
+    contents = {name: text.encode() for name, text in texts.items()} | dict(facts.files)
+    if secret := [name for name, content in contents.items() if holds_secret(content)]:
+        raise DossierRefused(
+            f"{', '.join(secret)} would hold a private key or a token, and a dossier is given to others: revoke that "
+            "key or token, and train again without it in the source tree"
+        )
     (folder / DOSSIER).mkdir()
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8", newline="")

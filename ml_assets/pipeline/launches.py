@@ -17,9 +17,10 @@ from typing import Any, Self
 
 from ml_assets.checkout import ROOT
 from resources.artifacts import ArtifactMissing
-from resources.environment import code_state, installed_packages, lock_of, machine
+from resources.environment import LeftOut, code_state, installed_packages, lock_of, machine
 from resources.job.events import RESULT, training_folder_name
 from resources.job.job import TrainingJob
+from resources.ledger import CheckedBy
 from resources.platform import Platform
 
 LAUNCHES = "launches"
@@ -42,14 +43,16 @@ class LaunchRecord:
     run_id: str
     """Dagster run."""
     author: str
+    checked_by: CheckedBy
+    """Proof of the author's identity."""
     commit: str
     """Git commit of the code; empty if nothing names one."""
     is_dirty: bool
     """True if files differed from the commit."""
     difference: str
     """SHA-256 of what differed, as `git apply` reads it; empty for a clean tree, or without a work tree."""
-    left_out: tuple[str, ...]
-    """New files that are too large for the difference."""
+    left_out: tuple[LeftOut, ...]
+    """Changed or new files that are not in the difference."""
     lock: str
     """SHA-256 of the locked requirements; empty without a lock."""
     packages: dict[str, str]
@@ -62,7 +65,7 @@ class LaunchRecord:
     def from_json(cls, text: str) -> Self:
         """Read the content of a record."""
         facts: dict[str, Any] = json.loads(text)
-        facts["left_out"] = tuple(facts["left_out"])
+        facts["left_out"] = tuple(LeftOut(**one) for one in facts["left_out"])
         return cls(**facts)
 
 
@@ -77,7 +80,8 @@ def record_launch(platform: Platform, job: TrainingJob, run_id: str) -> None:
     launch = LaunchRecord(
         at=now.isoformat(),
         run_id=run_id,
-        author=platform.settings.author,
+        author=platform.acting.name,
+        checked_by=platform.acting.checked_by,
         commit=code.commit,
         is_dirty=code.is_dirty,
         difference=_keep(platform, DIFFERENCE, code.difference),

@@ -140,6 +140,7 @@ def facts_of(
         "at": "2026-11-23T10:00:00.000001+00:00",
         "run_id": "a-run",
         "author": "ada",
+        "checked_by": "nobody",
         "commit": "c" * 40,
         "is_dirty": True,
         "difference": hashlib.sha256(b"a difference").hexdigest(),

@@ -20,10 +20,11 @@ from in_toto_attestation.v1.statement import Statement
 from model_signing import verifying
 
 from ml_assets.dossier.bill_of_materials import bill_of_materials
-from ml_assets.dossier.contents import BILL, PROVENANCE, DossierFacts
-from ml_assets.dossier.errors import SigningKeyRefused
+from ml_assets.dossier.contents import BILL, CODE_DIFFERENCE, PROVENANCE, DossierFacts
+from ml_assets.dossier.errors import DossierRefused, SigningKeyRefused
 from ml_assets.dossier.keys import PublicKey, SigningKey, create_keys
 from ml_assets.dossier.provenance import PREDICATE, provenance
+from ml_assets.dossier.writing import write
 from ml_assets_tests.dossier.conftest import Signed
 
 MakeFacts = Callable[[], tuple[DossierFacts, dict[str, str]]]
@@ -127,3 +128,19 @@ def test_a_private_key_never_enters_a_dossier(signed: Signed, tmp_path: Path) ->
     copied = Path(shutil.copytree(signed.first, tmp_path / "copy"))
     for path in copied.rglob("*"):
         assert not path.is_file() or body[:40].encode() not in path.read_bytes()
+
+
+def test_a_document_with_a_secret_is_refused(
+    signed: Signed, facts_of_first: MakeFacts, tmp_path: Path
+) -> None:
+    """Also if the difference was stored before such files were left out of it."""
+    facts, documents = facts_of_first()
+    difference = b"+" + signed.key.path.read_bytes().replace(b"\n", b"\n+")
+    with pytest.raises(DossierRefused, match=r"^dossier/code\.diff would hold a private key or a token"):
+        write(tmp_path, replace(facts, files={CODE_DIFFERENCE: difference}), documents, signed.key)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_public_key_with_a_byte_order_mark_says_so(signed: Signed) -> None:
+    with pytest.raises(SigningKeyRefused, match="K begins with a byte order mark"):
+        PublicKey.parse(f"\ufeff{signed.key.public.pem}", "K")

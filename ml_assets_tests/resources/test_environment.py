@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from ml_assets.dossier.keys import create_keys
 from resources.environment import CodeState, code_state
+from resources.secrets import TOKEN_PREFIX
 
 
 @pytest.fixture
@@ -13,7 +15,9 @@ def tree(tmp_path: Path) -> Path:
     """A git work tree with one commit."""
     tree = tmp_path / "tree"
     tree.mkdir()
-    (tree / "kept.py").write_text("a = 1\n\n\nb = 2\n")
+    (tree / "code").mkdir()
+    (tree / "code" / "kept.py").write_text("a = 1\n\n\nb = 2\n")
+    (tree / "table.bin").write_bytes(bytes(range(256)))
     (tree / "gone.py").write_text("old\n")
     (tree / ".gitignore").write_text("*.log\n")
     git(tree, "init", "-q")
@@ -39,25 +43,79 @@ def test_without_a_work_tree_the_settings_name_the_commit(tmp_path: Path) -> Non
 @pytest.mark.parametrize("last", ["text", "binary"])
 def test_a_difference_applied_to_the_commit_gives_the_tree(tree: Path, tmp_path: Path, last: str) -> None:
     """Changed, deleted and new files, text and bytes. The index of the work tree stays as it is."""
-    (tree / "kept.py").write_text("a = 1\n\n\nb = 3  \n")
+    (tree / "code" / "kept.py").write_text("a = 1\n\n\nb = 3  \n")
     (tree / "gone.py").unlink()
-    (tree / "new").mkdir()
-    (tree / "new" / "Größe é.txt").write_text("no line end")
-    (tree / "new" / ("z.bin" if last == "binary" else "a.bin")).write_bytes(bytes(range(256)) * 9)
+    (tree / ("table.bin" if last == "binary" else "a.bin")).write_bytes(bytes(range(256)) * 9)
+    git(tree, "add", "--all")
+    (tree / "code" / "new").mkdir()
+    (tree / "code" / "new" / "Größe é.py").write_text("no line end")
     (tree / "ignored.log").write_text("noise\n")
-    with (tree / "data.bin").open("wb") as data:
+    with (tree / "code" / "data.py").open("wb") as data:
         data.truncate(11 * 2**20)
     before = git(tree, "status", "--porcelain")
     found = code_state(tree, None)
     assert git(tree, "status", "--porcelain") == before
-    assert (found.is_dirty, found.left_out) == (True, ("data.bin",))
+    assert found.is_dirty
+    assert [(one.file, one.why) for one in found.left_out] == [("code/data.py", "has more than 10 MiB")]
     other = tmp_path / "other"
     git(tmp_path, "clone", "-q", str(tree), str(other))
     (tmp_path / "code.diff").write_bytes(found.difference)
     git(other, "apply", "--whitespace=nowarn", str(tmp_path / "code.diff"))
     assert files_of(other) == {
-        name: content for name, content in files_of(tree).items() if name not in ("ignored.log", "data.bin")
+        name: content
+        for name, content in files_of(tree).items()
+        if name not in ("ignored.log", "code/data.py")
     }
+
+
+def test_no_difference_holds_a_secret(tree: Path) -> None:
+    """New and changed files, staged or not, text or bytes: somebody may get the difference in a dossier."""
+    token = f"{TOKEN_PREFIX}{'s3cret' * 6}"
+    private = create_keys(tree / "keys").path.read_text()
+    (tree / "keys" / ".gitignore").unlink()
+    (tree / ".env.local").write_text("PASSWORD=s3cret\n")
+    (tree / "notes").mkdir()
+    (tree / "notes" / "run.py").write_text("PASSWORD = 's3cret'\n")
+    (tree / "code" / "client.json").write_text('{"password": "s3cret"}')
+    (tree / "code" / "settings.yaml").write_text(f"token: {token}\n")
+    (tree / "code" / "staged.py").write_text(f'KEY = """{private}"""\n')
+    (tree / "code" / "link.py").symlink_to(tree / ".env.local")
+    git(tree, "add", "code/staged.py")
+    (tree / "code" / "kept.py").write_text(f"a = 1\ntoken = '{token}'\n")
+    (tree / "table.bin").write_bytes(b"\0" + private.encode())
+    (tree / "code" / "new.py").write_text("a = 2\n")
+    found = code_state(tree, None)
+    changed = [line for line in found.difference.decode().splitlines() if line.startswith("diff ")]
+    assert changed == ["diff --git a/code/new.py b/code/new.py"]
+    left_out = {one.file: (one.why, bool(one.sha256)) for one in found.left_out}
+    no_code = "is neither code nor settings in a folder with Python files of the commit"
+    secret = "holds a private key or a token"
+    assert left_out == {
+        ".env.local": (no_code, True),
+        "code/client.json": (no_code, True),
+        "code/kept.py": (secret, False),
+        "code/link.py": ("is not a plain file", False),
+        "code/settings.yaml": (secret, False),
+        "code/staged.py": (secret, False),
+        "keys/signing.pem": (no_code, False),
+        "keys/signing.pub.pem": (no_code, True),
+        "notes/run.py": (no_code, True),
+        "table.bin": (secret, False),
+    }
+
+
+def test_a_secret_that_is_deleted_is_in_no_difference(tree: Path) -> None:
+    (tree / "code" / "old.py").write_text(f"token = '{TOKEN_PREFIX}{'s3cret' * 6}'\n")
+    git(tree, "add", "--all")
+    git(tree, "-c", "user.name=ada", "-c", "user.email=ada@example.org", "commit", "-qm", "second")
+    (tree / "code" / "old.py").unlink()
+    found = code_state(tree, None)
+    assert (found.difference, [one.file for one in found.left_out]) == (b"", ["code/old.py"])
+
+
+def test_git_ignores_the_folder_of_new_keys(tree: Path) -> None:
+    create_keys(tree / "keys")
+    assert git(tree, "status", "--porcelain") == ""
 
 
 def files_of(tree: Path) -> dict[str, bytes]:

@@ -22,9 +22,8 @@ from resources.ledger.decision_rows import append, kind_of, naming_a_changed_row
 from resources.ledger.errors import AccountRefused, IdentityNeeded, IdentityRefused, refuse_unprintable
 from resources.ledger.rows import Account, Person, Revocation
 from resources.ledger.tables import decisions
+from resources.secrets import TOKEN_PREFIX
 
-TOKEN_PREFIX = "mla_"
-"""Beginning of each token, by which scanners of secrets find it."""
 TURN_PATIENCE_SECONDS = 60.0
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._@-]+")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
