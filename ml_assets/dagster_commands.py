@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import dagster as dg
 
-from ml_assets.components.training_pipeline import BESIDE, whole_model
+from ml_assets.components.training_pipeline import whole_model
 
 _RUNS_ASSETS = ("dev", "launch", "asset", "job")
 """Subcommands of `dg` and `dagster` that keep history. The others, such as `dg list`, need no home."""
@@ -66,13 +66,7 @@ def require_whole_models(defs: dg.Definitions, arguments: Sequence[str]) -> None
     if not incomplete:
         return
     asked = ", ".join(sorted(key.to_user_string() for key in chosen & incomplete))
-    known = graph.get_all_asset_keys()
-    models = sorted(
-        {
-            whole_model(model, [name for name in BESIDE if dg.AssetKey([model, name]) in known])
-            for model in {key.path[0] for key in incomplete}
-        }
-    )
+    models = sorted({whole_model(key.path[0]) for key in incomplete})
     whole = ",".join([*([selection] if chosen - incomplete else []), *models])
     program, *others = arguments
     corrected = [one.replace(selection, whole) if one.endswith(selection) else one for one in others]

@@ -11,10 +11,13 @@ import pytest
 
 from ml_assets.checkout import ROOT
 from ml_assets.cli.dagster_settings import write_dagster_settings
+from ml_assets.components.training_pipeline import whole_model
 from ml_assets.dagster_commands import CommandRefused, require_home, require_whole_models
 from ml_assets_tests.components.installation import Installation
 from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL
 from resources.settings import Settings
+
+WHOLE = whole_model(MODEL)
 
 OURS = Path("/ours")
 
@@ -73,9 +76,9 @@ def _type(defs: dg.Definitions, command: str, option: str, selection: str) -> No
 @pytest.mark.parametrize(
     ("selection", "whole"),
     [
-        (f"{MODEL}/registered_model", f"'key:\"{MODEL}/*\"'"),
-        (f'key:"{MODEL}/e*"', f"'key:\"{MODEL}/*\"'"),
-        (f"{FEATURES},{MODEL}/evaluation", f"'{FEATURES},{MODEL}/evaluation,key:\"{MODEL}/*\"'"),
+        (f"{MODEL}/registered_model", WHOLE),
+        (f'key:"{MODEL}/e*"', WHOLE),
+        (f"{FEATURES},{MODEL}/evaluation", f"{FEATURES},{MODEL}/evaluation,{WHOLE}"),
     ],
 )
 def test_a_part_of_a_model_is_answered_with_the_command_for_all(
@@ -87,9 +90,8 @@ def test_a_part_of_a_model_is_answered_with_the_command_for_all(
         line = f"Select all of them: dg {command} --{option} {whole} --partition 2024-01-20"
         assert str(refused.value).endswith(line)
         assert "\n" not in str(refused.value)
-    accepted = whole.strip("'")
-    _type(defs, "launch", "assets", accepted)
-    assert dg.AssetSelection.from_coercible(accepted.split(",")).resolve(defs.resolve_asset_graph())
+    _type(defs, "launch", "assets", whole)
+    assert dg.AssetSelection.from_coercible(whole.split(",")).resolve(defs.resolve_asset_graph())
 
 
 @pytest.mark.parametrize(
@@ -123,6 +125,6 @@ def test_dg_launch_ends_with_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "Error: store_demand/registered_model: a model's assets materialize only together. Select all of them: "
-        "dg launch --assets 'key:\"store_demand/*\"' --partition 2024-01-08"
+        f"dg launch --assets {whole_model('store_demand')} --partition 2024-01-08"
     )
     assert "Traceback" not in done.stderr

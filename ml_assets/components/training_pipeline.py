@@ -4,7 +4,7 @@ The four assets always run together: materializing any of them runs the five ste
 validated, trained and evaluated in the same run.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import dagster as dg
 import yaml
@@ -13,8 +13,8 @@ from ml_assets.components.base import SpecComponent, freshness_policy
 from ml_assets.components.canary_sensor import canary_sensor
 from ml_assets.components.columns import DAYS_BEGIN_IN, EVALUATED_SLICES, LABEL_IS_CLASS, NAMED_COLUMNS
 from ml_assets.components.conditions import condition_named
-from ml_assets.components.hyperparameters import HYPERPARAMETERS, study_asset, study_key
-from ml_assets.components.live_performance import LIVE, live_asset
+from ml_assets.components.hyperparameters import study_asset, study_key
+from ml_assets.components.live_performance import live_asset
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.predictions import predictions_asset
 from ml_assets.components.release_sensor import production_asset, release_sensor
@@ -27,7 +27,6 @@ from ml_assets.components.steps.snapshot import STUDY, snapshot_op
 from ml_assets.components.steps.train import train_op
 from ml_assets.components.steps.validate_inputs import validate_inputs_op
 from ml_assets.objective_facts import facts_of
-from ml_assets.pipeline.scoring import PREDICTIONS
 
 TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL = (
     "training_set",
@@ -36,8 +35,6 @@ TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL = (
     "registered_model",
 )
 STAGES = (TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL)
-BESIDE = (HYPERPARAMETERS, PREDICTIONS, LIVE)
-"""Assets that a model may have beside the four: each materializes by itself."""
 
 _DESCRIPTIONS = {
     TRAINING_SET: "An immutable snapshot of the window: splits, fitted encodings and shards.",
@@ -105,19 +102,14 @@ def stage_key(spec: TrainingPipelineSpec, stage: str) -> dg.AssetKey:
     return dg.AssetKey([spec.name, stage])
 
 
-def whole_model(model: str, beside: Collection[str]) -> str:
-    """Return the selection of a model's four assets, without those that it has `beside` them."""
-    return " and not ".join([f'key:"{model}/*"', *(f'key:"{model}/{name}"' for name in sorted(beside))])
+def whole_model(model: str) -> str:
+    """Return the selection of a model's four assets, by name, since further assets stand beside them."""
+    return ",".join(f"{model}/{stage}" for stage in STAGES)
 
 
-def together(spec: TrainingPipelineSpec) -> str:
+def together(model: str) -> str:
     """Return the sentence with the command that selects the four assets, none of which runs without the others."""
-    sections = {HYPERPARAMETERS: spec.tuning, PREDICTIONS: spec.scoring, LIVE: spec.scoring}
-    beside = [name for name in BESIDE if sections[name] is not None]
-    return (
-        f"Materialized together with the model's other three assets: "
-        f"`dg launch --assets '{whole_model(spec.name, beside)}'`."
-    )
+    return f"Materialized together with the model's other three assets: `dg launch --assets {whole_model(model)}`."
 
 
 def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
@@ -173,7 +165,7 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
         check_specs=list(checks.values()),
         group_name=spec.group_name,
         descriptions_by_output_name={
-            stage: f"{text} {together(spec)}" for stage, text in _DESCRIPTIONS.items()
+            stage: f"{text} {together(spec.name)}" for stage, text in _DESCRIPTIONS.items()
         },
         tags_by_output_name={
             stage: {f"dagster/kind/{kind}": "" for kind in kinds[stage]} for stage in STAGES

@@ -19,7 +19,7 @@ from ml_assets_tests.components.installation import Installation, readings_compo
 from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
 from resources.ledger import Person
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.browser, pytest.mark.nightly, pytest.mark.timeout(1200)]
 
 FIRST, SECOND = days(2, start=WINDOW)
 ROOT = Person(name="root", checked_by="token")

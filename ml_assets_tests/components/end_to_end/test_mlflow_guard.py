@@ -1,6 +1,7 @@
 """A real MLflow server with `--app-name ml-assets-guard`: whatever a client sends, readers see the ledger's decisions.
 
 Routes are those of the server's own table. Methods of the store and words of refusals: `release/test_mlflow_guard`.
+A server with PostgreSQL: `servers/test_mlflow_guard`.
 """
 
 import os
@@ -31,6 +32,8 @@ from resources.ledger import TrainedOn
 from resources.mlflow_client import TrackerRefused, open_client
 
 __all__ = ["bundle", "contents", "rows", "store"]  # fixtures
+
+pytestmark = pytest.mark.nightly
 
 REGISTRY = {
     "POST registered-models/create": "guarded",

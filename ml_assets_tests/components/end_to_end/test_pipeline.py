@@ -137,8 +137,8 @@ def test_asking_for_any_of_the_four_asks_for_all_of_them(installation: Installat
     (pipeline,) = {installation.defs.get_assets_def(key) for key in all_four}
     assert not pipeline.can_subset
     # `dg launch` needs all four by name; each one's page says how.
-    (told,) = {re.findall("--assets '(.*)'", graph.get(key).description or "")[0] for key in all_four}
-    assert dg.AssetSelection.from_coercible(told).resolve(graph) == all_four
+    (told,) = {re.findall("--assets (.*)`", graph.get(key).description or "")[0] for key in all_four}
+    assert dg.AssetSelection.from_coercible(told.split(",")).resolve(graph) == all_four
 
 
 def test_loss_was_observed_on_the_checkpoint_while_it_trained(first: ModelRun) -> None:

@@ -339,6 +339,7 @@ def test_a_study_whose_trials_all_fail_names_the_first(ready: Installation) -> N
     assert "main holds no partition of features/shifts" in failure_of(empty.run(STUDY))
 
 
+@pytest.mark.nightly
 def test_a_paused_trial_continues_as_if_it_had_not_been_paused(ready: Installation, tmp_path: Path) -> None:
     """Two ranks stop at the same step after a checkpoint of it, and later train on from there."""
     space = {"hyperparameters": {"start": {"kind": "categorical", "choices": [PAUSED, WILD]}}}
