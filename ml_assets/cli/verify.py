@@ -40,9 +40,15 @@ def command(what: str, key: Path, with_ledger: bool) -> None:
     if with_ledger:
         from ml_assets.cli.project import Project
         from ml_assets.dossier.ledger_rows import require_in_ledger
+        from ml_assets.release.history import since
+        from resources.ledger import Head
 
-        require_in_ledger(found.decisions, Project.here().platform.ledger)
+        ledger = Project.here().platform.ledger
+        require_in_ledger(found.decisions, ledger)
         say("  ledger      has the same rows, and its chain contains the head")
+        place = Head.parse(found.decisions["head"]).place
+        for line in since(ledger.models.decisions(found.model), place, found.bundle):
+            say(f"  since then: {line}")
 
 
 def _is_version(what: str) -> bool:

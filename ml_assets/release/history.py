@@ -43,6 +43,17 @@ def state_at(decisions: Sequence[Decision], moment: datetime) -> Iterator[str]:
     yield from (f"    {line}" for line in (f"{kind} {said[0]}", *said[1:]))
 
 
+def since(decisions: Sequence[Decision], place: int, bundle: str) -> Iterator[str]:
+    """Yield the decisions about a bundle after a place of the ledger, and promotions of others into production."""
+    named = _Names(decisions)
+    for one in decisions:
+        replaces = isinstance(one, Promotion) and one.alias == PRODUCTION
+        is_about = one.bundle_digest == bundle and not isinstance(one, DossierRow | SemanticName)
+        if one.place > place and (replaces or is_about):
+            kind, first, *_ = (_in_one_line(text) for text in _said(one, named))
+            yield f"{_time(one.at)} {kind}: {first}"
+
+
 class _Names:
     """Names of the bundles of one model: semantic version and number."""
 

@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from click.testing import CliRunner
 
+from ml_assets.cli.verify import command
 from ml_assets.dossier.errors import DossierRefused
 from ml_assets.dossier.keys import PublicKey, create_keys
 from ml_assets.dossier.ledger_rows import require_in_ledger
 from ml_assets.dossier.signature import sign
 from ml_assets.dossier.verification import verify
+from ml_assets.release.history import since
 from ml_assets_tests.dossier.conftest import Signed
 from ml_assets_tests.resources.ledger_chains import attacker
-from resources.ledger import Ledger, LedgerChanged, row_digest
+from resources.ledger import Head, Ledger, LedgerChanged, row_digest
 
 Change = Callable[[Path, Signed], object]
 
@@ -364,3 +367,23 @@ def test_the_cases_are_fifty_and_more() -> None:
 def test_a_public_key_is_enough(signed: Signed) -> None:
     public = PublicKey.read(signed.first.parent / "keys" / "signing.pub.pem")
     assert verify(signed.first, public) == verify(signed.first, signed.key.public)
+
+
+def test_decisions_after_the_dossier_are_told(
+    signed: Signed, ledger_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rejected, demoted or replaced version is not to be taken for one in production."""
+    models = Ledger(f"sqlite:///{ledger_file}").models
+    found = verify(signed.second, signed.key.public)
+    place = Head.parse(found.decisions["head"]).place
+    evaluation = models.newest_evaluation("m", found.bundle)
+    assert evaluation is not None
+    models.review(evaluation, "2", approves=False, author="bob", reason="leak found")
+    models.archive("m", "2", author="cy", reason="wrong", bundle_digest=found.bundle)
+    told = list(since(models.decisions("m"), place, found.bundle))
+    words = (r" promoted: .*by cy", r" rejected: .*by bob", r" archived: .*by cy")
+    assert [bool(re.search(*one)) for one in zip(words, told, strict=True)] == [True] * 3, told
+    monkeypatch.setenv("ML_ASSETS_HOME", str(ledger_file.parent))
+    key = str(signed.first.parent / "keys" / "signing.pub.pem")
+    said = CliRunner().invoke(command, [str(signed.second), "--key", key, "--ledger"])
+    assert [f"  since then: {line}" for line in told] == said.output.splitlines()[-3:], said.output
