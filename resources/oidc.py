@@ -5,14 +5,16 @@ the sign-in at the issuer, which gives the token.
 """
 
 import json
+import time
 import urllib.request
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from http.client import HTTPException, HTTPMessage
-from typing import IO, TYPE_CHECKING, Any
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from resources.ledger import Account, AccountRefused, IdentityRefused, require_safe_address
+from resources.no_redirects import NoRedirects
 
 if TYPE_CHECKING:
     from jwt import PyJWK
@@ -21,6 +23,8 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 """Signatures with a private key. `none` and those with a shared secret prove nothing."""
 LEEWAY_SECONDS = 60
 """Difference between our clock and the issuer's."""
+LONGEST_SECONDS = 24 * 3600
+"""Longest time until an ID token expires. A leaked one must not prove a person for years."""
 PATIENCE_SECONDS = 10.0
 LARGEST_ANSWER = 1_000_000
 """Bytes of a document of the issuer."""
@@ -53,6 +57,13 @@ def account_of(id_token: str, accounts: Sequence[Account]) -> Account:
             f"no account has the subject {subject!a} of {issuer}: an administrator can add one: ml-assets accounts add "
             "NAME --oidc ISSUER SUBJECT AUDIENCE"
         )
+    ends, party = claimed.get("exp"), claimed.get("azp")
+    if isinstance(ends, int | float) and not 0 <= ends <= time.time() + LONGEST_SECONDS:
+        raise IdentityRefused(f"its expiry is not within {LONGEST_SECONDS // 3600} hours")
+    if party is not None and party != account.audience:
+        raise IdentityRefused(
+            f"it was issued to {party!a} (claim azp), and the account of {account.name} is for {account.audience!a}"
+        )
     key = _key(account.issuer, header.get("kid"))
     try:
         jwt.decode(
@@ -75,7 +86,7 @@ def account_of(id_token: str, accounts: Sequence[Account]) -> Account:
         ) from None
     except jwt.InvalidSignatureError:
         raise IdentityRefused(f"its signature does not belong to a key of {account.issuer}") from None
-    except jwt.PyJWTError as error:
+    except (jwt.PyJWTError, OverflowError) as error:
         raise IdentityRefused(f"it is not valid: {error}") from None
     return account
 
@@ -102,7 +113,8 @@ def _key(issuer: str, name: object) -> "PyJWK":
 def _document(address: str) -> dict[str, Any]:
     try:
         require_safe_address(address)
-        with _OPENER.open(address, timeout=PATIENCE_SECONDS) as answer:
+        opener = _DIRECT if urlsplit(address).scheme == "http" else _OPENER
+        with opener.open(address, timeout=PATIENCE_SECONDS) as answer:
             content = answer.read(LARGEST_ANSWER + 1)
         document: object = json.loads(content) if len(content) <= LARGEST_ANSWER else None
     except (AccountRefused, OSError, HTTPException, ValueError) as error:
@@ -114,19 +126,6 @@ def _document(address: str) -> dict[str, Any]:
     return document  # pyright: ignore[reportUnknownVariableType] - of JSON
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuse redirects: they would lead from https to any address."""
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: HTTPMessage,
-        newurl: str,
-    ) -> None:
-        """Follow nothing; the answer then counts as an error."""
-
-
-_OPENER = urllib.request.build_opener(_NoRedirects)
+_OPENER = urllib.request.build_opener(NoRedirects)
+_DIRECT = urllib.request.build_opener(NoRedirects, urllib.request.ProxyHandler({}))
+"""For http, which only loopback may use: a proxy of the environment could answer in place of the issuer."""

@@ -9,6 +9,7 @@ import getpass
 import unicodedata
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -124,6 +125,19 @@ class Settings(BaseSettings):
         said = unicodedata.normalize("NFKC", value).casefold()
         if "(checked by" in said or "(by rule" in said:
             raise ValueError("a name does not say that somebody checked it: leave out “(checked by …)”")
+        return value
+
+    @field_validator("webhook")
+    @classmethod
+    def _over_http(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            try:
+                parts = urlsplit(value.get_secret_value())
+                is_http = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            except ValueError:
+                is_http = False
+            if not is_http:
+                raise ValueError("a webhook has an address http://… or https://… with a host")
         return value
 
     @field_validator("lake_storage", "artifacts_url")

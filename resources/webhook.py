@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
+from resources.no_redirects import NoRedirects
+
 TRIES = 3
 PATIENCE_SECONDS = 5.0
 """Wait for an answer, for each try."""
@@ -32,9 +34,12 @@ def send(address: str, notice: Mapping[str, object]) -> str:
                 {"Content-Type": "application/json"},
                 method="POST",
             )
-            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+            with _OPENER.open(request, timeout=PATIENCE_SECONDS) as answer:
                 answer.read(1)
             return ""
         except (OSError, HTTPException, ValueError) as error:
             why = f"{type(error).__name__} {getattr(error, 'code', '')}".strip()
     return f"the webhook at {urlsplit(address).hostname} did not take it in {TRIES} tries ({why})"
+
+
+_OPENER = urllib.request.build_opener(NoRedirects)

@@ -24,6 +24,13 @@ SERVED = {
     STUDIES: {"report.html": _HTML, "study.json": _JSON},
 }
 """Folder of the artifacts → files in it, at any depth, that the server serves, with their media types."""
+FORMS = {
+    REPORTS: "/reports/MODEL/PARTITION/EVALUATION/report.html",
+    STUDIES: "/studies/ENVIRONMENT/MODEL/STUDY/report.html",
+}
+"""Folder of the artifacts → form of the address of its reports."""
+LONGEST_NAME, LONGEST_PATH = 255, 2000
+"""Bytes of a folder's name and of a path. File systems refuse longer names with an error of their own."""
 HEADERS = {
     # A report contains its own styles and pictures. No script of it may run with the rights of Dagster's pages.
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'",
@@ -43,11 +50,13 @@ def serving(artifacts: Artifacts, root: str) -> Callable[[Request], Response]:
             relative(name)
         except ArtifactsError:
             file = ""
+        as_bytes = name.encode(errors="replace")
+        if max(map(len, as_bytes.split(b"/"))) > LONGEST_NAME or len(as_bytes) > LONGEST_PATH:
+            file = ""
         if file not in files:
             return _told(
                 404,
-                "no such report: report addresses have the form /reports/MODEL/PARTITION/EVALUATION/report.html "
-                "or /studies/ENVIRONMENT/MODEL/STUDY/report.html",
+                f"no such report: report addresses have the form {FORMS[root]}",
             )
         try:
             with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:

@@ -32,6 +32,8 @@ from resources.mlflow_client import TrackerError
 COOKIE = "ml_assets_review"
 LARGEST_FORM = 64_000
 """Bytes."""
+LARGEST_NUMBER = 2**31 - 1
+"""Of a version in the registry."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'",
@@ -247,7 +249,10 @@ def _own_path(to: str) -> str:
 
 
 def _asked(request: Request) -> tuple[str, int]:
-    return request.path_params["model"], request.path_params["number"]
+    model, number = request.path_params["model"], request.path_params["number"]
+    if number > LARGEST_NUMBER:
+        raise NotOnThisDesk(f"{model} has no version with a number that long")
+    return model, number
 
 
 def _address_of(model: str, number: int) -> str:

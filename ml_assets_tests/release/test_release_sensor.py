@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from pydantic import ValidationError
 
 from ml_assets.components import TrainingPipeline
 from ml_assets.components.release_sensor import production_asset, release_sensor
@@ -16,9 +17,11 @@ from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.promotion import Releases
 from ml_assets_tests.components.readings_pipeline import PIPELINE
 from ml_assets_tests.release.conftest import Evaluate
+from ml_assets_tests.resources.oidc_issuer import running_issuer
 from ml_assets_tests.tables.orders_table import OrdersTable
 from resources.platform import Platform
 from resources.settings import Settings
+from resources.webhook import send
 
 SPEC = TrainingPipeline.spec_type.model_validate(PIPELINE | {"name": "small", "release": {"approval": {}}})
 PAGE = production_asset(SPEC, dg.AssetKey(["small", "registered_model"])).key
@@ -152,3 +155,17 @@ def test_production_shows_promotions_rollbacks_and_demotions(
     ((said, facts),) = daemon.tick()
     assert said == "nothing is in production: version 1 was demoted"
     assert facts["reason"] == "wrong prices"
+
+
+@pytest.mark.parametrize("address", ["file:///etc/passwd", "http://[", "https://", "http://h:x/", "hooks"])
+def test_a_webhook_without_http_is_refused_where_it_is_set(address: str) -> None:
+    with pytest.raises(ValidationError, match="a webhook has an address http"):
+        Settings(webhook=address)
+
+
+def test_a_webhook_that_redirects_took_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resources.webhook.PAUSE_SECONDS", 0)
+    with running_issuer() as elsewhere:
+        elsewhere.documents["/hook"] = f"{elsewhere.address}/"
+        elsewhere.documents["/"] = {}
+        assert "did not take it in 3 tries (HTTPError" in send(f"{elsewhere.address}/hook", {})

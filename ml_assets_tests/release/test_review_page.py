@@ -224,3 +224,20 @@ def test_unknown_versions_are_named(visit: Visit) -> None:
     for elsewhere in ("//evil.example/models/", "https://evil.example", "/models/\\evil", "/sign-out"):
         led = browser.get("/sign-in", params={"to": elsewhere}, follow_redirects=False)
         assert led.headers["location"] == "/", elsewhere
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"/reports/{'a' * 5000}/report.html",
+        "/reports/small/" + "a/" * 3000 + "report.html",
+        f"/models/small/{'9' * 23}",
+        f"/models/small/{'9' * 23}/difference",
+    ],
+)
+def test_addresses_of_nothing_are_not_found(visit: Visit, path: str) -> None:
+    browser = visit()
+    browser.get("/")
+    found = browser.get(path)
+    assert found.status_code == 404
+    assert "/studies" not in found.text

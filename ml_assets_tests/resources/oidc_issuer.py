@@ -48,6 +48,9 @@ def running_issuer() -> Iterator[OidcIssuer]:
     issuer = OidcIssuer()
 
     class _Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.do_GET()
+
         def do_GET(self) -> None:
             found = issuer.document(self.path)
             if isinstance(found, str):  # an address to go to instead

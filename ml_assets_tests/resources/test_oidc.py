@@ -1,10 +1,14 @@
 """ID tokens of a real issuer on loopback: only one that is signed, current, and for this audience proves a person."""
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -59,6 +63,18 @@ REFUSED: dict[str, tuple[Callable[[OidcIssuer], str], str]] = {
     "expired": (
         lambda issuer: issuer.id_token("248289", exp=LONG_AGO),
         r"it expired at 20.* UTC: get a new one from http://127",
+    ),
+    "never expires": (
+        lambda issuer: issuer.id_token("248289", exp=10**300),
+        "its expiry is not within 24 hours",
+    ),
+    "infinite": (
+        lambda issuer: issuer.id_token("248289", exp=float("inf")),
+        "its expiry is not within 24 hours",
+    ),
+    "another client": (
+        lambda issuer: issuer.id_token("248289", aud=["shop", AUDIENCE], azp="shop"),
+        "it was issued to 'shop'",
     ),
     "not yet": (
         lambda issuer: issuer.id_token("248289", nbf=int(time.time()) + 100_000),
@@ -150,6 +166,33 @@ def test_an_issuer_that_answers_otherwise_proves_nobody(
     issuer.documents[path] = answer
     with pytest.raises(IdentityRefused, match=why):
         acting(issuer.id_token("248289"))
+
+
+def test_a_proxy_of_the_environment_cannot_stand_in_for_an_issuer(
+    issuer: OidcIssuer, accounts: Accounts
+) -> None:
+    """A process of its own: proxies are read when it starts, and whoever is checked sets its environment."""
+    with running_issuer() as proxy:
+        proxy.documents[f"{issuer.address}/.well-known/openid-configuration"] = {
+            "issuer": issuer.address,
+            "jwks_uri": f"{issuer.address}/keys",
+        }
+        public = jwt.algorithms.ECAlgorithm.to_jwk(proxy.key.public_key(), as_dict=True)
+        proxy.documents[f"{issuer.address}/keys"] = {"keys": [{**public, "kid": "first"}]}
+        token = issuer.id_token("248289", key=proxy.key)
+        code = (
+            "import sys; from resources.oidc import account_of; from resources.ledger import Ledger; "
+            "account_of(sys.argv[2], Ledger(sys.argv[1]).accounts.in_force())"
+        )
+        url = accounts._database._url.render_as_string()
+        found = subprocess.run(
+            [sys.executable, "-c", code, url, token],
+            env=os.environ | {"http_proxy": proxy.address, "no_proxy": ""},
+            capture_output=True,
+            text=True,
+        )
+        assert "its signature does not belong to a key of" in found.stderr
+        assert proxy.asked == []
 
 
 def test_an_issuer_that_is_away_is_named(issuer: OidcIssuer, accounts: Accounts) -> None:
