@@ -3,17 +3,19 @@
 Here: the choice and the order of the rows. Not here: the comparison (`comparison`), the log (`serving.request_log`).
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
+from typing import cast
 
 import numpy as np
+import orjson
 import polars as pl
 
 from ml_assets.live.comparison import Labelled, Requests
 from ml_assets.pipeline.spec import PipelineSpec
-from ml_assets.serving.request_log import SCHEMA, read_requests
+from ml_assets.serving.request_log import read_intact_requests
 from ml_assets.tables.reader import TableReader
 from resources.artifacts import Artifacts
 from resources.ledger import Promotion
@@ -27,32 +29,32 @@ class FoundLabels:
 
     rows: Labelled | None
     """None without a row whose label is known."""
-    missing: str
-    """Reason why rows have no label; empty if all have one."""
+    missing: tuple[str, ...] = ()
+    """Reasons why rows are left out."""
 
 
 def answered_since(
     artifacts: Artifacts, model: str, champion: Promotion, canary: Promotion, now: datetime | None = None
-) -> pl.DataFrame:
-    """Return the logged rows of both bundles since the canary's promotion, in order of arrival.
+) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Return the logged rows of both bundles since the canary's promotion, in order of arrival, and faults of files.
 
     If the canary failed and the champion answered in its place, the request counts for the canary alone. The columns
     are those of the log. Raises `ArtifactsError`.
     """
     begin, end = max(champion.at, canary.at), now or datetime.now(UTC)
     days = [begin.date() + timedelta(n) for n in range((end.date() - begin.date()).days + 1)]
-    parts = [read_requests(artifacts, model, day) for day in days]
-    rows = pl.concat(parts) if parts else pl.DataFrame(schema=SCHEMA)
+    parts, faults = zip(*(read_intact_requests(artifacts, model, day) for day in days), strict=True)
     digests = {"production": champion.bundle_digest, "canary": canary.bundle_digest}
-    rows = rows.filter(
+    rows = pl.concat(parts).filter(
         (pl.col("at") >= begin)
         & pl.col("role").is_in(_ROLES)
         & (pl.col("bundle_digest") == pl.col("role").replace(digests))
     )
     failed = rows.filter((pl.col("role") == "canary") & pl.col("error").is_not_null())
-    return rows.filter(
+    kept = rows.filter(
         (pl.col("role") == "canary") | ~pl.col("request_id").is_in(failed["request_id"].unique().to_list())
     )
+    return kept, tuple(chain.from_iterable(faults))
 
 
 def requests_of(answered: pl.DataFrame) -> Requests:
@@ -75,22 +77,37 @@ def labelled_of(
     """Return answered rows with the label that the feature table has for them by now.
 
     Rows are found by the table's primary key among their raw values; of several answers of a version to the same row,
-    the first counts. They are ordered by partition, then by arrival: labels come with partitions, so later labels
-    follow those that counted already. `classes` are those of the label, empty for numbers.
+    the first counts. They are ordered by partition, then by arrival, so alpha holds if labels come in the order of
+    partitions. `classes` are those of the label, empty for numbers.
     """
     features = spec.features
-    rows = answered.filter(pl.col("error").is_null() & pl.col("prediction").list.len().gt(0))
+    answered = answered.filter(pl.col("error").is_null())
+    length = pl.col("prediction").list.len()
+    rows = answered.filter(length == len(classes) if classes else length > 0)
+    parsed = [_object(row) for row in rows["row"]]
+    raw = [row for row in parsed if row is not None]
+    left_out = (
+        (
+            len(answered) - len(rows),
+            "answered rows have another number of predictions than the model's answer",
+        ),
+        (len(rows) - len(raw), "logged rows are no JSON object"),
+    )
+    missing = tuple(f"{count} {what}: they are left out" for count, what in left_out if count)
+    rows = rows.filter(pl.Series([row is not None for row in parsed], dtype=pl.Boolean))
     keys = reader.keys(features.table)
     if rows.is_empty() or not keys:
         lacking = "no answered rows" if rows.is_empty() else f"no partition of {features.table}"
-        return FoundLabels(rows=None, missing=f"there are {lacking}")
+        return FoundLabels(rows=None, missing=(*missing, f"there are {lacking}"))
     key = list(features.primary_key)
-    raw = [json.loads(row) for row in rows["row"]]
     absent = [column for column in key if not any(column in row for row in raw)]
     if absent:
         return FoundLabels(
             rows=None,
-            missing=f"requests do not name {', '.join(absent)}, a part of the primary key of {features.table}",
+            missing=(
+                *missing,
+                f"requests do not name {', '.join(absent)}, a part of the primary key of {features.table}",
+            ),
         )
     named = {f"key {name}": name for name in key}  # the log has columns of its own, such as `at`
     asked = rows.select("role", "at", "prediction").with_columns(
@@ -116,7 +133,8 @@ def labelled_of(
         .sort("day", "at", maintain_order=True)
     )
     lacking = asked.n_unique(subset=["role", *named]) - len(joined)
-    missing = f"{lacking} answered rows have no label in {features.table} yet" if lacking else ""
+    if lacking:
+        missing = (*missing, f"{lacking} answered rows have no label in {features.table} yet")
     if joined.is_empty():
         return FoundLabels(rows=None, missing=missing)
     prediction = np.array(joined["prediction"].to_list(), dtype=float)
@@ -131,6 +149,15 @@ def labelled_of(
         ),
         missing=missing,
     )
+
+
+def _object(row: str | None) -> dict[str, object] | None:
+    """Return a logged raw row; None if it is no JSON object."""
+    try:
+        found = orjson.loads(row or "")
+    except orjson.JSONDecodeError:
+        return None
+    return cast("dict[str, object]", found) if isinstance(found, dict) else None
 
 
 def _text(value: object) -> str | None:
@@ -156,5 +183,5 @@ def _moment(text: str) -> str | None:
         return None
     try:
         return _text(datetime.fromisoformat(text))
-    except ValueError:
+    except (ValueError, OverflowError):  # years 1 and 9999 have no UTC in every zone
         return None

@@ -6,8 +6,11 @@ comparison (`comparison`), Dagster's sensor and the command.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from logging import getLogger
 
-from ml_assets.live.canary_rows import answered_since, labelled_of, requests_of
+import polars as pl
+
+from ml_assets.live.canary_rows import FoundLabels, answered_since, labelled_of, requests_of
 from ml_assets.live.comparison import Comparison, compare, worst
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.release.bundle_standing import CANARY, BundleStandings
@@ -17,6 +20,7 @@ from ml_assets.tables.reader import TableReader
 from resources.ledger import Demotion, Promotion
 from resources.platform import Platform
 
+_LOGGER = getLogger(__name__)
 WATCH = "release.canary.watch"
 """Author of the demotions: the section of `defs.yaml` that asked for them."""
 
@@ -42,25 +46,28 @@ class CanaryState:
 def canary_state(spec: PipelineSpec, platform: Platform) -> CanaryState:
     """Return what the log of requests shows about the canary. Changes nothing.
 
-    Raises `ArtifactsError`, `LakeError` or `LedgerError` if a store does not answer.
+    A fault of bundles, lake or labels leaves out the metrics that need labels, with the reason. Raises `ArtifactsError`
+    or `LedgerError` if log or ledger do not answer.
     """
     section = spec.release.canary
     standings = BundleStandings.read(platform.ledger.models, spec.name)
     canary, champion = standings.canary, standings.in_production
     if canary is None or champion is None or section is None or not section.watch:
         return CanaryState(canary=canary, champion=champion, missing=_why_not(spec, canary, champion))
-    answered = answered_since(platform.artifacts, spec.name, champion, canary)
+    answered, faults = answered_since(platform.artifacts, spec.name, champion, canary)
     missing = [
-        f"the log has no request that {who} answered since {canary.at:%Y-%m-%d %H:%M} UTC"
-        for role, who in (("canary", "the canary"), ("production", "the champion"))
-        if role not in answered["role"]
+        *faults,
+        *(
+            f"the log has no request that {who} answered since {canary.at:%Y-%m-%d %H:%M} UTC"
+            for role, who in (("canary", "the canary"), ("production", "the champion"))
+            if role not in answered["role"]
+        ),
     ]
     labelled = None
     if any(one.needs_labels for one in section.watch):
-        classes = bundles_of(platform).open(canary.bundle_digest).facts.fitted.classes
-        found = labelled_of(answered, spec, TableReader.at(platform.lake, "main"), classes)
+        found = _with_labels(spec, platform, champion, canary, answered)
         labelled = found.rows
-        missing += [found.missing] if found.missing else []
+        missing += found.missing
     compared = compare(section, requests_of(answered), labelled)
     return CanaryState(canary=canary, champion=champion, compared=compared, missing=tuple(missing))
 
@@ -118,6 +125,22 @@ def in_lines(spec: PipelineSpec, state: CanaryState) -> Iterator[str]:
             f"The canary is worse than allowed. Dagster's sensor {model}_canary takes it back within "
             f"{section.every_seconds} s, if the daemon runs. At once: ml-assets demote {model} --canary --reason '…'"
         )
+
+
+def _with_labels(
+    spec: PipelineSpec, platform: Platform, champion: Promotion, canary: Promotion, answered: pl.DataFrame
+) -> FoundLabels:
+    bundles = bundles_of(platform)
+    try:
+        one, other = (bundles.open(it.bundle_digest).facts.question for it in (champion, canary))
+        if difference := one.other_than(other):
+            why = f"the champion answers another question than the canary ({difference})"
+            return FoundLabels(rows=None, missing=(f"metrics of labels are not compared: {why}",))
+        return labelled_of(answered, spec, TableReader.at(platform.lake, "main"), other.classes)
+    except Exception as error:  # whatever is wrong with labels, errors and latency still decide
+        _LOGGER.exception("metrics of labels of %s are not compared", spec.name)
+        why = f"{type(error).__name__}: {error}"
+        return FoundLabels(rows=None, missing=(f"metrics of labels are not compared: {why}",))
 
 
 def _why_not(spec: PipelineSpec, canary: Promotion | None, champion: Promotion | None) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 Here: bounded outcomes of a metric, and the decision. Not here: the rows (`canary_rows`), what follows (`canary_watch`).
 A canary counts as worse as soon as the e-process of one metric has reached the number of metrics / alpha, so the
-probability of a wrong decision is at most alpha for all metrics together.
+probability of a wrong decision is at most alpha for all metrics together. That holds if rows are only ever appended to
+those that were compared before: each comparison begins at the first row and counts the largest value so far.
 """
 
 import math

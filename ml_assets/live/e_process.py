@@ -2,7 +2,8 @@
 
 An e-process begins at 1 and is a bet against the hypothesis "the canary's mean is at most the champion's mean plus a
 margin". If the hypothesis holds, the probability that it ever reaches 1 / alpha is at most alpha (Ville, 1939), however
-often and whenever somebody looks. Here: bounded outcomes, numpy alone. Not here: metrics and decisions (`comparison`).
+often and whenever somebody looks, if each look has the rows of the one before in the same order, and then more. Here:
+bounded outcomes, numpy alone. Not here: metrics and decisions (`comparison`).
 
 Rows are taken in blocks, in the order of their arrival. In a block of n champion rows y and k canary rows x, the bet is
 

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from logging import getLogger
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import polars as pl
 
 from ml_assets.serving.assignment import Role
-from resources.artifacts import Artifacts, ArtifactsError
+from resources.artifacts import Artifacts, ArtifactsError, ArtifactsRefused
 
 SCHEMA: dict[str, pl.DataType] = {
     "request_id": pl.String(),
@@ -79,15 +80,36 @@ def day_folder(model: str, day: date) -> str:
 def read_requests(artifacts: Artifacts, model: str, day: date) -> pl.DataFrame:
     """Return all logged rows of `model` that arrived on `day` (UTC), of all its servers, in order of arrival.
 
-    The columns are those of `SCHEMA`; without a log, the frame is empty. Raises `ArtifactsError`.
+    The columns are those of `SCHEMA`; without a log, the frame is empty. Raises `ArtifactsError`, also for a damaged
+    file.
+    """
+    rows, faults = read_intact_requests(artifacts, model, day)
+    if faults:
+        raise ArtifactsRefused("; ".join(faults))
+    return rows
+
+
+def read_intact_requests(artifacts: Artifacts, model: str, day: date) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Return what `read_requests` does, without damaged files, and a sentence for each of these.
+
+    Raises `ArtifactsError` if the storage does not answer.
     """
     name = day_folder(model, day)
     files = sorted(file for file in artifacts.files(name) if file.endswith(".parquet"))
-    if not files:
-        return pl.DataFrame(schema=SCHEMA)
-    folder = artifacts.pull(name, files)
-    parts = [pl.read_parquet(folder / file) for file in files]
-    return pl.concat(parts).sort("at", "request_id", "place", "role")
+    folder = artifacts.pull(name, files) if files else Path()
+    parts = [pl.DataFrame(schema=SCHEMA)]
+    faults: list[str] = []
+    for file in files:
+        try:
+            part = pl.read_parquet(folder / file)
+            fault = "" if dict(part.schema) == SCHEMA else "it has other columns"
+        except (pl.exceptions.PolarsError, OSError) as error:
+            part, fault = parts[0], str(error)
+        if fault:
+            faults.append(f"{artifacts.address(name)}/{file} is no log of requests ({fault}): remove it")
+        else:
+            parts.append(part)
+    return pl.concat(parts).sort("at", "request_id", "place", "role"), tuple(faults)
 
 
 class RequestLog:

@@ -26,7 +26,7 @@ def test_a_canary_that_cannot_read_the_requests_is_worse(
     serving.stop()
     champion = serving.ledger.models.in_production(MODEL)
     assert champion is not None
-    rows = answered_since(log_artifacts, MODEL, champion, canary)
+    rows, _ = answered_since(log_artifacts, MODEL, champion, canary)
     (found,) = compare(SECTION, requests_of(rows), None)
     assert (found.canary, found.champion) == (errors, 0.0)
     assert found.canary_rows + found.champion_rows == 100

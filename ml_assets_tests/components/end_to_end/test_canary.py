@@ -1,6 +1,7 @@
 """A canary from its requests to its end: the sensor takes back a worse one, and an equal one goes into production."""
 
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ml_assets.release.bundle_standing import PRODUCTION
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.history import lines
 from ml_assets.release.of_platform import registry_of, releases_of
+from ml_assets.serving.request_log import day_folder
 from ml_assets_tests.components.canary_home import CanaryHome, begun, with_new_canary
 from ml_assets_tests.components.installation import Installation
 from ml_assets_tests.components.readings_pipeline import MODEL
@@ -143,7 +145,7 @@ def test_a_request_of_a_failed_canary_counts_for_the_canary_alone(
         ),
     )
     platform = canary_home.installation.platform
-    rows = answered_since(platform.artifacts, MODEL, canary_home.champion, canary_home.canary)
+    rows, _ = answered_since(platform.artifacts, MODEL, canary_home.champion, canary_home.canary)
     of_canary = set(rows.filter(pl.col("role") == "canary")["request_id"])
     of_champion = set(rows.filter(pl.col("role") == "production")["request_id"])
     assert of_canary
@@ -164,6 +166,64 @@ def test_rows_whose_label_is_not_known_wait(canary_home: CanaryHome) -> None:
     state = canary_state(canary_home.spec, canary_home.installation.platform)
     assert state.missing == ("2 answered rows have no label in features/shifts yet",)
     assert [one.metric for one in state.compared] == ["error_rate", "latency_ms at quantile 0.95"]
+
+
+def deep(is_canary: bool, label: float, number: int) -> dict[str, Any]:
+    further = b'{"at":"x","machine":"m","deep":' + b"[" * 1000 + b"]" * 1000 + b"}"
+    return {"row": further} if number == 5 else failing(is_canary, label, number)
+
+
+def no_object(is_canary: bool, label: float, number: int) -> dict[str, Any]:
+    return {"row": b"[1]"} if number < 10 else failing(is_canary, label, number)
+
+
+def ragged(is_canary: bool, label: float, number: int) -> dict[str, Any]:
+    return failing(is_canary, label, number) or {"prediction": [label] * (3 if is_canary else 2)}
+
+
+def end_of_time(is_canary: bool, label: float, number: int) -> dict[str, Any]:
+    return {"row": b'{"at":"0001-01-01T00:00:00+05:00"}'} | failing(is_canary, label, number)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (deep, ""),
+        (no_object, "logged rows are no JSON object: they are left out"),
+        (ragged, ""),
+        (end_of_time, "requests do not name machine"),
+    ],
+)
+def test_odd_rows_do_not_stop_the_watch(canary_home: CanaryHome, answer: Any, said: str) -> None:
+    canary_home.log(600, answer)
+    assert said in str(tick(canary_home).skip_reason)
+    assert releases_of(canary_home.installation.platform).canary(MODEL) is None
+
+
+def test_a_torn_file_of_the_log_is_named_and_left_out(canary_home: CanaryHome) -> None:
+    canary_home.log(600, failing)
+    artifacts = canary_home.installation.platform.artifacts
+    folder = day_folder(MODEL, datetime.now(UTC).date())
+    with artifacts.create(folder, "torn.parquet") as file:
+        file.write(b"PAR1 torn")
+    said = str(tick(canary_home).skip_reason)
+    artifacts.remove(folder, ["torn.parquet"])
+    assert f"{artifacts.address(folder)}/torn.parquet is no log of requests" in said
+    assert releases_of(canary_home.installation.platform).canary(MODEL) is None
+
+
+def test_errors_decide_without_the_bundle(canary_home: CanaryHome) -> None:
+    """Metrics of labels need it, those of requests do not."""
+    canary_home.log(600, failing)
+    platform = canary_home.installation.platform
+    folder = platform.artifacts.folder(f"bundles/{canary_home.canary.bundle_digest}")
+    away = folder.rename(folder.parent / "away")
+    state = canary_state(canary_home.spec, platform)
+    shutil.rmtree(folder, ignore_errors=True)
+    away.rename(folder)
+    assert "metrics of labels are not compared: BundleMissing: " in state.missing[-1]
+    assert state.worse is not None
+    assert state.worse.metric == "error_rate"
 
 
 class _Away(FolderArtifacts):
