@@ -14,6 +14,7 @@ import dagster as dg
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.declarations import in_one_line, require_consistent
 from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.components.digest_asset import nightly_digest
 from ml_assets.components.leakage_check import request_leakage_tests
 from ml_assets.components.loading import load_pipelines
 from ml_assets.components.pruning import prune_trainings
@@ -51,6 +52,7 @@ def build_defs(
     settings = settings or Settings()
     return dg.Definitions.merge(
         pipelines,
+        nightly_digest(pipelines),
         dg.Definitions(
             resources={
                 "platform": platform or Platform(settings),

@@ -87,7 +87,8 @@ class Settings(BaseSettings):
     """Address of the reviewer's page in browsers, for links and for `ml-assets review` behind a proxy."""
 
     webhook: SecretStr | None = None
-    """Address that gets a JSON document by POST when a version waits for an approval."""
+    """Address that gets a JSON document by POST when a version waits for an approval, and the digest of each
+    night."""
 
     lake_url: Address | None = None
     """Address of lakeFS, `http://host:port`. Default: files under `home`."""

@@ -89,6 +89,20 @@ class RunFacts:
     """Digest of the training data, shown in MLflow's dataset column."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class EndedRun:
+    """Run of a training that has ended."""
+
+    name: str
+    """Name for people, such as the partition key."""
+    status: str
+    """`FINISHED`, `FAILED` or `KILLED`."""
+    metrics: Mapping[str, float]
+    """Newest value of each metric."""
+    is_trial: bool
+    """True if the run is part of a study."""
+
+
 class Tracker:
     """MLflow behind one address. Cheap to make: the first call imports mlflow.
 
@@ -150,6 +164,25 @@ class Tracker:
             known = self._client.get_experiment_by_name(experiment)
             runs = [] if known is None else self._runs(known.experiment_id, fingerprint)
         return runs[0].info.run_id if runs else None
+
+    def ended(self, experiment: str, first: datetime, until: datetime) -> list[EndedRun]:
+        """Return the runs that ended from `first` to before `until`, oldest first: the newest 1,000 at most."""
+        low, high = (int(moment.timestamp() * 1000) for moment in (first, until))
+        with reaching(self.uri):
+            known = self._client.get_experiment_by_name(experiment)
+            if known is None:
+                return []
+            wanted = f"attributes.end_time >= {low} and attributes.end_time < {high}"
+            runs = self._client.search_runs([known.experiment_id], wanted)
+        return [
+            EndedRun(
+                name=run.info.run_name or run.info.run_id,
+                status=run.info.status,
+                metrics=dict(run.data.metrics),
+                is_trial="mlflow.parentRunId" in run.data.tags,
+            )
+            for run in sorted(runs, key=lambda run: run.info.end_time)
+        ]
 
     def record(self, run_id: str, metrics: Mapping[str, float], step: int = 0) -> None:
         """Store final metrics at once. A metric that already has this value is not stored again."""

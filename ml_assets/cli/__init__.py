@@ -30,6 +30,7 @@ COMMANDS = {
     "archive": "Take a version out of use for good, with a reason.",
     "serve": "Answer requests with the versions in production, over HTTP.",
     "history": "Show every decision about a model, or what was in production when.",
+    "digest": "Show what happened on a day, and who has to act.",
     "accounts": "Add, list and revoke accounts of persons, who prove who they are.",
     "dossier": "Sign the documents of a version; export them with its bundle.",
     "reproduce": "Train a version again and compare weights, predictions, metrics.",

@@ -7,9 +7,11 @@ from typing import Any
 
 import dagster as dg
 
+from ml_assets.components.notices import claim
 from ml_assets.components.pages import report_facts
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.pipeline.links import report_name, report_page, review_page
+from ml_assets.pipeline.nightly_digest import release_facts
 from ml_assets.pipeline.production import production_of, waiting_for_approval
 from resources.ledger import EvaluationRow, LedgerError
 from resources.mlflow_client import TrackerError
@@ -17,6 +19,8 @@ from resources.platform import Platform
 from resources.webhook import send
 
 PRODUCTION = "production"
+RELEASE = "release"
+"""Metadata of the asset: the `release` section of the model."""
 EVERY_SECONDS = 60
 
 
@@ -30,6 +34,7 @@ def production_asset(spec: TrainingPipelineSpec, registered_model: dg.AssetKey) 
         group_name=spec.group_name,
         owners=list(spec.owners),
         kinds={"mlflow"},
+        metadata={RELEASE: release_facts(spec)},
     )
 
 
@@ -56,7 +61,7 @@ def release_sensor(spec: TrainingPipelineSpec, production: dg.AssetKey) -> dg.Se
                 events.append(dg.AssetMaterialization(production, description=live.headline, metadata=shown))
                 cursor = str(live.place)
             for version, row in waiting_for_approval(platform, spec):
-                if _claim(context.instance, row):
+                if claim(context.instance, f"waits/{row.evaluation_digest}"):
                     events.append(_notify(platform, production, version.number, row))
         except (LedgerError, TrackerError) as error:
             return dg.SensorResult(asset_events=events, skip_reason=f"not shown: {error}", cursor=cursor)
@@ -64,16 +69,6 @@ def release_sensor(spec: TrainingPipelineSpec, production: dg.AssetKey) -> dg.Se
         return dg.SensorResult(asset_events=events, skip_reason=said, cursor=cursor)
 
     return watch
-
-
-def _claim(instance: dg.DagsterInstance, row: EvaluationRow) -> bool:
-    """Return True once for each evaluation. Stored before the notice is sent: a tick that dies sends nothing twice."""
-    key = f"ml-assets/waits/{row.evaluation_digest}"
-    storage = instance.run_storage
-    if storage.get_cursor_values({key}):
-        return False
-    storage.set_cursor_values({key: "told"})
-    return True
 
 
 def _notify(

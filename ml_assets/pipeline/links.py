@@ -13,6 +13,9 @@ REPORTS = "reports"
 STUDIES = "studies"
 """Folder of all results of studies among the artifacts, with their reports, and its path on the server of the pages."""
 
+DIGESTS = "digests"
+"""Folder of all nightly digests among the artifacts, one folder per day, and its path on the server of the pages."""
+
 
 def run_url(ui_url: Address, run_id: str) -> str:
     """Return the address of a Dagster run's page."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from ml_assets.pipeline.links import REPORTS, STUDIES
+from ml_assets.pipeline.links import DIGESTS, REPORTS, STUDIES
 from resources.artifacts import ArtifactMissing, Artifacts, ArtifactsError, relative
 
 _HTML, _JSON = "text/html", "application/json"
@@ -22,11 +22,13 @@ SERVED = {
         "evaluation.json": _JSON,
     },
     STUDIES: {"report.html": _HTML, "study.json": _JSON},
+    DIGESTS: {"report.html": _HTML},
 }
 """Folder of the artifacts → files in it, at any depth, that the server serves, with their media types."""
 FORMS = {
     REPORTS: "/reports/MODEL/PARTITION/EVALUATION/report.html",
     STUDIES: "/studies/ENVIRONMENT/MODEL/STUDY/report.html",
+    DIGESTS: "/digests/DAY/report.html",
 }
 """Folder of the artifacts → form of the address of its reports."""
 LONGEST_NAME, LONGEST_PATH = 255, 2000

@@ -1,0 +1,34 @@
+"""`ml-assets digest`: what happened on a day, and who has to act."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from ml_assets.cli.project import Project
+from ml_assets.cli.written import html_option, show
+
+
+@click.command("digest", short_help="Show what happened on a day, and who has to act.")
+@click.argument("model", required=False)
+@click.option("--day", type=click.DateTime(["%Y-%m-%d"]), help="UTC day, such as 2026-11-23. Default: today.")
+@html_option
+def command(model: str | None, day: datetime | None, html: Path | None) -> None:
+    """Print the digest of a UTC day: trainings, evaluations, decisions, waiting versions, late tables, cost.
+
+    With MODEL only that model. Changes nothing.
+    """
+    from ml_assets.cli.problems import Problem
+    from ml_assets.components.digest_asset import declared_subjects
+    from ml_assets.pipeline.digest_page import digest_page
+    from ml_assets.pipeline.nightly_digest import digest_of
+    from resources.words import did_you_mean
+
+    with Project.to_read() as project:
+        subjects = declared_subjects(project.defs)
+        if model is not None:
+            if model not in subjects.models:
+                raise Problem(f"no model is named '{model}'{did_you_mean(model, subjects.models)}")
+            subjects = subjects.only(model)
+        page = digest_page(digest_of(project.platform, subjects, (day or datetime.now(UTC)).date()))
+    show(page, html)
