@@ -33,7 +33,7 @@ COOKIE = "ml_assets_review"
 LARGEST_FORM = 64_000
 """Bytes."""
 LARGEST_NUMBER = 2**31 - 1
-"""Of a version in the registry."""
+"""Largest number of a version in the registry."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'",
