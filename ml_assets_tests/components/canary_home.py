@@ -105,8 +105,11 @@ def begun(home: Path) -> tuple[Installation, Bundle]:
     return installation, build_bundle(contents, bundles_of(installation.platform))
 
 
-def with_new_canary(installation: Installation, exported: Bundle) -> CanaryHome:
-    """Return the home with a new version as canary, beside the version in production or a first one."""
+def with_new_canary(installation: Installation, exported: Bundle, **changes: object) -> CanaryHome:
+    """Return the home with a new version as canary, beside the version in production or a first one.
+
+    `changes` are of the canary's lineage.
+    """
     platform, pipeline = (
         installation.platform,
         readings_components(pipeline={"release": {"canary": CANARY}})[-1],
@@ -121,14 +124,14 @@ def with_new_canary(installation: Installation, exported: Bundle) -> CanaryHome:
         experiment.experiment_id if experiment else client.create_experiment(MODEL)
     ).info.run_id
 
-    def promoted(rules: ReleaseSection) -> Promotion:
+    def promoted(rules: ReleaseSection, **changes: object) -> Promotion:
         number = len(log.evaluations(MODEL)) + 1
-        bundle = variant_of(exported, bundles_of(platform), fingerprint=f"{number:064}")
+        bundle = variant_of(exported, bundles_of(platform), fingerprint=f"{number:064}", **changes)
         record_evaluation(platform.ledger, bundle, trained_on=window, partition=DAYS[-1])
         version = releases.register(bundle, run_id=run_id, links={})
         return releases.promote(MODEL, version.number, author="ada", reason="the next", rules=rules)
 
     champion = log.in_production(MODEL) or promoted(NO_RULES)
-    canary = promoted(pipeline.spec.release)
+    canary = promoted(pipeline.spec.release, **changes)
     rows = installation.main.scan(FEATURES, DAYS).collect()
     return CanaryHome(installation, pipeline.spec, champion, canary, rows)

@@ -35,6 +35,12 @@ def canary_home(_exported: tuple[Installation, Bundle]) -> CanaryHome:
     return with_new_canary(*_exported)
 
 
+@pytest.fixture
+def home_of_another_question(_exported: tuple[Installation, Bundle]) -> CanaryHome:
+    """A home whose canary predicts another column than the champion."""
+    return with_new_canary(*_exported, label="load")
+
+
 def tick(home: CanaryHome, cursor: str | None = None) -> dg.SensorResult:
     """Return the result of the sensor when Dagster's daemon evaluates it."""
     sensor = home.installation.defs.get_repository_def().get_sensor_def(f"{MODEL}_canary")
@@ -224,6 +230,16 @@ def test_errors_decide_without_the_bundle(canary_home: CanaryHome) -> None:
     assert "metrics of labels are not compared: BundleMissing: " in state.missing[-1]
     assert state.worse is not None
     assert state.worse.metric == "error_rate"
+
+
+def test_predictions_of_another_question_are_not_compared(home_of_another_question: CanaryHome) -> None:
+    """Its classes may be others, so the champion's predictions would be read with the canary's."""
+    home_of_another_question.log(600, failing)
+    state = canary_state(home_of_another_question.spec, home_of_another_question.installation.platform)
+    assert [one.metric.split()[0] for one in state.compared] == ["error_rate", "latency_ms"]
+    assert "the champion answers another question than the canary (its label is made, that of" in " ".join(
+        state.missing
+    )
 
 
 class _Away(FolderArtifacts):
