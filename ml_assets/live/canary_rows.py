@@ -38,7 +38,7 @@ def answered_since(
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """Return the logged rows of both bundles since the canary's promotion, in order of arrival, and faults of files.
 
-    If the canary failed and the champion answered in its place, the request counts for the canary alone. The columns
+    If the canary failed and the champion answered in its place, the row counts for the canary alone. The columns
     are those of the log. Raises `ArtifactsError`.
     """
     begin, end = max(champion.at, canary.at), now or datetime.now(UTC)
@@ -51,17 +51,25 @@ def answered_since(
         & (pl.col("bundle_digest") == pl.col("role").replace(digests))
     )
     failed = rows.filter((pl.col("role") == "canary") & pl.col("error").is_not_null())
-    kept = rows.filter(
-        (pl.col("role") == "canary") | ~pl.col("request_id").is_in(failed["request_id"].unique().to_list())
+    of_champion = rows.filter(role="production").join(
+        failed, on=["request_id", "place"], how="anti", maintain_order="left"
     )
+    kept = pl.concat([of_champion, rows.filter(role="canary")]).sort("at", "request_id", "place", "role")
     return kept, tuple(chain.from_iterable(faults))
 
 
 def requests_of(answered: pl.DataFrame) -> Requests:
-    """Return the requests behind logged rows; a request whose rows went to both versions counts for each."""
+    """Return the requests behind logged rows; a request whose rows went to both versions counts for each.
+
+    A request failed if its first row did: a version with more rows of a list has more chances of a wrong one.
+    """
     found = (
         answered.group_by("request_id", "role", maintain_order=True)
-        .agg(pl.col("at").first(), pl.col("latency_us").max(), pl.col("error").is_not_null().any())
+        .agg(
+            pl.col("at").first(),
+            pl.col("latency_us").max(),
+            pl.col("error").is_not_null().sort_by("place").first(),
+        )
         .sort("at", maintain_order=True)
     )
     return Requests(

@@ -536,8 +536,17 @@ class _Category:
         self._words = pl.Series(vocabulary, dtype=pl.String)
         self._ids = pl.Series(range(1, len(vocabulary) + 1), dtype=pl.Int64)
         self._id_by_word = {word: i for i, word in enumerate(vocabulary, start=1)}
-        self.look_up = lru_cache(_WORDS_REMEMBERED, typed=True)(self.id_of)
-        """`id_of`, which remembers values. Raises `TypeError` if a value is not hashable."""
+        self._longest = max(map(len, vocabulary), default=0)
+        self._remembered = lru_cache(_WORDS_REMEMBERED, typed=True)(self.id_of)
+
+    def look_up(self, value: Any) -> int:
+        """Return `id_of`, which remembers values. Raises `TypeError` if a value is not hashable.
+
+        Does not remember texts longer than all words: anybody could fill the memory with them.
+        """
+        if type(value) is str and len(value) > self._longest:
+            return self.id_of(value)
+        return self._remembered(value)
 
     def id_of(self, value: Any) -> int:
         """Return the id of a single value. Raises `InputRefused` if it has no text."""

@@ -56,11 +56,17 @@ class Arrival:
     """One request as it arrived."""
 
     request_id: str
+    """Made by the server, so no client can let several requests count as one."""
+    client_id: str | None
+    """X-Request-Id of the client; None if it sent none."""
     model: str
     at_us: int
     """Microseconds since 1970 in UTC."""
-    began_ns: int
-    """The same moment of `time.perf_counter_ns`."""
+
+    @property
+    def said_id(self) -> str:
+        """Id in the answer: the client's, or else the server's."""
+        return self.client_id or self.request_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +129,7 @@ def answer(
             entry["unknown_categories"] = unknown
             parts.metrics.unknown(arrival.model, one.version.number, unknown)
         said.append(entry)
-    names = {"model": arrival.model, "request_id": arrival.request_id}
+    names = {"model": arrival.model, "request_id": arrival.said_id}
     content = orjson.dumps({"predictions": said, **names} if batch.is_list else {**said[0], **names})
     if not served.shadows:
         return content, None
@@ -155,15 +161,17 @@ def _predictions(parts: ServerParts, batch: _Batch, served: Roles) -> list[_Answ
     """
     found: dict[int, _Answered] = {}
     if (canary := served.canary) is not None and (of_canary := _places_of_canary(parts, batch, canary)):
-        try:
-            found = _by(parts, batch, canary, "canary", of_canary)
-        except RequestRefused:
-            pass
-        except Exception:
-            _LOGGER.exception("the canary of %s failed, production answers", canary.model)
+        fates = _by(parts, batch, canary, "canary", of_canary)
+        found = {place: one for place, one in fates.items() if isinstance(one, _Answered)}
+        faults = [one for one in fates.values() if not isinstance(one, _Answered | RequestRefused)]
+        if faults:
+            _LOGGER.error("the canary of %s failed, production answers", canary.model, exc_info=faults[0])
     left = [place for place in range(len(batch.rows)) if place not in found]
     if left and served.production is not None:
-        found |= _by(parts, batch, served.production, "production", left)
+        for place, one in _by(parts, batch, served.production, "production", left).items():
+            if isinstance(one, Exception):
+                raise one
+            found[place] = one
     return [found[place] for place in range(len(batch.rows))]
 
 
@@ -177,28 +185,35 @@ def _places_of_canary(parts: ServerParts, batch: _Batch, canary: ServedVersion) 
 
 def _by(
     parts: ServerParts, batch: _Batch, version: ServedVersion, role: Role, places: Sequence[int]
-) -> dict[int, _Answered]:
-    """Return place → prediction of the rows at `places`, and record them. Records an error before it raises it."""
+) -> dict[int, _Answered | Exception]:
+    """Return place → prediction or error of the rows at `places`, and record them.
+
+    The latency is that of this version alone: what the other version did before is not in it.
+    """
+    began_ns = time.perf_counter_ns()
     rows = [batch.rows[place] for place in places]
+    fates: Sequence[Prediction | Exception]
     try:
-        if batch.is_list:
-            predictions: Sequence[Prediction] = predict_many(version.runtime, rows)
-        else:
-            predictions = [predict_one(version.runtime, rows[0])]
+        fates = (
+            predict_many(version.runtime, rows) if batch.is_list else [predict_one(version.runtime, rows[0])]
+        )
     except Exception as error:
-        if isinstance(error, RequestRefused) and error.row is not None:
-            error = error.at(places[error.row])
-        _record_error(parts, batch, version, role, error, places, _since(batch.arrival))
-        raise error from None
-    _record(parts, batch, version, role, predictions, places, _since(batch.arrival))
+        fates = [_alone(version, batch, place) for place in places] if batch.is_list else [error]
+    _record(parts, batch, version, role, fates, places, time.perf_counter_ns() - began_ns)
     return {
-        place: _Answered(version, role, prediction)
-        for place, prediction in zip(places, predictions, strict=True)
+        place: one if isinstance(one, Exception) else _Answered(version, role, one)
+        for place, one in zip(places, fates, strict=True)
     }
 
 
-def _since(arrival: Arrival) -> int:
-    return time.perf_counter_ns() - arrival.began_ns
+def _alone(version: ServedVersion, batch: _Batch, place: int) -> Prediction | Exception:
+    """Return the prediction or the error of one row of a list whose rows were not all predicted."""
+    try:
+        return predict_many(version.runtime, [batch.rows[place]])[0]
+    except RequestRefused as refusal:
+        return refusal.at(place)
+    except Exception as error:
+        return error
 
 
 def _record_shadow(
@@ -209,10 +224,8 @@ def _record_shadow(
     took_ns: int,
 ) -> None:
     places = range(len(batch.rows))
-    if isinstance(found, Exception):
-        _record_error(parts, batch, version, "shadow", found, places, took_ns)
-    else:
-        _record(parts, batch, version, "shadow", found, places, took_ns)
+    fates = [found] * len(places) if isinstance(found, Exception) else found
+    _record(parts, batch, version, "shadow", fates, places, took_ns)
 
 
 def _record(
@@ -220,36 +233,35 @@ def _record(
     batch: _Batch,
     version: ServedVersion,
     role: Role,
-    predictions: Sequence[Prediction],
+    fates: Sequence[Prediction | Exception],
     places: Sequence[int],
     took_ns: int,
 ) -> None:
-    parts.metrics.answered(version.model, version.number, role, len(places), took_ns / 1e9)
-    if parts.log.wants(batch.arrival.request_id):
-        parts.log.add(
-            _logged(batch, version, role, place, took_ns, prediction=numbers_of(prediction))
-            for place, prediction in zip(places, predictions, strict=True)
+    """Count and log what became of each row.
+
+    If a version in production refuses a row, the request gets no prediction. Its other rows are logged without one.
+    """
+    names = (version.model, version.number, role)
+    faults = [one for one in fates if isinstance(one, Exception)]
+    if faults:
+        parts.metrics.failed(*names, _kind_of(faults[0]))
+    is_answered = not faults or role == "canary"
+    if is_answered and len(faults) < len(fates):
+        parts.metrics.answered(*names, len(fates) - len(faults), took_ns / 1e9)
+    if not parts.log.wants(batch.arrival.request_id):
+        return
+    parts.log.add(
+        _logged(batch, version, role, place, took_ns, error=f"{type(fate).__name__}: {fate}")
+        if isinstance(fate, Exception)
+        else _logged(
+            batch, version, role, place, took_ns, prediction=numbers_of(fate) if is_answered else None
         )
-
-
-def _record_error(
-    parts: ServerParts,
-    batch: _Batch,
-    version: ServedVersion,
-    role: Role,
-    error: Exception,
-    places: Sequence[int],
-    took_ns: int,
-) -> None:
-    """Record the row with the error. If the error is not about a row, record all."""
-    is_refused = isinstance(error, RequestRefused)
-    parts.metrics.failed(
-        version.model, version.number, role, "refused" if is_refused else type(error).__name__
+        for place, fate in zip(places, fates, strict=True)
     )
-    if parts.log.wants(batch.arrival.request_id):
-        guilty = [error.row] if isinstance(error, RequestRefused) and error.row is not None else places
-        said = f"{type(error).__name__}: {error}"
-        parts.log.add(_logged(batch, version, role, place, took_ns, error=said) for place in guilty)
+
+
+def _kind_of(error: Exception) -> str:
+    return "refused" if isinstance(error, RequestRefused) else type(error).__name__
 
 
 def _logged(
@@ -264,6 +276,7 @@ def _logged(
 ) -> LoggedRow:
     return LoggedRow(
         request_id=batch.arrival.request_id,
+        client_id=batch.arrival.client_id,
         place=place,
         at_us=batch.arrival.at_us,
         model=version.model,

@@ -92,14 +92,13 @@ class _Predict:
         self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        at_us, began_ns = time.time_ns() // 1_000, time.perf_counter_ns()
         headers: dict[bytes, bytes] = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"")
         arrival = Arrival(
-            request_id=given.decode() if _REQUEST_ID.fullmatch(given) else _new_id(),
+            request_id=_new_id(),
+            client_id=given.decode() if _REQUEST_ID.fullmatch(given) else None,
             model=scope["path_params"]["model"],
-            at_us=at_us,
-            began_ns=began_ns,
+            at_us=time.time_ns() // 1_000,
         )
         job: ShadowJob | None = None
         try:
@@ -110,20 +109,20 @@ class _Predict:
         except RequestRefused as refusal:
             status = refusal.status
             error = ErrorAnswer(
-                message=refusal.message, field=refusal.field, row=refusal.row, request_id=arrival.request_id
+                message=refusal.message, field=refusal.field, row=refusal.row, request_id=arrival.said_id
             )
             content = error.model_dump_json().encode()
         except Exception:
-            _LOGGER.exception("request %s failed", arrival.request_id)
+            _LOGGER.exception("request %s failed", arrival.said_id)
             status = 500
             said = "the prediction failed; the server's own log has the reason under this request_id"
-            content = ErrorAnswer(message=said, request_id=arrival.request_id).model_dump_json().encode()
+            content = ErrorAnswer(message=said, request_id=arrival.said_id).model_dump_json().encode()
         if status != 200:
             self._parts.metrics.refused(status)
         start = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(content)).encode()),
-            (b"x-request-id", arrival.request_id.encode()),
+            (b"x-request-id", arrival.said_id.encode()),
         ]
         await send({"type": "http.response.start", "status": status, "headers": start})
         await send({"type": "http.response.body", "body": content})

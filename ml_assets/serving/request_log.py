@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from logging import getLogger
 from pathlib import Path
+from sys import getsizeof
 from types import TracebackType
 from typing import Self
 
@@ -24,6 +25,7 @@ from resources.artifacts import Artifacts, ArtifactsError, ArtifactsRefused
 
 SCHEMA: dict[str, pl.DataType] = {
     "request_id": pl.String(),
+    "client_id": pl.String(),
     "place": pl.Int32(),
     "at": pl.Datetime("us", "UTC"),
     "model": pl.String(),
@@ -41,7 +43,7 @@ ROOT = "serving"
 """Folder of all logs among the artifacts."""
 
 _ROW_BYTES = 600
-"""Memory of a row beside its JSON."""
+"""Memory of a row beside its JSON, entity, error and prediction."""
 _AS_THEY_ARE = [name for name in SCHEMA if name not in ("at", "row")]
 _LOGGER = getLogger(__name__)
 
@@ -51,6 +53,9 @@ class LoggedRow:
     """One raw row of a request, with the prediction of one version. A shadow's prediction is a row of its own."""
 
     request_id: str
+    """Made by the server: the rows with the same one are one request."""
+    client_id: str | None = None
+    """X-Request-Id of the client. Several requests may have the same one."""
     place: int
     """Index of the row in its request, from 0."""
     at_us: int
@@ -65,9 +70,10 @@ class LoggedRow:
     row: bytes
     """The raw row as JSON. Bytes of a blob are base64."""
     prediction: Sequence[float] | None
-    """Numbers of the prediction, in the order of `ServingModel.columns`, or the only one; None after an error."""
+    """Numbers of the prediction, in the order of `ServingModel.columns`, or the only one; None after an error, also
+    of another row if it refused the whole request."""
     latency_us: int
-    """Microseconds from arrival to the prediction, of the whole request; of a shadow, of its prediction alone."""
+    """Microseconds that the version took for all of its rows of the request."""
     error: str | None = None
     """Kind of the error and its message, such as `InputRefused: column 'hour' is missing`."""
 
@@ -141,7 +147,7 @@ class RequestLog:
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="request-log", daemon=True)
         self.dropped = 0
-        """Rows that found no room."""
+        """Rows that found no room, or that no file can hold."""
         self.written = 0
         """Rows that are in the artifacts."""
         self.problem = ""
@@ -171,13 +177,14 @@ class RequestLog:
 
     def add(self, rows: Iterable[LoggedRow]) -> None:
         """Keep rows until they are written, or drop and count them. Never waits for the storage."""
-        with self._change:  # the thread holds it only to take the rows
-            for row in rows:
-                if self._bytes + _bytes_of(row) > self._max_bytes:
+        sizes = [(row, _bytes_of(row)) for row in rows]  # makes their JSON, so not under the lock
+        with self._change:
+            for row, size in sizes:
+                if self._bytes + size > self._max_bytes:
                     self.dropped += 1
                     continue
                 self._new.append(row)
-                self._bytes += _bytes_of(row)
+                self._bytes += size
             if len(self._new) >= self._chunk_rows:
                 self._change.notify()
 
@@ -197,7 +204,10 @@ class RequestLog:
             _LOGGER.error("%d rows of the request log are lost: %s", len(waiting), self.problem)
 
     def _write(self, rows: Sequence[LoggedRow]) -> list[LoggedRow]:
-        """Write rows as a file for each model and day. Return those that could not be written."""
+        """Write rows as a file for each model and day. Return those that wait for the store to come back.
+
+        Any other error could come again with the same rows, so they are dropped.
+        """
         chunks: dict[tuple[str, date], list[LoggedRow]] = {}
         for row in rows:
             chunks.setdefault((row.model, datetime.fromtimestamp(row.at_us / 1e6, UTC).date()), []).append(
@@ -213,9 +223,17 @@ class RequestLog:
                 left += chunk
                 _LOGGER.warning("%d rows of the request log wait in memory: %s", len(left), error)
                 continue
-            self.written += len(chunk)
+            except Exception as error:  # the thread must live
+                problem = f"{len(chunk)} rows were dropped: {type(error).__name__}: {error}"
+                _LOGGER.exception("%d rows of the request log are lost", len(chunk))
+                written, dropped = 0, len(chunk)
+            else:
+                written, dropped = len(chunk), 0
+            freed = sum(_bytes_of(row) for row in chunk)
             with self._change:
-                self._bytes -= sum(_bytes_of(row) for row in chunk)
+                self.written += written
+                self.dropped += dropped
+                self._bytes -= freed
         self.problem = problem
         return left
 
@@ -239,4 +257,10 @@ class RequestLog:
 
 
 def _bytes_of(row: LoggedRow) -> int:
-    return len(row.row) + _ROW_BYTES
+    return (
+        _ROW_BYTES
+        + len(row.row)
+        + getsizeof(row.entity)
+        + getsizeof(row.error)
+        + 8 * len(row.prediction or ())
+    )

@@ -2,17 +2,21 @@
 
 import json
 import re
+import tracemalloc
 from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.runtime import GOLDEN, GOLDEN_OUTPUT
+from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.release.runtime import GOLDEN, GOLDEN_OUTPUT, ServingModel
 from ml_assets.serving.answering import Limits
 from ml_assets.serving.assignment import entity_of, is_of_canary
+from ml_assets.serving.raw_rows import RequestRefused, predict_many, predict_one
 from ml_assets.serving.served import CanaryShare
-from ml_assets_tests.serving.conftest import MODEL, Serve
+from ml_assets_tests.serving.conftest import MODEL, Serve, summing
 
 
 def _golden(bundle: Bundle) -> tuple[list[dict[str, Any]], list[float]]:
@@ -116,6 +120,65 @@ def test_a_body_that_holds_no_rows_is_refused(serve: Serve, body: bytes, status:
     assert answered.status_code == status
     assert said in answered.json()["message"]
     assert serving.metric("refused_total", status=str(status)) == 1
+
+
+@pytest.mark.parametrize("depth", [101, 300, 1_000])
+def test_a_value_nested_too_deeply_is_refused_by_its_column(serve: Serve, depth: int) -> None:
+    """orjson reads 1,024 levels and writes 254: the log could not write such a row."""
+    serving = serve()
+    value = b'[{"a":' * (depth // 2) + b"[" * (depth % 2) + b"1" + b"]" * (depth % 2) + b"}]" * (depth // 2)
+    row = json.dumps(serving.row()).encode()[:-1] + b',"note":' + value + b"}"
+    for body, place in ((row, None), (b"[" + row + b"]", 0)):
+        answered = serving.client.post(f"/models/{MODEL}/predict", content=body, headers=JSON_TYPE)
+        assert (answered.status_code, answered.json().get("field")) == (422, "note")
+        assert answered.json()["row"] == place
+    assert serving.predict([serving.row(note=[[1]])]).status_code == 200
+
+
+_WORDS = st.sampled_from(
+    [1, 1.0, 2.5, True, False, 0, -0.0, "1", "2.5", "true", 2**53 + 1, 2**63, 2**64 - 1, None, -1]
+)
+
+
+@given(values=st.lists(_WORDS, min_size=2, max_size=4), column=st.sampled_from(["carrier", "gate", "hour"]))
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+def test_a_list_of_mixed_types_is_answered_as_single_rows(
+    numbered: ServingModel, values: list[Any], column: str
+) -> None:
+    rows = [{"hour": 3, "distance": 1.0, "carrier": None, "gate": None, column: value} for value in values]
+    singles: list[Any] = []
+    for row in rows:
+        try:
+            singles.append(predict_one(numbered, row))
+        except RequestRefused:
+            with pytest.raises(RequestRefused):
+                predict_many(numbered, rows)
+            return
+    assert predict_many(numbered, rows) == singles
+
+
+@pytest.fixture(scope="session")
+def numbered(rows: pl.DataFrame, store: BundleStore) -> ServingModel:
+    """A model whose texts look like values of other types."""
+    words = ["1", "1.0", "2.5", "true", "0", "-0.0", "9007199254740993"]
+    texts = pl.Series([words[i % len(words)] for i in range(len(rows))])
+    return ServingModel.load(
+        summing(rows.with_columns(carrier=texts), store, ["hour", "distance"], "7").folder
+    )
+
+
+def test_texts_longer_than_all_words_are_not_kept_in_memory(numbered: ServingModel) -> None:
+    """A client that sends a new long text each time must not fill the memory."""
+    row = {"hour": 3, "distance": 1.0, "carrier": None, "gate": None}
+    predict_one(numbered, row)
+    tracemalloc.start()
+    try:
+        for number in range(50):
+            predict_one(numbered, {**row, "carrier": f"{number}" + "x" * 100_000})
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_000_000
 
 
 def test_a_chunked_body_is_bounded_too(serve: Serve) -> None:

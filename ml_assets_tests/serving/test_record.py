@@ -33,6 +33,7 @@ def test_rows_are_logged_with_prediction_version_entity_and_error(
     assert [(role, version, place, error is not None) for role, version, place, error in said] == [
         ("canary", 4, 0, True),  # it reads `extra`; production answers
         ("production", 1, 0, False),
+        ("canary", 4, 0, False),
         ("canary", 4, 1, True),
         ("production", 1, 1, True),
     ]

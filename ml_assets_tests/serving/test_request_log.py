@@ -1,6 +1,7 @@
 """Log of requests: complete, bounded, never in the way, and readable by day."""
 
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -115,6 +116,58 @@ def test_rows_that_could_not_be_written_at_the_end_are_reported(
         log.add([_row(0)])
     assert (log.written, log.problem) == (0, "the store is away")
     assert "1 rows of the request log are lost: the store is away" in caplog.text
+
+
+class _Odd(_AwayThenBack):
+    """Artifacts whose client library raises an error of its own until `is_back` is set."""
+
+    @contextmanager
+    def create(self, name: str, file: str) -> Generator[IO[bytes]]:
+        if not self.is_back.is_set():
+            self.was_tried.set()
+            raise RuntimeError("the client library is broken")
+        with super().create(name, file) as stream:
+            yield stream
+
+
+def test_an_unexpected_error_drops_its_rows_and_the_log_goes_on(tmp_path: Path) -> None:
+    artifacts = _Odd(tmp_path)
+    with RequestLog(artifacts, chunk_rows=1, chunk_seconds=0.01) as log:
+        log.add([_row(0)])
+        assert artifacts.was_tried.wait(200)
+        while not log.dropped:
+            time.sleep(0.005)
+        assert log.problem == "1 rows were dropped: RuntimeError: the client library is broken"
+        artifacts.is_back.set()
+        log.add([_row(1)])
+    assert (log.written, log.dropped) == (1, 1)
+    assert read_requests(artifacts, "small", DAY)["request_id"].to_list() == ["00000001"]
+
+
+def test_the_memory_of_entities_and_errors_is_bounded_too(tmp_path: Path) -> None:
+    log = RequestLog(FolderArtifacts(tmp_path), max_bytes=100_000)
+    log.add(_row(i, entity="é" * 10_000) for i in range(20))
+    assert log.dropped > 10
+    other = RequestLog(FolderArtifacts(tmp_path), max_bytes=100_000)
+    other.add(_row(i, error="x" * 10_000) for i in range(20))
+    assert other.dropped > 10
+
+
+def test_rows_are_made_while_others_can_add_theirs(tmp_path: Path) -> None:
+    """The JSON of a large request takes milliseconds, and other requests must not wait for it."""
+    log = RequestLog(FolderArtifacts(tmp_path))
+    is_added = threading.Event()
+
+    def other() -> None:
+        log.add([_row(1)])
+        is_added.set()
+
+    def rows() -> Generator[LoggedRow]:
+        threading.Thread(target=other, daemon=True).start()
+        assert is_added.wait(20)
+        yield _row(0)
+
+    log.add(rows())
 
 
 @given(st.floats(0, 1), st.integers(0, 10**9))
