@@ -100,6 +100,17 @@ def _no_home_of_a_person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         yield
 
 
+@pytest.fixture(autouse=True)
+def _dagster_home_of_one_test() -> Iterator[None]:
+    """A command points Dagster at its home; the tests after it must not find that."""
+    before = os.environ.get("DAGSTER_HOME")
+    yield
+    if before is None:
+        os.environ.pop("DAGSTER_HOME", None)
+    else:
+        os.environ["DAGSTER_HOME"] = before
+
+
 @pytest.fixture(scope="session")
 def _empty_tracker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow database with tables and nothing in them: making one takes seconds, a copy milliseconds."""
