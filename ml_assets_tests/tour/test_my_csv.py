@@ -21,6 +21,6 @@ def test_the_file_of_the_page_becomes_a_registered_model(checkout: Checkout) -> 
     said = [line.strip() for line in printed[printed.index("Next:") + 1 :]]
     assert [one.command for one in typed if " plan " not in one.command] == said
     type_in(checkout, typed)
-    (read,) = NOTEBOOK.blocks("# Read a table in a notebook", "python")
+    (read,) = NOTEBOOK.blocks("Tables", "python")
     shown = checkout.run("python", "-c", read)
     assert "shape: (5, 4)" in shown
