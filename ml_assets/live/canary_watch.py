@@ -26,7 +26,7 @@ WATCH = "release.canary.watch"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CanaryState:
+class CanaryEvidence:
     """Canary of a model, and the evidence about it so far."""
 
     canary: Promotion | None
@@ -42,10 +42,20 @@ class CanaryState:
         """Metric that shows the canary to be worse than allowed; None if none does."""
         return worst(self.compared)
 
+    @property
+    def why_worse(self) -> str:
+        """Reason to take the canary back: the metric that decided, then the others; empty if it is not shown worse."""
+        worse = self.worse
+        if worse is None:
+            return ""
+        others = [str(one) for one in self.compared if one is not worse]
+        return "; ".join([f"worse than the champion by more than allowed: {worse}", *others])
 
-def canary_state(spec: PipelineSpec, platform: Platform) -> CanaryState:
-    """Return what the log of requests shows about the canary. Changes nothing.
 
+def evidence(spec: PipelineSpec, platform: Platform) -> CanaryEvidence:
+    """Return what the log of requests shows about the canary. Takes nothing back.
+
+    A promotion can refuse a canary that is worse: `why_worse` is the reason, and `canary` the promotion it is about.
     A fault of bundles, lake or labels leaves out the metrics that need labels, with the reason. Raises `ArtifactsError`
     or `LedgerError` if log or ledger do not answer.
     """
@@ -53,7 +63,7 @@ def canary_state(spec: PipelineSpec, platform: Platform) -> CanaryState:
     standings = BundleStandings.read(platform.ledger.models, spec.name)
     canary, champion = standings.canary, standings.in_production
     if canary is None or champion is None or section is None or not section.watch:
-        return CanaryState(canary=canary, champion=champion, missing=_why_not(spec, canary, champion))
+        return CanaryEvidence(canary=canary, champion=champion, missing=_why_not(spec, canary, champion))
     answered, faults = answered_since(platform.artifacts, spec.name, champion, canary)
     missing = [
         *faults,
@@ -69,15 +79,15 @@ def canary_state(spec: PipelineSpec, platform: Platform) -> CanaryState:
         labelled = found.rows
         missing += found.missing
     compared = compare(section, requests_of(answered), labelled)
-    return CanaryState(canary=canary, champion=champion, compared=compared, missing=tuple(missing))
+    return CanaryEvidence(canary=canary, champion=champion, compared=compared, missing=tuple(missing))
 
 
-def watch_canary(spec: PipelineSpec, platform: Platform) -> CanaryState:
+def watch_canary(spec: PipelineSpec, platform: Platform) -> CanaryEvidence:
     """Compare the canary with the champion, and take it back if it is worse than allowed.
 
-    A canary that somebody replaced meanwhile stays as it is. Raises what `canary_state` does.
+    A canary that somebody replaced meanwhile stays as it is. Raises what `evidence` does.
     """
-    state = canary_state(spec, platform)
+    state = evidence(spec, platform)
     if state.canary is None or state.worse is None:
         return state
     try:
@@ -85,13 +95,13 @@ def watch_canary(spec: PipelineSpec, platform: Platform) -> CanaryState:
             spec.name,
             author=WATCH,
             checked_by="platform",
-            reason=reason_of(state),
+            reason=state.why_worse,
             role=CANARY,
             seen=state.canary,
         )
     except NotPromotable:  # somebody else demoted, promoted or replaced it since
-        return CanaryState(canary=None, champion=state.champion)
-    return CanaryState(
+        return CanaryEvidence(canary=None, champion=state.champion)
+    return CanaryEvidence(
         canary=state.canary,
         champion=state.champion,
         compared=state.compared,
@@ -100,14 +110,7 @@ def watch_canary(spec: PipelineSpec, platform: Platform) -> CanaryState:
     )
 
 
-def reason_of(state: CanaryState) -> str:
-    """Return the reason of a demotion for the ledger: the metric that decided first, then the others."""
-    worse = state.worse
-    others = [str(one) for one in state.compared if one is not worse]
-    return "; ".join([f"worse than the champion by more than allowed: {worse}", *others])
-
-
-def in_lines(spec: PipelineSpec, state: CanaryState) -> Iterator[str]:
+def in_lines(spec: PipelineSpec, state: CanaryEvidence) -> Iterator[str]:
     """Yield the state in words, for a person."""
     section, model = spec.release.canary, spec.name
     if state.canary is not None:

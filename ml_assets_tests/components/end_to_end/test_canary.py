@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from ml_assets.live.canary_rows import answered_since
-from ml_assets.live.canary_watch import WATCH, canary_state, in_lines
+from ml_assets.live.canary_watch import WATCH, evidence, in_lines
 from ml_assets.release.bundle_standing import PRODUCTION
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.history import lines
@@ -80,7 +80,9 @@ def test_a_worse_canary_is_taken_back_within_one_tick(
 ) -> None:
     canary_home.log(600, answer)
     spec, platform = canary_home.spec, canary_home.installation.platform
-    shown = "\n".join(in_lines(spec, canary_state(spec, platform)))
+    before = evidence(spec, platform)
+    assert before.why_worse.startswith(f"worse than the champion by more than allowed: {metric}")
+    shown = "\n".join(in_lines(spec, before))
     assert "It answers the requests of 40 % of the entities (machine)." in shown
     assert f"sensor {MODEL}_canary takes it back within 60 s" in shown
     result = tick(canary_home)
@@ -131,7 +133,8 @@ def test_a_log_never_promotes_and_rows_of_other_bundles_do_not_count(canary_home
     canary_home.log(300, forged)
     releases = releases_of(canary_home.installation.platform)
     before = releases.history(MODEL)
-    state = canary_state(canary_home.spec, canary_home.installation.platform)
+    state = evidence(canary_home.spec, canary_home.installation.platform)
+    assert (state.canary, state.why_worse) == (canary_home.canary, "")
     assert [one.canary_rows for one in state.compared] == [0, 0]
     assert "the log has no request that the canary answered" in state.missing[0]
     tick(canary_home)
@@ -161,7 +164,7 @@ def test_a_request_of_a_failed_canary_counts_for_the_canary_alone(
 
 def test_requests_without_the_primary_key_are_named(canary_home: CanaryHome) -> None:
     canary_home.log(60, lambda *_: {"row": b'{"load":0.5}'})
-    state = canary_state(canary_home.spec, canary_home.installation.platform)
+    state = evidence(canary_home.spec, canary_home.installation.platform)
     assert state.missing == (
         "requests do not name at, machine, a part of the primary key of features/shifts",
     )
@@ -169,7 +172,7 @@ def test_requests_without_the_primary_key_are_named(canary_home: CanaryHome) -> 
 
 def test_rows_whose_label_is_not_known_wait(canary_home: CanaryHome) -> None:
     canary_home.log(60, lambda *_: {"row": b'{"at":"2031-01-01T06:00:00Z","machine":"mill"}'})
-    state = canary_state(canary_home.spec, canary_home.installation.platform)
+    state = evidence(canary_home.spec, canary_home.installation.platform)
     assert state.missing == ("2 answered rows have no label in features/shifts yet",)
     assert [one.metric for one in state.compared] == ["error_rate", "latency_ms at quantile 0.95"]
 
@@ -224,7 +227,7 @@ def test_errors_decide_without_the_bundle(canary_home: CanaryHome) -> None:
     platform = canary_home.installation.platform
     folder = platform.artifacts.folder(f"bundles/{canary_home.canary.bundle_digest}")
     away = folder.rename(folder.parent / "away")
-    state = canary_state(canary_home.spec, platform)
+    state = evidence(canary_home.spec, platform)
     shutil.rmtree(folder, ignore_errors=True)
     away.rename(folder)
     assert "metrics of labels are not compared: BundleMissing: " in state.missing[-1]
@@ -235,7 +238,7 @@ def test_errors_decide_without_the_bundle(canary_home: CanaryHome) -> None:
 def test_predictions_of_another_question_are_not_compared(home_of_another_question: CanaryHome) -> None:
     """Its classes may be others, so the champion's predictions would be read with the canary's."""
     home_of_another_question.log(600, failing)
-    state = canary_state(home_of_another_question.spec, home_of_another_question.installation.platform)
+    state = evidence(home_of_another_question.spec, home_of_another_question.installation.platform)
     assert [one.metric.split()[0] for one in state.compared] == ["error_rate", "latency_ms"]
     assert "the champion answers another question than the canary (its label is made, that of" in " ".join(
         state.missing
