@@ -66,9 +66,18 @@ class Tables:
         self, day: str, production: pl.DataFrame, canary: pl.DataFrame | None = None, bundles: str = "a"
     ) -> None:
         """Publish the predictions of a day; the frames have columns id, output and number."""
+        self.put(f"{MODEL}/predictions", {day: self._scored(production, canary, bundles)}, made_by=bundles)
+
+    def score_all(self, days: Mapping[str, pl.DataFrame]) -> None:
+        """Publish the predictions of several days by the version `a`, at once."""
+        rows = {day: self._scored(frame, None, "a") for day, frame in days.items()}
+        self.put(f"{MODEL}/predictions", rows, made_by="a")
+
+    @staticmethod
+    def _scored(production: pl.DataFrame, canary: pl.DataFrame | None, bundles: str) -> pl.DataFrame:
         first, _, second = bundles.partition("+")
         number = None if canary is None else canary["number"]
-        rows = production.rename({"number": "prediction"}).with_columns(
+        return production.rename({"number": "prediction"}).with_columns(
             pl.lit(1, pl.Int64).alias("version"),
             pl.lit(first).alias("bundle_digest"),
             pl.Series(
@@ -77,7 +86,6 @@ class Tables:
             pl.lit(2 if second else None, pl.Int64).alias("canary_version"),
             pl.lit(second or None, pl.String).alias("canary_bundle_digest"),
         )
-        self.put(f"{MODEL}/predictions", {day: rows}, made_by=bundles)
 
     def measured(self, day: str) -> tuple[VersionFigures, ...]:
         """Measure a day at main."""
@@ -104,10 +112,9 @@ def test_a_day_is_compared_with_the_first_days_of_its_version(tables: Tables) ->
     """So a slow drift is seen, and days that another version scored do not count."""
     *usual, moved = DAYS
     tables.score(usual[0], numbers(0, shift=5), bundles="other")
-    for seed, day in enumerate(usual[1:], start=1):
-        tables.score(day, numbers(seed))
-    tables.score(moved, numbers(99, shift=1))
-    tables.put(FEATURES, dict.fromkeys(DAYS, labels(np.zeros(ROWS))))
+    same_version = {day: numbers(seed) for seed, day in enumerate(usual[1:])}
+    tables.score_all(same_version | {moved: numbers(99, shift=1)})
+    tables.put(FEATURES, dict.fromkeys((usual[1], usual[-1], moved), labels(np.zeros(ROWS))))
     (first,) = tables.measured(usual[1])
     assert (first.reference, first.drift) == ((), ())
     (same,), (other,) = tables.measured(usual[-1]), tables.measured(moved)
@@ -179,8 +186,7 @@ def test_stored_days_are_read_in_order_and_drawn(tables: Tables, tmp_path: Path)
     artifacts = FolderArtifacts(tmp_path / "artifacts")
     assert days_up_to(artifacts, MODEL, DAYS[2]) == []
     tables.put(FEATURES, dict.fromkeys(DAYS[:3], labels(np.zeros(ROWS))))
-    for seed, day in enumerate(DAYS[:3]):
-        tables.score(day, numbers(seed))
+    tables.score_all({day: numbers(seed) for seed, day in enumerate(DAYS[:3])})
     reader = TableReader.at(tables.lake)
     for day in reversed(DAYS[:3]):
         store_day(artifacts, measure_day(tables.spec, reader, day))

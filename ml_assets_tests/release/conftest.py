@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,10 +22,13 @@ from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry
 from ml_assets.release.runtime import FACTS
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
+from ml_assets_tests.resources.webhook_receiver import Receiver, running_receiver
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days, keys
 from resources.artifacts import FolderArtifacts
 from resources.ledger import EvaluationRow, Ledger, TrainedOn
 from resources.mlflow_client import open_client
+from resources.platform import Platform
+from resources.settings import Settings
 
 Evaluate = Callable[..., EvaluationRow]
 
@@ -185,6 +188,28 @@ def two_versions(
         evaluate(one)
         releases.register(one, run_id=run_id, links={})
     return bundle, second
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A webhook on loopback."""
+    with running_receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def platform(
+    tmp_path: Path,
+    tracking_uri: str,
+    orders: OrdersTable,
+    store: BundleStore,
+    receiver: Receiver,
+    two_versions: tuple[Bundle, Bundle],
+) -> Platform:
+    """A platform with the orders and both versions, whose notices go to `receiver`."""
+    platform = Platform(Settings(home=tmp_path, tracking_uri=tracking_uri, webhook=receiver.address))
+    platform.__dict__.update(ledger=orders.ledger, lake=orders.store, artifacts=store.artifacts)
+    return platform
 
 
 @pytest.fixture

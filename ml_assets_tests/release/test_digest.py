@@ -1,68 +1,29 @@
 """The digest of a day: what happened, who has to act, and a page and one message each night."""
 
-import json
-import threading
-from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
-import pytest
 
 from ml_assets.components.digest_asset import nightly_digest
 from ml_assets.pipeline.digest_page import digest_page
 from ml_assets.pipeline.nightly_digest import Line, Subjects, digest_of
-from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.promotion import Releases
 from ml_assets.release.rules import ReleaseSection
 from ml_assets_tests.release.conftest import Evaluate
-from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable
-from resources.ledger import NewVerdict
+from ml_assets_tests.resources.ledger_writer import NEW
+from ml_assets_tests.resources.webhook_receiver import Receiver
+from ml_assets_tests.tables.orders_table import ORDERS
 from resources.mlflow_client import open_client
 from resources.platform import Platform
-from resources.settings import Settings
 
 SUBJECTS = Subjects(
     models={"small": ReleaseSection.model_validate({"approval": {}})},
     tables=(ORDERS,),
     fresh_within={ORDERS: timedelta(hours=30)},
 )
-
-
-@pytest.fixture
-def hook() -> Iterator[tuple[list[dict[str, Any]], str]]:
-    """A webhook on loopback."""
-    got: list[dict[str, Any]] = []
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield got, f"http://127.0.0.1:{server.server_port}/hook"
-        server.shutdown()
-
-
-@pytest.fixture
-def platform(
-    tmp_path: Path,
-    tracking_uri: str,
-    orders: OrdersTable,
-    store: BundleStore,
-    hook: tuple[list[dict[str, Any]], str],
-    two_versions: tuple[Bundle, Bundle],
-) -> Platform:
-    platform = Platform(Settings(home=tmp_path, tracking_uri=tracking_uri, webhook=hook[1]))
-    platform.__dict__.update(ledger=orders.ledger, lake=orders.store, artifacts=store.artifacts)
-    return platform
 
 
 def test_a_digest_says_what_happened_and_who_acts(
@@ -74,18 +35,7 @@ def test_a_digest_says_what_happened_and_who_acts(
 ) -> None:
     releases.promote("small", 1, author="ada", reason="the first")
     evaluate(two_versions[1], "rejected", summary="Rejected: AUC is 0.61; at least 0.70 is asked.")
-    bad = NewVerdict(
-        table=ORDERS,
-        key="2013-02-01",
-        content_digest="c",
-        contract_digest="r",
-        status="rejected",
-        rows=12,
-        body_json="{}",
-        run_id="r",
-        branch="b",
-    )
-    platform.ledger.record_verdicts([bad])
+    platform.ledger.record_verdicts([replace(NEW, table=ORDERS, key="2013-02-01")])
     platform.tracker.record(run_id, {"worker_hours": 1.5})
     open_client(platform.tracker.uri).set_terminated(run_id, "FAILED")
     today = datetime.now(UTC).date()
@@ -95,7 +45,7 @@ def test_a_digest_says_what_happened_and_who_acts(
     assert "small 2013-12-31 – Rejected: AUC is 0.61; at least 0.70 is asked. Next:" in said
     assert found.rejected == (
         Line(
-            what=f"{ORDERS} 2013-02-01 was rejected (12 rows)", next=f"ml-assets launch {ORDERS} 2013-02-01"
+            what=f"{ORDERS} 2013-02-01 was rejected (842 rows)", next=f"ml-assets launch {ORDERS} 2013-02-01"
         ),
     )
     assert "failed: 1.5 worker hours" in found.trained[0].what
@@ -106,9 +56,7 @@ def test_a_digest_says_what_happened_and_who_acts(
     assert (later.evaluated, later.decided, later.trained, later.rejected) == ((), (), (), ())
 
 
-def test_the_nightly_asset_has_a_page_and_sends_a_day_once(
-    platform: Platform, hook: tuple[list[dict[str, Any]], str]
-) -> None:
+def test_the_nightly_asset_has_a_page_and_sends_a_day_once(platform: Platform, receiver: Receiver) -> None:
     graph = nightly_digest(
         dg.Definitions(
             assets=[
@@ -134,6 +82,6 @@ def test_the_nightly_asset_has_a_page_and_sends_a_day_once(
             )
             told.append(metadata["told"].value)
     assert told == ["the webhook", "nobody: the digest of this day was sent before"]
-    (message,) = hook[0]
+    (message,) = receiver.notices
     assert message["day"] == yesterday
     assert message["waiting"][0]["next"] == "ml-assets approve small 2 --reason '…'"

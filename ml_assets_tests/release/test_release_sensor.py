@@ -1,10 +1,5 @@
 """Asset `<model>/production` shows what people decided, and each version that waits is told about once."""
 
-import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -13,63 +8,18 @@ from pydantic import ValidationError
 
 from ml_assets.components import TrainingPipeline
 from ml_assets.components.release_sensor import production_asset, release_sensor
-from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.promotion import Releases
 from ml_assets_tests.components.readings_pipeline import PIPELINE
 from ml_assets_tests.release.conftest import Evaluate
 from ml_assets_tests.resources.oidc_issuer import running_issuer
-from ml_assets_tests.tables.orders_table import OrdersTable
+from ml_assets_tests.resources.webhook_receiver import Receiver
 from resources.platform import Platform
 from resources.settings import Settings
 from resources.webhook import send
 
 SPEC = TrainingPipeline.spec_type.model_validate(PIPELINE | {"name": "small", "release": {"approval": {}}})
 PAGE = production_asset(SPEC, dg.AssetKey(["small", "registered_model"])).key
-
-
-class Receiver:
-    """A webhook on loopback: the notices it got, and the status with which it answers."""
-
-    def __init__(self) -> None:
-        self.notices: list[dict[str, Any]] = []
-        self.tries = 0
-        self.status = 200
-
-
-@pytest.fixture
-def receiver() -> Iterator[tuple[Receiver, str]]:
-    receiver = Receiver()
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            receiver.tries += 1
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if receiver.status == 200:
-                receiver.notices.append(body)
-            self.send_response(receiver.status)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield receiver, f"http://127.0.0.1:{server.server_port}/hooks/secret-path"
-        server.shutdown()
-
-
-@pytest.fixture
-def platform(
-    tmp_path: Path,
-    tracking_uri: str,
-    orders: OrdersTable,
-    store: BundleStore,
-    receiver: tuple[Receiver, str],
-    two_versions: tuple[Bundle, Bundle],
-) -> Platform:
-    platform = Platform(Settings(home=tmp_path, tracking_uri=tracking_uri, webhook=receiver[1]))
-    platform.__dict__.update(ledger=orders.ledger, lake=orders.store, artifacts=store.artifacts)
-    return platform
 
 
 class Daemon:
@@ -97,11 +47,11 @@ class Daemon:
 
 def test_each_waiting_version_is_told_about_once(
     platform: Platform,
-    receiver: tuple[Receiver, str],
+    receiver: Receiver,
     evaluate: Evaluate,
     two_versions: tuple[Bundle, Bundle],
 ) -> None:
-    daemon, (hook, _) = Daemon(platform), receiver
+    daemon = Daemon(platform)
     first = daemon.tick()
     assert [said for said, _ in first] == [
         "small version 2 waits for an approval",
@@ -109,26 +59,26 @@ def test_each_waiting_version_is_told_about_once(
     ]
     assert first[0][1]["told"] == "the webhook"
     assert first[0][1]["next"] == "ml-assets approve small 2 --reason '…'"
-    assert [(one["model"], one["version"]) for one in hook.notices] == [("small", 2), ("small", 1)]
+    assert [(one["model"], one["version"]) for one in receiver.notices] == [("small", 2), ("small", 1)]
     assert daemon.tick() == []
     daemon._cursor = None  # somebody resets the sensor's cursor in Dagster's pages
     assert daemon.tick() == []
     evaluate(two_versions[1], told="again")
     assert [said for said, _ in daemon.tick()] == ["small version 2 waits for an approval"]
-    assert len(hook.notices) == 3
+    assert len(receiver.notices) == 3
 
 
 def test_a_webhook_that_refuses_is_shown_and_fails_nothing(
-    platform: Platform, receiver: tuple[Receiver, str], monkeypatch: pytest.MonkeyPatch
+    platform: Platform, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("resources.webhook.PAUSE_SECONDS", 0)
-    daemon, (hook, _) = Daemon(platform), receiver
-    hook.status = 500
+    daemon = Daemon(platform)
+    receiver.status = 500
     told = [facts["told"] for _, facts in daemon.tick()]
     assert told == ["the webhook at 127.0.0.1 did not take it in 3 tries (HTTPError 500)"] * 2
     assert "secret-path" not in str(told)
-    assert hook.tries == 6
-    hook.status = 200
+    assert receiver.tries == 6
+    receiver.status = 200
     assert daemon.tick() == []
 
 

@@ -1,14 +1,27 @@
-"""Batch scoring of a model's days, from `defs.yaml` to rows on main: by production, with the canary beside it."""
+"""Scored days of a model, from `defs.yaml` to rows on main and figures: by production, with the canary beside it.
 
+The last of the three days has no labels at first, and its loads have moved.
+"""
+
+import json
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
 import polars as pl
 import pytest
 
 from ml_assets.pipeline.scoring import ONE_NUMBER
+from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.of_platform import releases_of
 from ml_assets.release.rules import CanarySection, ReleaseSection
+from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (
     Installation,
     failure_of,
+    key_of,
     materialized,
     readings_components,
 )
@@ -24,17 +37,46 @@ from ml_assets_tests.components.readings_pipeline import (
 )
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 
-DAY, NEXT_DAY = days(2, start=WINDOW)
-PREDICTIONS = f"{MODEL}/predictions"
+DAY, NEXT_DAY, LATE_DAY = days(3, start=WINDOW)
+PREDICTIONS, LIVE = f"{MODEL}/predictions", f"{MODEL}/live"
 KEY = ["at", "machine"]
+LABELS = {"known": False}
+Pages = dict[str | None, dg.AssetMaterialization]
+
+
+def late_shifts(inputs: Any, first: date, last: date) -> pl.DataFrame:
+    """The features, with the labels of the last day only once they are known, and its loads moved."""
+    rows = readings_pipeline.shifts(inputs, first, last)
+    is_late = pl.col("partition_date") == date.fromisoformat(LATE_DAY)
+    return rows.with_columns(
+        pl.when(is_late).then(pl.lit(1.0, pl.Float32)).otherwise("load").alias("load"),
+        pl.when(is_late & pl.lit(not LABELS["known"])).then(None).otherwise("made").alias("made"),
+    )
 
 
 @pytest.fixture(scope="module")
 def installation(shared_installation: Installation) -> Installation:
-    """Tables of two days, and a pipeline that declares `scoring`."""
-    scoring = {"volume": {"kind": "previous", "warn": 0.1, "block": 0.1}}
-    components = readings_components(features={"volume": "off"}, pipeline={"scoring": scoring})
-    return shared_installation.declared_as(components).with_tables(2)
+    """Tables of three days, and a pipeline that declares `scoring`."""
+    LABELS["known"] = False
+    columns = [
+        one | ({"nullable": True} if one["name"] == "made" else {})
+        for one in readings_pipeline.FEATURE_TABLE["contract"]["columns"]
+    ]
+    components = readings_components(
+        features={
+            "contract": readings_pipeline.FEATURE_TABLE["contract"] | {"columns": columns},
+            "function": f"{__name__}.late_shifts",
+            "automation_condition": "none",
+            "volume": "off",
+        },
+        pipeline={
+            "scoring": {
+                "volume": {"kind": "previous", "warn": 0.1, "block": 0.1},
+                "automation_condition": "on_valid_inputs",
+            }
+        },
+    )
+    return shared_installation.declared_as(components).with_tables(3)
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +89,37 @@ def promoted(installation: Installation) -> ModelRun:
 
 @pytest.fixture(scope="module")
 def scored(installation: Installation, promoted: ModelRun) -> pl.DataFrame:
-    """Predictions of both days, made by one run over the range."""
-    result = installation.run(PREDICTIONS, partition=DAY, last=NEXT_DAY)
+    """Predictions of the first two days, made with those of the third by one run over the range."""
+    result = installation.run(PREDICTIONS, partition=DAY, last=LATE_DAY)
     assert result.success, failure_of(result)
-    assert list(materialized(result, PREDICTIONS)) == [DAY, NEXT_DAY]
+    assert list(materialized(result, PREDICTIONS)) == [DAY, NEXT_DAY, LATE_DAY]
     return installation.main.scan(PREDICTIONS, [DAY, NEXT_DAY]).collect()
+
+
+@pytest.fixture(scope="module")
+def measured(installation: Installation, scored: pl.DataFrame) -> Pages:
+    """Page of each of the three days, measured by one run."""
+    result = installation.run(LIVE, partition=DAY, last=LATE_DAY)
+    assert result.success, failure_of(result)
+    return materialized(result, LIVE)
+
+
+@pytest.fixture(scope="module")
+def canary(installation: Installation, promoted: ModelRun, measured: Pages) -> Iterator[tuple[int, Bundle]]:
+    """Number and bundle of a canary that learned nothing."""
+    releases = releases_of(installation.platform)
+    other = randomize_weights(installation, promoted.facts[EVALUATION]["bundle"], DAY)
+    window = releases.evaluations(MODEL)[0].trained_on
+    record_evaluation(installation.platform.ledger, other, partition=DAY, trained_on=window)
+    version = releases.register(other, run_id=promoted.facts[CHECKPOINT]["mlflow/run"], links={})
+    rules = ReleaseSection(canary=CanarySection(bake_hours=1))
+    releases.promote(MODEL, version.number, author="ada", reason="try it", rules=rules)
+    yield version.number, other
+    releases.demote(MODEL, author="ada", reason="enough", role="canary")
+
+
+def facts(page: dg.AssetMaterialization) -> dict[str, Any]:
+    return {name: one.value for name, one in page.metadata.items()}
 
 
 def test_nothing_in_production_is_refused_by_name(installation: Installation) -> None:
@@ -93,26 +161,72 @@ def test_a_manifest_names_features_and_bundle(
     assert READINGS in {table for table, _, _ in manifest.behind}
 
 
-def test_a_canary_predicts_beside_production(
-    installation: Installation, promoted: ModelRun, scored: pl.DataFrame
+def test_a_day_that_was_not_scored_is_refused_by_name(installation: Installation) -> None:
+    said = failure_of(installation.run(LIVE, partition=days(6, start=WINDOW)[-1]))
+    assert f"{PREDICTIONS} {days(6, start=WINDOW)[-1]} (not scored yet)" in said
+
+
+def test_labels_and_predictions_give_the_metrics(
+    installation: Installation, promoted: ModelRun, measured: Pages
 ) -> None:
-    releases = releases_of(installation.platform)
-    other = randomize_weights(installation, promoted.facts[EVALUATION]["bundle"], DAY)
-    window = releases.evaluations(MODEL)[0].trained_on
-    record_evaluation(installation.platform.ledger, other, partition=DAY, trained_on=window)
-    version = releases.register(other, run_id=promoted.facts[CHECKPOINT]["mlflow/run"], links={})
-    rules = ReleaseSection(canary=CanarySection(bake_hours=1))
-    releases.promote(MODEL, version.number, author="ada", reason="try it", rules=rules)
+    page = facts(measured[NEXT_DAY])
+    rows = installation.main.scan(FEATURES, [NEXT_DAY]).collect()
+    error = promoted.served.predict(rows) - rows["made"].cast(pl.Float64).to_numpy()
+    assert page["production mae"] == pytest.approx(abs(error).mean(), rel=1e-4)
+    assert page["production labelled"] == rows.height
+    assert "canary rows" not in page
+    document = json.loads(Path(page["document"].removeprefix("file://")).read_text())
+    assert document["versions"][0]["metrics"]["mae"] == pytest.approx(abs(error).mean(), rel=1e-4)
+
+
+def test_a_day_whose_predictions_moved_shows_it(
+    measured: Pages,
+) -> None:
+    """The first day has nothing to be compared with."""
+    assert "scored no earlier partition" in (measured[DAY].description or "")
+    assert "production drift" not in facts(measured[DAY])
+    usual, moved = (facts(measured[day])["production drift"] for day in (NEXT_DAY, LATE_DAY))
+    assert moved > 10 * max(usual, 0.05)
+    assert "![drift](data:image/png" in facts(measured[LATE_DAY])["summary"]
+
+
+def test_a_day_is_measured_again_when_its_labels_arrive(installation: Installation, measured: Pages) -> None:
+    assert "no labels yet" in (measured[LATE_DAY].description or "")
+    assert "production mae" not in facts(measured[LATE_DAY])
+    before = dg.evaluate_automation_conditions(defs=installation.defs, instance=installation.instance)
+    LABELS["known"] = True
+    assert installation.run(FEATURES, partition=LATE_DAY).success
+    asked = dg.evaluate_automation_conditions(
+        defs=installation.defs, instance=installation.instance, cursor=before.cursor
+    )
+    assert asked.get_requested_partitions(key_of(LIVE)) == {LATE_DAY}
+    again = installation.run(LIVE, partition=LATE_DAY)
+    page = facts(materialized(again, LIVE)[LATE_DAY])
+    assert page["production labelled"] == page["production rows"]
+    assert page["production mae"] > 0
+
+
+def test_a_canary_predicts_beside_production(
+    installation: Installation, scored: pl.DataFrame, canary: tuple[int, Bundle]
+) -> None:
+    number, other = canary
     result = installation.run(PREDICTIONS, partition=DAY)
     assert result.success, failure_of(result)
     rows = installation.main.scan(PREDICTIONS, [DAY]).collect()
     assert rows.height == scored.height // 2
     assert rows["version"].unique().to_list() == [1]
-    assert rows["canary_version"].unique().to_list() == [version.number]
+    assert rows["canary_version"].unique().to_list() == [number]
     assert rows["canary_bundle_digest"].unique().to_list() == [other.digest]
     assert rows["canary_prediction"].null_count() == 0
     assert (rows["canary_prediction"] - rows["prediction"]).abs().max() > 1
-    releases.demote(MODEL, author="ada", reason="enough", role="canary")
+
+
+def test_a_canary_is_measured_apart(installation: Installation, canary: tuple[int, Bundle]) -> None:
+    assert installation.run(PREDICTIONS, partition=NEXT_DAY).success
+    page = facts(materialized(installation.run(LIVE, partition=NEXT_DAY), LIVE)[NEXT_DAY])
+    assert (page["production version"], page["canary version"]) == (1, canary[0])
+    assert page["canary mae"] > 3 * page["production mae"]
+    assert "production drift" in page
 
 
 def test_a_day_with_too_few_rows_is_rejected(
