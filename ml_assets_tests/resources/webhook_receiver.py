@@ -9,7 +9,7 @@ from typing import Any
 from ml_assets_tests.resources.launcher.http_server import QuietHandler, serving_in_threads
 
 CLOSES = 0
-"""In place of a status: close the connection without an answer."""
+"""Status of a webhook that closes the connection without an answer."""
 
 
 @dataclass
