@@ -7,6 +7,7 @@ Nothing here writes to the lake, the ledger, the artifacts or MLflow. Not here: 
 """
 
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -34,6 +35,13 @@ not the rows."""
 
 class NotFound(Exception):
     """A notebook asked for something that does not exist. The message lists what does."""
+
+
+class StaleAnswer(UserWarning):
+    """The ledger or MLflow is away, so a name means the version that it meant when this machine last read it.
+
+    `warnings.simplefilter("error", StaleAnswer)` refuses such an answer.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +107,9 @@ def open_snapshot(name: str, *, settings: Settings | None = None) -> OpenedSnaps
 def load_model(name: str, *, threads: int = 1, settings: Settings | None = None) -> "ServingModel":
     """Return a version as it serves: `predict` takes a polars frame with raw columns, `predict_row` a dict.
 
-    `name` is `MODEL@production`, `MODEL@canary` or `MODEL/NUMBER`. Raises `NotFound`, `VersionMissing`,
-    `BundleMissing` and `BundleDamaged`.
+    `name` is `MODEL@production`, `MODEL@canary` or `MODEL/NUMBER`. If the ledger, or MLflow for a number, is away, the
+    last answer of this machine counts, with the warning `StaleAnswer`. Raises `NotFound`, `VersionMissing`,
+    `BundleMissing` and `BundleDamaged`; `LedgerUnavailable` or `TrackerUnavailable` without a last answer.
     """
     from ml_assets.release.runtime import ServingModel
 
@@ -214,21 +223,30 @@ def _kept(platform: Platform, name: str) -> tuple[str, str, str]:
 
 
 def _bundle(platform: Platform, name: str) -> "Bundle":
-    """Return the bundle of `MODEL@production`, `MODEL@canary` or `MODEL/NUMBER`."""
+    """Return the bundle of `MODEL@production`, `MODEL@canary` or `MODEL/NUMBER`. Warn with `StaleAnswer`."""
     from ml_assets.release.bundle_standing import CANARY, PRODUCTION
-    from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
+    from ml_assets.release.known_versions import number_reader_of, stage_reader_of
+    from ml_assets.release.of_platform import bundles_of
 
     model, at, alias = name.partition("@")
     if not at:
         model, _, number = name.partition("/")
         if not number.isdecimal():
             raise NotFound(f"'{name}' is no version: give MODEL/NUMBER, MODEL@production or MODEL@canary")
-        return bundles_of(platform).open(registry_of(platform).version(model, int(number)).bundle_digest)
+        known = number_reader_of(platform).bundle(model, int(number))
+        _warn_if_stale(name, known.stale)
+        return bundles_of(platform).open(known.bundle_digest)
     if alias not in (PRODUCTION, CANARY):
         raise NotFound(f"'@{alias}' is no alias: give {model}@production or {model}@canary")
-    releases = releases_of(platform)
-    promotion = releases.in_production(model) if alias == PRODUCTION else releases.canary(model)
-    if promotion is None:
+    stages = stage_reader_of(platform).stages(model)
+    _warn_if_stale(name, stages.stale)
+    holder = stages.production if alias == PRODUCTION else stages.canary
+    if holder is None:
         raise NotFound(f"no version of {model} is {'in production' if alias == PRODUCTION else 'the canary'}")
     # By bundle: a new registry may have given the number to another version.
-    return bundles_of(platform).open(promotion.bundle_digest)
+    return bundles_of(platform).open(holder.bundle_digest)
+
+
+def _warn_if_stale(name: str, stale: str) -> None:
+    if stale:
+        warnings.warn(f"{name} is the last answer of this machine, {stale}", StaleAnswer, stacklevel=4)

@@ -1,9 +1,10 @@
 """Record of each bundle of a model in the ledger. Reads one model's rows once; decides nothing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from resources.ledger import Archival, EvaluationRow, ModelLog, Promotion, Review
+from resources.ledger import Archival, Decision, EvaluationRow, ModelLog, Promotion, Review
 
 PRODUCTION = "production"
 """Role of the version that serves, and its alias in MLflow."""
@@ -68,14 +69,27 @@ class BundleStandings:
     @classmethod
     def read(cls, log: ModelLog, model: str) -> Self:
         """Read the ledger's current records of `model`."""
-        promotions = log.promotions(model)
-        return cls(
-            in_production=log.in_production(model, PRODUCTION),
-            promotions=tuple(one for one in promotions if one.alias == PRODUCTION),
-            canaries=tuple(one for one in promotions if one.alias == CANARY),
+        return replace(
+            cls.of_stages(log.stage_changes(model)),
             evaluations=tuple(log.evaluations(model)),
-            archivals=tuple(log.archivals(model)),
             reviews=tuple(log.reviews(model)),
+        )
+
+    @classmethod
+    def of_stages(cls, changes: Sequence[Decision]) -> Self:
+        """Return the standings by changes of stages alone, without evaluations and reviews: enough for who holds what.
+
+        `changes` are those of one model, oldest first.
+        """
+        promotions = [one for one in changes if isinstance(one, Promotion)]
+        held = [one for one in promotions if one.alias == PRODUCTION]
+        return cls(
+            in_production=held[-1] if held and held[-1].demotion is None else None,
+            promotions=tuple(held),
+            canaries=tuple(one for one in promotions if one.alias == CANARY),
+            evaluations=(),
+            archivals=tuple(one for one in changes if isinstance(one, Archival)),
+            reviews=(),
         )
 
     @property

@@ -14,6 +14,7 @@ from types import FrameType
 import uvicorn
 from pydantic import BaseModel, ConfigDict, Field
 
+from ml_assets.release.known_versions import stage_reader_of
 from ml_assets.release.of_platform import bundles_of
 from ml_assets.serving.answering import Limits, ServerParts
 from ml_assets.serving.app import make_app
@@ -82,7 +83,7 @@ def serve(
     Raises `OSError` if the address is taken.
     """
     watch = StageWatch(
-        platform.ledger.models, bundles_of(platform), declarations, seconds=settings.poll_seconds
+        stage_reader_of(platform), bundles_of(platform), declarations, seconds=settings.poll_seconds
     )
     log = RequestLog(platform.artifacts, share=settings.log_share)
     limits = Limits(body_bytes=int(settings.max_body_mib * 2**20), rows=settings.max_rows)

@@ -2,7 +2,8 @@
 
 A thread reads the ledger. It loads a new version and replays its golden rows beside the old one; then one assignment
 replaces the roles. Requests that began with the old version end with it. If the ledger or the store of bundles is away,
-or a bundle does not load, the server keeps what it has and says so. Not here: requests (`app`).
+or a bundle does not load, the server keeps what it has and says so. If it starts without a ledger, it begins with the
+last answer that this machine got. Not here: requests (`app`).
 """
 
 import threading
@@ -12,12 +13,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from logging import getLogger
 
-from ml_assets.release.bundle_standing import BundleStandings
 from ml_assets.release.bundle_store import BundleDamaged, BundleMissing, BundleStore
+from ml_assets.release.known_versions import StageReader, Stages
 from ml_assets.release.runtime import BundleRefused
 from ml_assets.serving.served import CanaryShare, Roles, ServedVersion
 from resources.artifacts import ArtifactsError
-from resources.ledger import LedgerError, ModelLog
+from resources.ledger import LedgerError
 
 _EXPECTED = (BundleMissing, BundleDamaged, BundleRefused, ArtifactsError)
 _LOGGER = getLogger(__name__)
@@ -46,7 +47,7 @@ class StageWatch:
 
     def __init__(
         self,
-        log: ModelLog,
+        reader: StageReader,
         store: BundleStore,
         declarations: Sequence[Declaration],
         *,
@@ -58,17 +59,16 @@ class StageWatch:
 
         `threads` is the number of threads of one prediction.
         """
-        self._log, self._store, self._threads = log, store, threads
+        self._reader, self._store, self._threads = reader, store, threads
         self._retry_seconds = retry_seconds
         self.declarations: Mapping[str, Declaration] = {one.model: one for one in declarations}
         self._seconds = seconds
         self._served: dict[str, Roles] = {}
-        self._places: dict[str, int] = {}
+        self._stages: dict[str, Stages] = {}
         self._problems: dict[str, tuple[str, ...]] = {}
         self._refused: dict[str, tuple[float, str]] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="stage-watch", daemon=True)
-        self._read_at: float | None = None
         self.ledger_problem = ""
         """Reason why the ledger could not be read the last time; empty if it was."""
 
@@ -92,15 +92,18 @@ class StageWatch:
 
     @property
     def ledger_age(self) -> float | None:
-        """Seconds since the ledger was read; None if it never was."""
-        return None if self._read_at is None else time.monotonic() - self._read_at
+        """Seconds since the ledger was read, by this server or on this machine before; None if it never was."""
+        if not self._stages:
+            return None
+        read_at = min(one.read_at for one in self._stages.values())
+        return max(0.0, (datetime.now(UTC) - read_at).total_seconds())
 
     def refresh(self) -> None:
         """Read the ledger and load what changed. Problems are kept for `problems`, never raised."""
         problem = ""
         for declaration in self.declarations.values():
             try:
-                self._refresh(declaration)
+                problem = self._refresh(declaration) or problem
             except LedgerError as error:
                 problem = str(error)
             except (
@@ -108,8 +111,6 @@ class StageWatch:
             ) as error:  # nothing may end the thread: the server would never notice a rollback again
                 problem = f"{type(error).__name__}: {error}"
                 _LOGGER.exception("the ledger of %s cannot be read", declaration.model)
-        if not problem:
-            self._read_at = time.monotonic()
         if problem and not self.ledger_problem:
             _LOGGER.warning("the ledger cannot be read, the server keeps its versions: %s", problem)
         self.ledger_problem = problem
@@ -118,14 +119,20 @@ class StageWatch:
         while not self._over.wait(self._seconds):
             self.refresh()
 
-    def _refresh(self, of: Declaration) -> None:
-        place = self._log.newest_place(of.model)
-        if self._places.get(of.model) == place and not self._problems.get(of.model):
-            return
-        standings = BundleStandings.read(self._log, of.model)
+    def _refresh(self, of: Declaration) -> str:
+        """Load the versions of a model. Return the reason why the ledger did not name them now, or an empty text."""
+        stages = self._reader.stages(of.model)
+        old = self._stages.get(of.model)
+        is_same = old is not None and (old.production, old.canary) == (stages.production, stages.canary)
+        if not is_same or self._problems.get(of.model):
+            self._load_stages(of, stages)
+        self._stages[of.model] = stages
+        return f"its last answer counts, {stages.stale}" if stages.stale else ""
+
+    def _load_stages(self, of: Declaration, stages: Stages) -> None:
         production, canary = (
-            None if one is None else _Wanted(int(one.version), one.bundle_digest, one.at)
-            for one in (standings.in_production, standings.canary)
+            None if one is None else _Wanted(one.number, one.bundle_digest, one.since)
+            for one in (stages.production, stages.canary)
         )
         now = datetime.now(UTC)
         shadows = [_Wanted(number, digest, now) for number, digest in of.shadows]
@@ -155,7 +162,6 @@ class StageWatch:
             shadows=tuple(one for wanted in shadows if (one := load(wanted, "shadow")) is not None),
         )
         self._served[of.model] = served  # one assignment: a request sees the roles before or after it
-        self._places[of.model] = place
         for said in problems:
             if said not in self.problems(of.model):
                 _LOGGER.error("%s: %s", of.model, said)

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from ml_assets.release.bundle import build_bundle
 from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.release.known_versions import StageReader
 from ml_assets.release.matrix import MatrixGraph
 from ml_assets.serving.answering import Limits, ServerParts
 from ml_assets.serving.app import make_app
@@ -23,7 +24,8 @@ from ml_assets.serving.watch import Declaration, StageWatch
 from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, contents_of, rows, store
 from ml_assets_tests.release.test_matrix import weighted_sum
 from resources.artifacts import FolderArtifacts
-from resources.ledger import Ledger, Promotion
+from resources.last_answers import LastAnswers
+from resources.ledger import Ledger, LedgerBusy, LedgerUnavailable, Promotion
 
 __all__ = ["rows", "store"]
 
@@ -128,7 +130,11 @@ def serve(
             if version is not None:
                 record_promotion(ledger, versions[version - 1], version)
             declaration = Declaration(model=MODEL, **declared)
-            watch = StageWatch(ledger.models, store, [declaration], seconds=86_400, retry_seconds=0)
+            away = (LedgerUnavailable, LedgerBusy)
+            reader = StageReader(
+                ledger.models, LastAnswers(tmp_path / "last-answers", "the ledger", away, patience_seconds=0)
+            )
+            watch = StageWatch(reader, store, [declaration], seconds=86_400, retry_seconds=0)
             parts = stack.enter_context(started(watch, RequestLog(log_artifacts), limits))
             client = stack.enter_context(TestClient(make_app(parts), raise_server_exceptions=False))
             return Serving(ledger, versions, parts, client, stack.close)

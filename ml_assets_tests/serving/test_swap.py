@@ -117,6 +117,20 @@ def test_a_ledger_that_is_away_changes_no_answer(serve: Serve, tmp_path: Path) -
     assert serving.metric("ledger_age_seconds") > 0
 
 
+def test_a_server_that_starts_without_its_ledger_serves_the_last_version(serve: Serve) -> None:
+    away = Ledger("postgresql+psycopg2://nobody@127.0.0.1:1/none", patience_seconds=0.1)
+    serve().promote(2)
+    serving = serve(None, ledger=away)
+    assert _version(serving) == 2
+    ready = serving.client.get("/ready")
+    state = ready.json()["ledger"]
+    assert ready.status_code == 200
+    assert "its last answer counts, read " in state["problem"]
+    assert "does not answer" in state["problem"]
+    assert state["age_seconds"] > 0
+    assert serving.metric("ledger_problem") == 1
+
+
 def test_a_server_starts_without_its_ledger_and_says_so(serve: Serve) -> None:
     away = Ledger("postgresql+psycopg2://nobody@127.0.0.1:1/none", patience_seconds=0.1)
     serving = serve(None, ledger=away)

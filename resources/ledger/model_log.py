@@ -67,13 +67,6 @@ class ModelLog:
         with self._database.reading() as connection:
             return chain.stored(connection, model, bundle_digest)
 
-    def newest_place(self, model: str) -> int:
-        """Return the place of the newest decision about a model; 0 if there is none. Cheap, to notice new decisions."""
-        refuse_unprintable(model=model)
-        query = sa.select(sa.func.max(decisions.c.place)).where(decisions.c.model == model)
-        with self._database.reading() as connection:
-            return connection.execute(query).scalar() or 0
-
     def verify(self, known: chain.Head | None = None) -> chain.Head:
         """Check the hash chain over the decisions about all models; return its last row.
 
@@ -383,9 +376,17 @@ class ModelLog:
 
     def promotions(self, model: str) -> list[Promotion]:
         """Return all promotions of a model, oldest first."""
-        found = self._read([kind_of(Promotion), kind_of(Demotion)], model)
+        return [one for one in self.stage_changes(model) if isinstance(one, Promotion)]
+
+    def stage_changes(self, model: str) -> list[Promotion | Demotion | Archival]:
+        """Return all decisions that change a stage of a model, oldest first, all of one state of the ledger."""
+        found = self._read([kind_of(one) for one in (Promotion, Demotion, Archival)], model)
         ended = {one.promotion: one for one in found if isinstance(one, Demotion)}
-        return [replace(one, demotion=ended.get(one.place)) for one in found if isinstance(one, Promotion)]
+        return [
+            replace(one, demotion=ended.get(one.place)) if isinstance(one, Promotion) else one
+            for one in found
+            if isinstance(one, Promotion | Demotion | Archival)
+        ]
 
     def in_production(
         self, model: str, alias: str = "production", at: datetime | None = None

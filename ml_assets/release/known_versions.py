@@ -1,0 +1,113 @@
+"""Versions that clients load: which one holds a stage, and which bundle has a number, also while servers are away.
+
+Here: reads of notebooks and servers, which fall back on the last answer of this machine and say so. Not here: decisions
+(`promotion`) and their grounds. They need the ledger, and never import this module.
+"""
+
+from datetime import datetime
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict
+
+from ml_assets.release.bundle_standing import BundleStandings
+from ml_assets.release.of_platform import registry_of
+from ml_assets.release.registry import Registry
+from resources.last_answers import Answer, LastAnswers
+from resources.ledger import LedgerBusy, LedgerUnavailable, ModelLog, Promotion
+from resources.mlflow_client import TrackerUnavailable
+from resources.platform import Platform
+
+_FOLDER = "known-versions"
+_PATIENCE_SECONDS = 30.0
+_ONE_TRY_SECONDS = 1.0
+"""Patience of the ledger in one try: the last answers have the retries."""
+
+
+class Holder(BaseModel):
+    """Version that holds a stage."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: int
+    """MLflow's number when it was promoted."""
+    bundle_digest: str
+    since: datetime
+
+    @classmethod
+    def of(cls, promotion: Promotion | None) -> Self | None:
+        """Return the holder by `promotion`; None without one."""
+        if promotion is None:
+            return None
+        return cls(number=int(promotion.version), bundle_digest=promotion.bundle_digest, since=promotion.at)
+
+
+class Stages(Answer):
+    """Holders of the stages of a model at one state of the ledger."""
+
+    production: Holder | None
+    canary: Holder | None
+
+
+class KnownBundle(Answer):
+    """Bundle of a registered version."""
+
+    bundle_digest: str
+
+
+class StageReader:
+    """Stages of models: from the ledger, or the last answer while it is away."""
+
+    def __init__(self, log: ModelLog, answers: LastAnswers) -> None:
+        self._log, self._answers = log, answers
+
+    def stages(self, model: str) -> Stages:
+        """Return the stages of a model. Raises `LedgerError`; `LedgerUnavailable` if there is no last answer."""
+
+        def read(now: datetime) -> Stages:
+            changes = self._log.stage_changes(model)
+            standings = BundleStandings.of_stages(changes)
+            return Stages(
+                read_at=now,
+                place=max((one.place for one in changes), default=0),
+                production=Holder.of(standings.in_production),
+                canary=Holder.of(standings.canary),
+            )
+
+        return self._answers.ask(f"stages of {model}", Stages, read)
+
+
+class NumberReader:
+    """Bundles of registered versions: from MLflow, or the last answer while it is away."""
+
+    def __init__(self, registry: Registry, answers: LastAnswers) -> None:
+        self._registry, self._answers = registry, answers
+
+    def bundle(self, model: str, number: int) -> KnownBundle:
+        """Return the bundle of a version. Raises `VersionMissing`; `TrackerUnavailable` if there is no last answer."""
+
+        def read(now: datetime) -> KnownBundle:
+            return KnownBundle(read_at=now, bundle_digest=self._registry.version(model, number).bundle_digest)
+
+        return self._answers.ask(f"bundle of {model}/{number}", KnownBundle, read)
+
+
+def stage_reader_of(platform: Platform) -> StageReader:
+    """Return the reader of stages, with connections of its own that give up soon."""
+    settings = platform.settings
+    quick = Platform(settings, min(_ONE_TRY_SECONDS, _patience(platform)))
+    server = f"ledger {settings.resolved_ledger_url} of environment {settings.environment}"
+    away = (LedgerUnavailable, LedgerBusy)
+    folder = settings.cache_folder / _FOLDER
+    return StageReader(quick.ledger.models, LastAnswers(folder, server, away, _patience(platform)))
+
+
+def number_reader_of(platform: Platform) -> NumberReader:
+    """Return the reader of registered versions."""
+    settings, registry = platform.settings, registry_of(platform)
+    server = f"MLflow {settings.resolved_tracking_uri} with bundles in {registry.bundles}"
+    folder = settings.cache_folder / _FOLDER
+    return NumberReader(registry, LastAnswers(folder, server, (TrackerUnavailable,), _patience(platform)))
+
+
+def _patience(platform: Platform) -> float:
+    return _PATIENCE_SECONDS if platform.patience_seconds is None else platform.patience_seconds
