@@ -58,7 +58,7 @@ _ELSEWHERE = {
     "churn": "a pipeline that the reader makes",
     "decode.py": "a file of a bundle",
     **dict.fromkeys(("card.md", "card.html", "model.sig"), "a dossier"),
-    "ml_assets/resources": "the tag of a run",
+    **dict.fromkeys(("ml_assets/resources", "ml_assets/retraining"), "the tag of a run"),
     "training.rank": "a member of what `attach()` returns",
     "DistributedSampler": "torch",
     "end_training": "accelerate",

@@ -15,6 +15,7 @@ from ml_assets.components.pages import readable, table_of
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.predictions import PREDICTIONS_GROUP, predictions_key
 from ml_assets.components.specs import ScoringSection, TrainingPipelineSpec
+from ml_assets.pipeline.retraining import RetrainSection
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.refusal import InputsRefused
 from resources.platform import Platform
@@ -65,6 +66,7 @@ def _measure(context: dg.AssetExecutionContext, spec: TrainingPipelineSpec, plat
     from ml_assets.live.performance_history import store_day
 
     table = predictions_of(spec.name)
+    retrain = None if spec.scoring is None else spec.scoring.retrain
     reader = TableReader.at(platform.lake, "main")
     scored = set(reader.keys(table))
     events: list[dg.AssetMaterialization] = []
@@ -76,7 +78,7 @@ def _measure(context: dg.AssetExecutionContext, spec: TrainingPipelineSpec, plat
                 context.asset_key,
                 partition=key,
                 description="; ".join(_in_words(one) for one in figures.versions),
-                metadata=_page(platform, figures) | {"document": dg.MetadataValue.text(address)},
+                metadata=_page(platform, figures, retrain) | {"document": dg.MetadataValue.text(address)},
             )
         )
     log_materializations(context, events)
@@ -89,7 +91,7 @@ def _in_words(one: "VersionFigures") -> str:
     return f"{one.role} (version {one.version}): {one.drift_in_words}; {one.labels_in_words}"
 
 
-def _page(platform: Platform, figures: "DayFigures") -> dict[str, Any]:
+def _page(platform: Platform, figures: "DayFigures", retrain: RetrainSection | None) -> dict[str, Any]:
     from ml_assets.live.performance_history import days_up_to, in_markdown
 
     drawn = in_markdown(days_up_to(platform.artifacts, figures.model, figures.partition))
@@ -111,7 +113,27 @@ def _page(platform: Platform, figures: "DayFigures") -> dict[str, Any]:
         "summary": dg.MetadataValue.md("\n\n".join([*map(_in_words, figures.versions), *drawn])),
         **{name: value for one in figures.versions for name, value in _numbers(one).items()},
         "drift": table_of(rows),
+        **({} if retrain is None else {"limits": table_of(_limits(figures, retrain))}),
     }
+
+
+def _limits(figures: "DayFigures", retrain: RetrainSection) -> list[dict[str, str | float]]:
+    """Return a row for each limit of `scoring.retrain`: the value of the version in production on this day."""
+    from ml_assets.live.retrain import value_of
+
+    return [
+        {
+            "metric": rule.metric,
+            "value": "not known yet" if value is None else readable(value),
+            "limit": str(rule),
+            "kept": "" if value is None else "yes" if rule.allows(value) else "no",
+            "in a row": f"{rule.partitions} partitions request a training",
+        }
+        for one in figures.versions
+        if one.role == "production"
+        for rule in retrain.when
+        for value in [value_of(one, rule.metric)]
+    ]
 
 
 def _numbers(one: "VersionFigures") -> dict[str, Any]:

@@ -11,7 +11,9 @@ from dagster._core.definitions.utils import DISALLOWED_NAMES, is_valid_owner
 from dagster._utils.schedules import is_valid_cron_schedule
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from ml_assets.evaluation.metrics import metrics_of
 from ml_assets.features.cut_and_rebuild import KnowledgeRule
+from ml_assets.pipeline.retraining import RetrainSection, rule_faults
 from ml_assets.pipeline.scoring import ADDED, PREDICTIONS
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.sections import Name, Partitions, Section, TimeZone, refuse_at
@@ -244,6 +246,8 @@ class ScoringSection(Section):
     automation_condition: Literal["none", "on_valid_inputs"] = "none"
     """`on_valid_inputs`: score and measure a partition when its features changed, such as by labels, and their blocking
     checks passed."""
+    retrain: RetrainSection | None = None
+    """Limits of live performance; a sensor requests a training when one is broken. Not given: it requests none."""
 
 
 class TrainingPipelineSpec(PipelineSpec):
@@ -263,7 +267,7 @@ class TrainingPipelineSpec(PipelineSpec):
     """Batch scoring of the feature table by the version in production; `{}`: with the defaults. Not given: none."""
 
     @model_validator(mode="after")
-    def _predictions_are_a_table(self) -> Self:
+    def _scoring_fits_the_model(self) -> Self:
         if self.scoring is None:
             return self
         why: dict[tuple[str | int, ...], str] = {}
@@ -276,6 +280,9 @@ class TrainingPipelineSpec(PipelineSpec):
                 f"'{taken[0]}' is in features.primary_key, but the table of predictions has a column of its own of "
                 "this name: rename it in the feature table"
             )
+        if self.scoring.retrain is not None:
+            own = [one.facts for one in self.evaluation.metrics]
+            why |= dict(rule_faults(self.scoring.retrain, [*metrics_of(self.evaluation.objective), *own]))
         refuse_at(type(self).__name__, why)
         return self
 

@@ -18,6 +18,7 @@ from ml_assets.components.live_performance import live_asset
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.predictions import predictions_asset
 from ml_assets.components.release_sensor import production_asset, release_sensor
+from ml_assets.components.retrain_sensor import retrain_sensor
 from ml_assets.components.scaffolders import TrainingPipelineScaffolder
 from ml_assets.components.schedules import nightly_training
 from ml_assets.components.specs import TrainingPipelineSpec
@@ -88,6 +89,9 @@ class TrainingPipeline(SpecComponent):
             if canary is not None and canary.watch
             else []
         )
+        retrain = None if spec.scoring is None else spec.scoring.retrain
+        if retrain is not None:
+            watches.append(retrain_sensor(spec, retrain, list(pipeline.keys), scored[-1].key))
         live = production_asset(spec, stage_key(spec, REGISTERED_MODEL))
         return dg.Definitions(
             assets=[pipeline, *studies, *scored, live],

@@ -4,7 +4,7 @@ Not here: the figures of a day (`performance`).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ml_assets.evaluation.metrics import metrics_of
 from ml_assets.live.performance import DayFigures, Role
@@ -32,10 +32,18 @@ def store_day(artifacts: Artifacts, figures: DayFigures) -> str:
 
 def days_up_to(artifacts: Artifacts, model: str, partition: str, most: int = DRAWN_DAYS) -> list[DayFigures]:
     """Return the newest `most` stored days up to `partition`, oldest first. Raises `ArtifactsError`."""
-    name, newest = f"{LIVE}/{model}", f"{partition}.json"
-    files = sorted(file for file in artifacts.files(name) if file.endswith(".json") and file <= newest)[
-        -most:
-    ]
+    return _read(artifacts, model, lambda key: key <= partition, most)
+
+
+def stored_days(artifacts: Artifacts, model: str, *, after: str) -> list[DayFigures]:
+    """Return the newest stored days after partition `after`, oldest first. Raises `ArtifactsError`."""
+    return _read(artifacts, model, lambda key: key > after, DRAWN_DAYS)
+
+
+def _read(artifacts: Artifacts, model: str, is_wanted: Callable[[str], bool], most: int) -> list[DayFigures]:
+    name = f"{LIVE}/{model}"
+    keys = (file.removesuffix(".json") for file in artifacts.files(name) if file.endswith(".json"))
+    files = [f"{key}.json" for key in sorted(filter(is_wanted, keys))[-most:]]
     folder = artifacts.pull(name, files) if files else artifacts.folder(name)
     return [DayFigures.model_validate_json((folder / file).read_text()) for file in files]
 

@@ -13,6 +13,7 @@ def digest_page(digest: Digest) -> WrittenPage:
         ("Rejected partitions", digest.rejected),
         ("Evaluations", digest.evaluated),
         ("Decisions", digest.decided),
+        ("Retrainings requested", digest.requested),
         ("Trainings", digest.trained),
     )
     needs = digest.needs_a_person

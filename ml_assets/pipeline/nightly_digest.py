@@ -9,9 +9,11 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
+from ml_assets.pipeline.retraining import requests_since
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.release.history import lines
 from ml_assets.release.rules import ReleaseSection
+from resources.artifacts import ArtifactsError
 from resources.ledger import Archival, Decision, Demotion, EvaluationRow, Promotion, Review, VerdictRow
 from resources.mlflow_client import TrackerError
 from resources.platform import Platform
@@ -70,6 +72,8 @@ class Digest:
     """Evaluations; a rejection names each failed rule with its margin."""
     decided: tuple[Line, ...]
     """Promotions, rollbacks, demotions, archivals and reviews, with author and reason."""
+    requested: tuple[Line, ...]
+    """Trainings that live performance requested, with the broken limit."""
     waiting: tuple[Line, ...]
     """Versions that wait for an approval."""
     rejected: tuple[Line, ...]
@@ -94,6 +98,7 @@ class Digest:
             (self.trained, "trained"),
             (self.evaluated, "evaluated"),
             (self.decided, "decided"),
+            (self.requested, "retrainings requested"),
             (self.waiting, "waiting"),
             (self.rejected, "rejected partitions"),
             (self.late, "late"),
@@ -106,7 +111,10 @@ class Digest:
 
 
 def digest_of(platform: Platform, subjects: Subjects, day: date, now: datetime | None = None) -> Digest:
-    """Return the digest of a UTC day. It changes nothing. Raises `LedgerError`; without MLflow it is incomplete."""
+    """Return the digest of a UTC day. It changes nothing.
+
+    Raises `LedgerError`; without MLflow or artifacts it is incomplete.
+    """
     first = datetime.combine(day, time.min, UTC)
     until = first + timedelta(days=1)
     moment = min(until, now or datetime.now(UTC))
@@ -117,11 +125,14 @@ def digest_of(platform: Platform, subjects: Subjects, day: date, now: datetime |
             return ask()
         except TrackerError as error:
             missing[f"MLflow did not answer: {error}"] = None
-            return ()
+        except ArtifactsError as error:
+            missing[f"the artifacts did not answer: {error}"] = None
+        return ()
 
     evaluated: list[Line] = []
     decided: list[Line] = []
     waiting: list[Line] = []
+    requested: list[Line] = []
     late: list[Line] = []
     runs: list[tuple[str, EndedRun]] = []
     for model, rules in subjects.models.items():
@@ -131,6 +142,14 @@ def digest_of(platform: Platform, subjects: Subjects, day: date, now: datetime |
         waiting += [_waits(model, version.number, row) for version, row in waits]
         evaluated += [_evaluated(one) for one in of_the_day if isinstance(one, EvaluationRow)]
         decided += _decided(model, decisions, of_the_day)
+        requested += [
+            Line(
+                what=f"{model} {one.partition} is trained again because of {one.reason}",
+                next=f"ml-assets history {model}",
+            )
+            for one in asked(lambda model=model: requests_since(platform.artifacts, model, first))
+            if one.at < until
+        ]
         ended = asked(lambda model=model: platform.tracker.ended(model, first, until))
         runs += [(model, run) for run in ended]
         if (age := subjects.fresh_within.get(model)) is not None:
@@ -150,6 +169,7 @@ def digest_of(platform: Platform, subjects: Subjects, day: date, now: datetime |
         trained=tuple(_trained(model, run) for model, run in runs),
         evaluated=tuple(evaluated),
         decided=tuple(decided),
+        requested=tuple(requested),
         waiting=tuple(waiting),
         rejected=tuple(rejected),
         late=tuple(late),

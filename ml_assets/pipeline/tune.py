@@ -18,8 +18,7 @@ from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.study_identity import decided_by, study_digest
 from ml_assets.pipeline.trials import Trials
 from ml_assets.pipeline.values import TrainingSet
-from ml_assets.pipeline.window import require_nothing_rejected_since, validate_inputs
-from ml_assets.tables.cadence import KeyRefused
+from ml_assets.pipeline.window import possible_partitions, require_nothing_rejected_since, validate_inputs
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.refusal import BuildRefused
@@ -212,24 +211,13 @@ def _newest_window(spec: PipelineSpec, platform: Platform, tables: DeclaredTable
     """Return the newest partition of the model whose rows are on main, and the partitions of its window."""
     table = spec.features.table
     declared = tables.find(table)
-    own = spec.partitions.as_cadence
-    possible = [
-        key for key in TableReader.at(platform.lake, "main").keys(table) if declared and _is_of(own, key)
-    ]
+    possible = possible_partitions(spec, TableReader.at(platform.lake, "main"), tables)
     if declared is None or not possible:
         raise NothingToSearchOn(
             f"{spec.name}/hyperparameters searches on the newest window, and main holds no partition of {table} from "
             f"{spec.partitions.start} on: materialize {table} first"
         )
     return possible[-1], declared.cadence.window(possible[-1], spec.window.total)
-
-
-def _is_of(cadence: Any, key: str) -> bool:
-    try:
-        cadence.require(key)
-    except KeyRefused:
-        return False
-    return True
 
 
 def _tracking_facts(

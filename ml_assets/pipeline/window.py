@@ -12,6 +12,7 @@ from ml_assets.pipeline.identity import DeclarationChanged, settings_digest
 from ml_assets.pipeline.metric_functions import require_own_metrics
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import TrainingSet, ValidatedWindow
+from ml_assets.tables.cadence import Cadence, KeyRefused
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.guard import rejections_of, validate_window
 from ml_assets.tables.reader import TableReader
@@ -53,6 +54,20 @@ def validate_inputs(
         inputs=tuple(dict(row) for row in validation.inputs),
         declared=_declared(spec, tables),
     )
+
+
+def possible_partitions(spec: PipelineSpec, reader: TableReader, tables: DeclaredTables) -> list[str]:
+    """Return the partitions of the model whose rows are on main, oldest first; empty if no table is declared."""
+    table, own = spec.features.table, spec.partitions.as_cadence
+    return [key for key in reader.keys(table) if tables.find(table) is not None and _is_of(own, key)]
+
+
+def _is_of(cadence: Cadence, key: str) -> bool:
+    try:
+        cadence.require(key)
+    except KeyRefused:
+        return False
+    return True
 
 
 def require_as_validated(

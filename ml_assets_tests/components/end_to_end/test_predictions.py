@@ -5,7 +5,7 @@ The last of the three days has no labels at first, and its loads have moved.
 
 import json
 from collections.abc import Iterator
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,18 @@ import dagster as dg
 import polars as pl
 import pytest
 
+from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.components.digest_asset import declared_subjects
+from ml_assets.components.tags import RETRAINS
+from ml_assets.live.retrain import next_request
+from ml_assets.pipeline.nightly_digest import digest_of
 from ml_assets.pipeline.scoring import ONE_NUMBER
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.of_platform import releases_of
 from ml_assets.release.rules import CanarySection, ReleaseSection
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (
+    STAGES,
     Installation,
     failure_of,
     key_of,
@@ -73,6 +79,12 @@ def installation(shared_installation: Installation) -> Installation:
             "scoring": {
                 "volume": {"kind": "previous", "warn": 0.1, "block": 0.1},
                 "automation_condition": "on_valid_inputs",
+                "retrain": {
+                    "when": [
+                        {"metric": "drift", "at_most": 0.5},
+                        {"metric": "mae", "at_most": 0.0, "partitions": 60},
+                    ]
+                },
             }
         },
     )
@@ -204,6 +216,54 @@ def test_a_day_is_measured_again_when_its_labels_arrive(installation: Installati
     page = facts(materialized(again, LIVE)[LATE_DAY])
     assert page["production labelled"] == page["production rows"]
     assert page["production mae"] > 0
+
+
+def test_a_broken_limit_requests_one_training_of_the_newest_labelled_day(
+    installation: Installation, measured: Pages
+) -> None:
+    """The drift of the late day does; a restarted daemon repeats no request, and the new training ends them."""
+    sensor = installation.defs.get_repository_def().get_sensor_def(f"{MODEL}_retraining")
+    resources = {"platform": installation.platform, "tables": declared_tables(installation.defs)}
+
+    def tick(cursor: str | None) -> Any:
+        return sensor(
+            dg.build_sensor_context(instance=installation.instance, resources=resources, cursor=cursor)
+        )
+
+    assert facts(measured[LATE_DAY])["limits"].records[0].data["kept"] == "no"
+    first = tick(None)
+    (request,) = first.run_requests
+    assert request.partition_key == LATE_DAY
+    reason = request.tags[RETRAINS]
+    assert reason.startswith("version 1: drift was ")
+    assert reason.endswith(f" on {LATE_DAY}; at most 0.5 is allowed")
+    (shown,) = first.asset_events
+    assert (shown.asset_key, shown.metadata["reason"].value) == (key_of(LIVE), reason)
+    again = tick(first.cursor)
+    assert (again.run_requests, again.cursor) == ([], first.cursor)
+    assert f"{LATE_DAY} was requested: none before" in str(again.skip_reason)
+    # A daemon that died before it stored the cursor requests the same run, which Dagster makes once.
+    assert [one.run_key for one in tick(None).run_requests] == [request.run_key]
+    today = digest_of(
+        installation.platform, declared_subjects(installation.defs).only(MODEL), datetime.now(UTC).date()
+    )
+    assert [one.what for one in today.requested] == [
+        f"{MODEL} {LATE_DAY} is trained again because of {reason}"
+    ]
+
+    result = installation.run(*STAGES, partition=request.partition_key, **request.tags)
+    assert result.success, failure_of(result)
+    spec: Any = installation._components[-1].spec
+    later = next_request(
+        spec,
+        spec.scoring.retrain,
+        installation.platform,
+        resources["tables"],
+        made=request.run_key,
+        now=datetime.now(UTC) + timedelta(days=8),
+    )
+    assert later.request is None
+    assert later.said == f"version 1 keeps its limits on the 0 measured partitions after {LATE_DAY}"
 
 
 def test_a_canary_predicts_beside_production(
