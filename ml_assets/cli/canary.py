@@ -8,7 +8,7 @@ from ml_assets.cli.project import Project, say
 @click.command("canary", short_help="Show what the requests of a model's canary show so far.")
 @click.argument("model")
 def command(model: str) -> None:
-    """Show the canary of MODEL: since when, until when, and each watched metric with its evidence. Changes nothing.
+    """Show the canary of MODEL: since when, until when, and each watched metric with its evidence. Takes nothing back.
 
     Dagster's sensor MODEL_canary takes a canary back whose e-value has reached its limit.
     """

@@ -1,162 +1,205 @@
-"""Rows that champion and canary answered since the canary began: from the log of requests, with labels of the table.
+"""Rows that champion and canary answered since the canary began: each entity once, with its first row.
 
-Here: the choice and the order of the rows. Not here: the comparison (`comparison`), the log (`serving.request_log`).
+Entities are assigned to a side at random, so they are what chance can put on the wrong side; requests of one entity are
+alike. Here: the choice and the order of rows, and their labels of the table. Not here: the comparison (`comparison`),
+what an earlier look has counted (`canary_record`), the log (`serving.request_log`).
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from itertools import chain
+from datetime import datetime
 from typing import cast
 
 import numpy as np
 import orjson
 import polars as pl
+from pydantic import BaseModel, ConfigDict
 
 from ml_assets.live.comparison import Labelled, Requests
+from ml_assets.live.row_keys import key_text
 from ml_assets.pipeline.spec import PipelineSpec
-from ml_assets.serving.request_log import read_intact_requests
 from ml_assets.tables.reader import TableReader
-from resources.artifacts import Artifacts
 from resources.ledger import Promotion
 
-_ROLES = ("production", "canary")
+
+class WaitingRow(BaseModel):
+    """Answered row whose label is not known yet."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    is_canary: bool
+    at: datetime
+    """Arrival of its request."""
+    key: tuple[str | None, ...]
+    """Text of each column of the feature table's primary key."""
+    prediction: tuple[float | None, ...]
+    """Numbers of the prediction; None for one that is not finite."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstRows:
+    """First rows of entities that no earlier look has seen."""
+
+    rows: pl.DataFrame
+    """Columns of the log, in the order in which they count."""
+    entities: tuple[int, ...]
+    """Hash of the entity of each row."""
+    repeated: int
+    """Further rows of entities, which do not count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundLabels:
-    """Answered rows with their labels, and what is missing."""
+    """Waiting rows that have a label by now."""
 
     rows: Labelled | None
-    """None without a row whose label is known."""
-    missing: tuple[str, ...] = ()
-    """Reasons why rows are left out."""
+    """None if no row has one."""
+    waiting: tuple[WaitingRow, ...]
+    """Rows without one, in the order of their arrival."""
+    left_out: Mapping[str, int]
+    """Reason → number of rows that never count."""
 
 
-def answered_since(
-    artifacts: Artifacts, model: str, champion: Promotion, canary: Promotion, now: datetime | None = None
-) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return the logged rows of both bundles since the canary's promotion, in order of arrival, and faults of files.
+def first_rows(log: pl.DataFrame, champion: Promotion, canary: Promotion, seen: Collection[int]) -> FirstRows:
+    """Return the rows of `log` that count: the first of each entity that is not `seen`, by order of arrival.
 
-    If the canary failed and the champion answered in its place, the row counts for the canary alone. The columns
-    are those of the log. Raises `ArtifactsError`.
+    Only rows count that these two bundles answered since both promotions. A row that the champion answered because the
+    canary failed counts for the canary alone.
     """
-    begin, end = max(champion.at, canary.at), now or datetime.now(UTC)
-    days = [begin.date() + timedelta(n) for n in range((end.date() - begin.date()).days + 1)]
-    parts, faults = zip(*(read_intact_requests(artifacts, model, day) for day in days), strict=True)
     digests = {"production": champion.bundle_digest, "canary": canary.bundle_digest}
-    rows = pl.concat(parts).filter(
-        (pl.col("at") >= begin)
-        & pl.col("role").is_in(_ROLES)
+    rows = log.filter(
+        (pl.col("at") >= max(champion.at, canary.at))
+        & pl.col("role").is_in(list(digests))
+        & (pl.col("role") == pl.col("assigned"))
+        & pl.col("entity").is_not_null()
         & (pl.col("bundle_digest") == pl.col("role").replace(digests))
+    ).sort("at", "request_id", "place")
+    first = rows.unique("entity", keep="first", maintain_order=True)
+    hashes = [_hash(one) for one in first["entity"]]
+    known = set(seen)
+    is_new = [one not in known for one in hashes]
+    chosen = first.filter(pl.Series(is_new, dtype=pl.Boolean))
+    return FirstRows(
+        rows=chosen,
+        entities=tuple(one for one, new in zip(hashes, is_new, strict=True) if new),
+        repeated=len(rows) - len(chosen),
     )
-    failed = rows.filter((pl.col("role") == "canary") & pl.col("error").is_not_null())
-    of_champion = rows.filter(role="production").join(
-        failed, on=["request_id", "place"], how="anti", maintain_order="left"
-    )
-    kept = pl.concat([of_champion, rows.filter(role="canary")]).sort("at", "request_id", "place", "role")
-    return kept, tuple(chain.from_iterable(faults))
 
 
-def requests_of(answered: pl.DataFrame) -> Requests:
-    """Return the requests behind logged rows; a request whose rows went to both versions counts for each.
+def requests_of(rows: pl.DataFrame) -> Requests:
+    """Return the requests of first rows.
 
-    A request failed if its first row did: a version with more rows of a list has more chances of a wrong one.
+    A row fails by its own error, not by that of another row of its list. The latency of a list grows with its rows, and
+    a side with a small share has few of them, so only requests with one row have a latency to compare.
     """
-    found = (
-        answered.group_by("request_id", "role", maintain_order=True)
-        .agg(
-            pl.col("at").first(),
-            pl.col("latency_us").max(),
-            pl.col("error").is_not_null().sort_by("place").first(),
-        )
-        .sort("at", maintain_order=True)
-    )
+    is_compared = pl.col("error").is_null() & (pl.col("request_rows") == 1)
+    latency = rows.select(pl.when(is_compared).then(pl.col("latency_us") / 1000).otherwise(float("nan")))
     return Requests(
-        is_canary=(found["role"] == "canary").to_numpy(),
-        failed=found["error"].to_numpy(),
-        latency_ms=found["latency_us"].to_numpy() / 1000,
+        is_canary=(rows["role"] == "canary").to_numpy(),
+        failed=rows["error"].is_not_null().to_numpy(),
+        latency_ms=latency.to_series().to_numpy(),
     )
+
+
+def waiting_of(rows: pl.DataFrame, key: Sequence[str]) -> tuple[list[WaitingRow], Counter[str]]:
+    """Return the answered rows among first rows with their values of the columns `key`, and rows that are left out by
+    reason."""
+    found: list[WaitingRow] = []
+    left_out: Counter[str] = Counter()
+    answered = rows.filter(pl.col("error").is_null() & pl.col("prediction").is_not_null())
+    for role, at, text, prediction in answered.select("role", "at", "row", "prediction").iter_rows():
+        row = _object(text)
+        if row is None:
+            left_out["are no JSON object"] += 1
+        elif absent := [name for name in key if name not in row]:
+            left_out[f"do not name {', '.join(absent)}, a part of the primary key of the feature table"] += 1
+        else:
+            numbers = tuple(None if one is None or not np.isfinite(one) else one for one in prediction)
+            names = tuple(key_text(row[name]) for name in key)
+            found.append(WaitingRow(is_canary=role == "canary", at=at, key=names, prediction=numbers))
+    return found, left_out
 
 
 def labelled_of(
-    answered: pl.DataFrame, spec: PipelineSpec, reader: TableReader, classes: Sequence[str]
+    waiting: Sequence[WaitingRow], spec: PipelineSpec, reader: TableReader, classes: Sequence[str]
 ) -> FoundLabels:
-    """Return answered rows with the label that the feature table has for them by now.
+    """Return the waiting rows that have a label in the feature table by now, by partition and then by arrival.
 
-    Rows are found by the table's primary key among their raw values; of several answers of a version to the same row,
-    the first counts. They are ordered by partition, then by arrival, so alpha holds if labels come in the order of
-    partitions. `classes` are those of the label, empty for numbers.
+    `classes` are those of the label, empty for numbers. A row of weight 0 never counts. A label that changes after its
+    row counted changes nothing.
     """
     features = spec.features
-    answered = answered.filter(pl.col("error").is_null())
-    length = pl.col("prediction").list.len()
-    rows = answered.filter(length == len(classes) if classes else length > 0)
-    parsed = [_object(row) for row in rows["row"]]
-    raw = [row for row in parsed if row is not None]
-    left_out = (
-        (
-            len(answered) - len(rows),
-            "answered rows have another number of predictions than the model's answer",
-        ),
-        (len(rows) - len(raw), "logged rows are no JSON object"),
-    )
-    missing = tuple(f"{count} {what}: they are left out" for count, what in left_out if count)
-    rows = rows.filter(pl.Series([row is not None for row in parsed], dtype=pl.Boolean))
-    keys = reader.keys(features.table)
-    if rows.is_empty() or not keys:
-        lacking = "no answered rows" if rows.is_empty() else f"no partition of {features.table}"
-        return FoundLabels(rows=None, missing=(*missing, f"there are {lacking}"))
+    numbers = len(classes) or 1
+    right = [one for one in waiting if len(one.prediction) == numbers or (not classes and one.prediction)]
+    left_out = Counter[str]()
+    if len(right) < len(waiting):
+        left_out["have another number of predictions than the model's answer"] = len(waiting) - len(right)
+    partitions = reader.keys(features.table)
+    if not right or not partitions:
+        return FoundLabels(rows=None, waiting=tuple(right), left_out=left_out)
     key = list(features.primary_key)
-    absent = [column for column in key if not any(column in row for row in raw)]
-    if absent:
-        return FoundLabels(
-            rows=None,
-            missing=(
-                *missing,
-                f"requests do not name {', '.join(absent)}, a part of the primary key of {features.table}",
-            ),
-        )
-    named = {f"key {name}": name for name in key}  # the log has columns of its own, such as `at`
-    asked = rows.select("role", "at", "prediction").with_columns(
-        pl.Series(column, [_text(row.get(name)) for row in raw], dtype=pl.String)
-        for column, name in named.items()
+    named = {f"key {name}": name for name in key}  # the table may have columns named like ours
+    asked = pl.DataFrame(
+        {
+            "place": range(len(right)),
+            **{column: [one.key[n] for one in right] for n, column in enumerate(named)},
+        },
+        schema={"place": pl.Int64(), **dict.fromkeys(named, pl.String())},
     )
     day = features.partition_date
-    table = reader.scan(features.table, keys).filter(pl.col(features.label).is_not_null())
+    table = reader.scan(features.table, partitions).filter(pl.col(features.label).is_not_null())
     if day in key:
         table = table.filter(pl.col(day).cast(pl.String).is_in(asked[f"key {day}"].unique().to_list()))
-    found = table.select(*dict.fromkeys((*key, day, features.label))).collect()
+    weight = [] if features.weight is None else [features.weight]
+    found = table.select(*dict.fromkeys((*key, day, features.label, *weight))).collect()
     known = found.select(
         pl.col(features.label).alias("label"),
         pl.col(day).alias("day"),
+        *(pl.col(one).cast(pl.Float64).alias("weight") for one in weight),
         *(
-            pl.Series(column, [_text(value) for value in found[name]], dtype=pl.String)
+            pl.Series(column, [key_text(value) for value in found[name]], dtype=pl.String)
             for column, name in named.items()
         ),
     )
-    joined = (
-        asked.join(known, on=list(named), how="inner")
-        .unique(subset=["role", *named], keep="first", maintain_order=True)
-        .sort("day", "at", maintain_order=True)
+    joined = asked.join(known.unique(list(named), keep="first"), on=list(named), how="inner").sort(
+        "day", "place", maintain_order=True
     )
-    lacking = asked.n_unique(subset=["role", *named]) - len(joined)
-    if lacking:
-        missing = (*missing, f"{lacking} answered rows have no label in {features.table} yet")
+    labelled = set(joined["place"])
+    for reason, counts in (
+        (
+            "have a label that is no finite number",
+            None if classes else pl.col("label").cast(pl.Float64).is_finite(),
+        ),
+        ("have the weight 0, or none", pl.col("weight") > 0 if weight else None),
+    ):
+        kept = joined if counts is None else joined.filter(counts)
+        if len(kept) < len(joined):
+            left_out[reason] = len(joined) - len(kept)
+        joined = kept
+    still = tuple(one for place, one in enumerate(right) if place not in labelled)
     if joined.is_empty():
-        return FoundLabels(rows=None, missing=missing)
-    prediction = np.array(joined["prediction"].to_list(), dtype=float)
+        return FoundLabels(rows=None, waiting=still, left_out=left_out)
+    rows: list[WaitingRow] = [right[place] for place in joined["place"]]
+    prediction = np.array([one.prediction[:numbers] for one in rows], dtype=float)
+    place_of = {name: index for index, name in enumerate(classes)}
     labels = joined["label"]
-    place = {name: index for index, name in enumerate(classes)}
-    numbers = [place.get(str(one), -1) for one in labels] if classes else labels.cast(pl.Float64).to_list()
+    values = [place_of.get(str(one), -1) for one in labels] if classes else labels.cast(pl.Float64).to_list()
     return FoundLabels(
         rows=Labelled(
-            is_canary=(joined["role"] == "canary").to_numpy(),
+            is_canary=np.array([one.is_canary for one in rows]),
             prediction=prediction if classes else prediction[:, 0],
-            label=np.array(numbers, dtype=float),
+            label=np.array(values, dtype=float),
+            weight=joined["weight"].to_numpy() if weight else None,
         ),
-        missing=missing,
+        waiting=still,
+        left_out=left_out,
     )
+
+
+def _hash(entity: str) -> int:
+    return int.from_bytes(hashlib.blake2b(entity.encode(), digest_size=8).digest())
 
 
 def _object(row: str | None) -> dict[str, object] | None:
@@ -166,30 +209,3 @@ def _object(row: str | None) -> dict[str, object] | None:
     except orjson.JSONDecodeError:
         return None
     return cast("dict[str, object]", found) if isinstance(found, dict) else None
-
-
-def _text(value: object) -> str | None:
-    """Return a value of a primary key as text, the same for a table's value and for its JSON."""
-    match value:
-        case None:
-            return None
-        case bool():
-            return str(value).lower()
-        case float() if value.is_integer():
-            return str(int(value))
-        case datetime():
-            return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
-        case str():
-            return _moment(value) or value
-        case _:
-            return str(value)
-
-
-def _moment(text: str) -> str | None:
-    """Return a time in JSON as the text of that time in UTC; None if `text` is not a time."""
-    if len(text) <= len("2026-11-23") or "-" not in text:
-        return None
-    try:
-        return _text(datetime.fromisoformat(text))
-    except (ValueError, OverflowError):  # years 1 and 9999 have no UTC in every zone
-        return None

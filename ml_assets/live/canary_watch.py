@@ -1,26 +1,27 @@
 """Watch of a canary: what its requests show so far, and its demotion if they show that it is worse than allowed.
 
 The log of requests can only take a canary back. Nothing here promotes a version, whatever the log says. Not here: the
-comparison (`comparison`), Dagster's sensor and the command.
+record of what has counted (`canary_record`), the comparison (`comparison`), Dagster's sensor and the command.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from logging import getLogger
 
-import polars as pl
-
-from ml_assets.live.canary_rows import FoundLabels, answered_since, labelled_of, requests_of
-from ml_assets.live.comparison import Comparison, compare, worst
+from ml_assets.live.canary_record import MOST_ENTITIES, ROOT, CanaryRecord, RecordPlace, look
+from ml_assets.live.canary_rows import FoundLabels, labelled_of
+from ml_assets.live.comparison import Comparison, compare, comparisons, worst
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.release.bundle_standing import CANARY, BundleStandings
 from ml_assets.release.of_platform import bundles_of, releases_of
 from ml_assets.release.promotion import NotPromotable, in_full_minutes
 from ml_assets.tables.reader import TableReader
-from resources.ledger import Demotion, Promotion
+from resources.ledger import Demotion, LedgerBusy, Promotion
 from resources.platform import Platform
 
 _LOGGER = getLogger(__name__)
+FEW = 50
+"""Entities of a canary below which only a canary that fails on most of them is found."""
 WATCH = "release.canary.watch"
 """Author of the demotions: the section of `defs.yaml` that asked for them."""
 
@@ -53,33 +54,38 @@ class CanaryEvidence:
 
 
 def evidence(spec: PipelineSpec, platform: Platform) -> CanaryEvidence:
-    """Return what the log of requests shows about the canary. Takes nothing back.
+    """Count what became visible since the last look, and return the evidence about the canary. Takes nothing back.
 
-    A promotion can refuse a canary that is worse: `why_worse` is the reason, and `canary` the promotion it is about.
-    A fault of bundles, lake or labels leaves out the metrics that need labels, with the reason. Raises `ArtifactsError`
-    or `LedgerError` if log or ledger do not answer.
+    While another process counts, the evidence is that of its last look. A promotion can refuse a canary that is worse:
+    `why_worse` is the reason, and `canary` the promotion it is about. A fault of bundles, lake or labels lets the rows
+    wait that need labels, with the reason. Raises `ArtifactsError` or `LedgerError` if log or ledger do not answer.
     """
     section = spec.release.canary
     standings = BundleStandings.read(platform.ledger.models, spec.name)
     canary, champion = standings.canary, standings.in_production
     if canary is None or champion is None or section is None or not section.watch:
         return CanaryEvidence(canary=canary, champion=champion, missing=_why_not(spec, canary, champion))
-    answered, faults = answered_since(platform.artifacts, spec.name, champion, canary)
-    missing = [
-        *faults,
-        *(
-            f"the log has no request that {who} answered since {canary.at:%Y-%m-%d %H:%M} UTC"
-            for role, who in (("canary", "the canary"), ("production", "the champion"))
-            if role not in answered["role"]
-        ),
-    ]
-    labelled = None
-    if any(one.needs_labels for one in section.watch):
-        found = _with_labels(spec, platform, champion, canary, answered)
-        labelled = found.rows
-        missing += found.missing
-    compared = compare(section, requests_of(answered), labelled)
-    return CanaryEvidence(canary=canary, champion=champion, compared=compared, missing=tuple(missing))
+    place = RecordPlace(
+        artifacts=platform.artifacts, model=spec.name, champion=champion, canary=canary, section=section
+    )
+    missing: list[str] = []
+    try:
+        with platform.ledger.turn(f"{ROOT}/{spec.name}", patience_seconds=0):
+            record = look(
+                place,
+                spec.features.primary_key if any(one.needs_labels for one in section.watch) else (),
+                lambda record: _labels(spec, platform, champion, canary, record, missing),
+            )
+    except LedgerBusy:  # another process looks at this moment
+        record = place.read()
+    if not record.metrics:
+        record = record.model_copy(update={"metrics": compare(section, ())})
+    return CanaryEvidence(
+        canary=canary,
+        champion=champion,
+        compared=comparisons(section, record.metrics),
+        missing=(*_missing(spec, canary, record), *missing),
+    )
 
 
 def watch_canary(spec: PipelineSpec, platform: Platform) -> CanaryEvidence:
@@ -130,20 +136,54 @@ def in_lines(spec: PipelineSpec, state: CanaryEvidence) -> Iterator[str]:
         )
 
 
-def _with_labels(
-    spec: PipelineSpec, platform: Platform, champion: Promotion, canary: Promotion, answered: pl.DataFrame
-) -> FoundLabels:
+def _labels(
+    spec: PipelineSpec,
+    platform: Platform,
+    champion: Promotion,
+    canary: Promotion,
+    record: CanaryRecord,
+    missing: list[str],
+) -> tuple[str, FoundLabels] | None:
+    """Return the commit of the lake with the labels of waiting rows; None and a reason in `missing` without them."""
     bundles = bundles_of(platform)
     try:
+        reader = TableReader.at(platform.lake, "main")
+        if reader.commit_id == record.labels_at:
+            return None
         one, other = (bundles.open(it.bundle_digest).facts.question for it in (champion, canary))
         if difference := one.other_than(other):
-            why = f"the champion answers another question than the canary ({difference})"
-            return FoundLabels(rows=None, missing=(f"metrics of labels are not compared: {why}",))
-        return labelled_of(answered, spec, TableReader.at(platform.lake, "main"), other.classes)
+            missing.append(
+                "metrics of labels are not compared: the champion answers another question than the canary "
+                f"({difference})"
+            )
+            return None
+        return reader.commit_id, labelled_of(record.waiting, spec, reader, other.classes)
     except Exception as error:  # whatever is wrong with labels, errors and latency still decide
         _LOGGER.exception("metrics of labels of %s are not compared", spec.name)
-        why = f"{type(error).__name__}: {error}"
-        return FoundLabels(rows=None, missing=(f"metrics of labels are not compared: {why}",))
+        missing.append(f"metrics of labels are not compared: {type(error).__name__}: {error}")
+        return None
+
+
+def _missing(spec: PipelineSpec, canary: Promotion, record: CanaryRecord) -> Iterator[str]:
+    """Yield the reasons why the evidence is not that of all requests."""
+    yield from record.faults
+    for who, entities in (("the canary", record.of_canary), ("the champion", record.of_champion)):
+        if not entities:
+            yield f"the log has no request that {who} answered since {canary.at:%Y-%m-%d %H:%M} UTC"
+    if record.repeated:
+        yield f"{record.repeated} further rows of the same entities do not count"
+    if record.repeated and 0 < record.of_canary < FEW:
+        yield (
+            f"the canary answered {record.of_canary} entities, too few to compare: name more columns in "
+            "release.canary.by in defs.yaml, so that there are more"
+        )
+    if len(record.entities) >= MOST_ENTITIES:
+        yield f"{MOST_ENTITIES} entities have counted: further ones do not"
+    yield from (
+        f"{count} rows {what}: metrics of labels leave them out" for what, count in record.left_out.items()
+    )
+    if record.waiting:
+        yield f"{len(record.waiting)} answered rows have no label in {spec.features.table} yet"
 
 
 def _why_not(spec: PipelineSpec, canary: Promotion | None, champion: Promotion | None) -> tuple[str, ...]:

@@ -77,6 +77,8 @@ class _Batch:
     body: bytes
     rows: Sequence[RawRow]
     entities: Sequence[str | None]
+    of_canary: frozenset[int]
+    """Places of the rows that are assigned to the canary; empty without one."""
     is_list: bool
     """False if the body is one row."""
 
@@ -116,7 +118,7 @@ def answer(
 
     A refused request is counted; if a version refused it, it is logged, too.
     """
-    batch = _read(parts, arrival, body)
+    batch = _read(parts, arrival, served, body)
     answers = _predictions(parts, batch, served)
     said: list[dict[str, Any]] = []
     for row, one in zip(batch.rows, answers, strict=True):
@@ -136,12 +138,13 @@ def answer(
     return content, ShadowJob(served.shadows, batch.rows, partial(_record_shadow, parts, batch))
 
 
-def _read(parts: ServerParts, arrival: Arrival, body: bytes) -> _Batch:
+def _read(parts: ServerParts, arrival: Arrival, served: Roles, body: bytes) -> _Batch:
     parsed = parse(body, parts.limits.rows)
     rows = parsed if isinstance(parsed, list) else [parsed]
     canary = parts.watch.declarations[arrival.model].canary
     entities = [_entity(canary, row, place, isinstance(parsed, list)) for place, row in enumerate(rows)]
-    return _Batch(arrival, body, rows, entities, isinstance(parsed, list))
+    of_canary = _places_of_canary(canary, entities, served.canary)
+    return _Batch(arrival, body, rows, entities, of_canary, isinstance(parsed, list))
 
 
 def _entity(canary: CanaryShare | None, row: RawRow, place: int, is_list: bool) -> str | None:
@@ -160,8 +163,8 @@ def _predictions(parts: ServerParts, batch: _Batch, served: Roles) -> list[_Answ
     Production answers also where the canary cannot. So a broken canary breaks no request; the log has its error.
     """
     found: dict[int, _Answered] = {}
-    if (canary := served.canary) is not None and (of_canary := _places_of_canary(parts, batch, canary)):
-        fates = _by(parts, batch, canary, "canary", of_canary)
+    if (canary := served.canary) is not None and batch.of_canary:
+        fates = _by(parts, batch, canary, "canary", sorted(batch.of_canary))
         found = {place: one for place, one in fates.items() if isinstance(one, _Answered)}
         faults = [one for one in fates.values() if not isinstance(one, _Answered | RequestRefused)]
         if faults:
@@ -175,12 +178,13 @@ def _predictions(parts: ServerParts, batch: _Batch, served: Roles) -> list[_Answ
     return [found[place] for place in range(len(batch.rows))]
 
 
-def _places_of_canary(parts: ServerParts, batch: _Batch, canary: ServedVersion) -> list[int]:
-    declared = parts.watch.declarations[canary.model].canary
-    if declared is None:
-        return []
+def _places_of_canary(
+    declared: CanaryShare | None, entities: Sequence[str | None], canary: ServedVersion | None
+) -> frozenset[int]:
+    if declared is None or canary is None:
+        return frozenset()
     is_chosen = partial(is_of_canary, model=canary.model, bundle_digest=canary.digest, share=declared.share)
-    return [place for place, one in enumerate(batch.entities) if one is not None and is_chosen(one)]
+    return frozenset(place for place, one in enumerate(entities) if one is not None and is_chosen(one))
 
 
 def _by(
@@ -283,6 +287,8 @@ def _logged(
         version=version.number,
         bundle_digest=version.digest,
         role=role,
+        assigned="canary" if place in batch.of_canary else "production",
+        request_rows=len(batch.rows),
         entity=batch.entities[place],
         row=batch.in_json(place),
         prediction=prediction,

@@ -9,7 +9,7 @@ import hashlib
 import io
 import threading
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from logging import getLogger
@@ -32,6 +32,8 @@ SCHEMA: dict[str, pl.DataType] = {
     "version": pl.Int64(),
     "bundle_digest": pl.String(),
     "role": pl.String(),
+    "assigned": pl.String(),
+    "request_rows": pl.Int32(),
     "entity": pl.String(),
     "row": pl.String(),
     "prediction": pl.List(pl.Float64()),
@@ -65,6 +67,10 @@ class LoggedRow:
     """MLflow's number."""
     bundle_digest: str
     role: Role
+    assigned: Role
+    """Side of the row's entity. If the canary fails, `production` answers a row that is assigned to `canary`."""
+    request_rows: int
+    """Rows of its request."""
     entity: str | None
     """Name of the entity (`assignment.entity_of`); None if the pipeline declares none."""
     row: bytes
@@ -100,8 +106,34 @@ def read_intact_requests(artifacts: Artifacts, model: str, day: date) -> tuple[p
 
     Raises `ArtifactsError` if the storage does not answer.
     """
+    return read_files(artifacts, model, day, files_after(artifacts, model, day, {}))
+
+
+def files_after(artifacts: Artifacts, model: str, day: date, read: Mapping[str, int]) -> list[str]:
+    """Return the files of a day that are newer than those in `read`: server → number of its newest file, sorted.
+
+    A server writes one file after the other, so a file never appears after another with a larger number. Raises
+    `ArtifactsError`.
+    """
+    found = [file for file in artifacts.files(day_folder(model, day)) if file.endswith(".parquet")]
+    return sorted(file for file in found if writer_of(file)[1] > read.get(writer_of(file)[0], 0))
+
+
+def writer_of(file: str) -> tuple[str, int]:
+    """Return the server that wrote a file, and the number of the file; a file of another name is its only one."""
+    server, _, number = file.removesuffix(".parquet").rpartition("-")
+    return (server, int(number)) if server and number.isdecimal() else (file, 1)
+
+
+def read_files(
+    artifacts: Artifacts, model: str, day: date, files: Sequence[str]
+) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Return the rows of some files of a day in order of arrival, without damaged files, and a sentence for each of
+    these.
+
+    Raises `ArtifactsError` if the storage does not answer.
+    """
     name = day_folder(model, day)
-    files = sorted(file for file in artifacts.files(name) if file.endswith(".parquet"))
     folder = artifacts.pull(name, files) if files else Path()
     parts = [pl.DataFrame(schema=SCHEMA)]
     faults: list[str] = []

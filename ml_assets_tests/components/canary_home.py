@@ -82,6 +82,8 @@ class CanaryHome:
                     "version": int(promotion.version),
                     "bundle_digest": promotion.bundle_digest,
                     "role": "canary" if is_canary else "production",
+                    "assigned": "canary" if is_canary else "production",
+                    "request_rows": 1,
                     "entity": entity,
                     "row": json.dumps(row | {"at": row["at"].isoformat()}).encode(),
                     "prediction": [labels[number % len(raw)]],

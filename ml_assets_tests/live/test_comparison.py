@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ml_assets.live.comparison import Labelled, Requests, compare, worst
+from ml_assets.live.comparison import Comparison, Labelled, MetricState, Requests, compare, comparisons, worst
 from ml_assets.release.rules import CanarySection
 
 ROWS = 3000
@@ -14,6 +16,12 @@ NO_REQUESTS = Requests(
 
 def section(*watch: dict[str, object]) -> CanarySection:
     return CanarySection.model_validate({"share": 0.3, "by": ["tail"], "watch": watch})
+
+
+def compared(
+    watched: CanarySection, requests: Requests | None = None, labelled: Labelled | None = None
+) -> tuple[Comparison, ...]:
+    return comparisons(watched, compare(watched, (), requests, labelled))
 
 
 def random() -> np.random.Generator:
@@ -53,7 +61,7 @@ LATENCY = {"metric": "latency_ms", "no_worse_by": 2.0, "quantile": 0.9}
 def test_a_canary_with_worse_requests_is_found(
     watch: dict[str, object], served: Requests, is_worse: bool
 ) -> None:
-    (found,) = compare(section(watch), served, None)
+    (found,) = compared(section(watch), served, None)
     assert found.is_worse == is_worse
     assert found.champion_rows > found.canary_rows > 800
 
@@ -88,7 +96,7 @@ def test_calibration_is_worse_if_further_from_the_rate(
     """A canary that mends the champion's shift is not worse, nor one as far from the rate on the other side."""
     watch = section({"metric": "calibration", "no_worse_by": 0.05})
     rows = labelled(sign * shift, sign * of_champion)
-    (found,) = compare(watch, NO_REQUESTS, rows)
+    (found,) = compared(watch, NO_REQUESTS, rows)
     assert found.is_worse == is_worse
 
 
@@ -101,14 +109,14 @@ def test_calibration_is_worse_if_further_from_the_rate(
     ],
 )
 def test_losses_of_labelled_rows_are_compared(watch: dict[str, object]) -> None:
-    (equal,) = compare(section(watch), NO_REQUESTS, labelled(0.0))
+    (equal,) = compared(section(watch), NO_REQUESTS, labelled(0.0))
     rows = labelled(0.0)
     turned = Labelled(
         is_canary=rows.is_canary,
         prediction=np.where(rows.is_canary, np.where(rows.label == 1, 0.02, 0.98), rows.prediction),
         label=rows.label,
     )
-    (worse,) = compare(section(watch), NO_REQUESTS, turned)
+    (worse,) = compared(section(watch), NO_REQUESTS, turned)
     assert (equal.is_worse, worse.is_worse) == (False, True)
     assert worse.canary > worse.champion
 
@@ -124,7 +132,7 @@ def test_a_canary_that_varies_more_than_the_champion_is_found(far: float, is_wor
     error = np.where(is_canary, np.where(is_off, far, 0.0), 0.5)
     rows = Labelled(is_canary=is_canary, prediction=error, label=np.zeros(len(error)))
     watch = section({"metric": "mae", "no_worse_by": 0.05, "largest": 2.0})
-    (found,) = compare(watch, NO_REQUESTS, rows)
+    (found,) = compared(watch, NO_REQUESTS, rows)
     assert found.is_worse == is_worse
 
 
@@ -132,14 +140,14 @@ def test_accuracy_counts_the_largest_probability() -> None:
     is_canary, label = sides(), random().integers(0, 3, ROWS)
     answered = np.where(is_canary, (label + 1) % 3, label)
     rows = Labelled(is_canary=is_canary, prediction=np.eye(3)[answered], label=label.astype(float))
-    (found,) = compare(section({"metric": "accuracy", "no_worse_by": 0.05}), NO_REQUESTS, rows)
+    (found,) = compared(section({"metric": "accuracy", "no_worse_by": 0.05}), NO_REQUESTS, rows)
     assert (found.canary, found.champion, found.is_worse) == (0.0, 1.0, True)
 
 
 def test_an_impossible_probability_costs_the_largest_loss() -> None:
     is_canary = sides()
     rows = Labelled(is_canary=is_canary, prediction=np.zeros(ROWS), label=np.ones(ROWS))
-    (found,) = compare(section({"metric": "logloss", "no_worse_by": 0.1, "largest": 4.0}), NO_REQUESTS, rows)
+    (found,) = compared(section({"metric": "logloss", "no_worse_by": 0.1, "largest": 4.0}), NO_REQUESTS, rows)
     assert (found.canary, found.champion) == (4.0, 4.0)
 
 
@@ -160,7 +168,7 @@ def test_a_canary_that_answers_no_number_is_worse(watch: dict[str, object], answ
         prediction=np.where(rows.is_canary, answer, rows.prediction),
         label=rows.label,
     )
-    (found,) = compare(section(watch), NO_REQUESTS, broken)
+    (found,) = compared(section(watch), NO_REQUESTS, broken)
     assert found.is_worse
 
 
@@ -169,22 +177,88 @@ def test_a_class_that_the_model_does_not_know_costs_the_largest_loss() -> None:
     rows = Labelled(
         is_canary=is_canary, prediction=np.full((ROWS, 2), 0.5), label=np.where(is_canary, -1.0, 1.0)
     )
-    (found,) = compare(section({"metric": "logloss", "no_worse_by": 0.1}), NO_REQUESTS, rows)
+    (found,) = compared(section({"metric": "logloss", "no_worse_by": 0.1}), NO_REQUESTS, rows)
     assert (found.canary, found.champion) == (5.0, pytest.approx(np.log(2)))
 
 
 def test_two_metrics_share_alpha_and_the_worst_is_named() -> None:
-    compared = compare(section(ERRORS, LATENCY), requests(errors=0.2), None)
-    assert [round(np.exp(one.log_limit)) for one in compared] == [40, 40]
-    found = worst(compared)
+    shown = compared(section(ERRORS, LATENCY), requests(errors=0.2))
+    assert [round(np.exp(one.log_limit)) for one in shown] == [40, 40]
+    found = worst(shown)
     assert found is not None
     assert found.metric == "error_rate"
-    assert "error_rate: canary 0." in str(found)
-    assert worst(compare(section(ERRORS, LATENCY), requests(), None)) is None
+    assert "error_rate: worse; canary 0." in str(found)
+    assert worst(compared(section(ERRORS, LATENCY), requests(), None)) is None
 
 
 def test_no_rows_are_no_evidence() -> None:
     watch = section(ERRORS, LATENCY, {"metric": "brier", "no_worse_by": 0.1})
-    compared = compare(watch, NO_REQUESTS, None)
-    assert [(one.log_e, one.canary_rows) for one in compared] == [(0.0, 0), (0.0, 0)]
-    assert "canary unknown on 0 rows" in str(compared[0])
+    shown = compared(watch, NO_REQUESTS)
+    assert [(one.log_e, one.canary_rows) for one in shown] == [(0.0, 0)] * 3
+    assert "undecided; canary unknown on 0 entities" in str(shown[0])
+
+
+def test_an_equal_canary_is_shown_to_be_no_worse() -> None:
+    (few,) = compared(section(ERRORS), part_of(requests(), 0, 300))
+    (enough,) = compared(section({"metric": "error_rate", "no_worse_by": 0.03}), requests())
+    (worse,) = compared(section(ERRORS), requests(errors=0.1))
+    assert [one.verdict for one in (few, enough, worse)] == ["undecided", "no worse", "worse"]
+
+
+def part_of(whole: Requests, first: int, last: int) -> Requests:
+    chosen = slice(first, last)
+    return Requests(
+        is_canary=whole.is_canary[chosen], failed=whole.failed[chosen], latency_ms=whole.latency_ms[chosen]
+    )
+
+
+EVERYTHING = section(
+    ERRORS,
+    LATENCY,
+    {"metric": "brier", "no_worse_by": 0.02},
+    {"metric": "calibration", "no_worse_by": 0.05},
+)
+WEIGHTS = np.random.default_rng(6).exponential(1.0, ROWS) + 0.01
+
+
+def rows_of_labels(first: int, last: int) -> Labelled:
+    whole, chosen = labelled(0.1), slice(first, last)
+    return Labelled(
+        is_canary=whole.is_canary[chosen],
+        prediction=whole.prediction[chosen],
+        label=whole.label[chosen],
+        weight=WEIGHTS[chosen],
+    )
+
+
+@settings(max_examples=15)
+@given(st.lists(st.integers(0, 1200), max_size=4).map(sorted))
+def test_looks_at_parts_count_the_same_as_one_look(cuts: list[int]) -> None:
+    """The state between the looks is stored as JSON."""
+    whole = requests(slower_ms=3.0)
+    states: tuple[MetricState, ...] = ()
+    for first, last in zip([0, *cuts], [*cuts, 1200], strict=True):
+        states = compare(EVERYTHING, states, part_of(whole, first, last), rows_of_labels(first, last))
+        states = tuple(MetricState.model_validate_json(one.model_dump_json()) for one in states)
+    at_once = compare(EVERYTHING, (), part_of(whole, 0, 1200), rows_of_labels(0, 1200))
+    for one, other in zip(states, at_once, strict=True):
+        assert (one.log_worse, one.log_fine) == pytest.approx((other.log_worse, other.log_fine), abs=1e-9)
+        assert one.waiting == other.waiting
+        assert (one.champion.rows, one.canary.rows) == (other.champion.rows, other.canary.rows)
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_losses_count_by_the_weights_of_their_rows(heavy: bool) -> None:
+    """The canary is wrong on a tenth of the rows. It is worse if these weigh much, and not if they weigh little."""
+    draw, is_canary = random(), sides()
+    is_hard = draw.random(ROWS) < 0.1
+    rows = Labelled(
+        is_canary=is_canary,
+        prediction=np.where(is_hard & is_canary, 1.0, 0.0),
+        label=np.zeros(ROWS),
+        weight=np.where(is_hard, 5.0 if heavy else 0.01, 1.0),
+    )
+    (found,) = compared(section({"metric": "mae", "no_worse_by": 0.1, "largest": 1.0}), labelled=rows)
+    assert found.is_worse == heavy
+    share = 5 * 0.1 / (5 * 0.1 + 0.9) if heavy else 0.001 / 0.901
+    assert found.canary == pytest.approx(share, abs=0.05)

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from ml_assets.live.e_process import BLOCK, log_e_process, place
 
-ROWS = 4 * BLOCK
+ROWS = 8 * BLOCK
 """Rows of a small stream in which every second row is the canary's: two blocks."""
 ALTERNATING = np.arange(ROWS) % 2 == 1
 outcomes = arrays(np.float64, ROWS, elements=st.floats(0, 1))
@@ -21,7 +21,9 @@ def test_a_bet_on_proportions_is_the_published_likelihood_ratio() -> None:
     shares is the likelihood ratio to the share of both together."""
     champion, canary, n, k = 0.1, 0.3, 3, 1
     both = (n * champion + k * canary) / (n + k)
-    bet = place(np.array([champion]), np.ones(1), np.array([n]), k, margin=0, smallest=canary - champion)
+    bet = place(
+        np.array([champion]), np.ones(1), np.array([n]), np.array([k]), margin=0, smallest=canary - champion
+    )
     assert bet.centre[0, 0] == pytest.approx(both)
     for outcome in (0, 1):
         ratios = [
@@ -51,6 +53,19 @@ def test_the_exact_expectation_is_at_most_one(of_champion: tuple[float, float, f
         assert total <= 1 + 1e-12
 
 
+@pytest.mark.parametrize("earlier", [((0.0, 1.0),) * 4, ((1.0, 3.0), (0.0, 1.0)) * 2])
+def test_weights_keep_the_exact_expectation(earlier: tuple[tuple[float, float], ...]) -> None:
+    """Rows that weigh more fail more often, on both sides alike, so the weighted means are equal."""
+    is_canary = np.array([False, False, True, True] * 2)
+    chance = {(0.0, 1.0): 0.5, (0.0, 3.0): 0.25, (1.0, 3.0): 0.25}
+    total = 0.0
+    for row in product(chance, repeat=4):
+        drawn, weights = np.array((*earlier, *row)).T
+        log_e = log_e_process(drawn, is_canary, margin=0.0, smallest=0.1, weights=weights, block=1)
+        total += np.prod([chance[one] for one in row]) * np.exp(log_e[-1])
+    assert 0.9 < total <= 1 + 1e-12
+
+
 @pytest.mark.parametrize("champion", [0.01, 0.3])
 def test_looking_after_every_block_stops_few_equal_canaries(champion: float) -> None:
     random = np.random.default_rng(5)
@@ -69,7 +84,7 @@ def test_a_worse_canary_is_found() -> None:
     worse = (random.random(4000) < np.where(is_canary, 0.2, 0.02)).astype(float)
     assert log_e_process(worse, is_canary, margin=0.02, smallest=0.02).max() > np.log(20)
     better = (random.random(4000) < np.where(is_canary, 0.02, 0.2)).astype(float)
-    assert log_e_process(better, is_canary, margin=0.02, smallest=0.02).max() <= 0
+    assert log_e_process(better, is_canary, margin=0.02, smallest=0.02).max() <= 1e-12
 
 
 @given(drawn=outcomes, margin=st.floats(0, 0.9), smallest=st.floats(1e-6, 1))
@@ -99,5 +114,5 @@ def test_an_outcome_outside_its_range_is_refused(wrong: float) -> None:
 
 
 def test_blocks_without_champion_rows_bet_nothing() -> None:
-    log_e = log_e_process(np.ones(3 * BLOCK), np.full(3 * BLOCK, True), margin=0.0, smallest=0.1)
+    log_e = log_e_process(np.ones(8 * BLOCK), np.full(8 * BLOCK, True), margin=0.0, smallest=0.1)
     np.testing.assert_allclose(log_e, 0, atol=1e-12)

@@ -13,7 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.serving.request_log import SCHEMA, LoggedRow, RequestLog, day_folder, read_requests
+from ml_assets.serving.request_log import (
+    SCHEMA,
+    LoggedRow,
+    RequestLog,
+    day_folder,
+    files_after,
+    read_requests,
+    writer_of,
+)
 from resources.artifacts import ArtifactsUnavailable, FolderArtifacts
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -29,6 +37,8 @@ def _row(number: int = 0, **changes: object) -> LoggedRow:
         "version": 3,
         "bundle_digest": "b" * 64,
         "role": "production",
+        "assigned": "production",
+        "request_rows": 1,
         "entity": None,
         "row": b'{"hour":5}',
         "prediction": [0.25],
@@ -183,6 +193,16 @@ def test_a_larger_share_logs_the_same_requests_and_more(share: float, number: in
 def test_the_logged_share_holds(tmp_path: Path) -> None:
     log = RequestLog(FolderArtifacts(tmp_path), share=0.25)
     assert 2_284 < sum(log.wants(f"{i:x}") for i in range(10_000)) < 2_716
+
+
+def test_files_that_were_read_are_not_listed_again(tmp_path: Path) -> None:
+    artifacts = FolderArtifacts(tmp_path)
+    for _ in range(2):  # two servers
+        with RequestLog(artifacts, chunk_rows=1) as log:
+            log.add([_row(0)])
+    first, second = files_after(artifacts, "small", DAY, {})
+    assert files_after(artifacts, "small", DAY, dict([writer_of(first)])) == [second]
+    assert files_after(artifacts, "small", DAY, dict([writer_of(first), writer_of(second)])) == []
 
 
 def test_the_files_lie_in_a_folder_for_each_day(tmp_path: Path) -> None:

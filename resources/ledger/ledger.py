@@ -54,13 +54,16 @@ class Ledger:
         """
         self._database.migrate(lambda connection: migrations.downgrade(connection, to))
 
-    def turn(self, table: str) -> AbstractContextManager[None]:
+    def turn(
+        self, table: str, patience_seconds: float = TURN_PATIENCE_SECONDS
+    ) -> AbstractContextManager[None]:
         """Return a context that holds the turn of a table. Only its holder changes main and the ledger for that table.
 
         Main and the newest verdict agree because both change within one turn. Not reentrant. Raise `LedgerBusy` after
-        `TURN_PATIENCE_SECONDS`, and `LedgerUnavailable` if the server lost the turn: then repeat the work of the turn.
+        `patience_seconds`, and `LedgerUnavailable` if the server lost the turn: then repeat the work of the turn. Names
+        such as `canary/<model>` are turns of other work, which has no table.
         """
-        return self._database.turn(table, TURN_PATIENCE_SECONDS)
+        return self._database.turn(table, patience_seconds)
 
     def record_verdicts(self, new: Sequence[NewVerdict], at: datetime | None = None) -> list[VerdictRow]:
         """Append one verdict per row, all in one transaction. Return the rows with their numbers."""

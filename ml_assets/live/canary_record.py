@@ -1,0 +1,169 @@
+"""Record of a canary's watch: which rows of the log have counted, and the evidence after them.
+
+One JSON file among the artifacts for each pair of canary and champion and each set of watched metrics, replaced as a
+whole. A look takes only files of the log that no look before has taken, counts their rows, and replaces the record; so
+rows count once, in the order in which they became visible. A process that is killed before it replaces the record has
+counted nothing. Here: the record and one look. Not here: the choice of rows (`canary_rows`), who may look
+(`canary_watch`).
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+from pydantic import BaseModel, ConfigDict
+
+from ml_assets.live.canary_rows import FoundLabels, WaitingRow, first_rows, requests_of, waiting_of
+from ml_assets.live.comparison import MetricState, compare
+from ml_assets.release.rules import CanarySection
+from ml_assets.serving.request_log import files_after, read_files, writer_of
+from resources.artifacts import Artifacts
+from resources.ledger import Promotion
+
+ROOT = "canary"
+"""Folder of all records among the artifacts: `canary/<model>/<places of the promotions>`."""
+LATE_DAYS = 7
+"""Days after which a file of the log is late: it does not count any more."""
+FILES = 32
+"""Files of the log that count together. A killed look repeats these at most."""
+MOST_ENTITIES = 1_000_000
+"""Entities that count. A canary that is not decided by then has none of the watched regressions."""
+MOST_WAITING = 100_000
+"""Rows that wait for a label at most."""
+
+
+class CanaryRecord(BaseModel):
+    """What the looks so far have counted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    files: dict[str, dict[str, int]] = {}
+    """Day → server → number of the newest file that has counted."""
+    entities: tuple[int, ...] = ()
+    """Hash of each entity that has counted."""
+    of_champion: int = 0
+    """Entities that the champion answered."""
+    of_canary: int = 0
+    repeated: int = 0
+    """Further rows of these entities, which do not count."""
+    metrics: tuple[MetricState, ...] = ()
+    waiting: tuple[WaitingRow, ...] = ()
+    labels_at: str = ""
+    """Commit of the lake that has no label for the waiting rows."""
+    left_out: dict[str, int] = {}
+    """Reason → rows that have no part in metrics of labels."""
+    faults: tuple[str, ...] = ()
+    """Damaged files of the log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordPlace:
+    """Canary whose record this is, and the rules that it was begun with."""
+
+    artifacts: Artifacts
+    model: str
+    champion: Promotion
+    canary: Promotion
+    section: CanarySection
+
+    @property
+    def folder(self) -> str:
+        """Folder among the artifacts."""
+        return f"{ROOT}/{self.model}/{self.canary.place}-{self.champion.place}"
+
+    @property
+    def file(self) -> str:
+        """File in the folder. Other metrics or another alpha begin another record."""
+        rules = self.section.model_dump_json(include={"watch", "alpha"})
+        return f"{hashlib.sha256(rules.encode()).hexdigest()[:16]}.json"
+
+    def read(self) -> CanaryRecord:
+        """Return the record; an empty one before the first look. Raises `ArtifactsError`."""
+        if not self.artifacts.exists(self.folder, self.file):
+            return CanaryRecord()
+        folder = self.artifacts.pull(self.folder, [self.file])
+        return CanaryRecord.model_validate_json((folder / self.file).read_bytes())
+
+    def write(self, record: CanaryRecord) -> None:
+        """Replace the record as a whole. Raises `ArtifactsError`."""
+        with self.artifacts.create(self.folder, self.file) as file:
+            file.write(record.model_dump_json().encode())
+
+
+def look(
+    place: RecordPlace,
+    key: tuple[str, ...],
+    labels: Callable[[CanaryRecord], tuple[str, FoundLabels] | None],
+    now: datetime | None = None,
+) -> CanaryRecord:
+    """Count what became visible since the last look, and return the record after it. One process at a time may look.
+
+    `key` is the primary key of the feature table, empty if no metric needs labels. `labels` gets the record and returns
+    the labels that the waiting rows have by now with the commit of the lake that has them; None if they were not looked
+    up. Raises `ArtifactsError`.
+    """
+    record = place.read()
+    for day, files in _new_files(place, record, now or datetime.now(UTC)):
+        record = _with_files(place, record, day, files, key)
+        place.write(record)
+    if record.waiting and (found := labels(record)) is not None:
+        commit, labelled = found
+        record = record.model_copy(
+            update={
+                "metrics": compare(place.section, record.metrics, labelled=labelled.rows),
+                "waiting": labelled.waiting,
+                "labels_at": commit,
+                "left_out": dict(Counter(record.left_out) + Counter(labelled.left_out)),
+            }
+        )
+        place.write(record)
+    return record
+
+
+def _new_files(place: RecordPlace, record: CanaryRecord, now: datetime) -> Iterator[tuple[date, list[str]]]:
+    """Yield files that have not counted, a few at a time."""
+    begin = max(place.champion.at, place.canary.at).date()
+    for back in range(min((now.date() - begin).days, LATE_DAYS), -1, -1):
+        day = now.date() - timedelta(back)
+        files = files_after(place.artifacts, place.model, day, record.files.get(day.isoformat(), {}))
+        for first in range(0, len(files), FILES):
+            yield day, files[first : first + FILES]
+
+
+def _with_files(
+    place: RecordPlace, record: CanaryRecord, day: date, files: list[str], key: tuple[str, ...]
+) -> CanaryRecord:
+    log, faults = read_files(place.artifacts, place.model, day, files)
+    first = first_rows(log, place.champion, place.canary, record.entities)
+    room = MOST_ENTITIES - len(record.entities)
+    rows = first.rows.head(room)
+    update: dict[str, object] = {
+        "files": {**record.files, day.isoformat(): _read_up_to(record.files.get(day.isoformat(), {}), files)},
+        "entities": record.entities + first.entities[:room],
+        "of_champion": record.of_champion + len(rows.filter(role="production")),
+        "of_canary": record.of_canary + len(rows.filter(role="canary")),
+        "repeated": record.repeated + first.repeated,
+        "metrics": compare(place.section, record.metrics, requests_of(rows)),
+        "faults": record.faults + faults,
+    }
+    if key:
+        waiting, left_out = waiting_of(rows, key)
+        free = MOST_WAITING - len(record.waiting)
+        if len(waiting) > free:
+            left_out["found no room among the rows that wait for a label"] = len(waiting) - free
+        update |= {
+            "waiting": record.waiting + tuple(waiting[:free]),
+            "labels_at": "" if waiting else record.labels_at,
+            "left_out": dict(Counter(record.left_out) + left_out),
+        }
+    return record.model_copy(update=update)
+
+
+def _read_up_to(before: Mapping[str, int], files: list[str]) -> dict[str, int]:
+    """Return server → number of its newest file after `files` were read."""
+    newest = dict(before)
+    for server, number in map(writer_of, files):
+        newest[server] = max(number, newest.get(server, 0))
+    return newest

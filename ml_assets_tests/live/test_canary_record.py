@@ -1,0 +1,220 @@
+"""Record of a canary's watch: what became visible counts once, in that order, whatever ends a look."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from ml_assets.live.canary_record import CanaryRecord, RecordPlace, look
+from ml_assets.live.canary_rows import FoundLabels
+from ml_assets.live.comparison import Labelled, comparisons
+from ml_assets.release.rules import CanarySection
+from ml_assets.serving.request_log import LoggedRow, RequestLog
+from resources.artifacts import Artifacts, FolderArtifacts
+from resources.ledger import Promotion
+
+NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
+ERRORS = {"metric": "error_rate", "no_worse_by": 0.02}
+BRIER = {"metric": "brier", "no_worse_by": 0.02}
+KEY = ("id",)
+
+
+def promotion(alias: str, place: int) -> Promotion:
+    return Promotion(
+        place=place,
+        model="small",
+        version=str(place),
+        alias=alias,
+        bundle_digest=alias[0] * 64,
+        evaluation_digest="e" * 64,
+        author="ada",
+        reason="for the test",
+        checked_by="nobody",
+        despite="",
+        returns_to=None,
+        at=NOON,
+    )
+
+
+def place_of(artifacts: Artifacts, *watch: dict[str, object]) -> RecordPlace:
+    section = CanarySection.model_validate({"share": 0.5, "by": ["id"], "watch": watch or (ERRORS,)})
+    return RecordPlace(
+        artifacts=artifacts,
+        model="small",
+        champion=promotion("production", 1),
+        canary=promotion("canary", 2),
+        section=section,
+    )
+
+
+def log(artifacts: Artifacts, first: int, last: int, *, failed: bool = False) -> None:
+    """Write the requests of further entities as another server; every second one is the canary's."""
+    with RequestLog(artifacts) as writing:
+        writing.add(
+            LoggedRow(
+                request_id=f"{number:08d}",
+                place=0,
+                at_us=int(NOON.timestamp() * 1e6) + number,
+                model="small",
+                version=2 if number % 2 else 1,
+                bundle_digest=("c" if number % 2 else "p") * 64,
+                role="canary" if number % 2 else "production",
+                assigned="canary" if number % 2 else "production",
+                request_rows=1,
+                entity=f'["{number}"]',
+                row=b'{"id":%d}' % number,
+                prediction=[0.5],
+                latency_us=1000,
+                error="RuntimeError: lost" if failed and number % 2 else None,
+            )
+            for number in range(first, last)
+        )
+
+
+def no_labels(record: CanaryRecord) -> None:
+    return None
+
+
+def evidence_of(place: RecordPlace, record: CanaryRecord) -> list[tuple[int, int, float]]:
+    return [
+        (one.canary_rows, one.champion_rows, one.log_e) for one in comparisons(place.section, record.metrics)
+    ]
+
+
+def test_a_look_counts_only_what_became_visible_since(tmp_path: Path) -> None:
+    place = place_of(FolderArtifacts(tmp_path))
+    log(place.artifacts, 0, 100, failed=True)
+    first = look(place, (), no_labels, NOON)
+    assert evidence_of(place, first)[0][:2] == (50, 50)
+    assert look(place, (), no_labels, NOON) == first == place.read()
+    log(place.artifacts, 100, 160)
+    assert evidence_of(place, look(place, (), no_labels, NOON))[0][:2] == (80, 80)
+
+
+def test_a_late_file_counts_after_the_rows_of_earlier_looks(tmp_path: Path) -> None:
+    """A server that writes an hour late must not change what was seen: its rows would be put among the earlier ones."""
+    late, begun = (place_of(FolderArtifacts(tmp_path / name)) for name in ("late", "begun"))
+    log(late.artifacts, 1000, 1192, failed=True)  # 192 rows are six full blocks
+    log(begun.artifacts, 1000, 1192, failed=True)
+    shown = evidence_of(begun, look(begun, (), no_labels, NOON))
+    log(late.artifacts, 0, 192)
+    log(begun.artifacts, 0, 192)
+    after = evidence_of(begun, look(begun, (), no_labels, NOON))
+    assert after[0][2] == shown[0][2], "the largest value stays, and good rows add none"
+    in_order_of_arrival = evidence_of(late, look(late, (), no_labels, NOON))
+    assert in_order_of_arrival[0][:2] == after[0][:2] == (192, 192)
+    assert in_order_of_arrival[0][2] != after[0][2]
+
+
+def test_files_may_be_deleted_after_they_counted(tmp_path: Path) -> None:
+    place = place_of(FolderArtifacts(tmp_path))
+    log(place.artifacts, 0, 100, failed=True)
+    before = look(place, (), no_labels, NOON)
+    place.artifacts.remove("serving/small")
+    assert look(place, (), no_labels, NOON) == before
+
+
+def test_other_metrics_or_another_alpha_begin_another_record(tmp_path: Path) -> None:
+    place = place_of(FolderArtifacts(tmp_path))
+    log(place.artifacts, 0, 100)
+    look(place, (), no_labels, NOON)
+    other = place_of(place.artifacts, {**ERRORS, "no_worse_by": 0.1})
+    assert other.read() == CanaryRecord()
+    assert place.read().of_canary == 50
+
+
+class Killed(BaseException):
+    """End of the process in the middle of a look."""
+
+
+class _Dying(FolderArtifacts):
+    """Artifacts whose process dies at one of its calls."""
+
+    def __init__(self, root: Path, calls: int) -> None:
+        super().__init__(root)
+        self.calls = calls
+
+    def _count(self) -> None:
+        self.calls -= 1
+        if self.calls == 0:
+            raise Killed
+
+    def files(self, name: str) -> dict[str, int]:
+        self._count()
+        return super().files(name)
+
+    def pull(self, name: str, files: object = None, *, last: str | None = None) -> Path:
+        self._count()
+        return super().pull(name, files, last=last)  # pyright: ignore[reportArgumentType]
+
+    @contextmanager
+    def create(self, name: str, file: str) -> Generator[IO[bytes]]:
+        self._count()
+        with super().create(name, file) as stream:
+            yield stream
+            self._count()
+        self._count()
+
+
+def labels_of_all(record: CanaryRecord) -> tuple[str, FoundLabels]:
+    rows = record.waiting
+    labelled = Labelled(
+        is_canary=np.array([one.is_canary for one in rows]),
+        prediction=np.array([0.9 if one.is_canary else 0.1 for one in rows]),
+        label=np.zeros(len(rows)),
+    )
+    return "a" * 40, FoundLabels(rows=labelled, waiting=(), left_out={})
+
+
+def test_a_look_that_is_killed_anywhere_loses_and_repeats_no_row(tmp_path: Path) -> None:
+    """Killed at its first call to the artifacts, then at its second, and so on until a look ends."""
+    whole = place_of(FolderArtifacts(tmp_path / "whole"), ERRORS, BRIER)
+    log(whole.artifacts, 0, 200, failed=False)
+    wanted = evidence_of(whole, look(whole, KEY, labels_of_all, NOON))
+    assert wanted[1][:2] == (100, 100)
+    kills = 0
+    while True:
+        kills += 1
+        root = tmp_path / str(kills)
+        log(FolderArtifacts(root), 0, 200)
+        dying = place_of(_Dying(root, kills), ERRORS, BRIER)
+        try:
+            look(dying, KEY, labels_of_all, NOON)
+        except Killed:
+            again = place_of(FolderArtifacts(root), ERRORS, BRIER)
+            assert evidence_of(again, look(again, KEY, labels_of_all, NOON)) == wanted
+        else:
+            break
+    assert kills > 8
+
+
+def test_labels_count_in_the_order_in_which_they_became_visible(tmp_path: Path) -> None:
+    """Yesterday's labels arrive after today's: they count after them."""
+    place = place_of(FolderArtifacts(tmp_path), BRIER)
+    log(place.artifacts, 0, 400)
+
+    def some(count: int, wrong: float) -> Callable[[CanaryRecord], tuple[str, FoundLabels]]:
+        def found(record: CanaryRecord) -> tuple[str, FoundLabels]:
+            rows, left = record.waiting[-count:], record.waiting[:-count]
+            is_canary = np.array([one.is_canary for one in rows])
+            labelled = Labelled(
+                is_canary=is_canary, prediction=np.where(is_canary, wrong, 0.1), label=np.zeros(len(rows))
+            )
+            return f"{count}", FoundLabels(rows=labelled, waiting=left, left_out={})
+
+        return found
+
+    bad = evidence_of(place, look(place, KEY, some(192, 1.0), NOON))
+    good = evidence_of(place, look(place, KEY, some(96, 0.1), NOON))
+    assert (bad[0][:2], good[0][:2]) == ((96, 96), (144, 144))
+    assert good[0][2] == bad[0][2] > 0
+
+
+def test_files_of_days_long_past_do_not_count(tmp_path: Path) -> None:
+    place = place_of(FolderArtifacts(tmp_path))
+    log(place.artifacts, 0, 100)
+    assert look(place, (), no_labels, NOON + timedelta(days=8)).of_canary == 0
+    assert look(place, (), no_labels, NOON + timedelta(days=7)).of_canary == 50
