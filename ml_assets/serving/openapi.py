@@ -4,7 +4,7 @@ Here: the paths of models in the document. Not here: the other paths, which Fast
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -40,22 +40,26 @@ def with_models(document: dict[str, Any], watch: "StageWatch") -> dict[str, Any]
         if served is None or served.production is None:
             continue
         by = () if declaration.canary is None else declaration.canary.by
-        schemas[f"{model}_row"] = _row_schema(served.production, by)
+        example = example_of(served.production, by)
+        schemas[f"{model}_row"] = _row_schema(served.production, by, example)
         schemas[f"{model}_answer"] = _answer_schema(served.production)
-        paths[f"/models/{model}/predict"] = {"post": _operation(model, served.production)}
+        paths[f"/models/{model}/predict"] = {"post": _operation(model, served.production, example)}
     return {**document, "paths": paths, "components": {**document.get("components", {}), "schemas": schemas}}
 
 
-def example_of(version: ServedVersion) -> dict[str, Any]:
-    """Return a raw row as a client sends it: the first golden row in JSON."""
+def example_of(version: ServedVersion, by: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a raw row as a client sends it: the first golden row in JSON.
+
+    A golden row has the columns that the model reads. Further columns in `by`, which name the entity, get a text.
+    """
     row = {
         name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
         for name, value in version.example.items()
     }
-    return orjson.loads(orjson.dumps(row))
+    return {name: f"a {name}" for name in by} | orjson.loads(orjson.dumps(row))
 
 
-def _row_schema(version: ServedVersion, by: tuple[str, ...]) -> dict[str, Any]:
+def _row_schema(version: ServedVersion, by: tuple[str, ...], example: dict[str, Any]) -> dict[str, Any]:
     properties: dict[str, Any] = {one.name: _column_schema(one) for one in version.runtime.inputs}
     for name in by:
         properties.setdefault(name, {**_CATEGORY, "description": "Names the entity"})
@@ -65,7 +69,7 @@ def _row_schema(version: ServedVersion, by: tuple[str, ...]) -> dict[str, Any]:
         "properties": properties,
         "required": list(properties),
         "additionalProperties": True,
-        "example": example_of(version),
+        "example": example,
     }
 
 
@@ -105,7 +109,7 @@ def _answer_schema(version: ServedVersion) -> dict[str, Any]:
     }
 
 
-def _operation(model: str, version: ServedVersion) -> dict[str, Any]:
+def _operation(model: str, version: ServedVersion, example: dict[str, Any]) -> dict[str, Any]:
     row, answer = ({"$ref": f"#/components/schemas/{model}_{what}"} for what in ("row", "answer"))
     batch = {
         "type": "object",
@@ -119,7 +123,7 @@ def _operation(model: str, version: ServedVersion) -> dict[str, Any]:
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}
     content = {
         "schema": {"oneOf": [row, {"type": "array", "items": row, "minItems": 1}]},
-        "example": example_of(version),
+        "example": example,
     }
     return {
         "operationId": f"predict_{model}",

@@ -279,3 +279,12 @@ def test_production_answers_where_the_canary_cannot(serve: Serve) -> None:
     assert (answered.status_code, answered.json()["version"]) == (200, 1)
     assert serving.predict(serving.row(carrier="UA", extra=1)).json()["version"] == 4
     assert serving.metric("errors_total", version="4", role="canary", kind="refused") == 1
+
+
+def test_the_example_names_an_entity_that_the_model_does_not_read(serve: Serve) -> None:
+    serving = serve(canary=CanaryShare(share=0.5, by=("tail",)))
+    document = serving.client.get("/openapi.json").json()
+    operation = document["paths"][f"/models/{MODEL}/predict"]["post"]
+    example = operation["requestBody"]["content"]["application/json"]["example"]
+    assert example == document["components"]["schemas"][f"{MODEL}_row"]["example"]
+    assert serving.predict(example).status_code == 200
