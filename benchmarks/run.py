@@ -26,6 +26,7 @@ WHEN_NAMED = (
     "demo_servers",
     "lake_servers",
     "loader_libraries",
+    "registry_reads",
     "scaffold",
     "search",
     "tiny_text",

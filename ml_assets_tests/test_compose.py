@@ -47,3 +47,11 @@ def test_it_names_only_settings_that_exist() -> None:
     known = {f"ML_ASSETS_{name.upper()}" for name in Settings.model_fields}
     used = {name for service in SERVICES.values() for name in service.get("environment", {})}
     assert {name for name in used if name.startswith("ML_ASSETS_")} <= known
+
+
+def test_mlflow_runs_with_the_guard_of_the_platforms_ledger() -> None:
+    mlflow, platform = SERVICES["mlflow"], SERVICES["webserver"]["environment"]
+    command = mlflow["command"]
+    assert command[command.index("--app-name") + 1] == "ml-assets-guard"
+    for name in ("ML_ASSETS_LEDGER_URL", "ML_ASSETS_ARTIFACTS_URL", "ML_ASSETS_ENVIRONMENT"):
+        assert mlflow["environment"][name] == platform[name], name

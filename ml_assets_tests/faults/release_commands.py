@@ -1,7 +1,7 @@
 """Decisions about one model by many processes at once, some of which are killed in the middle.
 
 Here: the processes, and the rules that their history has to follow, told without the platform's own code. Not here:
-the tests (`components/end_to_end/test_decisions_at_once`, `servers/test_decisions_at_once`).
+the tests (`components/end_to_end/test_decisions_at_once`, `servers/test_release_decisions`).
 """
 
 import json

@@ -76,6 +76,11 @@ class Net(nn.Module):
 
 @pytest.fixture(scope="session")
 def rows() -> pl.DataFrame:
+    """`example_rows`."""
+    return example_rows()
+
+
+def example_rows() -> pl.DataFrame:
     """600 raw rows: integers, floats and booleans with nulls, text with nulls, integers as categories."""
     random = np.random.default_rng(7)
     frame = pl.DataFrame(

@@ -99,6 +99,14 @@ def test_one_holds_the_turn_of_a_table_until_its_connection_breaks(
         pass
 
 
+def test_a_server_that_dies_during_a_turn_is_named(url: str, servers: RunningServers) -> None:
+    """The end of the turn must not hide the error of its block: a decision ended with the driver's traceback."""
+    ledger = Ledger(url, patience_seconds=0.1)
+    with pytest.raises(LedgerUnavailable, match="check that the server runs"), ledger.turn("t"):  # noqa: PT012
+        servers.kill("postgresql")
+        ledger.newest_verdicts(NEW.table)
+
+
 def test_newest_revision_makes_exactly_the_tables_the_code_works_with(
     url: str, connection: sa.Connection
 ) -> None:

@@ -25,7 +25,7 @@ def platform_of(home: Path) -> Platform:
     return Platform(Settings(home=home))
 
 
-def register(platform: Platform, rows: pl.DataFrame, fingerprint: str) -> Bundle:
+def register(platform: Platform, rows: pl.DataFrame, fingerprint: str, model: str = MODEL) -> Bundle:
     """Evaluate a bundle against the champion, with the result blessed, and register it."""
     first, *_, last = orders_table.keys(3)
     days = [Incoming(key=key, data=frame) for key, frame in orders_table.days(3).items()]
@@ -33,10 +33,10 @@ def register(platform: Platform, rows: pl.DataFrame, fingerprint: str) -> Bundle
     publish(platform.lake, platform.ledger, orders_table.spec(), days, run)
     commit = platform.lake.resolve("main")
     window = TrainedOn(commit=commit, table=orders_table.ORDERS, first=first, last=last, partitions=3)
-    bundle = summing(rows, bundles_of(platform), ["hour", "distance"], fingerprint, model=MODEL)
+    bundle = summing(rows, bundles_of(platform), ["hour", "distance"], fingerprint, model=model)
     record_evaluation(platform.ledger, bundle, trained_on=window)
     client = open_client(platform.settings.resolved_tracking_uri.reveal())
-    found = client.get_experiment_by_name(MODEL)
-    experiment = client.create_experiment(MODEL) if found is None else found.experiment_id
+    found = client.get_experiment_by_name(model)
+    experiment = client.create_experiment(model) if found is None else found.experiment_id
     releases_of(platform).register(bundle, run_id=client.create_run(experiment).info.run_id, links={})
     return bundle

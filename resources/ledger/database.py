@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -141,7 +141,10 @@ class LedgerDatabase:
             with self._naming_a_lost_turn(name):
                 running.commit()
         finally:
-            connection.close()
+            with suppress(
+                exc.DBAPIError
+            ):  # the server went away: the lock ended with it, and the block's error counts
+                connection.close()
 
     @contextmanager
     def _naming_a_lost_turn(self, name: str) -> Generator[None]:

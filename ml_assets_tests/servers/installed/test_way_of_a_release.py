@@ -1,0 +1,192 @@
+"""The way of a release on real servers: registered, approved, canary, production, served, back, and proved.
+
+PostgreSQL has the ledger, S3 the bundles, lakeFS the rows. A second MLflow server on the same database guards this
+installation's ledger.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from mlflow.exceptions import MlflowException
+from pydantic import SecretStr
+from starlette.testclient import TestClient
+
+from deployment.testbed.processes import free_port, start, stop, wait_ready, why_http_not
+from deployment.testbed.servers.postgresql import query
+from deployment.testbed.servers.servers_record import server_environment
+from ml_assets.dossier.keys import SigningKey, create_keys
+from ml_assets.pipeline.dossier import write_dossier
+from ml_assets.release.known_versions import stage_reader_of
+from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
+from ml_assets.release.promotion import NotPromotable, NotReviewable
+from ml_assets.release.rules import ReleaseSection
+from ml_assets.serving.answering import Limits
+from ml_assets.serving.app import make_app
+from ml_assets.serving.openapi import example_of
+from ml_assets.serving.request_log import RequestLog
+from ml_assets.serving.server import started
+from ml_assets.serving.watch import Declaration, StageWatch
+from ml_assets_tests.cli.terminal import Terminal
+from ml_assets_tests.release.conftest import variant_of
+from ml_assets_tests.release.recorded_evaluations import record_evaluation
+from ml_assets_tests.servers.installed.conftest import Installed
+from ml_assets_tests.servers.running_servers import RunningServers
+from resources.ledger import Person
+from resources.mlflow_client import open_client
+from resources.platform import Platform
+from resources.settings import Settings
+
+
+@dataclass(frozen=True)
+class Way:
+    """The installation behind its guard, and the persons."""
+
+    model: str
+    ada: Platform
+    """Administrator."""
+    bob: Platform
+    """Reviewer."""
+    variables: dict[str, str]
+
+
+@pytest.fixture
+def way(installed: Installed, servers: RunningServers, tmp_path: Path) -> Iterator[Way]:
+    """A copy of the ledger, because its first account binds all who decide; and a guard of this copy."""
+    record, port = servers.record, free_port()
+    made = installed.settings.resolved_ledger_url.reveal().rpartition("/")[2]
+    query(record, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{made}'")
+    query(record, f'CREATE DATABASE "{made}-way" TEMPLATE "{made}"')
+    changes = {
+        "home": str(tmp_path / "home"),
+        "ledger_url": record.database_url(f"{made}-way"),
+        "tracking_uri": f"http://127.0.0.1:{port}",
+    }
+    settings = Settings(**{**_plain(installed.settings), **changes})
+    variables = servers.variables(settings)
+    guard = start(
+        "guard",
+        [
+            *(sys.executable, "-m", "mlflow", "server", "--app-name", "ml-assets-guard"),
+            *("--serve-artifacts", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
+        ],
+        log=tmp_path / "guard.txt",
+        env=server_environment(
+            record,
+            **variables,
+            MLFLOW_BACKEND_STORE_URI=record.database_url("mlflow"),
+            MLFLOW_ARTIFACTS_DESTINATION="s3://mlflow/artifacts",
+            MLFLOW_S3_ENDPOINT_URL=record.url("s3"),
+            MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false",
+            MLFLOW_DISABLE_TELEMETRY="true",
+        ),
+        cwd=tmp_path,
+    )
+    try:
+        wait_ready(guard, lambda: why_http_not(f"http://127.0.0.1:{port}/health"), 300)
+        accounts = Platform(settings).ledger.accounts
+        root = accounts.add_by_token("ada", Person(name="ada"), is_administrator=True)
+        ada = _as(settings, root)
+        bob = _as(settings, accounts.add_by_token("bob", ada.acting, reason="reviews"))
+        yield Way(installed.model, ada, bob, variables)
+    finally:
+        stop(guard)
+
+
+def _plain(settings: Settings) -> dict[str, object]:
+    return {name: getattr(settings, name) for name in Settings.model_fields}
+
+
+def _as(settings: Settings, token: str) -> Platform:
+    return Platform(settings.model_copy(update={"token": SecretStr(token)}))
+
+
+@pytest.mark.timeout(900)
+def test_a_version_goes_its_way_on_servers(way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ada, bob = way.model, way.ada, way.bob
+    key = SigningKey.read(create_keys(tmp_path / "keys").path)
+    rules = ReleaseSection.model_validate(
+        {
+            "approval": {"by": ["bob"]},
+            "canary": {"bake_hours": 1e-9},
+            "dossier": {"signed_by": [key.public.pem]},
+        }
+    )
+    released = releases_of(ada)
+    (version,) = registry_of(ada).versions(model)
+    number = version.number
+
+    def by(who: Platform, reason: str) -> dict[str, str]:
+        return {"author": who.acting.name, "checked_by": who.acting.checked_by, "reason": reason}
+
+    # Dossier, approval, canary, production: each rule refuses before it is met.
+    assert write_dossier(ada, version, key).version == str(number)
+    assert released.promote(model, number, rules=rules, **by(ada, "to the canary")).alias == "canary"
+    with pytest.raises(NotPromotable, match="asks for an approval"):
+        released.promote(model, number, rules=rules, **by(ada, "too early"))
+    with pytest.raises(NotReviewable, match="bob"):
+        released.review(model, number, approves=True, rules=rules, **by(ada, "my own"))
+    releases_of(bob).review(model, number, approves=True, rules=rules, **by(bob, "read the report"))
+    assert released.promote(model, number, rules=rules, **by(ada, "baked")).alias == "production"
+
+    # A plain client of MLflow cannot move the alias. It reads what the ledger decided.
+    client = open_client(ada.settings.resolved_tracking_uri.reveal())
+    assert client.get_model_version_by_alias(model, "production").version == str(number)
+    with pytest.raises(MlflowException, match="PERMISSION_DENIED"):
+        client.delete_registered_model_alias(model, "production")
+
+    # A second version replaces it while a server answers, and goes back.
+    (row,) = [
+        one for one in ada.ledger.models.evaluations(model) if one.bundle_digest == version.bundle_digest
+    ]
+    bundle = bundles_of(ada).open(version.bundle_digest)
+    second = variant_of(bundle, bundles_of(ada), fingerprint="2" * 64)
+    record_evaluation(ada.ledger, second, trained_on=row.trained_on)
+    registered = released.register(second, run_id=version.run_id, links={})
+    with pytest.raises(MlflowException, match="PERMISSION_DENIED"):
+        client.set_registered_model_alias(model, "production", str(registered.number))
+    watch = StageWatch(stage_reader_of(ada), bundles_of(ada), [Declaration(model=model)], seconds=86_400)
+    log = RequestLog(ada.artifacts)
+    with started(watch, log, Limits()) as parts, TestClient(make_app(parts)) as http:
+
+        def answered() -> int | None:
+            watch.refresh()
+            served = watch.served(model)
+            assert served is not None
+            if served.production is None:
+                return None
+            said = http.post(f"/models/{model}/predict", json=example_of(served.production))
+            assert said.status_code == 200, said.text
+            return said.json()["version"]
+
+        assert answered() == number
+        released.promote(model, registered.number, **by(ada, "newer"))
+        assert answered() == registered.number
+        assert client.get_model_version_by_alias(model, "production").version == str(registered.number)
+        released.rollback(model, **by(ada, "worse on the coast"))
+        assert answered() == number
+        released.demote(model, **by(ada, "wrong labels"))
+        assert answered() is None
+        with pytest.raises(MlflowException, match="PERMISSION_DENIED"):
+            client.set_registered_model_alias(model, "production", str(number))
+        released.promote(model, number, **by(ada, "labels were right"))
+        assert answered() == number
+    assert released.differences(model) == []
+
+    # What a person reads afterwards.
+    for name, value in way.variables.items():
+        monkeypatch.setenv(name, value)
+    terminal = Terminal(ada.settings.home)
+    history = terminal("history", model).out
+    for line in ("approved", "as canary, by ada (checked by token): to the canary", "rolled back", "demoted"):
+        assert line in history
+    assert "by bob (checked by token): read the report" in history
+    verified = terminal("ledger", "verify")
+    assert verified.status == 0, verified.err
+    out = tmp_path / "exported"
+    assert terminal("dossier", "export", model, str(number), str(out)).status == 0
+    proved = terminal("verify", str(out), "--key", str(tmp_path / "keys" / "signing.pub.pem"), "--ledger")
+    assert proved.status == 0, proved.err
+    assert "its chain contains the head" in proved.out
