@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 @click.option("--log-share", type=float, default=1.0, show_default=True, help="Share of requests in the log.")
 @click.option("--max-body-mib", type=float, default=4.0, show_default=True, help="Largest body of a request.")
 @click.option("--max-rows", type=int, default=10_000, show_default=True, help="Most rows of a request.")
+@click.option(
+    "--canary-seconds",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Time that a request waits for its canary; then production answers.",
+)
 def command(
     models: tuple[str, ...],
     host: str,
@@ -37,6 +44,7 @@ def command(
     log_share: float,
     max_body_mib: float,
     max_rows: int,
+    canary_seconds: float,
 ) -> None:
     """Answer requests for each MODEL with its version in production, until Ctrl-C.
 
@@ -54,7 +62,11 @@ def command(
     logging.getLogger("ml_assets.serving").setLevel(logging.INFO)
     try:
         settings = ServerSettings(
-            poll_seconds=poll_seconds, log_share=log_share, max_body_mib=max_body_mib, max_rows=max_rows
+            poll_seconds=poll_seconds,
+            log_share=log_share,
+            max_body_mib=max_body_mib,
+            max_rows=max_rows,
+            canary_seconds=canary_seconds,
         )
     except ValidationError as error:
         wrong = error.errors()[0]

@@ -35,7 +35,7 @@ MOST_WAITING = 100_000
 
 
 class CanaryRecord(BaseModel):
-    """What the looks so far have counted."""
+    """Rows that have counted, and the evidence after them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

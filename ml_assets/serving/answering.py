@@ -5,7 +5,7 @@ the choice of versions (`watch`).
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from logging import getLogger
@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from ml_assets.serving.assignment import EntityRefused, Role, entity_of, is_of_canary
+from ml_assets.serving.canary_threads import CanaryThreads, CanaryTooSlow
 from ml_assets.serving.counters import ServingMetrics
 from ml_assets.serving.raw_rows import (
     Prediction,
@@ -38,6 +39,8 @@ class Limits:
 
     body_bytes: int = 4 * 2**20
     rows: int = 10_000
+    canary_seconds: float = 1.0
+    """Time that a request waits for its canary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,7 @@ class ServerParts:
     shadows: ShadowQueue
     metrics: ServingMetrics
     limits: Limits
+    canaries: CanaryThreads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +122,55 @@ def answer(
 
     A refused request is counted; if a version refused it, it is logged, too.
     """
-    batch = _read(parts, arrival, served, body)
-    answers = _predictions(parts, batch, served)
+    return _answered(parts, served, _read(parts, arrival, served, body), {})
+
+
+async def answer_beside_canary(
+    parts: ServerParts, arrival: Arrival, served: Roles, body: bytes, is_small: bool
+) -> tuple[bytes, ShadowJob | None]:
+    """Return what `answer` does, of a model with a canary: each version predicts in threads of its own.
+
+    Production answers also where the canary fails, or takes too long. So a broken canary breaks no request; the log has
+    its error.
+    """
+    read = partial(_read, parts, arrival, served, body)
+    batch = read() if is_small else await parts.canaries.of_production(arrival.model, read)
+    found: dict[int, _Answered] = {}
+    if (canary := served.canary) is not None and batch.of_canary:
+        places = sorted(batch.of_canary)
+        began_ns = time.perf_counter_ns()
+        try:
+            fates, took_ns = await parts.canaries.of_canary(
+                arrival.model, partial(_fates, batch, canary, places)
+            )
+        except CanaryTooSlow as error:
+            fates, took_ns = [error] * len(places), time.perf_counter_ns() - began_ns
+        _record(parts, batch, canary, "canary", fates, places, took_ns)
+        for place, one in zip(places, fates, strict=True):
+            if not isinstance(one, Exception):
+                found[place] = _Answered(canary, "canary", one)
+        faults = [one for one in fates if isinstance(one, Exception) and not isinstance(one, RequestRefused)]
+        if faults:
+            _LOGGER.error("the canary of %s failed, production answers", canary.model, exc_info=faults[0])
+    return await parts.canaries.of_production(arrival.model, partial(_answered, parts, served, batch, found))
+
+
+def _answered(
+    parts: ServerParts, served: Roles, batch: _Batch, found: Mapping[int, _Answered]
+) -> tuple[bytes, ShadowJob | None]:
+    """Let production predict the rows that are not `found` yet; return the answer and the work for shadows."""
+    arrival, answers = batch.arrival, dict(found)
+    places = [place for place in range(len(batch.rows)) if place not in answers]
+    if places and (production := served.production) is not None:
+        fates, took_ns = _fates(batch, production, places)
+        _record(parts, batch, production, "production", fates, places, took_ns)
+        for place, one in zip(places, fates, strict=True):
+            if isinstance(one, Exception):
+                raise one
+            answers[place] = _Answered(production, "production", one)
     said: list[dict[str, Any]] = []
-    for row, one in zip(batch.rows, answers, strict=True):
+    for place, row in enumerate(batch.rows):
+        one = answers[place]
         entry: dict[str, Any] = {
             "prediction": one.prediction,
             "version": one.version.number,
@@ -157,27 +206,6 @@ def _entity(canary: CanaryShare | None, row: RawRow, place: int, is_list: bool) 
         raise RequestRefused(422, str(error), error.column, place if is_list else None) from None
 
 
-def _predictions(parts: ServerParts, batch: _Batch, served: Roles) -> list[_Answered]:
-    """Return the prediction of each row, by the version on its side.
-
-    Production answers also where the canary cannot. So a broken canary breaks no request; the log has its error.
-    """
-    found: dict[int, _Answered] = {}
-    if (canary := served.canary) is not None and batch.of_canary:
-        fates = _by(parts, batch, canary, "canary", sorted(batch.of_canary))
-        found = {place: one for place, one in fates.items() if isinstance(one, _Answered)}
-        faults = [one for one in fates.values() if not isinstance(one, _Answered | RequestRefused)]
-        if faults:
-            _LOGGER.error("the canary of %s failed, production answers", canary.model, exc_info=faults[0])
-    left = [place for place in range(len(batch.rows)) if place not in found]
-    if left and served.production is not None:
-        for place, one in _by(parts, batch, served.production, "production", left).items():
-            if isinstance(one, Exception):
-                raise one
-            found[place] = one
-    return [found[place] for place in range(len(batch.rows))]
-
-
 def _places_of_canary(
     declared: CanaryShare | None, entities: Sequence[str | None], canary: ServedVersion | None
 ) -> frozenset[int]:
@@ -187,13 +215,10 @@ def _places_of_canary(
     return frozenset(place for place, one in enumerate(entities) if one is not None and is_chosen(one))
 
 
-def _by(
-    parts: ServerParts, batch: _Batch, version: ServedVersion, role: Role, places: Sequence[int]
-) -> dict[int, _Answered | Exception]:
-    """Return place → prediction or error of the rows at `places`, and record them.
-
-    The latency is that of this version alone: what the other version did before is not in it.
-    """
+def _fates(
+    batch: _Batch, version: ServedVersion, places: Sequence[int]
+) -> tuple[Sequence[Prediction | Exception], int]:
+    """Return prediction or error of the rows at `places`, and the nanoseconds that this version took."""
     began_ns = time.perf_counter_ns()
     rows = [batch.rows[place] for place in places]
     fates: Sequence[Prediction | Exception]
@@ -203,11 +228,7 @@ def _by(
         )
     except Exception as error:
         fates = [_alone(version, batch, place) for place in places] if batch.is_list else [error]
-    _record(parts, batch, version, role, fates, places, time.perf_counter_ns() - began_ns)
-    return {
-        place: one if isinstance(one, Exception) else _Answered(version, role, one)
-        for place, one in zip(places, fates, strict=True)
-    }
+    return fates, time.perf_counter_ns() - began_ns
 
 
 def _alone(version: ServedVersion, batch: _Batch, place: int) -> Prediction | Exception:

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from ml_assets.serving.answering import Arrival, ServerParts, answer, roles_now
+from ml_assets.serving.answering import Arrival, ServerParts, answer, answer_beside_canary, roles_now
 from ml_assets.serving.answers import (
     ErrorAnswer,
     LedgerAnswer,
@@ -134,7 +134,10 @@ class _Predict:
     ) -> tuple[bytes, ShadowJob | None]:
         served = roles_now(self._parts, arrival.model)
         body = await _body(headers, receive, self._parts.limits.body_bytes)
-        if len(body) < INLINE_BYTES and not _reads_blobs(served):
+        is_small = len(body) < INLINE_BYTES and not _reads_blobs(served)
+        if served.canary is not None:
+            return await answer_beside_canary(self._parts, arrival, served, body, is_small)
+        if is_small:
             return answer(self._parts, arrival, served, body)
         return await asyncio.to_thread(answer, self._parts, arrival, served, body)
 

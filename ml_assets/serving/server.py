@@ -18,6 +18,7 @@ from ml_assets.release.known_versions import stage_reader_of
 from ml_assets.release.of_platform import bundles_of
 from ml_assets.serving.answering import Limits, ServerParts
 from ml_assets.serving.app import make_app
+from ml_assets.serving.canary_threads import CanaryThreads
 from ml_assets.serving.counters import ServingMetrics
 from ml_assets.serving.request_log import RequestLog
 from ml_assets.serving.shadow import ShadowQueue
@@ -45,6 +46,8 @@ class ServerSettings(BaseModel):
     """Largest body of a request."""
     max_rows: int = Field(default=10_000, ge=1)
     """Most rows of a request."""
+    canary_seconds: float = Field(default=1.0, gt=0)
+    """Time that a request waits for its canary; then production answers."""
     stop_seconds: int = Field(default=30, ge=0)
     """Time that open requests have to end after a SIGTERM."""
 
@@ -63,6 +66,7 @@ def started(watch: StageWatch, log: RequestLog, limits: Limits) -> Generator[Ser
                 shadows=shadows,
                 metrics=ServingMetrics(watch, log, shadows),
                 limits=limits,
+                canaries=CanaryThreads(limits.canary_seconds),
             )
         finally:
             shadows.stop()
@@ -86,7 +90,11 @@ def serve(
         stage_reader_of(platform), bundles_of(platform), declarations, seconds=settings.poll_seconds
     )
     log = RequestLog(platform.artifacts, share=settings.log_share)
-    limits = Limits(body_bytes=int(settings.max_body_mib * 2**20), rows=settings.max_rows)
+    limits = Limits(
+        body_bytes=int(settings.max_body_mib * 2**20),
+        rows=settings.max_rows,
+        canary_seconds=settings.canary_seconds,
+    )
     with socket.create_server((host, port), backlog=2_048) as listening, started(watch, log, limits) as parts:
         config = uvicorn.Config(
             make_app(parts),

@@ -122,7 +122,7 @@ def serve(
             version: int | None = 1,
             *,
             store: BundleStore = store,
-            limits: Limits = Limits(),  # noqa: B008
+            limits: Limits = Limits(canary_seconds=200),  # noqa: B008
             ledger: Ledger | None = None,
             **declared: Any,
         ) -> Serving:

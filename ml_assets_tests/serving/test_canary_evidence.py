@@ -1,6 +1,9 @@
 """Evidence about a canary from requests that a real server answered and logged."""
 
+import threading
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -9,6 +12,7 @@ import pytest
 from ml_assets.live.canary_rows import FirstRows, first_rows, requests_of
 from ml_assets.live.comparison import compare, comparisons
 from ml_assets.release.rules import CanarySection
+from ml_assets.serving.answering import Limits
 from ml_assets.serving.request_log import read_requests
 from ml_assets.serving.served import CanaryShare
 from ml_assets_tests.serving.conftest import MODEL, Serve, Serving
@@ -118,3 +122,43 @@ def test_requests_with_one_id_of_the_client_are_several_requests(
     rows = _evidence(serving, log_artifacts, canary).rows
     assert set(rows["client_id"]) == {"my-service"}
     assert (len(requests_of(rows).failed), rows["request_id"].n_unique()) == (20, 20)
+
+
+class _Held:
+    """A runtime that predicts only after `release` is set."""
+
+    def __init__(self, runtime: Any, release: threading.Event) -> None:
+        self._runtime, self._release = runtime, release
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runtime, name)
+
+    def predict_row(self, row: Any) -> Any:
+        assert self._release.wait(200), "a request waits for the canary"
+        return self._runtime.predict_row(row)
+
+
+def test_a_canary_that_hangs_holds_up_no_request(serve: Serve, log_artifacts: FolderArtifacts) -> None:
+    """Production answers all of them, more than the canary has threads, and each counts as the canary's error."""
+    release = threading.Event()
+    serving = serve(canary=CanaryShare(share=0.5, by=("tail",)), limits=Limits(canary_seconds=0.05))
+    canary = serving.promote(2, "canary")
+    roles = serving.parts.watch.served(MODEL)
+    assert roles is not None
+    assert roles.canary is not None
+    held: Any = _Held(roles.canary.runtime, release)
+    hanging = replace(roles, canary=replace(roles.canary, runtime=held))
+    serving.parts.watch._served[MODEL] = hanging  # pyright: ignore[reportPrivateUsage]
+    try:
+        answered = [serving.predict(serving.row(tail=f"N{i}")).json() for i in range(20)]
+    finally:
+        release.set()
+    assert {one["role"] for one in answered} == {"production"}
+    too_slow = int(serving.metric("errors_total", role="canary", kind="CanaryTooSlow"))
+    found = _evidence(serving, log_artifacts, canary).rows
+    assert 0 < too_slow < 20
+    assert (
+        found.filter(role="canary")["error"].str.starts_with("CanaryTooSlow: no answer within 0.05 s").sum()
+        == too_slow
+    )
+    assert len(found) == 20
