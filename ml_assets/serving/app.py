@@ -112,7 +112,7 @@ class _Predict:
                 message=refusal.message, field=refusal.field, row=refusal.row, request_id=arrival.said_id
             )
             content = error.model_dump_json().encode()
-        except Exception:
+        except Exception:  # any defect: a caller gets an answer with an id, and the log the cause
             _LOGGER.exception("request %s failed", arrival.said_id)
             status = 500
             said = "the prediction failed; the server's own log has the reason under this request_id"

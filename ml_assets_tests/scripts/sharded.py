@@ -1,6 +1,6 @@
 """A script whose ranks keep shards (FSDP) and save them together, in torch's distributed checkpoint format.
 
-Rank 1 dies once, while the checkpoint of epoch `dies_at` is written.
+Rank 1 dies once, while the checkpoint of epoch `dies_at` is written; with `machine` its agent dies with it.
 """
 
 import os
@@ -75,6 +75,8 @@ def main() -> None:
                 and epoch == training.hyperparameters["dies_at"]
                 and not training.resumed_from
             ):
+                if training.hyperparameters.get("machine"):
+                    os.killpg(0, signal.SIGKILL)
                 os.kill(os.getpid(), signal.SIGKILL)
     whole = Net()
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=False)

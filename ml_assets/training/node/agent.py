@@ -136,11 +136,9 @@ def run_ranks(job: TrainingJob, ranks: int, folder: Path, mirror: str = "", node
     watch = Watch(ranks, HangTimeouts.of(job), is_alone=node is None or node.count == 1)
     first = 0 if node is None else node.rank * ranks
     forget_codes(range(ranks))
-    _store = open_meeting(
-        (node.address, node.port) if node else None
-    )  # for scripts; it ends with the reference
+    meeting = open_meeting(node and (node.address, node.port, node.rank))  # for scripts
     try:
-        with watch.watching():
+        with meeting, watch.watching():
             elastic_launch(config, begin_rank)(job, str(folder), mirror)
     except ChildFailedError as error:
         found = sorted(error.failures.items(), key=lambda one: one[1].timestamp)

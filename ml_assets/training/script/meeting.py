@@ -1,48 +1,80 @@
 """Meeting of a script's ranks, so that all of them can save together: independent of any process group.
 
 A script may have no process group, an unusual one, or have destroyed it. Its ranks exchange messages in a store. On one
-machine the agent opens the store; on several, it is the store in which the nodes meet. Not here: checkpoints (api),
-the nodes' store (node.nodes).
+machine the agent opens the store; on several, it is the store in which the nodes meet. There the agent of each machine
+beats, because a store does not say that a machine died: ranks waited for such a machine forever. Not here: checkpoints
+(api), the nodes' store (node.nodes).
 """
 
 # pyright: reportPrivateImportUsage=false
 # (torch exports its stores without declaring them)
 
 import json
+import logging
 import os
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from resources.beside import working_beside
 from resources.job.errors import BadConfiguration, TrainingFailed
 from resources.job.job import ExitCode
 
 if TYPE_CHECKING:
-    from torch.distributed import Store, TCPStore
+    from torch.distributed import Store
 
 MEETING = "TRAINING_JOB_MEETING"
 """Environment variable of a script: `host:port` of the store."""
 _CALL = timedelta(seconds=60)
+_BEAT_CALL = timedelta(seconds=10)
 _LOOK = timedelta(seconds=0.5)
 """Interval between two looks at a rank that another waits for: it may have ended."""
+_BEAT_SECONDS = 1.0
+_SILENT_LOOKS = 60
+"""A machine whose beats did not change in this many looks, 30 s, is lost. Looks and not seconds: while this process is
+suspended, it does not look."""
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-def open_meeting(nodes: tuple[str, int] | None) -> "TCPStore | None":
-    """Publish a store to the ranks of this machine: the store at `nodes` (host, port), where the machines of a job
-    meet, or a new store, which lasts as long as the returned object. The agent calls this."""
+@contextmanager
+def open_meeting(machines: tuple[str, int, int] | None) -> Generator[None]:
+    """Publish a store to the ranks of this machine while the block runs, which runs them. The agent calls this.
+
+    `machines` is host and port of the store where the machines of a job meet, and the number of this one; its beats
+    tell the others that it lives, and its last word that it does not. None opens a store for this machine alone.
+    """
     from torch.distributed import TCPStore
 
-    if nodes is not None:
-        host, port = nodes
-        _place().write_text(f"{host}:{port}")
-        return None
-    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=_CALL, wait_for_workers=False)
-    _place().write_text(f"127.0.0.1:{store.port}")
-    return store
+    if machines is None:
+        store = TCPStore("127.0.0.1", 0, is_master=True, timeout=_CALL, wait_for_workers=False)
+        _place().write_text(f"127.0.0.1:{store.port}")
+        yield
+        return
+    host, port, number = machines
+    _place().write_text(f"{host}:{port}")
+    store = TCPStore(host, port, is_master=False, timeout=_BEAT_CALL, wait_for_workers=False)
+    store.add(_beats_of(number), 1)  # before any rank runs: a machine that never beat counts as alive
+    with working_beside(lambda over: _beat(store, number, over), "beats of this machine"):
+        yield
+
+
+def _beat(store: "Store", number: int, over: threading.Event) -> None:
+    """Beat until `over` is set. If the store is gone, the ranks learn it from their own connections."""
+    from torch.distributed import DistNetworkError, DistStoreError
+
+    with suppress(DistNetworkError):
+        while not over.wait(_BEAT_SECONDS):
+            with suppress(DistStoreError):  # it was busy for too long
+                store.add(_beats_of(number), 1)
+        with suppress(DistStoreError):
+            store.set(_end_of(number), "")
 
 
 def find_meeting() -> None:
@@ -54,12 +86,44 @@ def _place() -> Path:
     return Path(tempfile.gettempdir()) / "meeting"
 
 
+def _beats_of(machine: int) -> str:
+    return f"beats/{machine}"
+
+
+def _end_of(machine: int) -> str:
+    return f"ended/{machine}"
+
+
+class Silence:
+    """Looks at the beats of a machine since the last new one."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._beats = b""
+        self._looks = 0
+
+    def is_too_long(self, beats: bytes) -> bool:
+        """Look once more; return True if that was the `most`th look at the same `beats`. Empty if none beats there, as
+        on a single machine, whose agent ends all ranks with the first that dies."""
+        self._looks = self._looks + 1 if beats and beats == self._beats else 0
+        self._beats = beats
+        return self._looks >= self._most
+
+
 class Meeting:
     """Ranks of a script, or one round of their agreement. All ranks take part in the same order."""
 
-    def __init__(self, store: "Store | None", rank: int, world_size: int, name: str = "script") -> None:
-        """`store` is None for a single rank."""
+    def __init__(
+        self,
+        store: "Store | None",
+        rank: int,
+        world_size: int,
+        name: str = "script",
+        ranks_of_a_machine: int | None = None,
+    ) -> None:
+        """`store` is None for a single rank. All ranks are on one machine if `ranks_of_a_machine` is None."""
         self._store = store
+        self._of_a_machine = ranks_of_a_machine or world_size
         self._rank = rank
         self._name = name
         self._ranks = range(world_size)
@@ -79,12 +143,13 @@ class Meeting:
 
         host, _, port = address.rpartition(":")
         store = TCPStore(host, int(port), is_master=False, timeout=_CALL, wait_for_workers=False)
-        return cls(store, rank, world_size)
+        return cls(store, rank, world_size, ranks_of_a_machine=int(os.environ["LOCAL_WORLD_SIZE"]))
 
     def round(self) -> "Meeting":
         """Begin the next joint operation of all ranks."""
         self._rounds += 1
-        return Meeting(self._store, self._rank, len(self._ranks), f"round-{self._rounds}")
+        name, ranks = f"round-{self._rounds}", len(self._ranks)
+        return Meeting(self._store, self._rank, ranks, name, self._of_a_machine)
 
     def tell(self, about: str, value: object) -> None:
         """Publish a value that other ranks may read."""
@@ -93,7 +158,7 @@ class Meeting:
 
     def hear(self, about: str, rank: int) -> Any:
         """Wait for the value that `rank` published under `about`. Raises `PeerFailed` if that rank failed in this
-        round, and `BadConfiguration` if its script has ended.
+        round, or if its machine ended or sent no beat for 30 s, and `BadConfiguration` if its script has ended.
         """
         from torch.distributed import DistStoreError
 
@@ -101,8 +166,10 @@ class Meeting:
 
         assert self._store is not None
         key, failed, left = f"{self._name}/{about}/{rank}", f"{self._name}/failed/{rank}", f"left/{rank}"
+        machine, silence = rank // self._of_a_machine, Silence(_SILENT_LOOKS)
         while True:
-            has_left = self._store.check([left])  # first: a rank publishes values before it leaves
+            # First: a rank publishes its values before it leaves, and before its machine ends.
+            has_left, has_ended = self._store.check([left]), self._store.check([_end_of(machine)])
             try:
                 self._store.wait([key], _LOOK)
             except DistStoreError:
@@ -113,6 +180,12 @@ class Meeting:
                         f"rank {rank} has ended, but rank {self._rank} waits for its part of a checkpoint: call "
                         "checkpoint(step, all_ranks=True) equally often on each rank"
                     ) from None
+                beats = _beats_of(machine)
+                if has_ended or silence.is_too_long(
+                    self._store.get(beats) if self._store.check([beats]) else b""
+                ):
+                    log.warning("machine %d of rank %d is gone, and its part of a checkpoint", machine, rank)
+                    raise PeerFailed(ExitCode.PEER_LOST) from None
             else:
                 return json.loads(self._store.get(key))
 

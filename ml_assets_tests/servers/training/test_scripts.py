@@ -1,6 +1,7 @@
 """A script with its own loop on two nodes that share nothing but a real S3 server: its checkpoints outlive them."""
 
 import dataclasses
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from resources.job.job import ExitCode, TrainingJob
 from resources.job.training_settings import TrainingSettings
 from resources.launcher.local import LocalLauncher
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(1500)
+PATIENCE = 600.0
+"""Seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +61,28 @@ def test_a_script_goes_on_from_the_store_on_nodes_with_empty_disks(
     assert 0 < len(kept) <= job.settings.keep_checkpoints + 1  # and the one it began from
 
 
+def test_a_machine_that_dies_while_ranks_save_together_is_not_waited_for(
+    job: TrainingJob, storage: OwnS3Server, remote: str, tmp_path: Path
+) -> None:
+    """No collective runs there whose connection would close: rank 0 waited forever."""
+    job = dataclasses.replace(
+        job,
+        script="ml_assets_tests.scripts.sharded",
+        hyperparameters={"epochs": 6, "dies_at": 3, "machine": 1},
+    )
+    pods = PodProcesses(job, storage, remote, tmp_path)
+    try:
+        pods.start()
+        pods.wait_for("checkpoint", step=2)
+        assert pods.wait(PATIENCE) == [ExitCode.PEER_LOST, -signal.SIGKILL], pods.said()
+        assert "machine 1 of rank 1 is gone, and its part of a checkpoint" in pods.log(0).read_text()
+        pods.start()
+        assert pods.wait_for("resumed").step == 2
+        assert pods.wait(PATIENCE) == [ExitCode.DONE, ExitCode.DONE], pods.said()
+    finally:
+        pods.end()
+
+
 @pytest.mark.parametrize(("ranks", "killed"), [(1, 1), (2, 0)])
 def test_ranks_of_two_nodes_that_save_together_resume_from_all_their_files(
     job: TrainingJob, storage: OwnS3Server, remote: str, tmp_path: Path, ranks: int, killed: int
@@ -75,7 +100,7 @@ def test_ranks_of_two_nodes_that_save_together_resume_from_all_their_files(
         pods.start()
         pods.wait_for("checkpoint", step=3)
         pods.kill_node(killed)
-        pods.wait()
+        pods.wait(PATIENCE)
         pods.start()
         resumed = pods.wait_for("resumed")
         assert resumed.step >= 3
