@@ -5,6 +5,9 @@ SHELL := bash
 .PHONY: help setup demo drill ui test test-end-to-end test-drills test-layouts test-chaos test-journeys test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues cluster-up cluster-down \
   cluster-status cluster-kill-node cluster-start-node bench bench-gpu lint format lock render clean distclean
 
+# The tests start hundreds of processes; without bytecode each of them compiles the project again.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Test processes: one more than cores, because tests of pipelines and trainings also wait for the processes they start.

@@ -213,6 +213,12 @@ def test_training_goes_on_ninety_seconds_after_a_lost_node(
 
 
 def _slowness(launch: LaunchedJob, launched: float) -> float:
-    """Return by how much the first start of a training, at `launched`, missed its bar; 1 if it did not."""
-    first = next(event.time for event in launch.events if event.kind == "metrics")
-    return max(1.0, (first - launched) / START_SECONDS)
+    """Return by how much the starts of a training, the first at `launched`, missed their bar; 1 if none did.
+
+    From the ranks' start to their first step, a later start does the work of the first: if it takes longer, the machine
+    became slower since.
+    """
+    steps = [event.time for event in launch.events if event.kind == "metrics"]
+    starts = [event.time for event in launch.events if event.kind == "started"]
+    seconds = [min(step for step in steps if step >= start) - start for start in starts]
+    return max(1.0, (min(steps) - launched) / START_SECONDS * max(seconds) / seconds[0])

@@ -96,6 +96,7 @@ def _known_late(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.col("closed_at") + timedelta(days=1))
 
 
+@pytest.mark.nightly
 def test_page_and_report_say_how_many_rows_were_known_too_late(late: Installation) -> None:
     """The last day of each split is left out: in 18 days, three."""
     quick = readings_pipeline.PIPELINE["training"] | {"epochs": 1, "workers": 1}

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 
@@ -53,6 +52,8 @@ def test_every_key_has_a_description(component: type[SpecComponent]) -> None:
 
 
 def test_the_projects_files_keep_the_schema_and_a_typo_does_not(schema: dict[str, Any]) -> None:
+    import jsonschema  # takes seconds, which each test process would spend while it collects
+
     documents = list(_documents())
     assert len(documents) > 8
     for document in documents:

@@ -28,7 +28,7 @@ from ml_assets_tests.training.small_jobs import (
 )
 from resources.job.job import TrainingJob
 
-MODELS = int(os.environ.get("MODELS", "200"))
+MODELS = int(os.environ.get("MODELS", "60"))
 SHARD = 250
 """Models of one test."""
 pytestmark = pytest.mark.timeout(20 * min(MODELS, SHARD) + 120)

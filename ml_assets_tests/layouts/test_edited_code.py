@@ -30,7 +30,7 @@ class KillAfter(Watcher):
             os.kill(self.pids[-1], signal.SIGKILL)
 
 
-@pytest.mark.parametrize("job_of", [with_model, with_script])
+@pytest.mark.parametrize("job_of", [with_model, pytest.param(with_script, marks=pytest.mark.nightly)])
 def test_an_attempt_with_edited_code_is_refused(
     lab: Path, tmp_path: Path, snapshot: Snapshot, job_of: Callable[[Snapshot], TrainingJob]
 ) -> None:

@@ -65,7 +65,12 @@ def alone(snapshot: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> Finis
     [
         pytest.param(4, {"shard": "full", "tensor": 2}, id="full x tensor"),
         pytest.param(4, {"tensor": 2, "pipeline": 2}, id="tensor x pipeline"),
-        pytest.param(8, {"shard": "full", "tensor": 2, "pipeline": 2}, id="full x tensor x pipeline"),
+        pytest.param(
+            8,
+            {"shard": "full", "tensor": 2, "pipeline": 2},
+            id="full x tensor x pipeline",
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_a_transformer_in_parts_learns_as_on_one_worker(

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import polars as pl
+import pytest
 
 from ml_assets.tables import layout
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
@@ -294,6 +295,7 @@ def test_many_ways_to_one_partition_cost_no_more_than_one(orders: OrdersTable) -
     assert min(seconds[31]) < 20 * min(seconds[16])  # over a thousand times where each way is walked
 
 
+@pytest.mark.nightly
 def test_a_year_is_looked_up_and_scanned_in_place(orders: OrdersTable) -> None:
     """337 days cost a fraction of 337 times one day. `benchmarks/tables.py` has the bar in seconds."""
     orders.publish(days(365))

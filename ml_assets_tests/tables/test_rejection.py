@@ -61,6 +61,7 @@ def test_a_spoiled_day_is_named_kept_and_refused(orders: OrdersTable, way: str) 
     assert rejected.branch in orders.store.branches(), "evidence outlives the repair"
 
 
+@pytest.mark.nightly
 def test_ten_spoiled_days_of_a_year_of_flights(orders: OrdersTable) -> None:
     year = {
         f"{date(2013, 1, 1) + timedelta(n)}": source.read_flights(date(2013, 1, 1) + timedelta(n))

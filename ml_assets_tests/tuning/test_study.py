@@ -233,7 +233,14 @@ def _pruned(storage: RDBStorage, pruner: str, name: str, killed_at: frozenset[in
     return study.outcomes()
 
 
-@pytest.mark.parametrize("pruner", ["none", "median", "successive_halving", "hyperband"])
+@pytest.mark.parametrize(
+    "pruner",
+    [
+        "median",
+        "hyperband",
+        *(pytest.param(one, marks=pytest.mark.nightly) for one in ("none", "successive_halving")),
+    ],
+)
 def test_a_pruner_pauses_bad_trials_also_of_a_killed_study(pruner: str, storage: RDBStorage) -> None:
     outcomes = _pruned(storage, pruner, f"{pruner}-whole", frozenset())
     assert (

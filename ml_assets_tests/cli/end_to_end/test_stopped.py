@@ -76,6 +76,7 @@ def _project(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(settings)
 
 
+@pytest.mark.nightly
 def test_stopped_before_it_began_leaves_no_run_under_way(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,6 +197,7 @@ def test_a_model_of_classes_is_blessed_and_registered(classes: ModelRun) -> None
     assert all(one.low is not None for one in evaluation.overall.improvements["baseline"].values())
 
 
+@pytest.mark.nightly
 def test_a_script_trains_the_classes_and_replaces_the_network(classes: ModelRun) -> None:
     """LightGBM, handed in as it is, answers a probability for each class; its report compares it with the network."""
     by_script = labelled(
@@ -466,6 +467,7 @@ def test_a_model_that_decides_unlike_for_its_groups_is_rejected(installation: In
     assert f"{found.candidates} slices of at least 20 rows" in page
 
 
+@pytest.mark.nightly
 def test_a_model_of_a_quantile_lies_above_its_share_of_the_labels(installation: Installation) -> None:
     quantile = train(with_tables(installation.declared_as(QUANTILE)), LAST)
     facts = quantile.facts[EVALUATION]

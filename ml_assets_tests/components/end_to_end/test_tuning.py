@@ -195,6 +195,7 @@ def _spoil(source: Source, day: str, value: float) -> Callable[[], None]:
     return lambda: source.spoiled.clear()
 
 
+@pytest.mark.nightly
 def test_a_killed_study_continues_and_its_values_are_trained(ready: Installation, source: Source) -> None:
     """Neither lost nor repeated: the first trial is not trained again, the two that ran resume from checkpoints."""
     _kill_a_study_in_two_trials(ready)
@@ -299,6 +300,7 @@ def test_a_killed_study_continues_and_its_values_are_trained(ready: Installation
     assert "is not in the declared space any more, so the declared values are used" in declared.says
 
 
+@pytest.mark.nightly
 def test_a_trial_that_still_runs_elsewhere_counts_against_the_budget(
     ready: Installation, tmp_path: Path
 ) -> None:
