@@ -1,10 +1,16 @@
 """Step 5: register a model that the gates did not reject, and keep its input as long as the version exists."""
 
+from typing import TYPE_CHECKING
+
 from ml_assets.pipeline.links import report_name, run_url
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import EvaluatedModel, RegisteredModel, TrainedModel, TrainingSet
 from ml_assets.pipeline.window import rejected_since
 from resources.platform import Platform
+
+if TYPE_CHECKING:
+    from ml_assets.release.registry import RegisteredVersion
+    from resources.ledger import DossierRow
 
 
 def register_model(
@@ -18,6 +24,7 @@ def register_model(
 
     Raises `InputsRefused` if a partition of its window was rejected since; it names the partition.
     """
+    from ml_assets.release.dossiers import dossier_address
     from ml_assets.release.of_platform import bundles_of, releases_of
     from ml_assets.release.rows_behind import InputsRejected
     from ml_assets.snapshots.keep import version_branch
@@ -41,11 +48,7 @@ def register_model(
     kept = version_branch(spec.name, version.number, bundle.digest)
     platform.lake.keep(kept, training_set.commit)
     platform.lake.release(training_set.branch)
-    if platform.settings.signing_key is not None:
-        from ml_assets.dossier.keys import SigningKey
-        from ml_assets.pipeline.dossier import write_dossier
-
-        write_dossier(platform, version, SigningKey.read(platform.settings.signing_key))
+    dossier = _dossier(platform, version)
     standing = releases.standing(spec.name, bundle.digest)
     shown = standing.shown
     return RegisteredModel(
@@ -61,4 +64,25 @@ def register_model(
         evaluation=shown.name if shown else "",
         report=report_name(shown.model, shown.partition, shown.evaluation_digest) if shown else "",
         report_file=shown.report if shown else "",
+        dossier="" if dossier is None else dossier.dossier_digest,
+        dossier_files="" if dossier is None else dossier_address(platform.artifacts, dossier),
     )
+
+
+def _dossier(platform: Platform, version: "RegisteredVersion") -> "DossierRow | None":
+    """Return the dossier of the newest evaluation, signed with the key of the settings; None without a key.
+
+    Writes it unless it exists, such as when this step is repeated.
+    """
+    if platform.settings.signing_key is None:
+        return None
+    from ml_assets.dossier.keys import SigningKey
+    from ml_assets.pipeline.dossier import write_dossier
+
+    key, log = SigningKey.read(platform.settings.signing_key), platform.ledger.models
+    newest = log.newest_evaluation(version.model, version.bundle_digest)
+    for row in reversed(log.dossiers(version.model)):
+        of_newest = newest is not None and row.evaluation_digest == newest.evaluation_digest
+        if of_newest and row.signed_by == key.public.name:
+            return row
+    return write_dossier(platform, version, key)

@@ -190,3 +190,7 @@ class RegisteredModel(StepValue):
     """Name of that evaluation's report folder among the artifacts; empty without one."""
     report_file: str
     """Address of that report's file; empty without one."""
+    dossier: str
+    """Digest of its signed dossier; empty if no key is set."""
+    dossier_files: str
+    """Address of the dossier's files; empty if no key is set."""

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 
+from ml_assets.dossier.errors import SigningKeyRefused
 from ml_assets.pipeline.identity import DeclarationChanged, settings_digest
 from ml_assets.pipeline.metric_functions import require_own_metrics
 from ml_assets.pipeline.spec import PipelineSpec
@@ -25,15 +26,21 @@ class WindowTooShort(BuildRefused):
     """The feature table begins after the start of the window."""
 
 
+class SigningKeyUnusable(BuildRefused):
+    """The key that signs dossiers cannot be read."""
+
+
 def validate_inputs(
     spec: PipelineSpec, platform: Platform, tables: DeclaredTables, partition: str, keys: Sequence[str]
 ) -> ValidatedWindow:
     """Validate the partitions `keys` of the feature table on main.
 
     Raises `InputsRefused`, which names partitions that are missing, rejected, unusable or, with `on_stale_inputs:
-    refuse`, stale. Raises `WindowTooShort` if `keys` are fewer than the window, and `MetricUnusable`.
+    refuse`, stale. Raises `WindowTooShort` if `keys` are fewer than the window, `MetricUnusable` and
+    `SigningKeyUnusable`.
     """
     require_own_metrics(spec.name, spec.evaluation)
+    _require_signing_key(spec.name, platform)
     keys = sorted(keys)
     _require_whole_window(spec, partition, keys)
     reader = TableReader.at(platform.lake, "main")
@@ -54,6 +61,20 @@ def validate_inputs(
         inputs=tuple(dict(row) for row in validation.inputs),
         declared=_declared(spec, tables),
     )
+
+
+def _require_signing_key(model: str, platform: Platform) -> None:
+    """Read the key of dossiers, so that no training runs whose registration must fail."""
+    if platform.settings.signing_key is None:
+        return
+    from ml_assets.dossier.keys import SigningKey
+
+    try:
+        SigningKey.read(platform.settings.signing_key)
+    except SigningKeyRefused as refused:
+        raise SigningKeyUnusable(
+            f"{model} would fail after its training, when its dossier is signed: {refused}"
+        ) from refused
 
 
 def possible_partitions(spec: PipelineSpec, reader: TableReader, tables: DeclaredTables) -> list[str]:

@@ -19,7 +19,7 @@ from ml_assets.dossier.signature import SIGNATURE
 from ml_assets.dossier.verification import Verified, verify
 from ml_assets.release.bundle_store import Bundle, BundleMissing, BundleStore
 from ml_assets.release.rules import DossierSection
-from resources.artifacts import ArtifactsError
+from resources.artifacts import Artifacts, ArtifactsError
 from resources.ledger import DossierRow, EvaluationRow, ModelLog
 
 _DOSSIERS = "dossiers"
@@ -28,6 +28,11 @@ _DOSSIERS = "dossiers"
 def dossier_name(model: str, digest: str) -> str:
     """Return the folder name of a dossier among the artifacts."""
     return f"{_DOSSIERS}/{model}/{digest}"
+
+
+def dossier_address(artifacts: Artifacts, row: DossierRow) -> str:
+    """Return the address of a dossier's files."""
+    return artifacts.address(dossier_name(row.model, row.dossier_digest))
 
 
 def newest_dossier(log: ModelLog, model: str, bundle: str) -> DossierRow:

@@ -13,19 +13,16 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from google.protobuf import json_format
-from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
-from in_toto_attestation.v1 import statement_pb2
-from in_toto_attestation.v1.statement import Statement
 from model_signing import verifying
 
 from ml_assets.dossier.bill_of_materials import bill_of_materials
 from ml_assets.dossier.contents import BILL, CODE_DIFFERENCE, PROVENANCE, DossierFacts
 from ml_assets.dossier.errors import DossierRefused, SigningKeyRefused
 from ml_assets.dossier.keys import PublicKey, SigningKey, create_keys
-from ml_assets.dossier.provenance import PREDICATE, provenance
+from ml_assets.dossier.provenance import provenance
 from ml_assets.dossier.writing import write
 from ml_assets_tests.dossier.conftest import Signed
+from ml_assets_tests.dossier.in_toto import require_in_toto
 
 MakeFacts = Callable[[], tuple[DossierFacts, dict[str, str]]]
 
@@ -51,12 +48,7 @@ def test_in_toto_accepts_the_provenance(signed: Signed) -> None:
     public.verify(
         signature, f"DSSEv1 {len(kind)} {kind} {len(body)} ".encode() + body, ec.ECDSA(hashes.SHA256())
     )
-    statement = json_format.Parse(body, statement_pb2.Statement())
-    Statement.copy_from_pb(statement).validate()
-    assert statement.predicate_type == PREDICATE
-    predicate = json_format.ParseDict(
-        json_format.MessageToDict(statement.predicate), provenance_pb2.Provenance()
-    )
+    predicate = require_in_toto((signed.first / PROVENANCE).read_text())
     names = [one.name for one in predicate.build_definition.resolved_dependencies]
     assert names == ["lake", "snapshot", "table datasets/flights", "code", "requirements.txt"]
     assert predicate.run_details.metadata.started_on.ToJsonString() == "2026-11-23T10:00:00.000001Z"

@@ -82,14 +82,22 @@ def test_a_dossier_of_an_earlier_evaluation_does_not_count(
         releases.promote("small", 1, author="ada", reason="good", rules=rules)
 
 
-def test_a_dossier_of_an_unknown_key_does_not_count(releases: Releases, sign: Sign, tmp_path: Path) -> None:
+def test_a_key_that_leaves_the_declaration_is_revoked(
+    releases: Releases, sign: Sign, key: SigningKey, tmp_path: Path
+) -> None:
+    """Its dossiers stop to count, whenever they were signed."""
     sign()
-    other = create_keys(tmp_path / "other")
-    rules = ReleaseSection.model_validate({"dossier": {"signed_by": [other.public.pem]}})
-    with pytest.raises(
-        NotPromotable, match=r"was signed with key \w{12}, which is not among release\.dossier"
-    ):
-        releases.promote("small", 1, author="ada", reason="good", rules=rules)
+    new = create_keys(tmp_path / "new").public.pem
+    without, both = (
+        ReleaseSection.model_validate({"dossier": {"signed_by": keys}})
+        for keys in ([new], [new, key.public.pem])
+    )
+    with pytest.raises(NotPromotable) as refused:
+        releases.promote("small", 1, author="ada", reason="good", rules=without)
+    name = key.public.name[:12]
+    assert f"was signed with key {name}, which is not among release.dossier.signed_by" in str(refused.value)
+    assert "ml-assets dossier write small 1" in str(refused.value)
+    assert releases.promote("small", 1, author="ada", reason="good", rules=both).version == "1"
 
 
 def test_a_dossier_of_an_unknown_key_hides_no_other(

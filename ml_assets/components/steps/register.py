@@ -84,7 +84,19 @@ def _page(
         **tracked_facts(platform.tracker.uri, trained.mlflow_run, place),
         **commit_facts(platform.lake, training_set.commit),
         "lake/branch": version.branch,
+        **_dossier(model, version),
         **(report_facts(page, version.report_file) | card_facts(card) if version.evaluation else {}),
+    }
+
+
+def _dossier(model: str, version: RegisteredModel) -> dict[str, Any]:
+    """Return where the signed dossier lies, and the command that exports it; empty if no key is set."""
+    if not version.dossier:
+        return {}
+    return {
+        "dossier": version.dossier,
+        "dossier_files": version.dossier_files,
+        "dossier_export": f"ml-assets dossier export {model} {version.number} FOLDER",
     }
 
 

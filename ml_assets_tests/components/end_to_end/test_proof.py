@@ -13,18 +13,18 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.dossier.contents import BILL
-from ml_assets.dossier.keys import SigningKey, create_keys
-from ml_assets.pipeline.dossier import write_dossier
+from ml_assets.dossier.contents import BILL, PROVENANCE
+from ml_assets.dossier.keys import create_keys
 from ml_assets.pipeline.launches import LaunchUnknown, read_launches
 from ml_assets.pipeline.reproduce import NotReproducible, other_environment, reproduce
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.dossiers import export
 from ml_assets.release.of_platform import bundles_of, registry_of
 from ml_assets.release.registry import RegisteredVersion
-from ml_assets_tests.components.installation import Installation, readings_components
-from ml_assets_tests.components.model_run import ModelRun, train
+from ml_assets_tests.components.installation import Installation, failure_of, readings_components
+from ml_assets_tests.components.model_run import REGISTERED, ModelRun, train
 from ml_assets_tests.components.readings_pipeline import MODEL, PIPELINE, WINDOW, days
+from ml_assets_tests.dossier.in_toto import require_in_toto
 from resources.ledger import EvaluationRow
 
 (DAY,) = days(1, start=WINDOW)
@@ -32,8 +32,17 @@ BITWISE = {"training": PIPELINE["training"] | {"determinism": "bitwise", "epochs
 
 
 @pytest.fixture(scope="module")
-def installation(shared_installation: Installation) -> Installation:
-    return shared_installation.declared_as(readings_components(pipeline=BITWISE)).with_tables(1)
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the keys that sign dossiers."""
+    return create_keys(tmp_path_factory.mktemp("signing") / "keys").path.parent
+
+
+@pytest.fixture(scope="module")
+def installation(shared_installation: Installation, keys: Path) -> Installation:
+    """An installation with ML_ASSETS_SIGNING_KEY."""
+    signing = shared_installation.settings.model_copy(update={"signing_key": keys / "signing.pem"})
+    installation = Installation(signing.home, readings_components(pipeline=BITWISE), signing)
+    return installation.with_tables(1)
 
 
 @pytest.fixture(scope="module")
@@ -120,14 +129,23 @@ def test_another_environment_is_refused_by_name(
 def test_a_second_click_leaves_the_record_of_the_first(
     installation: Installation, made: ModelRun, row: EvaluationRow, bundle: Bundle
 ) -> None:
-    """It adds no launch, and changes no byte of report, result and record."""
-    folders = [installation.settings.artifacts_folder / name for name in ("launches", "reports", "bundles")]
+    """It adds no launch, and changes no byte of report, result, record and dossier."""
+    folders = [
+        installation.settings.artifacts_folder / name
+        for name in ("launches", "reports", "bundles", "dossiers")
+    ]
+    dossiers = installation.platform.ledger.models.dossiers(MODEL)
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()] + [
         made.folder / "result.json"
     ]
     before = {path: path.read_bytes() for path in files}
     train(installation, DAY)
     assert {path: path.read_bytes() for path in files} == before
+    # A promotion needs the dossier of its own evaluation.
+    log = installation.platform.ledger.models
+    assert log.dossiers(MODEL)[: len(dossiers)] == dossiers
+    evaluated = dict.fromkeys(one.evaluation_digest for one in log.evaluations(MODEL))
+    assert [one.evaluation_digest for one in log.dossiers(MODEL)] == list(evaluated)
     newest = installation.platform.ledger.models.newest_evaluation(MODEL, bundle.digest)
     assert newest is not None
     assert newest.launches == row.launches
@@ -139,13 +157,20 @@ def test_a_second_click_leaves_the_record_of_the_first(
 
 
 def test_public_tools_and_a_stranger_accept_the_dossier(
-    installation: Installation, made: ModelRun, version: RegisteredVersion, tmp_path: Path
+    installation: Installation, made: ModelRun, version: RegisteredVersion, keys: Path, tmp_path: Path
 ) -> None:
-    key = create_keys(tmp_path / "keys")
-    row = write_dossier(installation.platform, version, SigningKey.read(key.path))
+    """The register step wrote it, and its page names it."""
+    page = made.facts[REGISTERED]
+    log = installation.platform.ledger.models
+    row, *_ = log.dossiers(MODEL)
+    assert (page["dossier"], page["dossier_export"]) == (
+        row.dossier_digest,
+        f"ml-assets dossier export {MODEL} 1 FOLDER",
+    )
+    assert (Path(page["dossier_files"].removeprefix("file://")) / "model.sig").is_file()
     folder = tmp_path / "out"
     export(bundles_of(installation.platform), row, folder)
-    public = tmp_path / "keys" / "signing.pub.pem"
+    public = keys / "signing.pub.pem"
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "nobody")}
     for command in (
         ["-m", "model_signing", "verify", "key", str(folder), "--signature", str(folder / "model.sig"),
@@ -161,6 +186,14 @@ def test_public_tools_and_a_stranger_accept_the_dossier(
     bill = (folder / BILL).read_text()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(bill) is None
     assert "pkg:pypi/polars@" in bill
-    newest = installation.platform.ledger.models.newest_evaluation(MODEL, version.bundle_digest)
-    assert newest is not None
-    assert row.evaluation_digest == newest.evaluation_digest
+    require_in_toto((folder / PROVENANCE).read_text())
+    assert row.evaluation_digest == log.evaluations(MODEL)[0].evaluation_digest
+
+
+def test_a_key_that_cannot_sign_is_refused_before_the_training(installation: Installation) -> None:
+    lost = installation.settings.model_copy(update={"signing_key": installation.settings.home / "lost.pem"})
+    said = failure_of(Installation(lost.home, readings_components(pipeline=BITWISE), lost).train(DAY))
+    assert said.startswith(
+        f"{MODEL} would fail after its training, when its dossier is signed: the private key"
+    )
+    assert "check ML_ASSETS_SIGNING_KEY" in said
