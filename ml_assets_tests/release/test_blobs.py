@@ -77,7 +77,7 @@ def test_rows_with_blobs_are_answered_as_the_torch_module_does(
         rtol=0,
         atol=TOLERANCE,
     )
-    monkeypatch.setattr(served, "_rows_at_once", 7)
+    monkeypatch.setattr(served, "_rows_per_run", 7)
     np.testing.assert_allclose(served.predict(frame), expected, rtol=0, atol=TOLERANCE)
     assert served.predict(frame.clear()).shape == (0,)
 

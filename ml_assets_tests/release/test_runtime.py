@@ -9,10 +9,12 @@ from datetime import date
 from pathlib import Path
 
 import numpy as np
+import onnx
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import numpy_helper
 from safetensors.numpy import load_file
 
 from ml_assets.release.bundle_store import FILES, Bundle, seal
@@ -137,11 +139,24 @@ def test_large_frames_are_cut_without_a_seam(
 ) -> None:
     whole = ServingModel.load(bundle.folder).predict(rows)
     monkeypatch.setattr("ml_assets.release.runtime._ROWS_AT_ONCE", 71)
+    monkeypatch.setattr("ml_assets.release.runtime._ROWS_PER_RUN", 23)
     served = ServingModel.load(bundle.folder, threads=threads)
     np.testing.assert_allclose(served.predict(rows), whole, rtol=0, atol=1e-7)
     far = pl.when(pl.int_range(pl.len()).is_in([100, 500])).then(1e300).otherwise("delay")
     with pytest.raises(RowRefused, match="in row 100, beyond"):
         served.predict(rows.with_columns(far.alias("delay")))
+
+
+def test_a_graph_that_onnxruntime_cannot_run_is_refused(copied: Path) -> None:
+    graph = onnx.load(copied / "model.onnx")
+    table = next(one for one in graph.graph.initializer if one.name.endswith("embed.0.weight"))
+    table.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(table)[:1], table.name))
+    (copied / "model.onnx").write_bytes(graph.SerializeToString())
+    seal(copied)
+    with pytest.raises(
+        BundleRefused, match=r"cannot predict its own golden rows: onnxruntime cannot run .*Gather"
+    ):
+        ServingModel.load(copied)
 
 
 def test_threads_do_not_share_a_row(bundle: Bundle, rows: pl.DataFrame) -> None:
