@@ -23,6 +23,7 @@ COMMANDS = {
     "promote": "Put a registered version into production, with a reason.",
     "approve": "Approve a version's evaluation, so that it may be promoted.",
     "reject": "Reject a version's evaluation, so that it is not promoted.",
+    "rules": "Show the rules of releases in force; accept a change of them.",
     "canary": "Show what the requests of a model's canary show so far.",
     "review": "Serve the page on which a person approves or rejects versions.",
     "rollback": "Return to the version that was in production before.",

@@ -32,6 +32,7 @@ def review(model: str, number: int, reason: str, *, approves: bool) -> None:
         approves=approves,
         author=acting.name,
         checked_by=acting.checked_by,
+        account=acting.account,
         reason=reason,
         rules=rules,
     )

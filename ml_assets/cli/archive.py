@@ -20,7 +20,12 @@ def command(model: str, version: int, reason: str) -> None:
     project = Project.here()
     acting = project.platform.acting
     archival = releases_of(project.platform).archive(
-        model, version, author=acting.name, checked_by=acting.checked_by, reason=reason
+        model,
+        version,
+        author=acting.name,
+        checked_by=acting.checked_by,
+        account=acting.account,
+        reason=reason,
     )
     say(f"{model} version {version} is archived since {archival.at:%Y-%m-%d %H:%M} UTC,")
     say(f"by {author_in_words(archival)}: {archival.reason}")

@@ -23,6 +23,7 @@ def command(model: str, reason: str, canary: bool) -> None:
         model,
         author=acting.name,
         checked_by=acting.checked_by,
+        account=acting.account,
         reason=reason,
         role=CANARY if canary else PRODUCTION,
     )

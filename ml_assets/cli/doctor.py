@@ -42,6 +42,7 @@ def command() -> None:
         ("tracker", doctor_storage.tracker),
         ("production", doctor_storage.production),
         ("registry", doctor_storage.registry),
+        ("rules", doctor_storage.rules),
         ("dagster storage", doctor_storage.dagster_storage),
         ("dagster events", doctor_storage.dagster_events),
         *_workers(project),

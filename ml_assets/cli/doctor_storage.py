@@ -134,6 +134,20 @@ def registry(project: Project) -> str:
     return f"aliases and tags of {len(models)} models as in the ledger"
 
 
+def rules(project: Project) -> str:
+    """Check that `release` in each defs.yaml is what the ledger has in force."""
+    from ml_assets.components.training_pipeline import TrainingPipeline
+    from ml_assets.release.rules_in_force import why_other
+
+    log = project.platform.ledger.models
+    specs = [one.spec for one in project.components(TrainingPipeline)]
+    recorded = {one.name: log.rules(one.name) for one in specs}
+    if said := [why for one in specs if (why := why_other(recorded[one.name], one.release))]:
+        raise NotWell("; ".join(said))
+    known = [name for name, rows in recorded.items() if rows]
+    return f"`release` of {len(known)} models as in the ledger"
+
+
 def dagster_storage(project: Project) -> str:
     """Check that runs can be counted; return the storage of events and step logs."""
     runs = project.instance.get_runs_count()

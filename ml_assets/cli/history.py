@@ -18,13 +18,14 @@ def command(model: str, moment: str | None) -> None:
     from ml_assets.release.history import lines, state_at
 
     at = None if moment is None else _time(moment)
-    decisions = Project.here().platform.ledger.models.decisions(model)
+    ledger = Project.here().platform.ledger
+    decisions = ledger.models.decisions(model)
     if not decisions:
         raise Problem(
             f"the ledger has no decision about a model '{model}'. To train and evaluate it: ml-assets launch {model} "
             "DATE"
         )
-    for line in lines(decisions) if at is None else state_at(decisions, at):
+    for line in lines(decisions, ledger.accounts.all()) if at is None else state_at(decisions, at):
         say(line)
     if any(getattr(one, "checked_by", "") == "nobody" for one in decisions):
         say("Nobody checked names without “(checked by …)”.")

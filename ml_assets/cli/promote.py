@@ -1,8 +1,14 @@
 """`ml-assets promote`: put a registered version into production."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from ml_assets.cli.project import Project, say
+
+if TYPE_CHECKING:
+    from ml_assets.pipeline.spec import PipelineSpec
+    from resources.ledger import Promotion
 
 
 @click.command("promote", short_help="Put a registered version into production, with a reason.")
@@ -18,7 +24,7 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     """Put VERSION of MODEL into production. Default: the canary, without one the blessed version with the newest data.
 
     If `release.canary` in defs.yaml asks for it, the first promotion makes VERSION the canary. The second one, after
-    the bake time, puts it into production.
+    the bake time, puts it into production, unless its requests show it to be worse than `watch` allows.
 
     The newest evaluation of VERSION must have blessed it against today's champion, and none of its training inputs may
     have been rejected since. A version that was in production before may return without a new evaluation.
@@ -31,7 +37,8 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     from resources.ledger import author_in_words
 
     project = Project.here()
-    rules = project.component(TrainingPipeline, model).spec.release  # `Problem` with the names there are
+    spec = project.component(TrainingPipeline, model).spec  # `Problem` with the names there are
+    rules = spec.release
     releases = releases_of(project.platform)
     if not reason:
         raise Problem("a promotion needs a reason for the log: add --reason '…'")
@@ -49,9 +56,11 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
         version,
         author=acting.name,
         checked_by=acting.checked_by,
+        account=acting.account,
         reason=reason,
         despite_inputs=despite_inputs,
         rules=rules,
+        why_worse=lambda canary: _why_worse(spec, project, canary),
     )
     promoter = author_in_words(promotion)
     if promotion.alias == CANARY and rules.canary is not None:
@@ -70,3 +79,17 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     if promotion.despite:
         say(f"despite {promotion.despite}")
     say(f"Load it anywhere: mlflow.pyfunc.load_model('models:/{model}@production')")
+
+
+def _why_worse(spec: "PipelineSpec", project: Project, canary: "Promotion") -> str:
+    """Return the evidence that `canary` is worse than allowed; empty without any. Say which metrics have none."""
+    from ml_assets.live.canary_watch import evidence
+
+    if spec.release.canary is None or not spec.release.canary.watch:
+        return ""
+    state = evidence(spec, project.platform)
+    if state.canary != canary:  # replaced meanwhile: the promotion finds that, too
+        return ""
+    for why in state.missing:
+        say(f"Not compared: {why}")
+    return state.why_worse

@@ -20,7 +20,9 @@ def command(model: str, reason: str) -> None:
     project = Project.here()
     releases = releases_of(project.platform)
     acting = project.platform.acting
-    promotion = releases.rollback(model, author=acting.name, checked_by=acting.checked_by, reason=reason)
+    promotion = releases.rollback(
+        model, author=acting.name, checked_by=acting.checked_by, account=acting.account, reason=reason
+    )
     say(
         f"{model} version {promotion.version} is in production again since {promotion.at:%Y-%m-%d %H:%M} UTC,"
     )

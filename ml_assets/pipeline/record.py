@@ -93,6 +93,7 @@ def record(
             rules=tuple(_rules(decision)),
             author=platform.acting.name,
             checked_by=platform.acting.checked_by,
+            account=platform.acting.account,
             report=f"{place}/{files.html.name}",
             run_id=run_id,
             trained_on=training_set.trained_on,

@@ -41,7 +41,7 @@ def register_model(
         "dagster_url": run_url(platform.settings.ui_url, training_set.run_id),
     }
     try:
-        version = releases.register(bundle, run_id=trained.mlflow_run, links=links)
+        version = releases.register(bundle, run_id=trained.mlflow_run, links=links, rules=spec.release)
     except InputsRejected as error:
         raise rejected_since(training_set, error.refused, is_trained=True) from error
     # The version's own branch first: its input must always be on a branch.

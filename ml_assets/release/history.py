@@ -4,7 +4,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from ml_assets.release.bundle_standing import PRODUCTION
+from ml_assets.release.rules import why_void
+from ml_assets.release.rules_in_force import changes, in_words, rules_name, rules_of
 from resources.ledger import (
+    AboutBundle,
+    Account,
     Archival,
     Decision,
     Demotion,
@@ -12,15 +16,19 @@ from resources.ledger import (
     EvaluationRow,
     Promotion,
     Review,
+    RulesRow,
     SemanticName,
     author_in_words,
     evaluation_name,
 )
 
 
-def lines(decisions: Sequence[Decision]) -> Iterator[str]:
-    """Yield the lines of a history: for each decision its time, its kind, its version and its reason."""
-    named = _Names(decisions)
+def lines(decisions: Sequence[Decision], accounts: Sequence[Account] = ()) -> Iterator[str]:
+    """Yield the lines of a history: for each decision its time, its kind, its version and its reason.
+
+    `accounts` are all of the ledger: an approval whose account was revoked is void.
+    """
+    named = _Names(decisions, accounts)
     for one in decisions:
         kind, *said = (_in_one_line(text) for text in _said(one, named))
         yield f"{_time(one.at)}  {kind:11} {said[0]}"
@@ -48,16 +56,51 @@ def since(decisions: Sequence[Decision], place: int, bundle: str) -> Iterator[st
     named = _Names(decisions)
     for one in decisions:
         replaces = isinstance(one, Promotion) and one.alias == PRODUCTION
-        is_about = one.bundle_digest == bundle and not isinstance(one, DossierRow | SemanticName)
+        is_decision = not isinstance(one, DossierRow | SemanticName)
+        is_about = isinstance(one, RulesRow) or (is_decision and one.bundle_digest == bundle)
         if one.place > place and (replaces or is_about):
             kind, first, *_ = (_in_one_line(text) for text in _said(one, named))
             yield f"{_time(one.at)} {kind}: {first}"
 
 
-class _Names:
-    """Names of the bundles of one model: semantic version and number."""
+def void_approvals(decisions: Sequence[Decision], accounts: Sequence[Account] = ()) -> dict[int, str]:
+    """Return place → reason of each approval that counts no more, and that no promotion was based on before."""
+    void: dict[int, str] = {}
+    for one in decisions:
+        if not isinstance(one, Review) or not one.approves:
+            continue
+        later = [other for other in decisions if other.place > one.place]
+        of_bundle = [
+            other
+            for other in later
+            if isinstance(other, AboutBundle) and other.bundle_digest == one.bundle_digest
+        ]
+        used = [it for it in of_bundle if isinstance(it, Promotion) and it.alias == PRODUCTION]
+        if used and used[0].evaluation_digest == one.evaluation_digest:
+            continue
+        for other in of_bundle:
+            match other:
+                case EvaluationRow() if other.evaluation_digest != one.evaluation_digest:
+                    void[one.place] = f"evaluated again at {_time(other.at)} ({other.name})"
+                case Review(approves=False) if other.evaluation_digest == one.evaluation_digest:
+                    void[one.place] = f"rejected at {_time(other.at)} by {author_in_words(other)}"
+                case _:
+                    pass
+        if one.place not in void and (why := why_void(one, accounts)):
+            void[one.place] = why
+    return void
 
-    def __init__(self, decisions: Sequence[Decision]) -> None:
+
+def _under(one: Promotion | Review) -> list[str]:
+    return [f"under rules {rules_name(one.rules)}"] if one.rules else []
+
+
+class _Names:
+    """Names of the bundles of one model, semantic version and number; rules before a change; void approvals."""
+
+    def __init__(self, decisions: Sequence[Decision], accounts: Sequence[Account] = ()) -> None:
+        self.void = void_approvals(decisions, accounts)
+        self._rules = [one for one in decisions if isinstance(one, RulesRow)]
         self._semantic = {
             one.bundle_digest: one.semantic for one in decisions if isinstance(one, SemanticName)
         }
@@ -68,6 +111,10 @@ class _Names:
         }
         self.aliases = {one.place: one.alias for one in decisions if isinstance(one, Promotion)}
         self.evaluations = {one.evaluation_digest: one for one in decisions if isinstance(one, EvaluationRow)}
+
+    def rules_before(self, row: RulesRow) -> RulesRow | None:
+        before = [one for one in self._rules if one.place < row.place]
+        return before[-1] if before else None
 
     def of(self, digest: str) -> str:
         number, semantic = self._numbers.get(digest), self._semantic.get(digest)
@@ -100,7 +147,7 @@ def _said(one: Decision, named: _Names) -> tuple[str, ...]:
                 said.append(f"despite {one.despite}")
             behind = named.evaluations.get(one.evaluation_digest)
             report = f": {behind.report}" if behind is not None else ""
-            return (*said, f"on evaluation {evaluation_name(one.evaluation_digest)}{report}")
+            return (*said, f"on evaluation {evaluation_name(one.evaluation_digest)}{report}", *_under(one))
         case Demotion():
             alias = named.aliases.get(one.promotion, PRODUCTION)
             role = "" if alias == PRODUCTION else f" as {alias}"
@@ -114,6 +161,17 @@ def _said(one: Decision, named: _Names) -> tuple[str, ...]:
                 ("approved" if one.approves else "rejected"),
                 said,
                 f"evaluation {evaluation_name(one.evaluation_digest)}",
+                *_under(one),
+                *([f"void: {named.void[one.place]}"] if one.place in named.void else []),
+            )
+        case RulesRow():
+            name, before = rules_name(one.rules_digest), named.rules_before(one)
+            if before is None:
+                return "rules", f"{name} recorded, by {author_in_words(one)}", in_words(rules_of(one))
+            return (
+                "rules",
+                f"{name} accepted, by {author_in_words(one)}: {one.reason}",
+                *changes(rules_of(before), rules_of(one)),
             )
         case DossierRow():
             return (

@@ -29,7 +29,15 @@ from ml_assets.release.rules import (
     why_not_approved,
     why_not_by,
     why_rejected,
+    why_unchecked,
     why_void,
+)
+from ml_assets.release.rules_in_force import (
+    as_json,
+    in_force,
+    why_not_changed_by,
+    why_not_under_own_rules,
+    why_other,
 )
 from ml_assets.release.shown_in_mlflow import ALIASES, holder_of, number_of, tags_of
 from ml_assets.release.versions import Numbered, SemanticVersion, next_version
@@ -42,8 +50,10 @@ from resources.ledger import (
     Decision,
     EvaluationRow,
     Ledger,
+    Person,
     Promotion,
     Review,
+    RulesRow,
     SemanticName,
 )
 from resources.mlflow_client import TrackerError, TrackerRefused
@@ -63,6 +73,10 @@ class NotReviewable(Exception):
     """An approval or rejection by a person is not allowed. The message has the rule and the remedy."""
 
 
+class RulesNotAccepted(Exception):
+    """A change of a model's rules is not allowed. The message has the rule and the remedy."""
+
+
 class _Overtaken(Exception):
     """The grounds of a decision changed while they were looked up, for example by a new evaluation."""
 
@@ -77,9 +91,18 @@ class Releases:
         self._store = store
         self._lake = lake
 
-    def register(self, bundle: Bundle, *, run_id: str, links: Mapping[str, str]) -> RegisteredVersion:
+    def register(
+        self,
+        bundle: Bundle,
+        *,
+        run_id: str,
+        links: Mapping[str, str],
+        rules: ReleaseSection | None = None,
+    ) -> RegisteredVersion:
         """Return the version of this bundle; register it if there is none.
 
+        The first registration of a model records `rules`, by the author of the evaluation; None leaves that to the
+        first decision.
         `links` are tags such as lake commit, Dagster run and partition; a version keeps its first links. `run_id` is
         the MLflow run that trained it. Raises `NotRegistrable`, `InputsUnknown`, and `InputsRejected` if rows that
         trained it are rejected by now.
@@ -124,6 +147,10 @@ class Releases:
             )
 
         semantic = _until_not_overtaken(name_it)
+        if rules is not None:
+            row = registrable()
+            by = Person(name=row.author, checked_by=row.checked_by, account=row.account)
+            self._log.record_first_rules(model, as_json(rules), by)
         tags = {
             **links,
             "semantic_version": semantic,
@@ -144,15 +171,18 @@ class Releases:
         *,
         author: str,
         checked_by: CheckedBy = "nobody",
+        account: int | None = None,
         reason: str,
         despite_inputs: bool = False,
         rules: ReleaseSection = NO_RULES,
+        why_worse: Callable[[Promotion], str] | None = None,
     ) -> Promotion:
         """Put a version into production, in place of the current version.
 
         Its newest evaluation must have blessed it in comparison with the current version, and `rules` may ask for an
         approval of that evaluation, and for a signed dossier of it. If they ask for a canary, a version becomes canary
-        first; after the bake time, its next promotion puts it into production. None of its training inputs may be
+        first; after the bake time, its next promotion puts it into production. `why_worse` gives the evidence against
+        that canary, and empty text without any. `rules` must be those in force. None of its training inputs may be
         rejected by now. `despite_inputs` lifts that rule, and the promotion records the rejected inputs. A version that
         was in production before can always return, on the evaluation of its earlier promotion.
         If the version is in production already, nothing changes and its promotion is returned. Raises `NotPromotable`,
@@ -166,17 +196,24 @@ class Releases:
 
         def write_it() -> Promotion:
             found, evaluation = self._promotable(version)
+            if found.is_in_production and found.promotion is not None:
+                return found.promotion
+            recorded = self._log.rules(model)
+            if why := why_other(recorded, rules):
+                raise NotPromotable(f"{_named(version)} is not promoted: {why}")
             role = _next_role(version, found, rules)
             accounts = self._ledger.accounts.all()
             if found.promotion is None:  # no review blocks the way back
+                if why := why_not_under_own_rules(author, recorded):
+                    raise NotPromotable(f"{_named(version)} is not promoted: {why}")
+                if role == PRODUCTION and found.canary is not None and why_worse is not None:
+                    _require_not_worse(version, why_worse(found.canary))
                 _require_reviews(version, found, evaluation, role, author, rules, accounts)
                 if why := why_no_dossier(rules.dossier, evaluation, self._log, self._store):
                     raise NotPromotable(
                         f"{_named(version)} is not promoted: {why}. To write one: ml-assets dossier write {model} "
                         f"{number}"
                     )
-            if found.is_in_production and found.promotion is not None:
-                return found.promotion
             against = _nothing if found.promotion else self._against(evaluation)
             despite = against()
             if despite and not despite_inputs:
@@ -186,7 +223,7 @@ class Releases:
                 # Check again inside the transaction: the grounds may have changed while they were looked up.
                 if self._promotable(version) != (found, evaluation) or against() != despite:
                     raise _Overtaken
-                if self._ledger.accounts.all() != accounts:
+                if (self._ledger.accounts.all(), self._log.rules(model)) != (accounts, recorded):
                     raise _Overtaken
 
             return self._log.promote(
@@ -195,10 +232,12 @@ class Releases:
                 role,
                 author=author,
                 checked_by=checked_by,
+                account=account,
                 reason=reason,
                 bundle_digest=version.bundle_digest,
                 evaluation_digest=evaluation.evaluation_digest,
                 despite=in_words(despite, len(despite)),
+                rules=as_json(rules),
                 allow=allow,
             )
 
@@ -214,6 +253,7 @@ class Releases:
         approves: bool,
         author: str,
         checked_by: CheckedBy = "nobody",
+        account: int | None = None,
         reason: str,
         rules: ReleaseSection,
         read: str | None = None,
@@ -229,6 +269,8 @@ class Releases:
         if not reason.strip():
             raise NotReviewable(f"{what} {model} {number} needs a reason for the log")
         approval = rules.approval
+        if why := why_other(self._log.rules(model), rules):
+            raise NotReviewable(f"{what} {model} {number} is not allowed: {why}")
         if approval is None:
             raise NotReviewable(
                 f"{model} has no `approval` under `release` in defs.yaml, so promote asks for none: add it first"
@@ -252,6 +294,9 @@ class Releases:
                     f"{_named(version)} is {evaluation.status}, not blessed, by its newest evaluation "
                     f"{evaluation.name}: an approval would not help. {evaluation.summary} Report: {evaluation.report}"
                 )
+            accounts, recorded = self._ledger.accounts.all(), self._log.rules(model)
+            if approves and (why := why_unchecked(approval, evaluation, accounts)):
+                raise NotReviewable(f"{_named(version)} is not approved: {why}")
             before = review_of(evaluation, self._counting(found.reviews))
             if before is not None and before.approves == approves:
                 return before
@@ -265,6 +310,8 @@ class Releases:
                 now = self.standing(model, version.bundle_digest)
                 if (now.newest, now.reviews) != (found.newest, found.reviews):
                     raise _Overtaken
+                if (self._ledger.accounts.all(), self._log.rules(model)) != (accounts, recorded):
+                    raise _Overtaken
 
             return self._log.review(
                 evaluation,
@@ -272,11 +319,40 @@ class Releases:
                 approves=approves,
                 author=author,
                 checked_by=checked_by,
+                account=account,
                 reason=reason,
+                rules=as_json(rules),
                 allow=allow,
             )
 
         return _until_not_overtaken(decide)
+
+    def rules(self, model: str) -> ReleaseSection:
+        """Return the rules in force; no rules if none are recorded."""
+        return in_force(self._log.rules(model))
+
+    def accept_rules(self, model: str, rules: ReleaseSection, *, by: Person, reason: str) -> RulesRow:
+        """Put `rules` in force from now on; return their row, or that of the same rules in force already.
+
+        Raises `RulesNotAccepted` unless `by` may approve under the rules in force, or if they changed meanwhile.
+        """
+        if not reason.strip():
+            raise RulesNotAccepted(f"accepting the rules of {model} needs a reason for the log")
+        recorded = self._log.rules(model)
+        if recorded and as_json(rules) == as_json(in_force(recorded)):
+            return recorded[-1]
+
+        def allow() -> None:
+            now = self._log.rules(model)
+            if now != recorded:
+                raise RulesNotAccepted(
+                    f"the rules of {model} changed since this command began, by {now[-1].author}: look at them with "
+                    f"ml-assets rules show {model}"
+                )
+            if why := why_not_changed_by(by.name, now, self._log.evaluations(model)):
+                raise RulesNotAccepted(f"the rules of {model} stay as they are: {why}")
+
+        return self._log.accept_rules(model, as_json(rules), by, reason=reason, allow=allow)
 
     def waiting(self, model: str, rules: ReleaseSection) -> list[tuple[RegisteredVersion, EvaluationRow]]:
         """Return the versions that wait for an approval, newest data first, each with the evaluation to review.
@@ -384,6 +460,7 @@ class Releases:
         *,
         author: str,
         checked_by: CheckedBy = "nobody",
+        account: int | None = None,
         reason: str,
         role: str = PRODUCTION,
         seen: Promotion | None = None,
@@ -417,13 +494,19 @@ class Releases:
             )
 
         demotion = self._log.demote(
-            standing, author=author, checked_by=checked_by, reason=reason, allow=allow
+            standing, author=author, checked_by=checked_by, account=account, reason=reason, allow=allow
         )
         self.show_if_reachable(model)
         return replace(standing, demotion=demotion)
 
     def rollback(
-        self, model: str, *, author: str, checked_by: CheckedBy = "nobody", reason: str
+        self,
+        model: str,
+        *,
+        author: str,
+        checked_by: CheckedBy = "nobody",
+        account: int | None = None,
+        reason: str,
     ) -> Promotion:
         """Put the version into production again that was there before the present one; return the new promotion.
 
@@ -450,6 +533,7 @@ class Releases:
                 PRODUCTION,
                 author=author,
                 checked_by=checked_by,
+                account=account,
                 reason=reason,
                 bundle_digest=target.bundle_digest,
                 evaluation_digest=target.evaluation_digest,
@@ -491,7 +575,14 @@ class Releases:
         return before.canary if promotion.alias == CANARY else before.in_production
 
     def archive(
-        self, model: str, number: int, *, author: str, checked_by: CheckedBy = "nobody", reason: str
+        self,
+        model: str,
+        number: int,
+        *,
+        author: str,
+        checked_by: CheckedBy = "nobody",
+        account: int | None = None,
+        reason: str,
     ) -> Archival:
         """Record that a version is never promoted again, and that no rollback returns to it.
 
@@ -515,6 +606,7 @@ class Releases:
             str(number),
             author=author,
             checked_by=checked_by,
+            account=account,
             reason=reason,
             bundle_digest=version.bundle_digest,
             allow=allow,
@@ -701,6 +793,15 @@ def _require_reviews(
         raise NotPromotable(
             f"{_named(version)} is not promoted: {why} To approve it: ml-assets approve {version.model} "
             f"{version.number} --reason '…'"
+        )
+
+
+def _require_not_worse(version: RegisteredVersion, evidence: str) -> None:
+    """Raise `NotPromotable` if there is evidence that the canary is worse than the champion."""
+    if evidence:
+        raise NotPromotable(
+            f"{_named(version)} is not promoted: as canary it is {evidence}. To take it back: ml-assets demote "
+            f"{version.model} --canary --reason '…'"
         )
 
 

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from ml_assets.dossier.errors import SigningKeyRefused
 from ml_assets.dossier.keys import PublicKey
 from ml_assets.sections import Section, refuse_at
-from resources.ledger import Account, EvaluationRow, Review, account_behind, author_in_words, same_person
+from resources.ledger import Account, EvaluationRow, Review, author_in_words, same_person
 
 Author = Annotated[str, Field(min_length=1)]
 """Name in the ledger: `ML_ASSETS_AUTHOR`, by default the account of the operating system."""
@@ -183,6 +183,20 @@ def why_not_by(person: str, rules: ApprovalSection, evaluations: Sequence[Evalua
     return ""
 
 
+def why_unchecked(rules: ApprovalSection, evaluation: EvaluationRow, accounts: Sequence[Account]) -> str:
+    """Return why nobody may approve an evaluation whose author nobody checked; empty if that is allowed.
+
+    Without accounts nobody is checked, and the commands only say so.
+    """
+    if not accounts or "author" not in rules.not_by or evaluation.checked_by != "nobody":
+        return ""
+    return (
+        f"nobody checked that {evaluation.author} ran its evaluation {evaluation.name}, and release.approval.not_by in "
+        "defs.yaml excludes the author. Evaluate it again with ML_ASSETS_TOKEN set, which reuses the training: "
+        f"ml-assets launch {evaluation.model} {evaluation.partition}"
+    )
+
+
 def why_not_approved(
     promoter: str,
     rules: ApprovalSection | None,
@@ -236,7 +250,7 @@ def why_void(review: Review, accounts: Sequence[Account]) -> str:
         return ""
     if review.checked_by == "nobody":
         return f"nobody checked that it was {review.author}"
-    account = account_behind(review.author, review.place, accounts)
+    account = next((one for one in accounts if one.place == review.account), None)
     if account is None:
         return f"{review.author} had no account then"
     if (ended := account.revocation) is None:

@@ -1,14 +1,16 @@
 """Desk of a reviewer: versions that wait, facts of a version, and the decision. No page."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ml_assets.pipeline.links import report_name
 from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.release.history import void_approvals
 from ml_assets.release.of_platform import registry_of, releases_of
 from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import RegisteredVersion, VersionMissing
-from ml_assets.release.rules import ReleaseSection, why_not_by
+from ml_assets.release.rules import ReleaseSection, why_not_by, why_unchecked
+from ml_assets.release.rules_in_force import in_force
 from ml_assets.reports.written_page import WrittenPage
 from resources.ledger import EvaluationRow, Person, Promotion, Review
 from resources.platform import Platform
@@ -46,6 +48,8 @@ class ReviewedVersion:
     decided: Review | None
     """Review that decides about the newest evaluation; None while it waits."""
     rules: ReleaseSection
+    unchecked: tuple[str, ...]
+    """Names under which somebody ran an evaluation of this bundle without a check, sorted."""
 
     @property
     def next_command(self) -> str:
@@ -61,7 +65,8 @@ class ReviewDesk:
     """Questions and decisions of reviewers about the declared models."""
 
     def __init__(self, platform: Platform, specs: Mapping[str, PipelineSpec]) -> None:
-        """`specs` has the declaration of each model by its name, as of the start of this process."""
+        """`specs` has the declaration of each model by its name, as of the start of this process. The rules come from
+        the ledger, at each question."""
         self.platform = platform
         self._specs = specs
 
@@ -74,13 +79,13 @@ class ReviewDesk:
         """Return the versions of all models that wait for an approval."""
         return [
             Waiting(version=version, evaluation=evaluation)
-            for name, spec in sorted(self._specs.items())
-            for version, evaluation in self.releases.waiting(name, spec.release)
+            for name in sorted(self._specs)
+            for version, evaluation in self.releases.waiting(name, self._rules(name))
         ]
 
     def asks_for_approvals(self) -> list[str]:
         """Return the names of the models with an `approval` section."""
-        return sorted(name for name, spec in self._specs.items() if spec.release.approval is not None)
+        return sorted(name for name in self._specs if self._rules(name).approval is not None)
 
     def newest_reviews(self) -> list[Review]:
         """Return the newest reviews of all models, newest first."""
@@ -90,7 +95,7 @@ class ReviewDesk:
 
     def facts(self, model: str, number: int) -> ReviewedVersion:
         """Return the facts of a version. Raise `NotOnThisDesk`."""
-        spec = self._spec(model)
+        self._spec(model)
         version = self._version(model, number)
         releases = self.releases
         standing = releases.standing(model, version.bundle_digest)
@@ -105,7 +110,10 @@ class ReviewDesk:
             champion=self.platform.ledger.models.in_production(model),
             reviews=standing.reviews,
             decided=releases.counting_review(row),
-            rules=spec.release,
+            rules=self._rules(model),
+            unchecked=tuple(
+                sorted({one.author for one in standing.evaluations if one.checked_by == "nobody"})
+            ),
         )
 
     def objection_to(self, person: Person, facts: ReviewedVersion) -> str:
@@ -116,6 +124,20 @@ class ReviewDesk:
         evaluations = self.releases.standing(facts.version.model, facts.version.bundle_digest).evaluations
         why = why_not_by(person.name, approval, evaluations)
         return f"You may not review this version: {why}." if why else ""
+
+    def why_unchecked(self, facts: ReviewedVersion) -> str:
+        """Return why nobody may approve the version, because nobody checked who evaluated it; empty otherwise."""
+        approval, accounts = facts.rules.approval, self.platform.ledger.accounts.all()
+        return why_unchecked(approval, facts.evaluation, accounts) if approval is not None else ""
+
+    def void(self, reviews: Sequence[Review]) -> Mapping[int, str]:
+        """Return place → reason of those reviews that are approvals and count no more."""
+        log, accounts = self.platform.ledger.models, self.platform.ledger.accounts.all()
+        return {
+            place: why
+            for model in {one.model for one in reviews}
+            for place, why in void_approvals(log.decisions(model), accounts).items()
+        }
 
     def difference(self, model: str, number: int) -> WrittenPage:
         """Compare the version in production with a version. Takes seconds: both are scored. Raise `NotOnThisDesk`."""
@@ -134,16 +156,23 @@ class ReviewDesk:
         self, model: str, number: int, *, person: Person, approves: bool, reason: str, read: str
     ) -> Review:
         """Record a review of the evaluation with the digest `read`. Raise `NotReviewable` and `LedgerError`."""
+        self._spec(model)
         return self.releases.review(
             model,
             number,
             approves=approves,
             author=person.name,
             checked_by=person.checked_by,
+            account=person.account,
             reason=reason,
-            rules=self._spec(model).release,
+            rules=self._rules(model),
             read=read,
         )
+
+    def _rules(self, model: str) -> ReleaseSection:
+        """Return the rules in force; before the first registration, those of the declaration."""
+        recorded = self.platform.ledger.models.rules(model)
+        return in_force(recorded) if recorded else self._spec(model).release
 
     def _spec(self, model: str) -> PipelineSpec:
         if model not in self._specs:

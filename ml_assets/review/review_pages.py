@@ -139,7 +139,8 @@ class ReviewPages:
             200,
             **_frame(session),
             waiting=desk.waiting(),
-            reviews=desk.newest_reviews(),
+            reviews=(reviews := desk.newest_reviews()),
+            void=desk.void(reviews),
             models=desk.asks_for_approvals(),
         )
 
@@ -149,11 +150,14 @@ class ReviewPages:
 
     def _shown(self, facts: ReviewedVersion, person: Person) -> dict[str, Any]:
         approves = facts.decided is not None and facts.decided.approves
+        unchecked = self._desk.why_unchecked(facts)
         is_open = facts.evaluation.status == "blessed" and (facts.decided is None or approves)
         return {
             "facts": facts,
             "objection": self._desk.objection_to(person, facts),
-            "may_approve": is_open and facts.decided is None,
+            "may_approve": is_open and facts.decided is None and not unchecked,
+            "why_unchecked": unchecked,
+            "void": self._desk.void(facts.reviews),
             "may_reject": facts.decided is None or approves,
             "here": _address_of(facts.version.model, facts.version.number),
             "report": f"/{quote(facts.report)}",

@@ -17,6 +17,7 @@ PARTS = [
     "tracker",
     "production",
     "registry",
+    "rules",
     "dagster storage",
     "dagster events",
     "processes",
@@ -37,8 +38,14 @@ def test_a_failing_part_is_named_with_its_remedy(terminal: Terminal) -> None:
     said = terminal("doctor")
     assert said.status == 1
     failed = [line for line in said.out.splitlines() if line.startswith("FAIL")]
-    assert [line[6:22].strip() for line in failed] == ["ledger", "accounts", "production", "registry"]
-    assert len([line for line in said.out.splitlines() if line.startswith("ok ")]) == len(PARTS) - 4
+    assert [line[6:22].strip() for line in failed] == [
+        "ledger",
+        "accounts",
+        "production",
+        "registry",
+        "rules",
+    ]
+    assert len([line for line in said.out.splitlines() if line.startswith("ok ")]) == len(PARTS) - 5
 
 
 def test_a_dagster_home_of_somebodys_own_is_not_overwritten_silently(

@@ -63,7 +63,7 @@ def test_verify_prints_a_head_and_names_the_first_changed_row(terminal: Terminal
     assert terminal("ledger", "verify").out == "the ledger has no decision yet\n"
     write_one_of_each(Ledger(f"sqlite:///{ledger}"))
     said = terminal("ledger", "verify").out
-    assert said.startswith("7 decisions, each chained to the one before it")
+    assert said.startswith("8 decisions, each chained to the one before it")
     again = said.rpartition("ml-assets ")[2].split()
     assert terminal(*again).status == 0
     with closing(sqlite3.connect(ledger)) as database:

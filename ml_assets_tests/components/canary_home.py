@@ -25,7 +25,7 @@ from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL, READIN
 from ml_assets_tests.release.conftest import contents_of, variant_of
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.release.test_matrix import weighted_sum
-from resources.ledger import Promotion, TrainedOn
+from resources.ledger import Person, Promotion, TrainedOn
 from resources.mlflow_client import open_client
 
 DAYS = days(3, start=1)
@@ -131,6 +131,7 @@ def with_new_canary(installation: Installation, exported: Bundle, **changes: obj
         bundle = variant_of(exported, bundles_of(platform), fingerprint=f"{number:064}", **changes)
         record_evaluation(platform.ledger, bundle, trained_on=window, partition=DAYS[-1])
         version = releases.register(bundle, run_id=run_id, links={})
+        releases.accept_rules(MODEL, rules, by=Person(name="lead"), reason="for the next version")
         return releases.promote(MODEL, version.number, author="ada", reason="the next", rules=rules)
 
     champion = log.in_production(MODEL) or promoted(NO_RULES)

@@ -20,12 +20,13 @@ from ml_assets.release.bundle_store import Bundle, BundleStore, seal
 from ml_assets.release.facts import Lineage
 from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry
+from ml_assets.release.rules import ReleaseSection
 from ml_assets.release.runtime import FACTS
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.resources.webhook_receiver import Receiver, running_receiver
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days, keys
 from resources.artifacts import FolderArtifacts
-from resources.ledger import EvaluationRow, Ledger, TrainedOn
+from resources.ledger import EvaluationRow, Ledger, Person, TrainedOn
 from resources.mlflow_client import open_client
 from resources.platform import Platform
 from resources.settings import Settings
@@ -181,6 +182,11 @@ def releases(orders: OrdersTable, registry: Registry, store: BundleStore) -> Rel
 def run_id(tracking_uri: str) -> str:
     client = open_client(tracking_uri)
     return client.create_run(client.create_experiment("small")).info.run_id
+
+
+def put_in_force(releases: Releases, rules: ReleaseSection) -> None:
+    """Let a person who runs and promotes nothing accept other rules of the model `small`."""
+    releases.accept_rules("small", rules, by=Person(name="lead"), reason="as the test wants it")
 
 
 @pytest.fixture

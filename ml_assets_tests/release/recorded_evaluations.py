@@ -3,7 +3,7 @@
 import hashlib
 
 from ml_assets.release.bundle_store import Bundle
-from resources.ledger import EvaluationRow, GateStatus, Ledger, NewEvaluation, TrainedOn
+from resources.ledger import CheckedBy, EvaluationRow, GateStatus, Ledger, NewEvaluation, TrainedOn
 
 
 def record_evaluation(
@@ -15,6 +15,7 @@ def record_evaluation(
     partition: str = "2013-12-31",
     told: str = "",
     author: str = "ada",
+    checked_by: CheckedBy = "nobody",
     digest: str = "",
     summary: str = "",
 ) -> EvaluationRow:
@@ -36,6 +37,7 @@ def record_evaluation(
             summary=summary or f"{status.capitalize()}: as the test wants it.",
             rules=(),
             author=author,
+            checked_by=checked_by,
             report=f"file:///reports/{digest[:12]}/report.html",
             run_id="a-run",
             trained_on=trained_on,

@@ -10,7 +10,7 @@ from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.promotion import NotPromotable, NotReviewable, Releases
 from ml_assets.release.registry import VersionMissing
 from ml_assets.release.rules import NO_RULES, ReleaseSection
-from ml_assets_tests.release.conftest import Evaluate
+from ml_assets_tests.release.conftest import Evaluate, put_in_force
 from resources.ledger import Ledger, NotPrintable, Person, Promotion, Review
 
 RULES = ReleaseSection.model_validate({"approval": {}})
@@ -98,12 +98,14 @@ def test_text_that_does_not_print_is_never_stored(
 
 
 def test_only_named_persons_may_review(
-    review: Callable[..., Review], promote: Callable[..., Promotion]
+    releases: Releases, review: Callable[..., Review], promote: Callable[..., Promotion]
 ) -> None:
     rules = ReleaseSection.model_validate({"approval": {"by": ["cyd", "dan"], "not_by": []}})
     with pytest.raises(NotReviewable, match=r"release\.approval\.by in defs\.yaml allows cyd, dan, not bob"):
         review("bob", rules=rules)
-    review("bob")  # while another rule held
+    put_in_force(releases, RULES)
+    review("bob")
+    put_in_force(releases, rules)
     with pytest.raises(
         NotPromotable, match=r"the approval by bob at .* does not count: release\.approval\.by"
     ):
@@ -229,6 +231,7 @@ def test_an_approval_ends_with_the_account_of_its_author(
     ledger: Ledger,
     releases: Releases,
     review: Callable[..., Review],
+    evaluate: Evaluate,
     two_versions: tuple[Bundle, Bundle],
     is_added_again: bool,
 ) -> None:
@@ -237,6 +240,7 @@ def test_an_approval_ends_with_the_account_of_its_author(
     accounts.add_by_token("root", Person(name="root"), is_administrator=True)
     for name in ("ada", "bob"):
         accounts.add_by_token(name, root)
+    evaluate(two_versions[1], checked_by="token")
     rejected = review("bob", 1, approves=False, checked_by="token")
     review("bob", checked_by="token")
     accounts.revoke("bob", root, reason="token was stolen")

@@ -11,8 +11,8 @@ from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.history import lines
 from ml_assets.release.promotion import NotPromotable, NotReviewable, Releases, in_full_minutes
 from ml_assets.release.registry import Registry
-from ml_assets.release.rules import ReleaseSection
-from ml_assets_tests.release.conftest import Evaluate
+from ml_assets.release.rules import NO_RULES, ReleaseSection
+from ml_assets_tests.release.conftest import Evaluate, put_in_force
 from resources.ledger import Ledger
 
 LONG = ReleaseSection.model_validate({"canary": {"bake_hours": 24}})
@@ -33,6 +33,7 @@ def test_a_version_is_canary_for_its_bake_time_before_production(
         NotPromotable, match=r"is the canary since .* is 24: promote it from .* UTC on, or take it back"
     ):
         releases.promote("small", 2, author="ada", reason="now", rules=LONG)
+    put_in_force(releases, SHORT)
     second = releases.promote("small", 2, author="ada", reason="now", rules=SHORT)
     assert second.alias == PRODUCTION
     assert releases.canary("small") is None
@@ -60,7 +61,9 @@ def test_a_canary_that_was_compared_with_an_older_champion_stays_canary(
     releases: Releases, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     releases.promote("small", 2, author="ada", reason="try it", rules=SHORT)
+    put_in_force(releases, NO_RULES)
     releases.promote("small", 1, author="ada", reason="urgent")
+    put_in_force(releases, SHORT)
     with pytest.raises(
         NotPromotable, match="compared it with no other version, but version 1 is in production"
     ):
@@ -75,6 +78,7 @@ def test_a_version_that_was_in_production_returns_without_being_canary(
     releases.promote("small", 1, author="ada", reason="first")
     evaluate(two_versions[1], told="beside version 1")
     releases.promote("small", 2, author="ada", reason="better")
+    put_in_force(releases, LONG)
     assert releases.promote("small", 1, author="ada", reason="back", rules=LONG).alias == PRODUCTION
 
 

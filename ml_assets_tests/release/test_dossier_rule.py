@@ -70,7 +70,7 @@ def test_a_promotion_needs_the_dossier_that_its_rule_asks_for(
     sign()
     assert releases.promote("small", 1, author="ada", reason="good", rules=rules).version == "1"
     kinds = [type(one).__name__ for one in releases.history("small")]
-    assert kinds[-2:] == ["DossierRow", "Promotion"]
+    assert kinds[-3:] == ["DossierRow", "RulesRow", "Promotion"]
 
 
 def test_a_dossier_of_an_earlier_evaluation_does_not_count(

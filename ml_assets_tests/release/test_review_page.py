@@ -58,11 +58,14 @@ def visit(desk: ReviewDesk) -> Visit:
 
 
 @pytest.fixture
-def tokens(desk: ReviewDesk) -> dict[str, str]:
-    """Name → token of the accounts of `root`, `ada`, `bob` and `cyd`."""
+def tokens(desk: ReviewDesk, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]) -> dict[str, str]:
+    """Name → token of the accounts of `root`, `ada`, `bob` and `cyd`. `ada` has proved that she ran the evaluations."""
     accounts = desk.platform.ledger.accounts
     first = accounts.add_by_token("root", Person(name="root"), is_administrator=True)
-    return {"root": first} | {name: accounts.add_by_token(name, ROOT) for name in ("ada", "bob", "cyd")}
+    others = {name: accounts.add_by_token(name, ROOT) for name in ("ada", "bob", "cyd")}
+    for one in two_versions:
+        evaluate(one, checked_by="token")
+    return {"root": first} | others
 
 
 def fields(page: str) -> dict[str, str]:

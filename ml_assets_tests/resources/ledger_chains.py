@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from ml_assets_tests.resources.ledger_writer import EVALUATION, write_one_of_each
 from resources.ledger import Ledger, LedgerChanged
 
-KINDS = ("evaluation", "name", "promotion", "demotion", "archival", "review", "dossier")
+KINDS = ("evaluation", "name", "promotion", "demotion", "archival", "review", "dossier", "rules")
 """Kinds of rows in the order of `write_one_of_each`."""
 
 

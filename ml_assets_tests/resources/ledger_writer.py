@@ -4,7 +4,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from resources.ledger import Ledger, NewEvaluation, NewVerdict, RuleOutcome, TrainedOn
+from resources.ledger import Ledger, NewEvaluation, NewVerdict, Person, RuleOutcome, TrainedOn
 
 NEW = NewVerdict(
     table="datasets/flights",
@@ -53,8 +53,7 @@ EVALUATION = NewEvaluation(
 
 
 def write_one_of_each(ledger: Ledger) -> None:
-    """One evaluation, semantic version, promotion, demotion, archival, review and dossier
-    of the model `m`."""
+    """One evaluation, semantic version, promotion, demotion, archival, review, dossier and rules of the model `m`."""
     log = ledger.models
     evaluation = log.record_evaluation(EVALUATION)
     log.name_version("m", "b", schema_digest="s", recipe_digest="r", choose=lambda known: "1.0.0")
@@ -72,6 +71,7 @@ def write_one_of_each(ledger: Ledger) -> None:
     log.archive("m", "1", author="ada", reason="recalled", bundle_digest="b")
     log.review(evaluation, "1", approves=False, author="bob", reason="prices look wrong")
     log.record_dossier(evaluation, "1", "d", signed_by="k", author="ada")
+    log.record_first_rules("m", "{}", Person(name="ada"))
 
 
 def assert_one_of_each(ledger: Ledger) -> None:
@@ -84,6 +84,7 @@ def assert_one_of_each(ledger: Ledger) -> None:
     assert [(one.approves, one.evaluation_digest) for one in log.reviews("m")] == [(False, "e")]
     assert [one.reason for one in log.archivals("m")] == ["recalled"]
     assert [(one.dossier_digest, one.signed_by) for one in log.dossiers("m")] == [("d", "k")]
+    assert [(one.rules_json, one.author) for one in log.rules("m")] == [("{}", "ada")]
     (promotion,) = log.promotions("m")
     assert promotion.demotion is not None
     facts = (promotion.evaluation_digest, promotion.despite, promotion.demotion.reason)

@@ -158,12 +158,12 @@ def test_a_head_kept_elsewhere_shows_a_rewritten_or_shortened_chain(
     last = row_at(attacker, head.place)
     attacker.execute("DELETE FROM ledger_decisions WHERE place = ?", (head.place,))
     assert ledger.models.verify().place == head.place - 1
-    with pytest.raises(LedgerChanged, match="the ledger ends with row 7"):
+    with pytest.raises(LedgerChanged, match="the ledger ends with row 8"):
         ledger.models.verify(head)
     forged = last | {"bundle_digest": "mine"}
     insert(attacker, forged | {"digest": chain.digest_of(forged)})
     ledger.models.verify()
-    with pytest.raises(LedgerChanged, match=r"row 8 is not the one with digest .*: rows were replaced"):
+    with pytest.raises(LedgerChanged, match=r"row 9 is not the one with digest .*: rows were replaced"):
         ledger.models.verify(head)
 
 

@@ -5,7 +5,7 @@ Belongs here: facts that must survive changes of the lake's branches. Does not: 
 (the tracker), events (Dagster), and validation (`ml_assets.validation`).
 """
 
-from resources.ledger.accounts import Accounts, account_behind, require_safe_address, same_person
+from resources.ledger.accounts import Accounts, require_safe_address, same_person
 from resources.ledger.chain import Head
 from resources.ledger.chain import digest_of as row_digest
 from resources.ledger.errors import (
@@ -25,6 +25,7 @@ from resources.ledger.errors import (
 from resources.ledger.ledger import Ledger
 from resources.ledger.model_log import ModelLog
 from resources.ledger.rows import (
+    AboutBundle,
     Acceptance,
     Account,
     Archival,
@@ -41,6 +42,7 @@ from resources.ledger.rows import (
     Review,
     Revocation,
     RuleOutcome,
+    RulesRow,
     SemanticName,
     TrainedOn,
     VerdictRow,
@@ -49,6 +51,7 @@ from resources.ledger.rows import (
 )
 
 __all__ = [
+    "AboutBundle",
     "Acceptance",
     "Account",
     "AccountRefused",
@@ -80,10 +83,10 @@ __all__ = [
     "Review",
     "Revocation",
     "RuleOutcome",
+    "RulesRow",
     "SemanticName",
     "TrainedOn",
     "VerdictRow",
-    "account_behind",
     "author_in_words",
     "evaluation_name",
     "refuse_unprintable",

@@ -173,14 +173,15 @@ class Accounts:
             return self._database.write(work)
 
 
-def require_identity(connection: sa.Connection, person: Person) -> None:
-    """Raise `IdentityNeeded` if the ledger has accounts and `person` does not act for one in force.
+def require_identity(connection: sa.Connection, person: Person) -> int | None:
+    """Return the place of the account for which `person` acts; None without a check.
 
-    Every write of a person's decision calls this in its own transaction.
+    Raise `IdentityNeeded` if the ledger has accounts and `person` does not act for one in force. Every write of a
+    person's decision calls this in its own transaction.
     """
     known = _all(connection)
     if not known or person.checked_by == "platform":
-        return
+        return None
     if person.checked_by == "nobody":
         administrators = ", ".join(one.name for one in _in_force(known) if one.is_administrator)
         raise IdentityNeeded(
@@ -194,15 +195,7 @@ def require_identity(connection: sa.Connection, person: Person) -> None:
         raise IdentityNeeded(
             f"the account of {person.name} was revoked meanwhile: an administrator can add a new one"
         )
-
-
-def account_behind(name: str, place: int, known: Sequence[Account]) -> Account | None:
-    """Return the account that was in force under `name` when the row at `place` was appended; None without one.
-
-    At most one was, because one name has one account at a time.
-    """
-    then = [one for one in known if one.place < place]
-    return _named([one for one in then if one.revocation is None or one.revocation.place > place], name)
+    return found.place
 
 
 def same_person(one: str, other: str) -> bool:

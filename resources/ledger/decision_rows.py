@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from resources.ledger import chain
 from resources.ledger.errors import LedgerChanged, refuse_unprintable
 from resources.ledger.rows import (
+    AboutBundle,
     Acceptance,
     AcceptedPartition,
     Account,
@@ -27,6 +28,7 @@ from resources.ledger.rows import (
     Promotion,
     Review,
     Revocation,
+    RulesRow,
     SemanticName,
 )
 from resources.ledger.tables import acceptances, decisions
@@ -41,6 +43,7 @@ KINDS: dict[str, type[Chained]] = {
     "archival": Archival,
     "review": Review,
     "dossier": DossierRow,
+    "rules": RulesRow,
     "account": Account,
     "revocation": Revocation,
     "acceptance": AcceptedPartition,
@@ -75,6 +78,10 @@ def row_of(row: sa.RowMapping) -> Chained:
 def kind_of(content: type[Chained]) -> str:
     """Return the name of a kind in the table."""
     return next(name for name, known in KINDS.items() if known is content)
+
+
+ABOUT_MODELS = tuple(kind_of(one) for one in (*get_args(AboutBundle), RulesRow))
+"""Kinds of rows about models."""
 
 
 def require_chained_acceptances(connection: sa.Connection) -> None:

@@ -1,10 +1,14 @@
-"""`ModelLog`: append-only log of models: evaluations, semantic versions, promotions, demotions, archivals, reviews."""
+"""`ModelLog`: append-only log of models: evaluations, versions, rules, promotions, demotions, archivals, reviews.
 
+A decision of a person walks the hash chain in its own transaction, so nothing is decided on a changed row.
+"""
+
+import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -12,13 +16,14 @@ from resources.ledger import chain
 from resources.ledger.accounts import require_identity
 from resources.ledger.database import LedgerDatabase
 from resources.ledger.decision_rows import (
+    ABOUT_MODELS,
     append,
     kind_of,
     naming_a_changed_row,
     require_chained_acceptances,
     row_of,
 )
-from resources.ledger.errors import LedgerError, refuse_unprintable
+from resources.ledger.errors import LedgerChanged, LedgerError, refuse_unprintable
 from resources.ledger.rows import (
     Archival,
     CheckedBy,
@@ -30,15 +35,13 @@ from resources.ledger.rows import (
     Person,
     Promotion,
     Review,
+    RulesRow,
     SemanticName,
 )
 from resources.ledger.tables import decisions, verdicts
 
 TURN_PATIENCE_SECONDS = 60.0
 """Seconds that a decision waits for others of the same model. Each is one short transaction."""
-
-ABOUT_MODELS = tuple(kind_of(one) for one in get_args(Decision))
-"""Kinds of rows about models."""
 
 _WHEN_APPENDED = datetime.max.replace(tzinfo=UTC)
 """Time of a row that is not appended yet."""
@@ -90,13 +93,16 @@ class ModelLog:
         """Append one evaluation and return its row.
 
         If the newest evaluation of the bundle has the same digest, return that row instead: a retried step repeats its
-        evaluation. No promotion of the model is decided meanwhile.
+        evaluation. An author whom nobody checked is replaced, though, so that a person with an account can answer for
+        the evaluation. No promotion of the model is decided meanwhile.
         """
 
         def work(connection: sa.Connection) -> EvaluationRow:
             found = self.newest_evaluation(new.model, new.bundle_digest)
             if found is not None and found.evaluation_digest == new.evaluation_digest:
-                return found
+                is_proof_new = found.checked_by == "nobody" and new.checked_by != "nobody"
+                if not is_proof_new:
+                    return found
             return _append(connection, EvaluationRow(**vars(new), place=0, at=at or _WHEN_APPENDED))
 
         with self._turn(new.model):
@@ -166,6 +172,48 @@ class ModelLog:
         """Return all semantic versions of a model, oldest first."""
         return self._of(SemanticName, model)
 
+    # --- rules ---
+
+    def rules(self, model: str) -> list[RulesRow]:
+        """Return all recorded rules of a model, oldest first. The newest are in force."""
+        return self._of(RulesRow, model)
+
+    def record_first_rules(self, model: str, rules: str, by: Person) -> RulesRow:
+        """Record `rules`, as JSON, if the model has none yet; return the rules in force."""
+
+        def work(connection: sa.Connection) -> RulesRow:
+            chain.lock(connection)
+            recorded = self.rules(model)
+            return recorded[-1] if recorded else _append(connection, _rules_row(model, rules, by))
+
+        with self._turn(model):
+            return self._database.write(work)
+
+    def accept_rules(
+        self, model: str, rules: str, by: Person, *, reason: str, allow: Callable[[], object]
+    ) -> RulesRow:
+        """Append the decision of a person that `rules`, as JSON, are in force from now on; return its row.
+
+        `allow` runs while no decision about the model can be recorded. It may read the ledger; if it raises, nothing is
+        appended.
+        """
+
+        def work(connection: sa.Connection) -> RulesRow:
+            _begin(connection)
+            allow()
+            return _append(connection, _rules_row(model, rules, by, reason))
+
+        with self._turn(model):
+            return self._database.write(work)
+
+    def _under(self, connection: sa.Connection, new: Promotion | Review, rules: str) -> str:
+        """Return the digest of the rules in force; record `rules` as the first ones if none are recorded."""
+        recorded = self.rules(new.model)
+        if not recorded and rules:
+            by = Person(name=new.author, checked_by=new.checked_by, account=new.account)
+            recorded = [_append(connection, _rules_row(new.model, rules, by))]
+        return recorded[-1].rules_digest if recorded else ""
+
     # --- promotions ---
 
     def promote(
@@ -177,15 +225,18 @@ class ModelLog:
         author: str,
         reason: str,
         checked_by: CheckedBy = "nobody",
+        account: int | None = None,
         bundle_digest: str,
         evaluation_digest: str,
         despite: str = "",
         returns_to: int | None = None,
+        rules: str = "",
         at: datetime | None = None,
         allow: Callable[[], object] | None = None,
     ) -> Promotion:
         """Append a promotion and return it: from `at` on, `version` holds the role `alias` of `model`.
 
+        It stores the digest of the model's recorded rules. If none are recorded, it records `rules`, as JSON.
         `allow` runs while no verdict, and no decision about the model, can be recorded. It may read the ledger; if it
         raises, nothing is appended.
         """
@@ -199,16 +250,17 @@ class ModelLog:
             author=author,
             reason=reason,
             checked_by=checked_by,
+            account=account,
             despite=despite,
             returns_to=returns_to,
             at=at or _WHEN_APPENDED,
         )
 
         def work(connection: sa.Connection) -> Promotion:
-            chain.lock(connection)  # before `allow`, so that no account is revoked after it
+            _begin(connection)
             if allow is not None:
                 allow()
-            return _append(connection, new)
+            return _append(connection, replace(new, rules=self._under(connection, new, rules)))
 
         with self._turn(model):
             return self._database.write(work, still=(verdicts,))
@@ -220,6 +272,7 @@ class ModelLog:
         author: str,
         reason: str,
         checked_by: CheckedBy = "nobody",
+        account: int | None = None,
         at: datetime | None = None,
         allow: Callable[[], object] | None = None,
     ) -> Demotion:
@@ -236,14 +289,15 @@ class ModelLog:
             author=author,
             reason=reason,
             checked_by=checked_by,
+            account=account,
             at=at or _WHEN_APPENDED,
         )
 
         def work(connection: sa.Connection) -> Demotion:
+            _begin(connection)
             for one in self._of(Demotion, promotion.model):
                 if one.promotion == promotion.place:
                     return one
-            chain.lock(connection)  # before `allow`, so that no account is revoked after it
             if allow is not None:
                 allow()
             return _append(connection, new)
@@ -261,6 +315,7 @@ class ModelLog:
         author: str,
         reason: str,
         checked_by: CheckedBy = "nobody",
+        account: int | None = None,
         bundle_digest: str,
         allow: Callable[[], object] | None = None,
     ) -> Archival:
@@ -277,14 +332,15 @@ class ModelLog:
             author=author,
             reason=reason,
             checked_by=checked_by,
+            account=account,
             at=_WHEN_APPENDED,
         )
 
         def work(connection: sa.Connection) -> Archival:
+            _begin(connection)
             for one in self.archivals(model):
                 if one.bundle_digest == bundle_digest:
                     return one
-            chain.lock(connection)  # before `allow`, so that no account is revoked after it
             if allow is not None:
                 allow()
             return _append(connection, new)
@@ -307,10 +363,13 @@ class ModelLog:
         author: str,
         reason: str,
         checked_by: CheckedBy = "nobody",
+        account: int | None = None,
+        rules: str = "",
         allow: Callable[[], object] | None = None,
     ) -> Review:
         """Append an approval or rejection of `evaluation` and return it.
 
+        It stores the digest of the model's recorded rules. If none are recorded, it records `rules`, as JSON.
         `allow` runs while no decision about the model can be recorded. It may read the ledger; if it raises, nothing
         is appended.
         """
@@ -324,14 +383,15 @@ class ModelLog:
             author=author,
             reason=reason,
             checked_by=checked_by,
+            account=account,
             at=_WHEN_APPENDED,
         )
 
         def work(connection: sa.Connection) -> Review:
-            chain.lock(connection)  # before `allow`, so that no account is revoked after it
+            _begin(connection)
             if allow is not None:
                 allow()
-            return _append(connection, new)
+            return _append(connection, replace(new, rules=self._under(connection, new, rules)))
 
         with self._turn(evaluation.model):
             return self._database.write(work)
@@ -351,6 +411,7 @@ class ModelLog:
         signed_by: str,
         author: str,
         checked_by: CheckedBy = "nobody",
+        account: int | None = None,
     ) -> DossierRow:
         """Append that a dossier of the evaluated bundle was signed and stored; return its row."""
         new = DossierRow(
@@ -363,6 +424,7 @@ class ModelLog:
             signed_by=signed_by,
             author=author,
             checked_by=checked_by,
+            account=account,
             at=_WHEN_APPENDED,
         )
         with self._turn(evaluation.model):
@@ -430,13 +492,43 @@ def _rows(kind: type[Decision]) -> sa.Select[Any]:
     return sa.select(decisions).where(decisions.c.kind == kind_of(kind))
 
 
+def _begin(connection: sa.Connection) -> None:
+    """Begin the decision of a person: nobody else appends until the commit, and no stored row was changed."""
+    chain.lock(connection)  # before its grounds are read, so that no account is revoked after them
+    try:
+        chain.verify(connection)
+        require_chained_acceptances(connection)
+    except LedgerChanged as changed:
+        raise LedgerChanged(
+            f"nothing was decided, because the ledger was changed by another program: {changed}. Restore its database "
+            "from a copy that `ml-assets ledger verify` accepts"
+        ) from None
+
+
+def _rules_row(model: str, rules: str, by: Person, reason: str = "") -> RulesRow:
+    return RulesRow(
+        place=0,
+        model=model,
+        rules_digest=hashlib.sha256(rules.encode()).hexdigest(),
+        rules_json=rules,
+        author=by.name,
+        checked_by=by.checked_by,
+        account=by.account,
+        reason=reason,
+        at=_WHEN_APPENDED,
+    )
+
+
 def _append(connection: sa.Connection, new: Row) -> Row:
-    """Append a row. A decision of a person needs a checked identity if the ledger has accounts."""
+    """Append a row. A decision of a person needs a checked identity if the ledger has accounts. A run records a model's
+    first rules, so they need none."""
     chain.lock(connection)  # before its grounds are read
     if new.at == _WHEN_APPENDED:
         new = replace(new, at=_now(connection, new.model))
-    if isinstance(new, Promotion | Demotion | Archival | Review):
-        require_identity(connection, Person(name=new.author, checked_by=new.checked_by))
+    is_first_rules = isinstance(new, RulesRow) and not new.reason
+    if isinstance(new, Promotion | Demotion | Archival | Review | RulesRow) and not is_first_rules:
+        by = Person(name=new.author, checked_by=new.checked_by, account=new.account)
+        new = replace(new, account=require_identity(connection, by))
     return append(connection, new)
 
 

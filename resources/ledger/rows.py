@@ -156,6 +156,8 @@ class NewEvaluation:
     author: str
     """Person or account that ran the evaluation."""
     checked_by: CheckedBy = "nobody"
+    account: int | None = None
+    """Place of the author's account; None without a check. A later account may have the same name."""
     report: str
     """Address of the report."""
     run_id: str
@@ -216,6 +218,8 @@ class Demotion:
     reason: str
     at: datetime
     checked_by: CheckedBy = "nobody"
+    account: int | None = None
+    """Place of the author's account; None without a check. A later account may have the same name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,8 +241,12 @@ class Promotion:
     reason: str
     at: datetime
     checked_by: CheckedBy = "nobody"
+    account: int | None = None
+    """Place of the author's account; None without a check. A later account may have the same name."""
     despite: str = ""
     """Objection to the version's inputs that the person overrode; empty if there was none."""
+    rules: str = ""
+    """Digest of the recorded rules under which it was decided; empty if none were recorded."""
     returns_to: int | None = None
     """Place of the earlier promotion to which a rollback returned; None for any other promotion."""
     demotion: Demotion | None = None
@@ -259,6 +267,8 @@ class Archival:
     reason: str
     at: datetime
     checked_by: CheckedBy = "nobody"
+    account: int | None = None
+    """Place of the author's account; None without a check. A later account may have the same name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,6 +289,10 @@ class Review:
     reason: str
     at: datetime
     checked_by: CheckedBy = "nobody"
+    account: int | None = None
+    """Place of the author's account; None without a check. A later account may have the same name."""
+    rules: str = ""
+    """Digest of the recorded rules under which it was decided."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,8 +370,32 @@ class DossierRow:
     """SHA-256 of the public key."""
     author: str
     checked_by: CheckedBy = "nobody"
+    account: int | None = None
+    """Place of the author's account; None without a check. A later account may have the same name."""
     at: datetime
 
 
-Decision = EvaluationRow | SemanticName | Promotion | Demotion | Archival | Review | DossierRow
+@dataclass(frozen=True, kw_only=True)
+class RulesRow:
+    """Rules of a model's releases, in force until the next such row of the model."""
+
+    place: int
+    """Place in the ledger."""
+    model: str
+    rules_digest: str
+    """SHA-256 of `rules_json`."""
+    rules_json: str
+    """The `release` section of its `defs.yaml` with all defaults, as canonical JSON."""
+    author: str
+    reason: str
+    """Reason of the person who accepted the change; empty for the first rules, which no person decided."""
+    at: datetime
+    checked_by: CheckedBy = "nobody"
+    account: int | None = None
+    """Place of the author's account; None without a check."""
+
+
+AboutBundle = EvaluationRow | SemanticName | Promotion | Demotion | Archival | Review | DossierRow
+"""Row about one bundle of a model."""
+Decision = AboutBundle | RulesRow
 """Row of the log of models."""

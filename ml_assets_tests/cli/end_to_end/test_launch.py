@@ -152,12 +152,17 @@ def test_a_declared_approval_is_needed_from_somebody_else(
     """`ada` ran the evaluation."""
     reviewing = ("approve", "store_demand", "1", "--reason", "read the report")
     assert "store_demand has no `approval` under `release`" in filled_terminal(*reviewing).err
+    accepting = ("rules", "accept", "store_demand", "--reason", "two persons decide")
     redeclared(release=ReleaseSection.model_validate({"approval": {}}))
+    assert filled_terminal(*accepting).status == 0
     refused = filled_terminal("promote", "store_demand", "1", "--reason", "better").err
     assert "release.approval in defs.yaml asks for an approval of its evaluation" in refused
     assert "ml-assets approve store_demand 1 --reason '…'" in refused
     assert "excludes the author, and ada ran its evaluation" in filled_terminal(*reviewing).err
     redeclared(release=ReleaseSection.model_validate({"approval": {"not_by": ["promoter"]}}))
+    assert "differs from rules" in filled_terminal(*reviewing).err
+    assert "excludes the author, and ada ran its evaluation" in filled_terminal(*accepting).err
+    assert filled_terminal.named("lead")(*accepting).status == 0
     approved = filled_terminal(*reviewing)
     assert approved.out.startswith("store_demand version 1 is approved since ")
     assert "Nobody checked that you are ada: " in approved.out
@@ -169,6 +174,8 @@ def test_a_declared_approval_is_needed_from_somebody_else(
         "approved    version 1 (1.0.0), by ada: read the report"
         in filled_terminal("history", "store_demand").out
     )
+    redeclared(release=ReleaseSection())
+    assert filled_terminal.named("lead")(*accepting).status == 0
 
 
 def test_the_plan_says_that_a_metric_cannot_be_imported(

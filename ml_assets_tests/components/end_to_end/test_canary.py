@@ -13,6 +13,7 @@ from ml_assets.release.bundle_standing import PRODUCTION
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.history import lines
 from ml_assets.release.of_platform import registry_of, releases_of
+from ml_assets.release.promotion import NotPromotable
 from ml_assets.serving.request_log import day_folder
 from ml_assets_tests.components.canary_home import CanaryHome, begun, with_new_canary
 from ml_assets_tests.components.installation import Installation
@@ -83,11 +84,19 @@ def test_a_worse_canary_is_taken_back_within_one_tick(
     shown = "\n".join(in_lines(spec, before))
     assert "It answers the requests of 40 % of the entities (machine)." in shown
     assert f"sensor {MODEL}_canary takes it back within 60 s" in shown
+    releases, number = releases_of(platform), canary_home.canary.version
+    with pytest.raises(NotPromotable, match=f"as canary it is worse than the champion .* allowed: {metric}"):
+        releases.promote(
+            MODEL,
+            int(number),
+            author="ada",
+            reason="it looks fine",
+            rules=spec.release,
+            why_worse=lambda _: evidence(spec, platform).why_worse,
+        )
     result = tick(canary_home)
-    releases = releases_of(platform)
     assert releases.canary(MODEL) is None
     (observation,) = result.asset_events
-    number = canary_home.canary.version
     assert observation.description == f"version {number} is taken back"
     assert any(name.startswith(metric) for name in observation.metadata)
     said = "\n".join(lines(releases.history(MODEL)))

@@ -28,7 +28,7 @@ from ml_assets.release.shown_in_mlflow import DECIDED_TAGS
 from ml_assets_tests.release.conftest import bundle, contents, rows, store, variant_of
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days, keys
-from resources.ledger import TrainedOn
+from resources.ledger import Person, TrainedOn
 from resources.mlflow_client import TrackerRefused, open_client
 
 __all__ = ["bundle", "contents", "rows", "store"]  # fixtures
@@ -191,6 +191,7 @@ def guarded(
             record_evaluation(orders.ledger, built, trained_on=window)
             behind.register(built, run_id=run_id, links={})
             if rules is not None:
+                releases.accept_rules("small", rules, by=Person(name="lead"), reason=f"for number {number}")
                 releases.promote("small", number, author="ada", reason=f"number {number}", rules=rules)
         yield Guarded(url, releases, registry)
     finally:

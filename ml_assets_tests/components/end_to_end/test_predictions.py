@@ -42,6 +42,7 @@ from ml_assets_tests.components.readings_pipeline import (
     days,
 )
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
+from resources.ledger import Person
 
 DAY, NEXT_DAY, LATE_DAY = days(3, start=WINDOW)
 PREDICTIONS, LIVE = f"{MODEL}/predictions", f"{MODEL}/live"
@@ -125,6 +126,7 @@ def canary(installation: Installation, promoted: ModelRun, measured: Pages) -> I
     record_evaluation(installation.platform.ledger, other, partition=DAY, trained_on=window)
     version = releases.register(other, run_id=promoted.facts[CHECKPOINT]["mlflow/run"], links={})
     rules = ReleaseSection(canary=CanarySection(bake_hours=1))
+    releases.accept_rules(MODEL, rules, by=Person(name="lead"), reason="with a canary")
     releases.promote(MODEL, version.number, author="ada", reason="try it", rules=rules)
     yield version.number, other
     releases.demote(MODEL, author="ada", reason="enough", role="canary")

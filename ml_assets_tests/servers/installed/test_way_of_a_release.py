@@ -6,7 +6,7 @@ installation's ledger.
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from ml_assets.pipeline.dossier import write_dossier
 from ml_assets.release.known_versions import stage_reader_of
 from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.release.promotion import NotPromotable, NotReviewable
-from ml_assets.release.rules import ReleaseSection
+from ml_assets.release.rules import NO_RULES, ReleaseSection
 from ml_assets.serving.answering import Limits
 from ml_assets.serving.app import make_app
 from ml_assets.serving.openapi import example_of
@@ -34,7 +34,7 @@ from ml_assets_tests.release.conftest import variant_of
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.servers.installed.conftest import Installed
 from ml_assets_tests.servers.running_servers import RunningServers
-from resources.ledger import Person
+from resources.ledger import NewEvaluation, Person
 from resources.mlflow_client import open_client
 from resources.platform import Platform
 from resources.settings import Settings
@@ -121,6 +121,19 @@ def test_a_version_goes_its_way_on_servers(way: Way, tmp_path: Path, monkeypatch
     def by(who: Platform, reason: str) -> dict[str, str]:
         return {"author": who.acting.name, "checked_by": who.acting.checked_by, "reason": reason}
 
+    # The run recorded rules without an approval, and nobody checked its author.
+    with pytest.raises(NotPromotable, match="differs from rules"):
+        released.promote(model, number, rules=rules, **by(ada, "other rules"))
+    releases_of(bob).accept_rules(model, rules, by=bob.acting, reason="two persons decide")
+    (row,) = [
+        one for one in ada.ledger.models.evaluations(model) if one.bundle_digest == version.bundle_digest
+    ]
+    with pytest.raises(NotReviewable, match="nobody checked that"):
+        releases_of(bob).review(model, number, approves=True, rules=rules, **by(bob, "read the report"))
+    ran = {one.name: getattr(row, one.name) for one in fields(NewEvaluation)}
+    proof = {"author": ada.acting.name, "checked_by": ada.acting.checked_by, "account": ada.acting.account}
+    ada.ledger.models.record_evaluation(NewEvaluation(**ran | proof))
+
     # Dossier, approval, canary, production: each rule refuses before it is met.
     assert write_dossier(ada, version, key).version == str(number)
     assert released.promote(model, number, rules=rules, **by(ada, "to the canary")).alias == "canary"
@@ -138,15 +151,13 @@ def test_a_version_goes_its_way_on_servers(way: Way, tmp_path: Path, monkeypatch
         client.delete_registered_model_alias(model, "production")
 
     # A second version replaces it while a server answers, and goes back.
-    (row,) = [
-        one for one in ada.ledger.models.evaluations(model) if one.bundle_digest == version.bundle_digest
-    ]
     bundle = bundles_of(ada).open(version.bundle_digest)
     second = variant_of(bundle, bundles_of(ada), fingerprint="2" * 64)
     record_evaluation(ada.ledger, second, trained_on=row.trained_on)
     registered = released.register(second, run_id=version.run_id, links={})
     with pytest.raises(MlflowException, match="PERMISSION_DENIED"):
         client.set_registered_model_alias(model, "production", str(registered.number))
+    releases_of(bob).accept_rules(model, NO_RULES, by=bob.acting, reason="one person decides again")
     watch = StageWatch(stage_reader_of(ada), bundles_of(ada), [Declaration(model=model)], seconds=86_400)
     log = RequestLog(ada.artifacts)
     with started(watch, log, Limits()) as parts, TestClient(make_app(parts)) as http:

@@ -1,0 +1,161 @@
+"""Rules of releases in the ledger: an edited `defs.yaml` decides nothing until somebody who may approve accepts it."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy as sa
+
+from ml_assets.release.bundle_store import Bundle
+from ml_assets.release.history import lines
+from ml_assets.release.promotion import NotPromotable, NotReviewable, Releases, RulesNotAccepted
+from ml_assets.release.rules import NO_RULES, ReleaseSection
+from ml_assets.release.rules_in_force import as_json
+from ml_assets_tests.release.conftest import Evaluate
+from ml_assets_tests.resources.ledger_chains import attacker
+from ml_assets_tests.tables.orders_table import OrdersTable
+from resources.ledger import Ledger, LedgerChanged, Person, Review, RulesRow
+
+RULES = ReleaseSection.model_validate({"approval": {}})
+ADA, BOB, CYD = (Person(name=name) for name in ("ada", "bob", "cyd"))
+"""`ada` ran the evaluation."""
+
+
+@pytest.fixture
+def registered(releases: Releases, evaluate: Evaluate, run_id: str, bundle: Bundle) -> Releases:
+    """Version 1, registered by a pipeline whose rules ask for an approval."""
+    evaluate(bundle)
+    releases.register(bundle, run_id=run_id, links={}, rules=RULES)
+    return releases
+
+
+def history_of(releases: Releases) -> str:
+    return "\n".join(lines(releases.history("small")))
+
+
+def test_an_edited_defs_yaml_does_not_promote_without_the_approval(registered: Releases) -> None:
+    """The attack: drop `approval` from the own copy, and promote alone."""
+    edited: tuple[ReleaseSection, ...] = (
+        NO_RULES,
+        ReleaseSection.model_validate({"approval": {"not_by": []}}),
+        ReleaseSection.model_validate({"approval": {"by": ["ada"]}}),
+    )
+    for rules in edited:
+        with pytest.raises(
+            NotPromotable,
+            match=r"`release` in this defs\.yaml differs from rules \w{12} of small, .*approval.* → .*\. Undo the "
+            r"change of defs\.yaml, or let somebody who may approve accept it: ml-assets rules accept small",
+        ):
+            registered.promote("small", 1, author="ada", reason="mine", rules=rules)
+        with pytest.raises(NotReviewable, match="differs from rules"):
+            registered.review("small", 1, approves=True, author="ada", reason="mine", rules=rules)
+        with pytest.raises(RulesNotAccepted, match="excludes the author, and ada ran its evaluation"):
+            registered.accept_rules("small", rules, by=ADA, reason="simpler")
+    assert "promoted" not in history_of(registered)
+
+
+def test_whoever_accepted_rules_does_not_promote_under_them(registered: Releases) -> None:
+    """Otherwise one approver could drop the approval, alone. A second change by the same person is no way round."""
+    registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
+    dossier_free = ReleaseSection.model_validate({"canary": {"bake_hours": 1e-9}})
+    registered.accept_rules("small", dossier_free, by=BOB, reason="again")
+    with pytest.raises(NotPromotable, match=r"bob accepted rules \w{12} at .* somebody else has to promote"):
+        registered.promote("small", 1, author="Bob", reason="mine", rules=dossier_free)
+    assert registered.promote("small", 1, author="ada", reason="ours", rules=dossier_free).alias == "canary"
+    registered.accept_rules("small", NO_RULES, by=CYD, reason="no canary")
+    assert registered.promote("small", 1, author="bob", reason="ours", rules=NO_RULES).version == "1"
+
+
+def test_history_shows_the_rules_of_each_decision_and_their_changes(registered: Releases) -> None:
+    registered.review("small", 1, approves=True, author="bob", reason="fine", rules=RULES)
+    registered.promote("small", 1, author="ada", reason="first", rules=RULES)
+    by = ReleaseSection.model_validate({"approval": {"by": ["bob", "cyd"]}})
+    accepted = registered.accept_rules("small", by, by=CYD, reason="two reviewers")
+    assert registered.accept_rules("small", by, by=BOB, reason="again") == accepted, (
+        "they are in force already"
+    )
+    first, second = (one for one in registered.history("small") if isinstance(one, RulesRow))
+    said = history_of(registered)
+    assert f"rules       {first.rules_digest[:12]} recorded, by ada" in said
+    assert said.count(f"    under rules {first.rules_digest[:12]}") == 2
+    assert f"rules       {second.rules_digest[:12]} accepted, by cyd: two reviewers" in said
+    assert "    approval.by: none → bob, cyd" in said
+
+
+def test_a_change_of_rules_is_decided_by_one_person(registered: Releases, ledger: Ledger) -> None:
+    with pytest.raises(RulesNotAccepted, match="needs a reason"):
+        registered.accept_rules("small", NO_RULES, by=BOB, reason=" ")
+    ledger.accounts.add_by_token("root", Person(name="root"), is_administrator=True)
+    with pytest.raises(Exception, match="nobody checked that you are bob, and this ledger has accounts"):
+        registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
+    assert [json.loads(one.rules_json) for one in ledger.models.rules("small")] == [
+        json.loads(as_json(RULES))
+    ]
+
+
+def test_with_accounts_an_unchecked_author_blocks_the_approval(
+    registered: Releases, ledger: Ledger, evaluate: Evaluate, bundle: Bundle
+) -> None:
+    """Dagster's pages know no persons, so whoever launched there could approve the own model."""
+    root = Person(name="root", checked_by="token")
+    ledger.accounts.add_by_token("root", Person(name="root"), is_administrator=True)
+    bob = ledger.accounts.of_token(ledger.accounts.add_by_token("bob", root))
+
+    def approve() -> int | None:
+        return registered.review(
+            "small",
+            1,
+            approves=True,
+            author="bob",
+            checked_by="token",
+            account=bob.place,
+            reason="ok",
+            rules=RULES,
+        ).account
+
+    with pytest.raises(
+        NotReviewable,
+        match=r"nobody checked that ada ran its evaluation \w{12}, .*ml-assets launch small 2013-12-31",
+    ):
+        approve()
+    evaluate(bundle, checked_by="token", author="svc")
+    assert approve() == bob.place
+
+
+def test_an_approval_of_an_older_evaluation_is_shown_as_void(
+    registered: Releases, evaluate: Evaluate, bundle: Bundle
+) -> None:
+    registered.review("small", 1, approves=True, author="bob", reason="fine", rules=RULES)
+    assert "void:" not in history_of(registered)
+    evaluate(bundle, told="again")
+    assert "    void: evaluated again at 20" in history_of(registered)
+
+
+DECISIONS: list[Callable[[Releases], object]] = [
+    lambda one: one.promote("small", 1, author="ada", reason="r", rules=RULES),
+    lambda one: one.rollback("small", author="ada", reason="r"),
+    lambda one: one.demote("small", author="ada", reason="r"),
+    lambda one: one.archive("small", 1, author="ada", reason="r"),
+    lambda one: one.review("small", 2, approves=False, author="bob", reason="r", rules=RULES),
+    lambda one: one.accept_rules("small", NO_RULES, by=BOB, reason="r"),
+]
+
+
+def test_nothing_is_decided_on_a_changed_row(
+    releases: Releases, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle], orders: OrdersTable
+) -> None:
+    """Somebody dropped the triggers and put another name under an approval."""
+    for number in (1, 2):
+        evaluate(two_versions[number - 1], told=f"beside {number - 1}")
+        releases.review("small", number, approves=True, author="bob", reason="fine", rules=RULES)
+        releases.promote("small", number, author="ada", reason="good", rules=RULES)
+    before = releases.history("small")
+    place = next(one.place for one in before if isinstance(one, Review))
+    with attacker(f"sqlite:///{orders.folder}/ledger.db") as connection:
+        connection.execute(sa.text(f"UPDATE ledger_decisions SET author = 'cyd' WHERE place = {place}"))
+    for decide in DECISIONS:
+        with pytest.raises(
+            LedgerChanged, match=rf"nothing was decided, .*: row {place} \(review of small, .*\) was changed"
+        ):
+            decide(releases)
+    assert len(releases.history("small")) == len(before)
