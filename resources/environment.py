@@ -16,9 +16,10 @@ from pathlib import Path
 
 from resources.secrets import holds_secret
 
-LOCKS = (Path("deployment/requirements/dev.txt"), Path("deployment/images/platform.txt"))
-"""Locked requirements, as paths from the project's root. The first is that of a source tree. An image of the platform
-has only the second."""
+_TREE, _IMAGE = Path("deployment/requirements"), Path("deployment/images")
+LOCKS = ((_TREE / "dev.txt", _TREE / "data.txt"), (_IMAGE / "platform.txt",))
+"""Locked requirements, as paths from the project's root: those of a source tree, and those of an image of the
+platform, which has only the second."""
 _DIRTY = "-dirty"
 _NVIDIA = Path("/proc/driver/nvidia")
 """Folder of NVIDIA's driver with facts on the GPUs. It exists inside containers, too."""
@@ -27,6 +28,7 @@ _BYTES = ("utf-8", "surrogateescape")
 """Encoding of git's input and output as text, which keeps bytes that are not UTF-8."""
 _LARGEST_NEW_FILE = 10 * 2**20
 """Bytes. A larger file that git does not know is data, not code: a difference names it and leaves it out."""
+_NOT_CODE = "is neither code nor settings in a folder with Python files of the commit"
 _CODE = (".py", ".pyi", ".sql", ".toml", ".yaml", ".yml")
 """Endings of files that a training can read as code or settings."""
 
@@ -39,6 +41,8 @@ class LeftOut:
     why: str
     sha256: str = ""
     """Empty for a file with a secret, one of more than 10 MiB, and one that is not a plain file."""
+    may_be_code: bool = True
+    """False for a file that no training can read as code or settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +72,12 @@ def code_state(project: Path, commit: str | None) -> CodeState:
 
 
 def lock_of(project: Path) -> bytes | None:
-    """Return the locked requirements of `project`; None without a lock file."""
-    lock = next((project / lock for lock in LOCKS if (project / lock).is_file()), None)
-    return None if lock is None else lock.read_bytes()
+    """Return the locked requirements of `project` as one file; None without a lock file."""
+    for files in LOCKS:
+        found = [(project / file).read_bytes() for file in files if (project / file).is_file()]
+        if found:
+            return b"".join(found)
+    return None
 
 
 def installed_packages() -> dict[str, str]:
@@ -135,7 +142,11 @@ def _difference(project: Path) -> tuple[bytes, tuple[LeftOut, ...]]:
         name: _why_not_code(project / name, name.partition("/")[0] in packages)
         for name in _names(project, "ls-files", "--others", "--exclude-standard")
     }
-    left_out = [LeftOut(file=name, why=why, sha256=_sha(project / name)) for name, why in new.items() if why]
+    left_out = [
+        LeftOut(file=name, why=why, sha256=_sha(project / name), may_be_code=why != _NOT_CODE)
+        for name, why in new.items()
+        if why
+    ]
     with tempfile.TemporaryDirectory(prefix="ml-assets-") as scratch:
         own = Path(scratch) / "index"
         if index is not None and (project / index).is_file():
@@ -149,7 +160,8 @@ def _difference(project: Path) -> tuple[bytes, tuple[LeftOut, ...]]:
         _git(project, "add", "--update", "--", ".", environment=environment)
         code = "\0".join(name for name, why in new.items() if not why)
         _git(project, "update-index", "--add", "-z", "--stdin", environment=environment, text=code)
-        compared = ("diff", "--cached", "HEAD", "--no-renames")
+        # Unlike `diff`, `diff-index` reads no settings of the person, such as `diff.noprefix`.
+        compared = ("diff-index", "--cached", "--full-index", "--no-renames", "HEAD")
         secret = [
             name
             for name in _names(project, *compared, "--name-only", environment=environment)
@@ -172,7 +184,7 @@ def _why_not_code(path: Path, is_in_package: bool) -> str:
     if path.is_symlink() or not path.is_file():
         return "is not a plain file"
     if path.suffix not in _CODE or not is_in_package:
-        return "is neither code nor settings in a folder with Python files of the commit"
+        return _NOT_CODE
     return "has more than 10 MiB" if path.stat().st_size > _LARGEST_NEW_FILE else ""
 
 

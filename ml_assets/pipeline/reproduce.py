@@ -6,6 +6,7 @@ the platform changes: neither lake nor ledger, tracker or artifacts get anything
 
 import dataclasses
 import hashlib
+import platform as interpreter
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,16 +19,17 @@ from ml_assets.checkout import ROOT
 from ml_assets.pipeline.champion import MeasuredRows, scored
 from ml_assets.pipeline.evaluate import bundle_of, versions_behind
 from ml_assets.pipeline.identity import training_code
-from ml_assets.pipeline.launches import read_launches
+from ml_assets.pipeline.launches import LaunchRecord, read_launches
 from ml_assets.pipeline.metric_functions import own_metrics
 from ml_assets.pipeline.model_card import evaluation_of
+from ml_assets.pipeline.one_process import one_process_library
 from ml_assets.pipeline.snapshot import build_training_set
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import ValidatedWindow
 from ml_assets.tables.reader import TableReader
 from ml_assets.training.attempt.platform_code import platform_text
 from resources.artifacts import ArtifactMissing, FolderArtifacts
-from resources.environment import code_state, lock_of
+from resources.environment import LeftOut, code_state, installed_packages, lock_of
 from resources.job.events import JOB
 from resources.job.job import TrainingJob, TrainingResult
 from resources.platform import Platform
@@ -46,6 +48,8 @@ PREDICTION_TOLERANCE = 1e-5
 """Largest accepted difference of a prediction on the holdout; absolute up to 1, relative above."""
 METRIC_TOLERANCE = 0.005
 """Largest accepted relative difference of a metric of the holdout."""
+_OUTSIDE_OF_LOCKS = ("ml-assets", "pip")
+"""Distributions that no lock names: this project, whose code is a commit, and the installer of the others."""
 
 
 class NotReproducible(Exception):
@@ -100,10 +104,17 @@ def reproduce(
     bundle, row = bundles_of(platform).open(version.bundle_digest), evaluation_of(platform, version)
     if not with_this_code and (differs := list(other_environment(platform, bundle, row))):
         raise NotReproducible(
-            f"{version.model} {version.number} was trained with another environment: {'; '.join(differs)}. Check that "
-            "commit out and install its lock, or train with what is here: --with-this-code"
+            f"{version.model} {version.number} was trained with another environment: {'; '.join(differs)}. "
+            "--code trains with the recorded code, --environment with the recorded packages, --with-this-code with "
+            "what is here"
         )
     recorded = _recorded_job(platform, bundle)
+    library = one_process_library(recorded.script) if recorded.script and (workers or 1) > 1 else None
+    if library is not None:
+        raise NotReproducible(
+            f"{recorded.script} trains with {library} in one process, so {workers} workers would each train the same "
+            "model: leave --workers out"
+        )
     reader = TableReader(platform.lake, row.trained_on.commit)
     keys = tuple(keys_of(reader, row.trained_on))
     window = ValidatedWindow(
@@ -244,29 +255,60 @@ def _recorded_job(platform: Platform, bundle: "Bundle") -> TrainingJob:
 
 def other_environment(platform: Platform, bundle: "Bundle", row: "EvaluationRow") -> Iterator[str]:
     """Yield what differs between the last launch of a training and this machine."""
-    lineage = bundle.facts.lineage
-    launches = read_launches(platform, lineage.model, lineage.fingerprint, row.launches)
-    if not launches:
+    then, now = _last_launch(platform, bundle, row), code_state(ROOT, platform.settings.commit)
+    if then is None:
         yield "no launch of it is recorded"
         return
-    then, now = launches[-1], code_state(ROOT, platform.settings.commit)
     if then.commit != now.commit:
         yield f"its code was commit {then.commit[:12] or 'unknown'}, here is {now.commit[:12] or 'unknown'}"
     difference = hashlib.sha256(now.difference).hexdigest() if now.difference else ""
-    if (then.is_dirty, then.difference) != (now.is_dirty, difference):
-        was, here = (f"changes {one[:12]}" if one else "no changes" for one in (then.difference, difference))
+    was = _changes(then.is_dirty, then.difference, then.left_out)
+    here = _changes(now.is_dirty, difference, now.left_out)
+    if was != here:
         yield f"its tree had {was} on top of the commit, here are {here}"
     lock = hashlib.sha256(lock_of(ROOT) or b"").hexdigest() if lock_of(ROOT) else ""
     if then.lock != lock:
         yield f"its lock was {then.lock[:12] or 'none'}, here is {lock[:12] or 'none'}"
-    from resources.environment import installed_packages
-
-    here = installed_packages()
-    changed = [name for name, version in sorted(then.packages.items()) if here.get(name) != version]
+    if then.python != interpreter.python_version():
+        yield f"Python was {then.python}, here is {interpreter.python_version()}"
+    packages = installed_packages()
+    changed = [
+        name
+        for name, version in sorted(then.packages.items())
+        if name not in _OUTSIDE_OF_LOCKS and packages.get(name) != version
+    ]
     if changed:
         name = changed[0]
         more = f" and {len(changed) - 1} more packages" if changed[1:] else ""
-        yield f"{name} was {then.packages[name]}, here is {here.get(name, 'none')}{more}"
+        yield f"{name} was {then.packages[name]}, here is {packages.get(name, 'none')}{more}"
+
+
+def _changes(is_dirty: bool, difference: str, left_out: tuple[LeftOut, ...]) -> str:
+    """Return what differs from the commit, in words that are equal for equal code."""
+    lost = [f"{one.file} {one.sha256[:12]}".strip() for one in left_out if one.may_be_code]
+    known = [*([f"changes {difference[:12]}"] if difference else []), *lost]
+    if known:
+        return ", ".join(known)
+    return "changes that are not recorded" if is_dirty and not left_out else "no changes"
+
+
+def recorded_launch(platform: Platform, version: "RegisteredVersion") -> LaunchRecord:
+    """Return the last launch of a version's training. Raises `NotReproducible` if none is recorded."""
+    from ml_assets.release.of_platform import bundles_of
+
+    bundle, row = bundles_of(platform).open(version.bundle_digest), evaluation_of(platform, version)
+    if (launch := _last_launch(platform, bundle, row)) is None:
+        raise NotReproducible(
+            f"no launch of {version.model} {version.number} is recorded, so its code and packages are unknown. "
+            "--with-this-code trains with what is here"
+        )
+    return launch
+
+
+def _last_launch(platform: Platform, bundle: "Bundle", row: "EvaluationRow") -> LaunchRecord | None:
+    lineage = bundle.facts.lineage
+    launches = read_launches(platform, lineage.model, lineage.fingerprint, row.launches)
+    return launches[-1] if launches else None
 
 
 def _initial(platform: Platform, row: "EvaluationRow") -> "InitialModel | None":

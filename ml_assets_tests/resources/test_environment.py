@@ -40,6 +40,15 @@ def test_without_a_work_tree_the_settings_name_the_commit(tmp_path: Path) -> Non
     assert code_state(tmp_path, None) == CodeState(commit="", is_dirty=False)
 
 
+def test_a_difference_depends_on_no_setting_of_the_person(tree: Path) -> None:
+    (tree / "code" / "kept.py").write_text("a = 2\n\n\nb = 2\n")
+    found = code_state(tree, None)
+    assert b"diff --git a/code/kept.py b/code/kept.py" in found.difference
+    for setting in ("diff.noprefix=true", "diff.context=0", "core.abbrev=12", "diff.external=false"):
+        git(tree, "config", *setting.split("="))
+    assert code_state(tree, None) == found
+
+
 @pytest.mark.parametrize("last", ["text", "binary"])
 def test_a_difference_applied_to_the_commit_gives_the_tree(tree: Path, tmp_path: Path, last: str) -> None:
     """Changed, deleted and new files, text and bytes. The index of the work tree stays as it is."""

@@ -1,7 +1,11 @@
 """`ml-assets launch` materializes a table or a whole model, and says what came of it and what to type next."""
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,9 +25,29 @@ from ml_assets.tuning.study_result import StudyResult
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
 from ml_assets_tests.cli.terminal import Said, Terminal
 from ml_assets_tests.components.readings_pipeline import PIPELINE
+from ml_assets_tests.resources.test_environment import git
 from resources.ledger import NothingToAccept
 from resources.platform import Platform
 from resources.settings import Settings
+
+
+@dataclass(frozen=True)
+class Later:
+    """A source tree whose code moved on, and the home of a version that was trained before."""
+
+    tree: Path
+    home: Path
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Type `ml-assets ARGUMENTS` in the tree."""
+        return subprocess.run(
+            [sys.executable, "-c", "from ml_assets.cli import main; main()", *arguments],
+            cwd=self.tree,
+            env=os.environ | {"PYTHONPATH": str(self.tree), "ML_ASSETS_HOME": str(self.home)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +63,48 @@ def test_a_model_is_trained_evaluated_and_registered(trained: Said) -> None:
     assert "decision blessed, rmse " in said["store_demand/evaluation"]
     assert "version 1" in said["store_demand/registered_model"]
     assert "ml-assets promote store_demand 1 --reason" in trained.out
+
+
+@pytest.fixture(scope="module")
+def later(trained: Said, filled_terminal: Terminal, tmp_path_factory: pytest.TempPathFactory) -> Later:
+    """Return a clone of this repository in which somebody committed another list of columns since the training."""
+    tree = tmp_path_factory.mktemp("later")
+    git(ROOT, "clone", "--quiet", "--shared", str(ROOT), str(tree))
+    file = tree / "ml_assets/defs/store_demand/defs.yaml"
+    before, after = "categorical: [store, product]", "categorical: [product]"
+    assert file.read_text().count(before) == 1
+    file.write_text(file.read_text().replace(before, after))
+    git(
+        tree, "-c", "user.name=ada", "-c", "user.email=ada@example.org", "commit", "-qam", "without the store"
+    )
+    return Later(tree, filled_terminal.home)
+
+
+def test_the_recorded_code_reproduces_a_version(later: Later) -> None:
+    """Without it, `reproduce` names the other commit. The repository stays as it is."""
+    before = git(later.tree, "status", "--porcelain"), set((later.tree / ".git").rglob("*"))
+    refused = later("reproduce", "store_demand/1")
+    assert refused.returncode == 1
+    then, now = (git(at, "rev-parse", "HEAD").strip()[:12] for at in (ROOT, later.tree))
+    assert f"its code was commit {then}, here is {now}" in refused.stderr
+    assert "--code trains with the recorded code" in refused.stderr
+    said = later("reproduce", "store_demand/1", "--code", "--json")
+    assert said.returncode == 0, said.stderr
+    found = json.loads(said.stdout.splitlines()[-1])
+    assert (found["level"], found["expected"]) == ("weights", "weights")
+    equal = {one["what"] for one in found["compared"] if one["recorded"] == one["again"]}
+    assert {"snapshot", "weights", "bundle", "holdout rmse"} <= equal
+    assert before == (git(later.tree, "status", "--porcelain"), set((later.tree / ".git").rglob("*")))
+
+
+@pytest.mark.nightly
+def test_recorded_code_and_packages_reproduce_a_version(later: Later) -> None:
+    """The packages are installed from this project's lock; the second time they are there."""
+    for _ in range(2):
+        said = later("reproduce", "store_demand/1", "--code", "--environment")
+        assert said.returncode == 0, said.stderr
+        assert "level that held with 2 workers: weights; expected: weights" in said.stdout
+        assert f"packages: {later.home}/cache/environments/" in said.stderr
 
 
 def test_a_model_card_says_what_was_trained_and_measured(
