@@ -55,7 +55,7 @@ def predicted(
 ) -> NDArray[np.float64]:
     """Return `[rows]` predictions for some of the rows of `table`; blobs are read a few at a time.
 
-    Raises `InputRefused`. A row that has no prediction is named by its columns `primary_key`.
+    Raises `InputRefused` and `GraphFailed`. A row that has no prediction is named by its columns `primary_key`.
     """
     from ml_assets.release.runtime import RowRefused
     from ml_assets.snapshots.row_choice import with_blobs

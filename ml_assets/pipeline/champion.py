@@ -98,11 +98,11 @@ def scored(bundle: "Bundle", rows: MeasuredRows) -> NDArray[np.float64]:
     Raises `CannotScore` also for a model that answers another question than asked, or with values that cannot be its
     answer. Server errors are raised as they are, since a retry may succeed.
     """
-    from ml_assets.release.runtime import BundleRefused, GoldenMismatch, InputRefused
+    from ml_assets.release.runtime import BundleRefused, GoldenMismatch, GraphFailed, InputRefused
 
     try:
         return _predictions(bundle, rows)
-    except (_NotComparable, InputRefused, BundleRefused, GoldenMismatch) as error:
+    except (_NotComparable, InputRefused, GraphFailed, BundleRefused, GoldenMismatch) as error:
         raise CannotScore(str(error)) from error
 
 

@@ -193,7 +193,7 @@ def _predictions(spec: PipelineSpec, scorer: Scorer, rows: "pl.LazyFrame") -> "p
     import polars as pl
 
     from ml_assets.evaluation.legal_predictions import in_range
-    from ml_assets.release.runtime import InputRefused
+    from ml_assets.release.runtime import GraphFailed, InputRefused
     from ml_assets.snapshots.row_choice import ROW
 
     model = scorer.model
@@ -205,7 +205,7 @@ def _predictions(spec: PipelineSpec, scorer: Scorer, rows: "pl.LazyFrame") -> "p
     key = spec.features.primary_key
     try:
         found = predicted(model, frame, rows, key) if frame.height else np.empty(0)
-    except InputRefused as error:
+    except (InputRefused, GraphFailed) as error:
         raise CannotScore(str(error)) from error
     allowed = in_range(found, spec.evaluation.objective)
     found = np.where(np.abs(found - allowed) <= ROUNDED, allowed, found)

@@ -170,8 +170,11 @@ class RowRefused(InputRefused):
         return type(self)(self._before, self.row, self._after, name)
 
 
-class GraphFailed(InputRefused):
-    """onnxruntime cannot run the model's graph for some rows."""
+class GraphFailed(Exception):
+    """onnxruntime cannot run the model's graph for some rows, which are as the model reads them.
+
+    Not the fault of the caller: memory may be short, or an operator refuses a value. So it is no `InputRefused`.
+    """
 
     def __init__(self, error: Exception) -> None:
         super().__init__(f"onnxruntime cannot run the model for these rows: {type(error).__name__}: {error}")
@@ -389,7 +392,7 @@ class ServingModel:
         another type than in the feature table: the text of a date, or an integer that pandas turned into a float.
         Raises `InputRefused` if a column is missing, a number is text or infinite, a category is a list, a struct or
         bytes, or a blob cannot be read. Raises `PredictionNotFinite` for a row whose prediction would be infinite or
-        NaN.
+        NaN, and `GraphFailed` if onnxruntime fails.
         """
         self._require(frame)
         shape = (frame.height, len(self.columns)) if self.columns else frame.height

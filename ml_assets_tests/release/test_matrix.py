@@ -40,6 +40,28 @@ def weighted_sum(width: int, *, out: int = 1, opset: int = 17) -> onnx.ModelProt
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
+def failing_above(width: int, limit: float) -> onnx.ModelProto:
+    """`weighted_sum`, which onnxruntime cannot run for a row whose first column is above `limit`."""
+    model = weighted_sum(width)
+    nodes = [
+        helper.make_node("Gather", ["known", "first"], ["column"], axis=1),
+        helper.make_node("Greater", ["column", "limit"], ["above"]),
+        helper.make_node("Cast", ["above"], ["place"], to=onnx.TensorProto.INT64),
+        helper.make_node("Gather", ["only", "place"], ["zero"]),  # only place 0 exists
+        helper.make_node("Add", ["sum", "zero"], ["y"]),
+    ]
+    model.graph.node[-1].output[0] = "sum"
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend(
+        [
+            helper.make_tensor("first", onnx.TensorProto.INT64, [1], [0]),
+            helper.make_tensor("limit", NUMBER, [], [limit]),
+            helper.make_tensor("only", NUMBER, [1], [0.0]),
+        ]
+    )
+    return model
+
+
 def expected(fitted: FittedState, frame: pl.DataFrame) -> np.ndarray:
     numeric, category = fitted.encode(frame)
     matrix = np.nan_to_num(np.hstack([numeric, category]).astype(np.float64), nan=-1.0)

@@ -3,6 +3,7 @@
 import json
 import re
 import tracemalloc
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import polars as pl
@@ -15,8 +16,10 @@ from ml_assets.release.runtime import GOLDEN, GOLDEN_OUTPUT, ServingModel
 from ml_assets.serving.answering import Limits
 from ml_assets.serving.assignment import entity_of, is_of_canary
 from ml_assets.serving.raw_rows import RequestRefused, predict_many, predict_one
+from ml_assets.serving.request_log import read_requests
 from ml_assets.serving.served import CanaryShare
 from ml_assets_tests.serving.conftest import MODEL, Serve, summing
+from resources.artifacts import FolderArtifacts
 
 
 def _golden(bundle: Bundle) -> tuple[list[dict[str, Any]], list[float]]:
@@ -288,3 +291,38 @@ def test_the_example_names_an_entity_that_the_model_does_not_read(serve: Serve) 
     example = operation["requestBody"]["content"]["application/json"]["example"]
     assert example == document["components"]["schemas"][f"{MODEL}_row"]["example"]
     assert serving.predict(example).status_code == 200
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_a_graph_that_fails_for_a_row_is_no_fault_of_the_client(serve: Serve, is_list: bool) -> None:
+    serving = serve(5)
+    row = serving.row(hour=1e6)
+    failed = serving.predict([serving.row(), row] if is_list else row, **{"X-Request-Id": "order-7"})
+    assert failed.status_code == 500
+    assert set(failed.json()) == {"message", "field", "row", "request_id"}
+    assert (failed.json()["request_id"], failed.json()["field"]) == ("order-7", None)
+    assert "the prediction failed" in failed.json()["message"]
+    assert serving.metric("errors_total", version="5", role="production", kind="GraphFailed") == 1
+    assert serving.predict(serving.row()).status_code == 200
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_production_answers_where_the_graph_of_the_canary_fails(
+    serve: Serve, log_artifacts: FolderArtifacts, is_list: bool
+) -> None:
+    """The log has the error of the canary, which its watch counts."""
+    serving = serve(canary=CanaryShare(share=0.5, by=("tail",)))
+    serving.promote(5, "canary")
+    rows = [serving.row(tail=f"N{i}", hour=1e6) for i in range(40)]
+    answered = [serving.predict(rows)] if is_list else [serving.predict(row) for row in rows]
+    assert {one.status_code for one in answered} == {200}
+    said = answered[0].json()["predictions"] if is_list else [one.json() for one in answered]
+    assert {(one["role"], one["version"]) for one in said} == {("production", 1)}
+    assert serving.metric("errors_total", version="5", role="canary", kind="GraphFailed") > 0
+    serving.stop()
+    now = datetime.now(UTC).date()
+    log = pl.concat(read_requests(log_artifacts, MODEL, day) for day in (now - timedelta(1), now))
+    failed = log.filter(pl.col("error").is_not_null())
+    assert set(failed["role"]) == {"canary"}
+    assert failed.height == log.filter(assigned="canary")["place" if is_list else "request_id"].n_unique()
+    assert failed["error"].str.starts_with("GraphFailed: onnxruntime cannot run").all()

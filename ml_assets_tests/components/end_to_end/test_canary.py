@@ -1,23 +1,31 @@
 """A canary from its requests to its end: the sensor takes back a worse one, and an equal one goes into production."""
 
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import polars as pl
 import pytest
 
 from ml_assets.live.canary_watch import WATCH, evidence, in_lines
+from ml_assets.pipeline.scoring import Scorer, Scorers, scored_partitions
+from ml_assets.release.bundle import build_bundle
 from ml_assets.release.bundle_standing import PRODUCTION
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.history import lines
-from ml_assets.release.of_platform import registry_of, releases_of
+from ml_assets.release.matrix import MatrixGraph
+from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.release.promotion import NotPromotable
+from ml_assets.release.runtime import ServingModel
 from ml_assets.serving.request_log import day_folder
-from ml_assets_tests.components.canary_home import CanaryHome, begun, with_new_canary
+from ml_assets_tests.components.canary_home import DAYS, CanaryHome, begun, with_new_canary
 from ml_assets_tests.components.installation import Installation
 from ml_assets_tests.components.readings_pipeline import MODEL
+from ml_assets_tests.release.conftest import contents_of
+from ml_assets_tests.release.test_matrix import failing_above
 from resources.artifacts import ArtifactsUnavailable, FolderArtifacts
 
 
@@ -280,3 +288,35 @@ def test_a_tick_without_the_log_is_skipped_and_keeps_its_cursor(canary_home: Can
     assert releases_of(platform).canary(MODEL) is not None
     tick(canary_home, skipped.cursor)
     assert releases_of(platform).canary(MODEL) is None
+
+
+def test_predictions_of_production_do_not_need_the_graph_of_the_canary(
+    canary_home: CanaryHome,
+) -> None:
+    """onnxruntime fails for a row of each day. As production, the same version stops only these days, by name."""
+    home, installation = canary_home, canary_home.installation
+    store = bundles_of(installation.platform)
+    exported = store.open(home.champion.bundle_digest)
+    few = home.rows.filter(pl.col("load") <= home.rows["load"].median())
+    contents = contents_of(
+        few, ["load", "made_yesterday"], ["machine"], "regression", model=MODEL, label="made"
+    )
+    highest = float(contents.fitted.numeric[0].standardised(few["load"].cast(pl.Float64).to_numpy()).max())
+    fragile = MatrixGraph(failing_above(3, highest + 1e-3).SerializeToString())
+    broken, good = (
+        Scorer(version=number, bundle_digest=one.digest, model=ServingModel.load(one.folder))
+        for number, one in ((2, build_bundle(replace(contents, module=fragile), store)), (1, exported))
+    )
+
+    def predicted(production: Scorer, canary: Scorer) -> tuple[list[Any], dict[str, str]]:
+        scorers, faults = Scorers(production=production, canary=canary, canary_fault=""), dict[str, str]()
+        found = scored_partitions(home.spec, scorers, installation.main, DAYS, faults)
+        return [one.data for one in found], faults
+
+    frames, faults = predicted(good, broken)
+    assert sum(frame.height for frame in frames) == home.rows.height
+    assert all(frame["canary_prediction"].is_null().all() for frame in frames)
+    assert list(faults) == DAYS
+    assert all(one.startswith("version 2: onnxruntime cannot run") for one in faults.values())
+    failed, _ = predicted(broken, good)
+    assert all("version 2 cannot score" in str(one) for one in failed)
