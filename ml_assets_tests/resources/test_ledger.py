@@ -255,9 +255,7 @@ def test_writer_that_waits_too_long_is_told_so_while_readers_go_on(tmp_path: Pat
     assert ledger.record_verdicts([new()])[0].number == 2
 
 
-def test_one_process_at_a_time_has_the_turn_of_a_table(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_process_at_a_time_has_the_turn_of_a_table(url: str) -> None:
     """A process that is killed gives its turn back."""
     program = (
         "import sys; from resources.ledger import Ledger\n"
@@ -270,13 +268,11 @@ def test_one_process_at_a_time_has_the_turn_of_a_table(
         ledger = Ledger(url)
         with ledger.turn("datasets/other"):
             assert ledger.record_verdicts([new()])[0].number == 1, "only turns wait"
-        with monkeypatch.context() as patience:
-            patience.setattr("resources.ledger.ledger.TURN_PATIENCE_SECONDS", 0.1)
-            with (
-                pytest.raises(LedgerBusy, match=f"another process holds the lock on {TABLE}"),
-                ledger.turn(TABLE),
-            ):
-                pass
+        with (
+            pytest.raises(LedgerBusy, match=f"another process holds the lock on {TABLE}"),
+            ledger.turn(TABLE, patience_seconds=0.1),
+        ):
+            pass
         holder.kill()
     with ledger.turn(TABLE):
         pass

@@ -82,15 +82,14 @@ def test_processes_of_two_environments_never_share_a_ledger(servers: RunningServ
 
 
 def test_one_holds_the_turn_of_a_table_until_its_connection_breaks(
-    url: str, connection: sa.Connection, monkeypatch: pytest.MonkeyPatch
+    url: str, connection: sa.Connection
 ) -> None:
     ledger, other = Ledger(url), Ledger(url)
-    monkeypatch.setattr("resources.ledger.ledger.TURN_PATIENCE_SECONDS", 0.2)
     with ledger.turn(NEW.table):
         assert other.record_verdicts([NEW])[0].number == 1, "only turns wait"
         with other.turn("datasets/other"):
             pass
-        with pytest.raises(LedgerBusy, match="another process holds the lock on"), other.turn(NEW.table):
+        with pytest.raises(LedgerBusy, match="another process holds the lock on"), other.turn(NEW.table, 0.2):
             pass
     end = sa.text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
     with pytest.raises(LedgerUnavailable, match="held the lock on"), other.turn(NEW.table):
