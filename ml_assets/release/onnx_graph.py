@@ -10,7 +10,7 @@ and running the graph (`runtime`).
 # (torch and onnx are typed in part)
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ml_assets.features.encoding import UNKNOWN, FittedState
 from ml_assets.objective_facts import facts_of
 from ml_assets.release.matrix import MatrixGraph
 from ml_assets.release.runtime import BLOB, CATEGORY, INSIDE, NUMERIC, TOKENS, BlobInput
+from ml_assets.training.script.graph import clear_notes
 from ml_assets.training.script.module_graph import module_graph
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def serving_graph(
         nodes.insert(0, helper.make_node("Identity", [blob.column], [BLOB]))
     graph = helper.make_graph(
         nodes,
-        "raw_columns_to_prediction",
+        "",  # clear_notes names it
         [
             *(_column(state.name, TensorProto.DOUBLE) for state in fitted.numeric),
             *(_column(state.name, TensorProto.STRING) for state in fitted.categorical),
@@ -82,7 +83,6 @@ def serving_graph(
     )
     for found, name in zip(core.graph.output, shapes, strict=True):
         graph.node.append(helper.make_node("Identity", [found.name], [name]))
-    _strip(graph.node)
     versions = {opset.domain: opset.version for opset in core.opset_import}
     versions["ai.onnx.ml"] = max(_ML_OPSET, versions.get("ai.onnx.ml", 0))
     whole = helper.make_model(
@@ -92,8 +92,7 @@ def serving_graph(
         ir_version=core.ir_version,
     )
     whole.functions.extend(core.functions)
-    for function in whole.functions:
-        _strip(function.node)
+    clear_notes(whole)
     onnx.checker.check_model(whole)
     return whole.SerializeToString(deterministic=True)
 
@@ -190,14 +189,3 @@ def _tensor(blob: BlobInput) -> "onnx.ValueInfoProto":
 
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(blob.dtype))
     return helper.make_tensor_value_info(blob.column, kind, ["rows", *blob.shape])
-
-
-def _strip(nodes: Any) -> None:
-    """Remove stack traces, scopes and documentation, which depend on the machine and on versions."""
-    for node in nodes:
-        node.ClearField("metadata_props")
-        node.ClearField("doc_string")
-        for attribute in node.attribute:
-            _strip(attribute.g.node)
-            for subgraph in attribute.graphs:
-                _strip(subgraph.node)

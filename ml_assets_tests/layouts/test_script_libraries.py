@@ -13,6 +13,7 @@ from typing import Any
 import lightgbm
 import mlflow.pyfunc
 import numpy as np
+import onnx
 import pandas as pd
 import polars as pl
 import pytest
@@ -37,6 +38,7 @@ from ml_assets.release.bundle_store import BundleStore
 from ml_assets.release.matrix import MatrixGraph
 from ml_assets.release.runtime import ServingModel
 from ml_assets.snapshots.split_reader import InputSpec
+from ml_assets.training.script.blend import Blend
 from ml_assets.training.script.example import Example
 from ml_assets.training.script.graph import run_graph
 from ml_assets.training.script.script_model import check_model
@@ -240,6 +242,52 @@ def test_a_model_of_a_library_answers_by_every_door_as_there(
     answers_alike()
     fresh = raw_rows(2000, 6)
     np.testing.assert_allclose(served.predict(fresh), ask(matrix_of(fresh)), rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["lightgbm, regression", "XGBClassifier", "pipeline, LGBMClassifier", "logistic regression"]
+)
+def test_a_model_handed_in_again_has_the_same_bits(name: str) -> None:
+    """Converters give each graph a random name."""
+    objective, fit = TRAINED[name]
+    model, _ = fit()
+    first, second = (check_model(model, example_of(objective)).weights["onnx"].numpy() for _ in range(2))
+    assert first.tobytes() == second.tobytes()
+
+
+def test_notes_of_an_exporter_do_not_change_the_bits() -> None:
+    """Names of graphs, documentation and stack traces, also those inside a branch and of a blend's member."""
+
+    def graph_of(note: str) -> onnx.ModelProto:
+        number = onnx.helper.make_tensor_value_info
+        branch = onnx.helper.make_graph(
+            [onnx.helper.make_node("ReduceSum", ["matrix"], ["sum"], keepdims=0, axes=[1], doc_string=note)],
+            f"branch {note}",
+            [],
+            [number("sum", onnx.TensorProto.FLOAT, ["rows"])],
+        )
+        always = onnx.helper.make_tensor("always", onnx.TensorProto.BOOL, [], [True])
+        always.doc_string = note
+        graph = onnx.helper.make_graph(
+            [onnx.helper.make_node("If", ["always"], ["value"], then_branch=branch, else_branch=branch)],
+            note,
+            [number("matrix", onnx.TensorProto.FLOAT, [None, X.shape[1]])],
+            [number("value", onnx.TensorProto.FLOAT, ["rows"])],
+            [always],
+            doc_string=note,
+        )
+        model = onnx.helper.make_model(
+            graph, opset_imports=[onnx.helper.make_opsetid("", 12)], ir_version=10, doc_string=note
+        )
+        for noted in (model, graph.node[0]):
+            noted.metadata_props.add(key="stack_trace", value=f"File /home/{note}/train.py")
+        return model
+
+    example = example_of("regression")
+    full = replace(example, numeric=np.nan_to_num(example.numeric))
+    for hand_in in (graph_of, lambda note: Blend([graph_of(note)], [1.0])):
+        ada, bob = (check_model(hand_in(note), full).weights["onnx"].numpy() for note in ("ada", "bob"))
+        assert ada.tobytes() == bob.tobytes()
 
 
 OF_CLASSES: dict[str, Fit] = {

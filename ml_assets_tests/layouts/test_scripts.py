@@ -18,8 +18,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from ml_assets.components.base import SpecComponent
 from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.features.encoding import FittedState
+from ml_assets.pipeline.reproduce import reproduce
 from ml_assets.release.of_platform import registry_of
 from ml_assets.snapshots.split_reader import FITTED, open_snapshot
 from ml_assets.training.script.api import FOLDER, JOB
@@ -66,6 +68,18 @@ def train_by(
     **hyperparameters: Any,
 ) -> ModelRun:
     """Train the model of a script on one day."""
+    declared = components_of(script, workers, arguments, compared_with, **hyperparameters)
+    return train(installation.declared_as(declared), DAY)
+
+
+def components_of(
+    script: str,
+    workers: int,
+    arguments: Sequence[int] = (),
+    compared_with: Sequence[str] = (),
+    **hyperparameters: Any,
+) -> list[SpecComponent]:
+    """The three components of the readings, with the model of a script."""
     model = {
         "script": f"ml_assets_tests.scripts.{script}",
         "arguments": list(arguments),
@@ -73,7 +87,7 @@ def train_by(
     }
     evaluation = PIPELINE["evaluation"] | {"compared_with": list(compared_with)}
     change = {"model": model, "training": {"workers": workers}, "evaluation": evaluation}
-    return train(installation.declared_as(readings_components(pipeline=change)), DAY)
+    return readings_components(pipeline=change)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +163,8 @@ def test_served_trees_answer_as_scikit_learn_does(by_trees: ModelRun) -> None:
 def test_a_booster_of_lightgbm_is_served_and_compared_with_a_network(
     installation: Installation, by_ddp: ModelRun
 ) -> None:
-    """The report shows both on the same rows; a version that does not exist costs a sentence."""
+    """The report shows both on the same rows; a version that does not exist costs a sentence. Trained again, it has
+    the same bits."""
     import lightgbm
 
     network = f"{MODEL}/{by_ddp.facts[REGISTERED]['version']}"
@@ -171,6 +186,13 @@ def test_a_booster_of_lightgbm_is_served_and_compared_with_a_network(
     rows, matrix = _with_holes(trained)
     expected = lightgbm.Booster(model_file=newest / "booster.txt").predict(matrix)
     np.testing.assert_allclose(trained.served.predict(rows), expected, rtol=1e-5)
+
+    *_, declared = components_of("boosted", 1, compared_with=others, rounds=60, categories=True)
+    platform = installation.platform
+    version = registry_of(platform).version(MODEL, trained.facts[REGISTERED]["version"])
+    again = reproduce(declared.spec, platform, version, on_log=lambda _: None)
+    assert (again.level, again.expected) == ("weights", "weights")
+    assert {one.what: one.is_same for one in again.compared}["bundle"]
 
 
 def _with_holes(trained: ModelRun) -> tuple[pl.DataFrame, np.ndarray]:

@@ -24,6 +24,10 @@ _OPSET = 13
 """Version of ONNX's own operators for a graph that names none."""
 _PROBABILITY = "probability"
 """Name of the output that replaces the pair of label and probabilities."""
+_NAME = "graph"
+"""Name of each graph, also of those in branches and loops."""
+_NOTES = ("doc_string", "metadata_props")
+"""Fields for readers alone."""
 
 
 def checked_graph(content: "bytes | onnx.ModelProto", example: Example) -> bytes:
@@ -31,8 +35,8 @@ def checked_graph(content: "bytes | onnx.ModelProto", example: Example) -> bytes
     `[B, classes]` if the label has classes.
 
     Converters of classifiers output a pair (label, probabilities): the probabilities are kept, of two classes `[B, 2]`
-    only column 1. ZipMap's list of dicts is undone. Raises `BadConfiguration` for any other shape, and if the graph
-    fails on the rows of `example`.
+    only column 1. ZipMap's list of dicts is undone. Equal models give equal bytes
+    (`clear_notes`). Raises `BadConfiguration` for any other shape, and if the graph fails on the rows of `example`.
     """
     model = _loaded(content)
     width = example.width
@@ -56,6 +60,7 @@ def checked_graph(content: "bytes | onnx.ModelProto", example: Example) -> bytes
     elif len(outputs) != 1:
         raise _wrong_outputs(outputs, example)
     _require_number(model.graph.output[0], example)
+    clear_notes(model)
     graph = model.SerializeToString(deterministic=True)
     _try(graph, example)
     return graph
@@ -71,6 +76,23 @@ def run_graph(graph: bytes, matrix: NDArray[np.float32]) -> NDArray[Any]:
     session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     outputs: Any = session.run(None, {session.get_inputs()[0].name: matrix})
     return np.asarray(outputs[0])
+
+
+def clear_notes(part: Any) -> None:
+    """Remove from a message of ONNX and all its parts what differs between two exports of one model: random names of
+    graphs, paths, stack traces and documentation. None of it is computed with."""
+    if part.DESCRIPTOR.name == "GraphProto":
+        part.name = _NAME  # onnxmltools draws a random one; ONNX forbids an empty one
+    for field in part.DESCRIPTOR.fields:
+        if field.name in _NOTES:
+            part.ClearField(field.name)
+        elif field.message_type is not None:
+            inside = getattr(part, field.name)
+            if not hasattr(inside, "DESCRIPTOR"):
+                for one in inside:
+                    clear_notes(one)
+            elif part.HasField(field.name):
+                clear_notes(inside)
 
 
 def inputs_of(graph: "onnx.GraphProto") -> "list[onnx.ValueInfoProto]":
