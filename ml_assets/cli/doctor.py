@@ -10,7 +10,7 @@ from importlib.metadata import version
 import click
 
 from ml_assets.cli import doctor_storage
-from ml_assets.cli.doctor_storage import NotWell
+from ml_assets.cli.doctor_storage import NotWell, WorthKnowing
 from ml_assets.cli.project import Project, say
 from ml_assets.cli.variables import unknown_variables
 
@@ -24,7 +24,7 @@ PARTS = ("dagster", "mlflow", "onnxruntime", "pandera", "polars", "torch")
 def command() -> None:
     """Check each part of the platform and print a line for it. A failed check names its remedy.
 
-    Exit status 1 if a check fails.
+    Exit status 1 if a check fails. A line `warn` is not a failure.
     """
     # Libraries log each try; the lines below show the result.
     logging.getLogger().setLevel(logging.ERROR)
@@ -40,6 +40,7 @@ def command() -> None:
         ("ledger", doctor_storage.ledger),
         ("accounts", doctor_storage.accounts),
         ("tracker", doctor_storage.tracker),
+        *_of_server(project),
         ("production", doctor_storage.production),
         ("registry", doctor_storage.registry),
         ("rules", doctor_storage.rules),
@@ -47,10 +48,13 @@ def command() -> None:
         ("dagster events", doctor_storage.dagster_events),
         *_workers(project),
     ]
-    failed = 0
+    failed = warned = 0
     for name, check in checks:
         try:
             say(f"ok    {name:16} {check(project)}")
+        except WorthKnowing as known:
+            warned += 1
+            say(f"warn  {name:16} {known}")
         except Exception as error:  # a doctor reports every failure, whatever its type
             failed += 1
             what = str(error) if isinstance(error, NotWell) else f"{type(error).__name__}: {error}"
@@ -58,7 +62,13 @@ def command() -> None:
     if failed:
         say(f"{failed} of {len(checks)} checks failed; each FAIL line names the remedy.")
         raise SystemExit(1)
-    say("All checks passed.")
+    say("All checks passed." if not warned else "No check failed; each warn line names the remedy.")
+
+
+def _of_server(project: Project) -> list[tuple[str, Callable[[Project], str]]]:
+    """Return the check of the guard, which an MLflow server has and a database has not."""
+    is_server = project.settings.resolved_tracking_uri.reveal().startswith(("http://", "https://"))
+    return [("guard", doctor_storage.guard)] if is_server else []
 
 
 def _workers(project: Project) -> list[tuple[str, Callable[[Project], str]]]:

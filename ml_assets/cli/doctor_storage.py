@@ -18,6 +18,10 @@ class NotWell(Exception):
     """A check failed. The message has the remedy."""
 
 
+class WorthKnowing(Exception):
+    """Everything works, and somebody should know this nevertheless. The message has the remedy."""
+
+
 def lake(project: Project) -> str:
     """Check that `main` can be read and that its audit hook is of this version."""
     store = project.platform.lake
@@ -92,6 +96,38 @@ def tracker(project: Project) -> str:
 
     registry_of(project.platform).versions("none")
     return str(project.settings.resolved_tracking_uri)
+
+
+def guard(project: Project) -> str:
+    """Check that the MLflow server runs with the guard, and that the guard reads this ledger."""
+    from ml_assets.release.mlflow_guard import guarded_head
+
+    log = project.platform.ledger.models
+    earliest = log.head()
+    found = guarded_head(project.settings.resolved_tracking_uri.reveal())
+    so_that = "so a client can move @production and @canary against the ledger"
+    if found is None:
+        raise WorthKnowing(
+            f"the MLflow server runs without its guard, {so_that}: start it as mlflow server --app-name ml-assets-guard"
+        )
+    remedy = (
+        f"{so_that}: start the MLflow server with the ML_ASSETS_LEDGER_URL of this project, which is "
+        f"{project.settings.resolved_ledger_url}"
+    )
+    if found.place < earliest.place:
+        raise WorthKnowing(
+            f"the guard reads another ledger or an old copy, with {found.place} decisions instead of "
+            f"{earliest.place}, {remedy}"
+        )
+    if not found.place:
+        return "runs; which ledger it reads shows after the first decision"
+    try:
+        log.verify(found)
+    except LedgerChanged as changed:
+        raise WorthKnowing(
+            f"the guard reads another ledger, or this one was changed ({changed}), {remedy}"
+        ) from changed
+    return f"reads this ledger, {found.place} chained decisions"
 
 
 def production(project: Project) -> str:

@@ -57,13 +57,21 @@ def _is_version(what: str) -> bool:
 
 
 def _stored(what: str, key: "PublicKey") -> "Verified":
+    from ml_assets.cli.problems import Problem
     from ml_assets.cli.project import Project
     from ml_assets.cli.registered import registered
     from ml_assets.release.dossiers import newest_dossier, verify_stored
     from ml_assets.release.of_platform import bundles_of
+    from ml_assets.release.registry import VersionMissing
 
     model, _, number = what.partition("/")
     project = Project.here()
-    digest = registered(project, model, int(number)).bundle_digest
+    try:
+        digest = registered(project, model, int(number)).bundle_digest
+    except (Problem, VersionMissing) as error:
+        raise Problem(
+            f"{what} is neither a folder nor a registered version. As a folder, it does not exist: give the one that "
+            f"ml-assets dossier export wrote. As MODEL/VERSION: {error}"
+        ) from error
     row = newest_dossier(project.platform.ledger.models, model, digest)
     return verify_stored(bundles_of(project.platform), row, key)

@@ -4,8 +4,10 @@ REST, the pages, GraphQL and MLflow's older paths all reach the registry through
 The app puts `GuardedStore` around that object. So no request is parsed twice, and a new path of a later MLflow is
 guarded like the old ones. A method of the store that this file does not name is refused.
 
-Models without a decision in the ledger, and prompts, stay as free as without the guard. Not here: the store itself,
-which is MLflow's, and access to MLflow's database or to the ledger by other ways.
+Models without a decision in the ledger, and prompts, stay as free as without the guard. The app answers a GET of
+`/ml-assets-guard` with the head of the ledger's hash chain, so that a client finds out whether a server has the guard,
+and of which ledger. Not here: the store itself, which is MLflow's, and access to MLflow's database or to the ledger by
+other ways.
 """
 
 import os
@@ -16,11 +18,15 @@ from ml_assets.release.bundle_standing import BundleStandings
 from ml_assets.release.bundle_store import digest_in
 from ml_assets.release.registry import RegisteredVersion, registered
 from ml_assets.release.shown_in_mlflow import ALIASES, DECIDED_TAGS, holder_of, number_of, tags_of
-from resources.ledger import Ledger, LedgerError
+from resources.ledger import Head, Ledger, LedgerError
+from resources.mlflow_client import TrackerUnavailable, reaching
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from flask import Flask
+
+OWN_PATH = "/ml-assets-guard"
+"""Path of the server at which the guard answers."""
 
 READS = frozenset(
     {
@@ -274,7 +280,42 @@ def create_app() -> "FastAPI | Flask":
     in_use = cast("object", handlers._get_model_registry_store())  # pyright: ignore[reportPrivateUsage]
     if in_use is not guarded:
         raise _refusal("this MLflow opens its registry in another way than 3.17: run the locked version")
+    app.add_url_rule(OWN_PATH, "ml_assets_guard", lambda: _presence(platform.ledger), methods=["GET"])
     return over_asgi if os.environ.get("_MLFLOW_SGI_NAME") == "uvicorn" else app
+
+
+def _presence(ledger: Ledger) -> tuple[dict[str, str | int], int]:
+    """Return the answer at `OWN_PATH`, and its HTTP status."""
+    try:
+        head = ledger.models.head()
+    except LedgerError as error:
+        return {"error": f"the guard of ml-assets could not ask the ledger: {error}"}, 503
+    return {"place": head.place, "digest": head.digest}, 200
+
+
+def guarded_head(uri: str) -> Head | None:
+    """Return the head of the hash chain that the guard of an MLflow server reads; None if it has no guard.
+
+    Raises `TrackerUnavailable` if the server does not answer, or its guard gets no answer from the ledger.
+    """
+    with reaching(uri):
+        from mlflow.utils.credentials import get_default_host_creds
+        from mlflow.utils.rest_utils import http_request
+
+        answer = http_request(
+            get_default_host_creds(uri), OWN_PATH, "GET", max_retries=0, raise_on_status=False
+        )
+    try:
+        found = answer.json()
+    except ValueError:  # an unknown path, for MLflow or a proxy before it
+        return None
+    match found:
+        case {"place": int(place), "digest": str(digest)}:
+            return Head(place=place, digest=digest)
+        case {"error": str(why)} if answer.status_code == 503:
+            raise TrackerUnavailable(why)
+        case _:
+            return None
 
 
 def _refusal(message: str) -> Exception:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from mlflow.exceptions import MlflowException
 
+from ml_assets.release.mlflow_guard import guarded_head
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.ledger import Ledger, NewEvaluation, TrainedOn
 from resources.mlflow_client import open_client
@@ -40,6 +41,9 @@ def test_the_alias_follows_the_ledger_of_the_servers(servers: RunningServers, tm
         bundle_digest=digests[0], evaluation_digest=digests[0][::-1],
     )  # fmt: skip
     client.set_registered_model_alias(model, "production", "1")
+    head = guarded_head(servers.env["ML_ASSETS_TRACKING_URI"])
+    assert head is not None
+    ledger.models.verify(head)
     for alias, version in (("production", "2"), ("canary", "1")):
         with pytest.raises(MlflowException, match=r"PERMISSION_DENIED.*by the ledger"):
             client.set_registered_model_alias(model, alias, version)

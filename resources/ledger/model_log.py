@@ -70,6 +70,11 @@ class ModelLog:
         with self._database.reading() as connection:
             return chain.stored(connection, model, bundle_digest)
 
+    def head(self) -> chain.Head:
+        """Return the last row of the hash chain, without a check of the rows."""
+        with self._database.reading() as connection:
+            return chain.head(connection)
+
     def verify(self, known: chain.Head | None = None) -> chain.Head:
         """Check the hash chain over the decisions about all models; return its last row.
 

@@ -7,10 +7,12 @@ A server with PostgreSQL: `servers/test_mlflow_guard`.
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +23,16 @@ import pytest
 
 from deployment.testbed.processes import free_port, start, stop, wait_ready, why_http_not
 from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.release.mlflow_guard import OWN_PATH
 from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry
 from ml_assets.release.rules import NO_RULES, ReleaseSection
 from ml_assets.release.shown_in_mlflow import DECIDED_TAGS
+from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.release.conftest import bundle, contents, rows, store, variant_of
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days, keys
-from resources.ledger import Person, TrainedOn
+from resources.ledger import Ledger, Person, TrainedOn
 from resources.mlflow_client import TrackerRefused, open_client
 
 __all__ = ["bundle", "contents", "rows", "store"]  # fixtures
@@ -118,6 +122,8 @@ class Guarded:
     """A running server, and the platform on it."""
 
     url: str
+    folder: Path
+    """Has the ledger, `ledger.db`."""
     releases: Releases
     registry: Registry
 
@@ -149,34 +155,16 @@ def guarded(
     Registration goes past the server, because MLflow's servers take no folder of their own machine as a source.
     """
     folder = tmp_path_factory.mktemp("guarded")
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
     orders = OrdersTable(folder)
     orders.publish(days(3))
     database = f"sqlite:///{shutil.copy(_empty_tracker, folder / 'mlflow.db')}"
     behind = Releases(orders.ledger, Registry(database, store.address), store, orders.store)
-    server = start(
-        "mlflow",
-        [
-            *(sys.executable, "-m", "mlflow", "server", "--app-name", "ml-assets-guard"),
-            *("--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
-        ],
-        log=folder / "log.txt",
-        env={
-            **os.environ,
-            "HOME": str(folder / "home"),
-            "MLFLOW_BACKEND_STORE_URI": database,
-            "MLFLOW_ARTIFACTS_DESTINATION": str(folder / "mlartifacts"),
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-            "MLFLOW_DISABLE_TELEMETRY": "true",
-            "ML_ASSETS_HOME": str(folder / "home"),
-            "ML_ASSETS_LEDGER_URL": f"sqlite:///{folder / 'ledger.db'}",
-            "ML_ASSETS_ARTIFACTS_URL": store.address.removesuffix("/bundles"),
-        },
-        cwd=folder,
-    )
-    try:
-        wait_ready(server, lambda: why_http_not(f"{url}/health"), 300)
+    settings = {
+        "ML_ASSETS_HOME": str(folder / "home"),
+        "ML_ASSETS_LEDGER_URL": f"sqlite:///{folder / 'ledger.db'}",
+        "ML_ASSETS_ARTIFACTS_URL": store.address.removesuffix("/bundles"),
+    }
+    with mlflow_server(folder, database, settings, "--app-name", "ml-assets-guard") as url:
         registry = Registry(url, store.address)
         releases = Releases(orders.ledger, registry, store, orders.store)
         client = open_client(url)
@@ -193,7 +181,35 @@ def guarded(
             if rules is not None:
                 releases.accept_rules("small", rules, by=Person(name="lead"), reason=f"for number {number}")
                 releases.promote("small", number, author="ada", reason=f"number {number}", rules=rules)
-        yield Guarded(url, releases, registry)
+        yield Guarded(url, folder, releases, registry)
+
+
+@contextmanager
+def mlflow_server(folder: Path, database: str, settings: Mapping[str, str], *options: str) -> Generator[str]:
+    """Run a real MLflow server; its address."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    server = start(
+        "mlflow",
+        [
+            *(sys.executable, "-m", "mlflow", "server", *options),
+            *("--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
+        ],
+        log=folder / "log.txt",
+        env={
+            **os.environ,
+            "HOME": str(folder / "home"),
+            "MLFLOW_BACKEND_STORE_URI": database,
+            "MLFLOW_ARTIFACTS_DESTINATION": str(folder / "mlartifacts"),
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            **settings,
+        },
+        cwd=folder,
+    )
+    try:
+        wait_ready(server, lambda: why_http_not(f"{url}/health"), 300)
+        yield url
     finally:
         stop(server)
 
@@ -228,6 +244,7 @@ def test_every_route_of_the_server_is_known() -> None:
     assert len(every) > 400
     found = {f"{method} {below(path)}" for method, path in every if is_of_registry(path)}
     assert found == set(REGISTRY)
+    assert OWN_PATH not in {path for _, path in every}
     others = {below(path).partition("/")[0] for _, path in every if not is_of_registry(path)}
     assert others == ELSEWHERE
 
@@ -282,6 +299,47 @@ def test_no_route_of_the_registry_changes_what_a_reader_sees(guarded: Guarded) -
                 assert guarded.seen() == before, f"{method} {path}"
     assert denied == {route for route, kind in REGISTRY.items() if kind == "guarded"}
     assert guarded.releases.differences("small") == []
+
+
+def said_by_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, ledger: Path) -> str:
+    """Return the line about the guard of the server at `url`, for a project with this ledger."""
+    monkeypatch.setenv("ML_ASSETS_TRACKING_URI", url)
+    monkeypatch.setenv("ML_ASSETS_LEDGER_URL", f"sqlite:///{ledger}")
+    said = Terminal(tmp_path)("doctor").out
+    (line,) = [one for one in said.splitlines() if one[6:22].strip() == "guard"]
+    return line
+
+
+def test_the_guard_says_which_ledger_it_reads(
+    guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own path only reads. An older copy of the ledger has all rows that the guard knows, but not the newest."""
+    assert httpx.post(f"{guarded.url}{OWN_PATH}", timeout=60).status_code == 405
+    ledger = guarded.folder / "ledger.db"
+    assert said_by_doctor(tmp_path, monkeypatch, guarded.url, ledger).startswith(
+        "ok    guard            reads this ledger, "
+    )
+    ahead, other = Ledger(f"sqlite:///{tmp_path / 'ahead.db'}"), Ledger(f"sqlite:///{tmp_path / 'other.db'}")
+    with closing(sqlite3.connect(ledger)) as source, closing(sqlite3.connect(tmp_path / "ahead.db")) as copy:
+        source.backup(copy)
+    for one in (ahead, other):
+        one.accounts.add_by_token("ada", Person(name="ada"), is_administrator=True)
+    for one, why in (
+        ("ahead", "the guard reads another ledger or an old copy"),
+        ("other", "the guard reads another ledger, or"),
+    ):
+        said = said_by_doctor(tmp_path, monkeypatch, guarded.url, tmp_path / f"{one}.db")
+        assert said.startswith(f"warn  guard            {why}")
+        assert "start the MLflow server with the ML_ASSETS_LEDGER_URL of this project" in said
+
+
+def test_a_server_without_the_guard_is_named_with_the_remedy(
+    guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracking_uri: str
+) -> None:
+    with mlflow_server(tmp_path, tracking_uri, {}) as url:
+        said = said_by_doctor(tmp_path, monkeypatch, url, guarded.folder / "ledger.db")
+    assert said.startswith("warn  guard            the MLflow server runs without its guard")
+    assert said.endswith("start it as mlflow server --app-name ml-assets-guard")
 
 
 def test_mlflows_own_client_is_told_who_decided(guarded: Guarded) -> None:
