@@ -17,6 +17,7 @@ from ml_assets.evaluation.metrics import metrics_of
 from ml_assets.evaluation.row_weights import weights_of
 from ml_assets.features.encoding import class_ids
 from ml_assets.objective_facts import facts_of
+from ml_assets.pipeline.metric_functions import own_metrics
 from ml_assets.pipeline.scoring import PREDICTIONS
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.tables.reader import TableReader
@@ -73,7 +74,8 @@ class VersionFigures(_Figures):
     unknown_classes: int
     """Rows whose label is a class that the version does not know. The metrics leave them out."""
     metrics: dict[str, float | None]
-    """Metrics of the objective; None where one is not defined, such as the AUC of one class. Empty without labels."""
+    """Metrics of the objective and of the project; None where one is not defined, such as the AUC of one class. Empty
+    without labels."""
 
     @property
     def largest_drift(self) -> OutputDrift | None:
@@ -111,7 +113,8 @@ def predictions_of(model: str) -> str:
 def measure_day(spec: PipelineSpec, reader: TableReader, key: str) -> DayFigures:
     """Measure partition `key` of the predictions of `spec`, with the labels that the feature table has by now.
 
-    Raises `PartitionMissing`, and `EvaluationInputError` for labels that do not fit the objective.
+    Raises `PartitionMissing`, `EvaluationInputError` for labels that do not fit the objective and for a metric of the
+    project that fails, and `FunctionNotFound` for one that cannot be imported.
     """
     scored = reader.scan(predictions_of(spec.name), [key]).collect()
     truth = _truth(spec, reader, key)
@@ -196,6 +199,7 @@ def _truth(spec: PipelineSpec, reader: TableReader, key: str) -> pl.DataFrame:
         evaluation.bootstrap_unit,
         features.weight,
         evaluation.group,
+        *(one.group for one in evaluation.metrics),
     )
     columns = dict.fromkeys(name for name in wanted if name is not None)
     return reader.scan(features.table, [key]).select(*columns).collect()
@@ -231,6 +235,8 @@ def _metrics(
     p = p if classes or facts.columns else p[:, 0]
     w, lists = weights_of(both, spec.features.weight), lists_of(both, group)
     values = {one.name: one.value(y, p, w=w, lists=lists) for one in metrics_of(spec.evaluation.objective)}
+    for own in own_metrics(spec.evaluation):
+        values[own.facts.name] = own.value(y, p, own.groups_of(both), w)
     return (
         both.height,
         unknown,

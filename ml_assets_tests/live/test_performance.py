@@ -11,6 +11,7 @@ import pytest
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.live.performance import REFERENCE_DAYS, VersionFigures, measure_day
 from ml_assets.live.performance_history import days_up_to, pictures, store_day
+from ml_assets.live.retrain import value_of
 from ml_assets.objective_facts import facts_of
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
@@ -31,11 +32,11 @@ RUN = PublishingRun(run_id="run00001", url="http://127.0.0.1:3000/runs/run00001"
 class Tables:
     """A lake with the features and the predictions of a model."""
 
-    def __init__(self, folder: Path, objective: str = "regression") -> None:
+    def __init__(self, folder: Path, objective: str = "regression", **evaluation: Any) -> None:
         self.lake, self.ledger = LocalStore(folder / "lake"), Ledger(f"sqlite:///{folder / 'ledger.db'}")
         features = PIPELINE["features"] | {"primary_key": ["id"]}
         gate = {"name": "learned", "metric": facts_of(objective).metrics[0], "better_than": "baseline"}
-        asked = {"objective": objective, "bootstrap_unit": "id", "gates": [gate]}
+        asked = {"objective": objective, "bootstrap_unit": "id", "gates": [gate]} | evaluation
         self.spec = TrainingPipelineSpec.model_validate(
             PIPELINE | {"features": features, "evaluation": asked, "scoring": {}}
         )
@@ -180,6 +181,25 @@ def test_a_metric_that_is_not_defined_is_none(tmp_path: Path) -> None:
     (one,) = tables.measured(DAYS[0])
     assert one.metrics["auc"] is None
     assert one.metrics["brier"] == pytest.approx(0.0625)
+
+
+def test_a_metric_of_the_project_is_measured(tmp_path: Path) -> None:
+    """So a rule of `scoring.retrain` on it is decided. Only rows with a label reach the function, with their group."""
+    own = {
+        "function": "ml_assets_tests.components.objectives_pipeline.missing",
+        "better": "lower",
+        "group": "shop",
+    }
+    tables = Tables(tmp_path, metrics=[own])
+    said = numbers(1)
+    tables.score(DAYS[0], said)
+    # The shop "a" lacks 1 in 100 rows, the shop "b" 4 in 50: each counts the same.
+    lacking = pl.Series([1.0] * 100 + [4.0] * 50 + [None] * (ROWS - 150), dtype=pl.Float64)
+    shops = pl.Series(["a"] * 100 + ["b"] * 50 + ["never labelled"] * (ROWS - 150))
+    tables.put(FEATURES, {DAYS[0]: labels(said["number"] + lacking).with_columns(shops.alias("shop"))})
+    (one,) = tables.measured(DAYS[0])
+    assert one.labelled == 150
+    assert value_of(one, "missing") == pytest.approx(2.5)
 
 
 def test_stored_days_are_read_in_order_and_drawn(tables: Tables, tmp_path: Path) -> None:
