@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +13,9 @@ import pytest
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from ml_assets.training.process.group import PeerFailed
-from ml_assets.training.script import meeting
-from ml_assets.training.script.meeting import Meeting, Silence
+from ml_assets.training.script import meeting, store_line
+from ml_assets.training.script.meeting import Meeting, Silence, open_meeting
+from ml_assets.training.script.store_line import StoreLine
 from resources.job.job import ExitCode
 
 OTHER_MACHINE = """
@@ -55,7 +58,7 @@ def test_a_rank_whose_machine_ends_while_ranks_meet_is_lost(
     store: TCPStore, other: subprocess.Popen[bytes], dies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine that dies says nothing any more; the one that ends says so, and is not waited for at all."""
-    together = Meeting(store, 0, 2, ranks_of_a_machine=1).round()
+    together = Meeting(StoreLine(store), 0, 2, ranks_of_a_machine=1).round()
     assert together.gather("step", 7) == [7, 7]
     if dies:
         monkeypatch.setattr(meeting, "_SILENT_LOOKS", 4)
@@ -65,6 +68,43 @@ def test_a_rank_whose_machine_ends_while_ranks_meet_is_lost(
         other.communicate()
     with pytest.raises(PeerFailed) as lost:
         together.gather("place", True)
+    assert lost.value.code == ExitCode.PEER_LOST
+
+
+FIRST_MACHINE = """
+import sys
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_store_that_freezes_loses_its_machine_and_holds_up_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine without power does not even close its connections: the calls to its store never return."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(store_line, "_WAITS", 4)
+    monkeypatch.setattr(meeting, "_LAST_BEAT_SECONDS", 2)
+    program = [sys.executable, "-c", FIRST_MACHINE]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        port = int(first.stdout.readline())
+        with open_meeting(("127.0.0.1", port, 1)):
+            store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+            together = Meeting(StoreLine(store), 1, 2, ranks_of_a_machine=1).round()
+            together.tell("step", 7)
+            first.send_signal(signal.SIGSTOP)
+            with pytest.raises(PeerFailed) as lost:
+                together.gather("place", True)
+            together.fail(lost.value)
+            together.leave()
+        first.send_signal(signal.SIGCONT)
+        for thread in threading.enumerate():  # none may return from the store while this process ends
+            if thread.name in ("store", "beats of this machine"):
+                thread.join()
+        first.kill()
     assert lost.value.code == ExitCode.PEER_LOST
 
 

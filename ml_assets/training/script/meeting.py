@@ -3,7 +3,7 @@
 A script may have no process group, an unusual one, or have destroyed it. Its ranks exchange messages in a store. On one
 machine the agent opens the store; on several, it is the store in which the nodes meet. There the agent of each machine
 beats, because a store does not say that a machine died: ranks waited for such a machine forever. Not here: checkpoints
-(api), the nodes' store (node.nodes).
+(api), the nodes' store (node.nodes), a store whose own machine died (store_line).
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -20,6 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from ml_assets.training.script.store_line import StoreLine
 from resources.beside import working_beside
 from resources.job.errors import BadConfiguration, TrainingFailed
 from resources.job.job import ExitCode
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 MEETING = "TRAINING_JOB_MEETING"
 """Environment variable of a script: `host:port` of the store."""
 _CALL = timedelta(seconds=60)
-_BEAT_CALL = timedelta(seconds=10)
+_BEAT_CALL = timedelta(seconds=5)
+_LAST_BEAT_SECONDS = 10.0
+"""Longest wait for the thread that beats, which may stand still in a call to a store whose machine died. Longer than
+`_BEAT_CALL`: a process that ends while its thread connects ends with an abort."""
 _LOOK = timedelta(seconds=0.5)
 """Interval between two looks at a rank that another waits for: it may have ended."""
 _BEAT_SECONDS = 1.0
@@ -48,7 +52,7 @@ def open_meeting(machines: tuple[str, int, int] | None) -> Generator[None]:
     """Publish a store to the ranks of this machine while the block runs, which runs them. The agent calls this.
 
     `machines` is host and port of the store where the machines of a job meet, and the number of this one; its beats
-    tell the others that it lives, and its last word that it does not. None opens a store for this machine alone.
+    tell the others that it lives. When it ends, it sets a key that says so. None opens a store for this machine alone.
     """
     from torch.distributed import TCPStore
 
@@ -59,22 +63,32 @@ def open_meeting(machines: tuple[str, int, int] | None) -> Generator[None]:
         return
     host, port, number = machines
     _place().write_text(f"{host}:{port}")
-    store = TCPStore(host, port, is_master=False, timeout=_BEAT_CALL, wait_for_workers=False)
+
+    def connected() -> TCPStore:
+        return TCPStore(host, port, is_master=False, timeout=_BEAT_CALL, wait_for_workers=False)
+
+    store = connected()
     store.add(_beats_of(number), 1)  # before any rank runs: a machine that never beat counts as alive
-    with working_beside(lambda over: _beat(store, number, over), "beats of this machine"):
+    with working_beside(
+        lambda over: _beat(store, connected, number, over), "beats of this machine", _LAST_BEAT_SECONDS
+    ):
         yield
 
 
-def _beat(store: "Store", number: int, over: threading.Event) -> None:
-    """Beat until `over` is set. If the store is gone, the ranks learn it from their own connections."""
+def _beat(store: "Store", connected: Callable[[], "Store"], number: int, over: threading.Event) -> None:
+    """Beat until `over` is set. A connection that breaks is made anew: this machine lives."""
     from torch.distributed import DistNetworkError, DistStoreError
 
-    with suppress(DistNetworkError):
-        while not over.wait(_BEAT_SECONDS):
-            with suppress(DistStoreError):  # it was busy for too long
-                store.add(_beats_of(number), 1)
-        with suppress(DistStoreError):
-            store.set(_end_of(number), "")
+    while not over.wait(_BEAT_SECONDS):
+        try:
+            store.add(_beats_of(number), 1)
+        except DistNetworkError:
+            with suppress(DistNetworkError, DistStoreError):
+                store = connected()
+        except DistStoreError:
+            continue  # it was busy for too long
+    with suppress(DistNetworkError, DistStoreError):
+        store.set(_end_of(number), "")
 
 
 def find_meeting() -> None:
@@ -115,7 +129,7 @@ class Meeting:
 
     def __init__(
         self,
-        store: "Store | None",
+        store: "StoreLine | None",
         rank: int,
         world_size: int,
         name: str = "script",
@@ -143,7 +157,8 @@ class Meeting:
 
         host, _, port = address.rpartition(":")
         store = TCPStore(host, int(port), is_master=False, timeout=_CALL, wait_for_workers=False)
-        return cls(store, rank, world_size, ranks_of_a_machine=int(os.environ["LOCAL_WORLD_SIZE"]))
+        machine = int(os.environ["LOCAL_WORLD_SIZE"])
+        return cls(StoreLine(store), rank, world_size, ranks_of_a_machine=machine)
 
     def round(self) -> "Meeting":
         """Begin the next joint operation of all ranks."""
@@ -153,41 +168,52 @@ class Meeting:
 
     def tell(self, about: str, value: object) -> None:
         """Publish a value that other ranks may read."""
+        key, said = f"{self._name}/{about}/{self._rank}", json.dumps(value)
         if self._store is not None:
-            self._store.set(f"{self._name}/{about}/{self._rank}", json.dumps(value))
+            self._store.ask(lambda store: store.set(key, said))
 
     def hear(self, about: str, rank: int) -> Any:
         """Wait for the value that `rank` published under `about`. Raises `PeerFailed` if that rank failed in this
-        round, or if its machine ended or sent no beat for 30 s, and `BadConfiguration` if its script has ended.
+        round, if its machine ended or sent no beat for 30 s, or if the store did not answer for 30 s, and
+        `BadConfiguration` if its script has ended.
         """
+        assert self._store is not None
+        silence = Silence(_SILENT_LOOKS)
+        while True:
+            said = self._store.ask(lambda store: self._look(store, about, rank, silence))
+            if said is not None:
+                return json.loads(said)
+
+    def _look(self, store: "Store", about: str, rank: int, silence: Silence) -> bytes | None:
+        """Return what `rank` published, as JSON; None if it has not yet."""
         from torch.distributed import DistStoreError
 
         from ml_assets.training.process.group import PeerFailed
 
-        assert self._store is not None
         key, failed, left = f"{self._name}/{about}/{rank}", f"{self._name}/failed/{rank}", f"left/{rank}"
-        machine, silence = rank // self._of_a_machine, Silence(_SILENT_LOOKS)
-        while True:
-            # First: a rank publishes its values before it leaves, and before its machine ends.
-            has_left, has_ended = self._store.check([left]), self._store.check([_end_of(machine)])
-            try:
-                self._store.wait([key], _LOOK)
-            except DistStoreError:
-                if self._store.check([failed]):
-                    raise PeerFailed(int(self._store.get(failed))) from None
-                if has_left:
-                    raise BadConfiguration(
-                        f"rank {rank} has ended, but rank {self._rank} waits for its part of a checkpoint: call "
-                        "checkpoint(step, all_ranks=True) equally often on each rank"
-                    ) from None
-                beats = _beats_of(machine)
-                if has_ended or silence.is_too_long(
-                    self._store.get(beats) if self._store.check([beats]) else b""
-                ):
-                    log.warning("machine %d of rank %d is gone, and its part of a checkpoint", machine, rank)
-                    raise PeerFailed(ExitCode.PEER_LOST) from None
-            else:
-                return json.loads(self._store.get(key))
+        machine = rank // self._of_a_machine
+        # First: a rank publishes its values before it leaves, and before its machine ends.
+        has_left, has_ended = store.check([left]), store.check([_end_of(machine)])
+        try:
+            store.wait([key], _LOOK)
+        except DistStoreError:
+            if store.check([failed]):
+                raise PeerFailed(int(store.get(failed))) from None
+            if has_left:
+                raise BadConfiguration(
+                    f"rank {rank} has ended, but rank {self._rank} waits for its part of a checkpoint: call "
+                    "checkpoint(step, all_ranks=True) equally often on each rank"
+                ) from None
+            beats = _beats_of(machine)
+            if has_ended or silence.is_too_long(store.get(beats) if store.check([beats]) else b""):
+                log.warning(
+                    "machine %d with rank %d ended or sent no beat for 30 s; its part of the checkpoint is missing",
+                    machine,
+                    rank,
+                )
+                raise PeerFailed(ExitCode.PEER_LOST) from None
+            return None
+        return store.get(key)
 
     def gather(self, about: str, value: T) -> list[T]:
         """Return `value` of every rank, ordered by rank."""
@@ -203,10 +229,15 @@ class Meeting:
     def fail(self, error: BaseException) -> None:
         """Publish this rank's failure, so that others do not wait for it in this round."""
         code = error.exit_code if isinstance(error, TrainingFailed) else None
-        if self._store is not None:
-            self._store.set(f"{self._name}/failed/{self._rank}", str(int(code or ExitCode.PEER_LOST)))
+        self._say_at_the_end(f"{self._name}/failed/{self._rank}", str(int(code or ExitCode.PEER_LOST)))
 
     def leave(self) -> None:
         """Publish that this rank's script has ended."""
+        self._say_at_the_end(f"left/{self._rank}", "")
+
+    def _say_at_the_end(self, key: str, word: str) -> None:
+        from ml_assets.training.process.group import PeerFailed
+
         if self._store is not None:
-            self._store.set(f"left/{self._rank}", "")
+            with suppress(PeerFailed):  # the store is lost: this rank's own error counts
+                self._store.ask(lambda store: store.set(key, word))
