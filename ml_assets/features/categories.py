@@ -37,7 +37,7 @@ def category_texts(column: pl.Series, dtype: pl.DataType) -> pl.Series:
             )
     values = column if column.dtype == dtype else _converted(column, dtype)
     if values.dtype.is_float():
-        values = (values + 0.0).fill_nan(None)  # -0.0 is 0.0
+        values = values.set(values == 0.0, 0.0).fill_nan(None)  # -0.0 equals 0.0 and has another text
     return values.cast(pl.String)
 
 
@@ -45,6 +45,10 @@ def category_text(value: CategoryValue, dtype: pl.DataType) -> str | None:
     """Return `category_texts` of a single value. Raises `NotACategory`."""
     try:
         return category_texts(pl.Series([value]), dtype)[0]
+    except UnicodeError as error:
+        raise NotACategory(
+            "a text with half of a surrogate pair is not valid Unicode: send whole characters"
+        ) from error
     except (TypeError, pl.exceptions.PolarsError) as error:  # unknown to polars
         raise NotACategory(
             f"{type(value).__name__} has no text of its own: a category is a text, a number, a boolean, a date or a "

@@ -17,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ml_assets.features.categories import category_texts
 from ml_assets.features.encoding import EncodingError, fit
 from ml_assets.pipeline.blob_decoding import predicted
 from ml_assets.release.bundle import BundleContents, build_bundle, torch_predictions
@@ -171,6 +172,27 @@ def test_what_cannot_be_the_category_is_refused_by_name(
         served.predict_row(row)
     with pytest.raises(InputRefused, match=column):
         served.predict(pl.DataFrame([row]))
+
+
+def test_a_text_that_is_not_valid_unicode_is_refused_by_name(served: ServingModel) -> None:
+    for value in ("\ud800", "a long text with half of a pair \udfff"):
+        for column in ("text", "double", "day"):
+            with pytest.raises(InputRefused, match=f"column '{column}': .* not valid Unicode"):
+                served.predict_row({**dict.fromkeys(KINDS), column: value})
+
+
+@pytest.mark.parametrize("column", ["single", "double"])
+def test_minus_zero_is_the_category_zero(bundle: Bundle, column: str) -> None:
+    """For each door, whichever of the two it reads first."""
+    dtype, answers = SCHEMA[column], set[float]()
+    for values in ([0.0, -0.0], [-0.0, 0.0]):
+        assert category_texts(pl.Series(values, dtype=dtype), dtype).to_list() == ["0.0", "0.0"]
+        rows = [{**dict.fromkeys(KINDS), column: value} for value in values]
+        served = ServingModel.load(bundle.folder)
+        answers |= set(served.predict(pl.DataFrame(rows, schema=SCHEMA)).tolist())
+        answers |= {served.predict_row(row) for row in rows}
+    assert len({round(one, 6) for one in answers}) == 1
+    assert round(served.predict_row(dict.fromkeys(KINDS)), 6) not in {round(one, 6) for one in answers}
 
 
 def test_a_column_without_a_text_is_no_category() -> None:
