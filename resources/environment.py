@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -65,7 +66,7 @@ def code_state(project: Path, commit: str | None) -> CodeState:
     if head is None:
         named = commit or ""
         return CodeState(commit=named.removesuffix(_DIRTY), is_dirty=named.endswith(_DIRTY))
-    if not _git(project, "status", "--porcelain"):
+    if not _git(project, "status", "--porcelain", "--", "."):
         return CodeState(commit=head, is_dirty=False)
     difference, left_out = _difference(project)
     return CodeState(commit=head, is_dirty=True, difference=difference, left_out=left_out)
@@ -99,11 +100,23 @@ def environment_facts(project: Path, commit: str | None) -> dict[str, str]:
     if (lock := lock_of(project)) is not None:
         facts["lock_sha256"] = hashlib.sha256(lock).hexdigest()
     if (head := _git(project, "rev-parse", "HEAD")) is not None:
-        commit = head + (_DIRTY if _git(project, "status", "--porcelain") else "")
+        commit = head + (_DIRTY if _git(project, "status", "--porcelain", "--", ".") else "")
     if commit:
         facts["mlflow.source.git.commit"] = commit.removesuffix(_DIRTY)
         facts["git_dirty"] = "true" if commit.endswith(_DIRTY) else "false"
     return facts
+
+
+def without_repository(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without `GIT_DIR` and the like: hooks of git export them, and they name another repository.
+
+    Settings of git (`GIT_CONFIG…`) and of the package GitPython stay.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith("GIT_") or name.startswith(("GIT_CONFIG", "GIT_PYTHON_"))
+    }
 
 
 def machine() -> str:
@@ -152,7 +165,7 @@ def _difference(project: Path) -> tuple[bytes, tuple[LeftOut, ...]]:
         if index is not None and (project / index).is_file():
             shutil.copyfile(project / index, own)
         environment = {
-            **os.environ,
+            **without_repository(os.environ),
             "GIT_INDEX_FILE": str(own),
             "GIT_OBJECT_DIRECTORY": scratch,
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": str((project / (objects or "")).resolve()),
@@ -164,10 +177,10 @@ def _difference(project: Path) -> tuple[bytes, tuple[LeftOut, ...]]:
         compared = ("diff-index", "--cached", "--full-index", "--no-renames", "HEAD")
         secret = [
             name
-            for name in _names(project, *compared, "--name-only", environment=environment)
+            for name in _names(project, *compared, "--relative", "--name-only", environment=environment)
             if any(
                 holds_secret(
-                    (_git(project, "show", f"{at}:{name}", environment=environment) or "").encode(*_BYTES)
+                    (_git(project, "show", f"{at}:./{name}", environment=environment) or "").encode(*_BYTES)
                 )
                 for at in ("HEAD", ":0")
             )
@@ -197,7 +210,7 @@ def _sha(path: Path) -> str:
 
 
 def _names(project: Path, *arguments: str, environment: dict[str, str] | None = None) -> list[str]:
-    """Return the paths that a command of git lists, from the root of the work tree."""
+    """Return the paths that a command of git lists."""
     command, *rest = arguments
     found = _git(project, command, "-z", *rest, environment=environment) or ""
     return [name for name in found.split("\0") if name]
@@ -210,7 +223,7 @@ def _git(
         done = subprocess.run(
             ["git", *arguments],
             cwd=project,
-            env=environment,
+            env=without_repository(os.environ) if environment is None else environment,
             input=text,
             capture_output=True,
             encoding=_BYTES[0],

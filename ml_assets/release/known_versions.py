@@ -1,4 +1,4 @@
-"""Versions that clients load: which one holds a stage, and which bundle has a number, also while servers are away.
+"""Readers of stages and version numbers that fall back on the last answer while a server is away.
 
 Here: reads of notebooks and servers, which fall back on the last answer of this machine and say so. Not here: decisions
 (`promotion`) and their grounds. They need the ledger, and never import this module.
