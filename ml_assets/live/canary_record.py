@@ -1,10 +1,10 @@
 """Record of a canary's watch: which rows of the log have counted, and the evidence after them.
 
 One JSON file among the artifacts for each pair of canary and champion and each set of watched metrics, replaced as a
-whole. A look takes only files of the log that no look before has taken, counts their rows, and replaces the record; so
-rows count once, in the order in which they became visible. A process that is killed before it replaces the record has
-counted nothing. Here: the record and one look. Not here: the choice of rows (`canary_rows`), who may look
-(`canary_watch`).
+whole. A look takes only files of the log that no look before has counted, counts their rows, and replaces the record;
+so rows count once, in the order in which they became visible. A damaged file is tried again at each look. A process
+that is killed before it replaces the record has counted nothing. Here: the record and one look. Not here: the choice of
+rows (`canary_rows`), who may look (`canary_watch`).
 """
 
 import hashlib
@@ -12,14 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from logging import getLogger
 
 from pydantic import BaseModel, ConfigDict
 
 from ml_assets.live.canary_rows import FoundLabels, WaitingRow, first_rows, requests_of, waiting_of
 from ml_assets.live.comparison import MetricState, compare
 from ml_assets.release.rules import CanarySection
-from ml_assets.serving.request_log import files_after, read_files, writer_of
-from resources.artifacts import Artifacts
+from ml_assets.serving.request_log import day_folder, files_after, read_files, writer_of
+from resources.artifacts import Artifacts, ArtifactsUnavailable
 from resources.ledger import Promotion
 
 ROOT = "canary"
@@ -32,6 +33,8 @@ MOST_ENTITIES = 1_000_000
 """Entities that count. A canary that is not decided by then has none of the watched regressions."""
 MOST_WAITING = 100_000
 """Rows that wait for a label at most."""
+
+_LOGGER = getLogger(__name__)
 
 
 class CanaryRecord(BaseModel):
@@ -54,8 +57,10 @@ class CanaryRecord(BaseModel):
     """Commit of the lake that has no label for the waiting rows."""
     left_out: dict[str, int] = {}
     """Reason → rows that have no part in metrics of labels."""
-    faults: tuple[str, ...] = ()
-    """Damaged files of the log."""
+    labels_fault: str = ""
+    """Reason why the last look could not count labels; empty if it could."""
+    damaged: dict[str, dict[str, str]] = {}
+    """Day → damaged file of the log → what is wrong with it. It has not counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +89,12 @@ class RecordPlace:
         if not self.artifacts.exists(self.folder, self.file):
             return CanaryRecord()
         folder = self.artifacts.pull(self.folder, [self.file])
-        return CanaryRecord.model_validate_json((folder / self.file).read_bytes())
+        try:
+            content = (folder / self.file).read_bytes()
+        except OSError as error:
+            address = f"{self.artifacts.address(self.folder)}/{self.file}"
+            raise ArtifactsUnavailable(f"{address} could not be read: {error}") from error
+        return CanaryRecord.model_validate_json(content)
 
     def write(self, record: CanaryRecord) -> None:
         """Replace the record as a whole. Raises `ArtifactsError`."""
@@ -102,32 +112,47 @@ def look(
 
     `key` is the primary key of the feature table, empty if no metric needs labels. `labels` gets the record and returns
     the labels that the waiting rows have by now with the commit of the lake that has them; None if they were not looked
-    up. Raises `ArtifactsError`.
+    up. If it raises, or its rows cannot be compared, they wait, and `labels_fault` has the reason. Raises
+    `ArtifactsError`.
     """
     record = place.read()
     for day, files in _new_files(place, record, now or datetime.now(UTC)):
         record = _with_files(place, record, day, files, key)
         place.write(record)
-    if record.waiting and (found := labels(record)) is not None:
-        commit, labelled = found
-        record = record.model_copy(
-            update={
+    after = _with_labels(place, record, labels)
+    if after != record:
+        place.write(after)
+    return after
+
+
+def _with_labels(
+    place: RecordPlace,
+    record: CanaryRecord,
+    labels: Callable[[CanaryRecord], tuple[str, FoundLabels] | None],
+) -> CanaryRecord:
+    update: dict[str, object] = {"labels_fault": ""}
+    try:
+        if record.waiting and (found := labels(record)) is not None:
+            commit, labelled = found
+            update |= {
                 "metrics": compare(place.section, record.metrics, labelled=labelled.rows),
                 "waiting": labelled.waiting,
                 "labels_at": commit,
                 "left_out": dict(Counter(record.left_out) + Counter(labelled.left_out)),
             }
-        )
-        place.write(record)
-    return record
+    except Exception as error:  # whatever is wrong with labels, errors and latency still decide
+        _LOGGER.exception("metrics of labels of %s are not compared", place.model)
+        update["labels_fault"] = f"{type(error).__name__}: {error}"
+    return record.model_copy(update=update)
 
 
 def _new_files(place: RecordPlace, record: CanaryRecord, now: datetime) -> Iterator[tuple[date, list[str]]]:
-    """Yield files that have not counted, a few at a time."""
+    """Yield files that have not counted, a few at a time, and files that were damaged."""
     begin = max(place.champion.at, place.canary.at).date()
     for back in range(min((now.date() - begin).days, LATE_DAYS), -1, -1):
         day = now.date() - timedelta(back)
         files = files_after(place.artifacts, place.model, day, record.files.get(day.isoformat(), {}))
+        files = sorted({*files, *record.damaged.get(day.isoformat(), {})})
         for first in range(0, len(files), FILES):
             yield day, files[first : first + FILES]
 
@@ -135,7 +160,10 @@ def _new_files(place: RecordPlace, record: CanaryRecord, now: datetime) -> Itera
 def _with_files(
     place: RecordPlace, record: CanaryRecord, day: date, files: list[str], key: tuple[str, ...]
 ) -> CanaryRecord:
-    log, faults = read_files(place.artifacts, place.model, day, files)
+    of_day = record.damaged.get(day.isoformat(), {})
+    there = place.artifacts.files(day_folder(place.model, day)) if of_day else files
+    log, faults = read_files(place.artifacts, place.model, day, [one for one in files if one in there])
+    faults = {file: why for file, why in of_day.items() if file not in files} | faults
     first = first_rows(log, place.champion, place.canary, record.entities)
     room = MOST_ENTITIES - len(record.entities)
     rows = first.rows.head(room)
@@ -146,7 +174,7 @@ def _with_files(
         "of_canary": record.of_canary + len(rows.filter(role="canary")),
         "repeated": record.repeated + first.repeated,
         "metrics": compare(place.section, record.metrics, requests_of(rows)),
-        "faults": record.faults + faults,
+        "damaged": {name: of for name, of in {**record.damaged, day.isoformat(): faults}.items() if of},
     }
     if key:
         waiting, left_out = waiting_of(rows, key)

@@ -1,8 +1,8 @@
 """Rows that champion and canary answered since the canary began: each entity once, with its first row.
 
-Entities are assigned to a side at random, so they are what chance can put on the wrong side; requests of one entity are
-alike. Here: the choice and the order of rows, and their labels of the table. Not here: the comparison (`comparison`),
-what an earlier look has counted (`canary_record`), the log (`serving.request_log`).
+Chance assigns entities, not requests, so each entity counts once. Here: the choice and the order of rows, and their
+labels of the table. Not here: the comparison (`comparison`), what an earlier look has counted (`canary_record`), the
+log (`serving.request_log`).
 """
 
 import hashlib
@@ -127,8 +127,8 @@ def labelled_of(
 ) -> FoundLabels:
     """Return the waiting rows that have a label in the feature table by now, by partition and then by arrival.
 
-    `classes` are those of the label, empty for numbers. A row of weight 0 never counts. A label that changes after its
-    row counted changes nothing.
+    `classes` are those of the label, empty for numbers. A row whose weight is not finite, or not above 0, never
+    counts. A label that changes after its row counted changes nothing.
     """
     features = spec.features
     numbers = len(classes) or 1
@@ -172,7 +172,11 @@ def labelled_of(
             "have a label that is no finite number",
             None if classes else pl.col("label").cast(pl.Float64).is_finite(),
         ),
-        ("have the weight 0, or none", pl.col("weight") > 0 if weight else None),
+        (
+            "have a weight that is no finite number",
+            pl.col("weight").is_finite().fill_null(True) if weight else None,
+        ),
+        ("have no weight above 0", pl.col("weight") > 0 if weight else None),
     ):
         kept = joined if counts is None else joined.filter(counts)
         if len(kept) < len(joined):

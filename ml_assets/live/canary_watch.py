@@ -6,7 +6,6 @@ record of what has counted (`canary_record`), the comparison (`comparison`), Dag
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from logging import getLogger
 
 from ml_assets.live.canary_record import MOST_ENTITIES, ROOT, CanaryRecord, RecordPlace, look
 from ml_assets.live.canary_rows import FoundLabels, labelled_of
@@ -19,7 +18,6 @@ from ml_assets.tables.reader import TableReader
 from resources.ledger import Demotion, LedgerBusy, Promotion
 from resources.platform import Platform
 
-_LOGGER = getLogger(__name__)
 FEW = 50
 """Entities of a canary below which only a canary that fails on most of them is found."""
 WATCH = "release.canary.watch"
@@ -57,8 +55,9 @@ def evidence(spec: PipelineSpec, platform: Platform) -> CanaryEvidence:
     """Count what became visible since the last look, and return the evidence about the canary. Takes nothing back.
 
     While another process counts, the evidence is that of its last look. A promotion can refuse a canary that is worse:
-    `why_worse` is the reason, and `canary` the promotion it is about. A fault of bundles, lake or labels lets the rows
-    wait that need labels, with the reason. Raises `ArtifactsError` or `LedgerError` if log or ledger do not answer.
+    `why_worse` is the reason, and `canary` the promotion it is about. If a bundle, the lake or the labels cannot
+    be read, rows that need labels wait, and the evidence has the reason. Raises `ArtifactsError` or `LedgerError` if
+    log or ledger do not answer.
     """
     section = spec.release.canary
     standings = BundleStandings.read(platform.ledger.models, spec.name)
@@ -146,27 +145,22 @@ def _labels(
 ) -> tuple[str, FoundLabels] | None:
     """Return the commit of the lake with the labels of waiting rows; None and a reason in `missing` without them."""
     bundles = bundles_of(platform)
-    try:
-        reader = TableReader.at(platform.lake, "main")
-        if reader.commit_id == record.labels_at:
-            return None
-        one, other = (bundles.open(it.bundle_digest).facts.question for it in (champion, canary))
-        if difference := one.other_than(other):
-            missing.append(
-                "metrics of labels are not compared: the champion answers another question than the canary "
-                f"({difference})"
-            )
-            return None
-        return reader.commit_id, labelled_of(record.waiting, spec, reader, other.classes)
-    except Exception as error:  # whatever is wrong with labels, errors and latency still decide
-        _LOGGER.exception("metrics of labels of %s are not compared", spec.name)
-        missing.append(f"metrics of labels are not compared: {type(error).__name__}: {error}")
+    reader = TableReader.at(platform.lake, "main")
+    if reader.commit_id == record.labels_at:
         return None
+    one, other = (bundles.open(it.bundle_digest).facts.question for it in (champion, canary))
+    if difference := one.other_than(other):
+        missing.append(
+            f"metrics of labels are not compared: the champion answers another question than the canary ({difference})"
+        )
+        return None
+    return reader.commit_id, labelled_of(record.waiting, spec, reader, other.classes)
 
 
 def _missing(spec: PipelineSpec, canary: Promotion, record: CanaryRecord) -> Iterator[str]:
     """Yield the reasons why the evidence is not that of all requests."""
-    yield from record.faults
+    for of_day in record.damaged.values():
+        yield from of_day.values()
     for who, entities in (("the canary", record.of_canary), ("the champion", record.of_champion)):
         if not entities:
             yield f"the log has no request that {who} answered since {canary.at:%Y-%m-%d %H:%M} UTC"
@@ -184,6 +178,8 @@ def _missing(spec: PipelineSpec, canary: Promotion, record: CanaryRecord) -> Ite
     )
     if record.waiting:
         yield f"{len(record.waiting)} answered rows have no label in {spec.features.table} yet"
+    if record.labels_fault:
+        yield f"metrics of labels are not compared: {record.labels_fault}"
 
 
 def _why_not(spec: PipelineSpec, canary: Promotion | None, champion: Promotion | None) -> tuple[str, ...]:

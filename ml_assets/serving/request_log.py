@@ -21,7 +21,7 @@ from typing import Self
 import polars as pl
 
 from ml_assets.serving.assignment import Role
-from resources.artifacts import Artifacts, ArtifactsError, ArtifactsRefused
+from resources.artifacts import Artifacts, ArtifactsError, ArtifactsRefused, ArtifactsUnavailable
 
 SCHEMA: dict[str, pl.DataType] = {
     "request_id": pl.String(),
@@ -97,14 +97,14 @@ def read_requests(artifacts: Artifacts, model: str, day: date) -> pl.DataFrame:
     """
     rows, faults = read_intact_requests(artifacts, model, day)
     if faults:
-        raise ArtifactsRefused("; ".join(faults))
+        raise ArtifactsRefused("; ".join(faults.values()))
     return rows
 
 
-def read_intact_requests(artifacts: Artifacts, model: str, day: date) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return what `read_requests` does, without damaged files, and a sentence for each of these.
+def read_intact_requests(artifacts: Artifacts, model: str, day: date) -> tuple[pl.DataFrame, dict[str, str]]:
+    """Return what `read_requests` does, without damaged files, and file → sentence of these.
 
-    Raises `ArtifactsError` if the storage does not answer.
+    Raises `ArtifactsError` if the storage does not answer, or a file cannot be read this time.
     """
     return read_files(artifacts, model, day, files_after(artifacts, model, day, {}))
 
@@ -127,27 +127,32 @@ def writer_of(file: str) -> tuple[str, int]:
 
 def read_files(
     artifacts: Artifacts, model: str, day: date, files: Sequence[str]
-) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return the rows of some files of a day in order of arrival, without damaged files, and a sentence for each of
-    these.
+) -> tuple[pl.DataFrame, dict[str, str]]:
+    """Return the rows of some files of a day in order of arrival, without damaged files, and file → sentence of these.
 
-    Raises `ArtifactsError` if the storage does not answer.
+    A file is damaged if its bytes are no log. Raises `ArtifactsError` if the storage does not answer, or a file cannot
+    be read this time: too many open files, say, are no damage.
     """
     name = day_folder(model, day)
     folder = artifacts.pull(name, files) if files else Path()
     parts = [pl.DataFrame(schema=SCHEMA)]
-    faults: list[str] = []
+    faults: dict[str, str] = {}
     for file in files:
+        address = f"{artifacts.address(name)}/{file}"
         try:
-            part = pl.read_parquet(folder / file)
+            content = (folder / file).read_bytes()
+        except OSError as error:
+            raise ArtifactsUnavailable(f"{address} could not be read: {error}") from error
+        try:
+            part = pl.read_parquet(io.BytesIO(content))
             fault = "" if dict(part.schema) == SCHEMA else "it has other columns"
         except (pl.exceptions.PolarsError, OSError) as error:
             part, fault = parts[0], str(error)
         if fault:
-            faults.append(f"{artifacts.address(name)}/{file} is no log of requests ({fault}): remove it")
+            faults[file] = f"{address} is no log of requests ({fault}): restore it, or remove it"
         else:
             parts.append(part)
-    return pl.concat(parts).sort("at", "request_id", "place", "role"), tuple(faults)
+    return pl.concat(parts).sort("at", "request_id", "place", "role"), faults
 
 
 class RequestLog:

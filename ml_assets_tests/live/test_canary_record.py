@@ -1,19 +1,22 @@
 """Record of a canary's watch: what became visible counts once, in that order, whatever ends a look."""
 
+import resource
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO
 
 import numpy as np
+import pytest
 
 from ml_assets.live.canary_record import CanaryRecord, RecordPlace, look
 from ml_assets.live.canary_rows import FoundLabels
 from ml_assets.live.comparison import Labelled, comparisons
 from ml_assets.release.rules import CanarySection
 from ml_assets.serving.request_log import LoggedRow, RequestLog
-from resources.artifacts import Artifacts, FolderArtifacts
+from resources.artifacts import Artifacts, ArtifactsUnavailable, FolderArtifacts
 from resources.ledger import Promotion
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -115,6 +118,83 @@ def test_files_may_be_deleted_after_they_counted(tmp_path: Path) -> None:
     before = look(place, (), no_labels, NOON)
     place.artifacts.remove("serving/small")
     assert look(place, (), no_labels, NOON) == before
+
+
+class _OutOfFiles(FolderArtifacts):
+    """Artifacts whose process may open no further file, until `is_over`."""
+
+    is_over = False
+
+    def pull(self, name: str, files: object = None, *, last: str | None = None) -> Path:
+        found = super().pull(name, files, last=last)  # pyright: ignore[reportArgumentType]
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if not self.is_over and name.startswith("serving"):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+            self.undo = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        return found
+
+
+def test_files_that_cannot_be_read_this_time_count_the_next_time(tmp_path: Path) -> None:
+    artifacts = _OutOfFiles(tmp_path)
+    place = place_of(artifacts)
+    log(artifacts, 0, 100, failed=True)
+    try:
+        with pytest.raises(ArtifactsUnavailable, match="Too many open files"):
+            look(place, (), no_labels, NOON)
+    finally:
+        artifacts.undo()
+    artifacts.is_over = True
+    after = look(place, (), no_labels, NOON)
+    assert (after.of_canary, after.damaged) == (50, {})
+
+
+def test_a_damaged_file_counts_once_it_is_restored(tmp_path: Path) -> None:
+    """Newer files of the same server count meanwhile."""
+    place = place_of(FolderArtifacts(tmp_path))
+    log(place.artifacts, 0, 100)
+    (file,) = tmp_path.rglob("*.parquet")
+    good = file.read_bytes()
+    newer = file.with_name(file.name.replace("000001", "000002"))
+    log(place.artifacts, 100, 200)
+    next(one for one in tmp_path.rglob("*.parquet") if one != file).rename(newer)
+    file.write_bytes(b"PAR1 torn")
+    for _ in range(2):
+        torn = look(place, (), no_labels, NOON)
+        assert torn.of_canary == 50
+        assert "is no log of requests" in torn.damaged[NOON.date().isoformat()][file.name]
+    file.write_bytes(good)
+    for _ in range(2):
+        restored = look(place, (), no_labels, NOON)
+        assert (restored.of_canary, restored.repeated, restored.damaged) == (100, 0, {})
+
+
+def test_a_damaged_file_that_is_removed_is_not_named_any_more(tmp_path: Path) -> None:
+    place = place_of(FolderArtifacts(tmp_path))
+    log(place.artifacts, 0, 100)
+    (file,) = tmp_path.rglob("*.parquet")
+    file.write_bytes(b"PAR1 torn")
+    assert look(place, (), no_labels, NOON).damaged
+    file.unlink()
+    assert not look(place, (), no_labels, NOON).damaged
+
+
+def test_labels_that_cannot_be_compared_wait_and_errors_still_decide(tmp_path: Path) -> None:
+    place = place_of(FolderArtifacts(tmp_path), ERRORS, BRIER)
+    log(place.artifacts, 0, 200, failed=True)
+
+    def broken(record: CanaryRecord) -> tuple[str, FoundLabels]:
+        commit, found = labels_of_all(record)
+        assert found.rows is not None
+        weight = np.full(len(found.rows.label), np.nan)
+        return commit, replace(found, rows=replace(found.rows, weight=weight))
+
+    record = look(place, KEY, broken, NOON)
+    assert record == place.read()
+    assert "ValidationError" in record.labels_fault
+    errors, brier = comparisons(place.section, record.metrics)
+    assert (errors.canary, errors.canary_rows, brier.canary_rows) == (1.0, 100, 0)
+    again = look(place, KEY, labels_of_all, NOON)
+    assert (again.labels_fault, again.waiting) == ("", ())
 
 
 def test_other_metrics_or_another_alpha_begin_another_record(tmp_path: Path) -> None:

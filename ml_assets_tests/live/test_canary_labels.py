@@ -1,0 +1,77 @@
+"""Labels of answered rows in a feature table: which row meets which, and which never count."""
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from ml_assets.live.canary_rows import FoundLabels, WaitingRow, labelled_of
+from ml_assets.live.row_keys import key_text
+from ml_assets.tables.reader import TableReader
+from ml_assets.validation.contract import Contract
+from ml_assets_tests.tables.orders_table import FIRST, ORDERS, OrdersTable
+
+DAY = FIRST.isoformat()
+CONTRACT = Contract.model_validate(
+    {
+        "primary_key": ["name", "day"],
+        "event_time": "ordered_at",
+        "columns": [
+            {"name": "name", "dtype": "string"},
+            {"name": "day", "dtype": "date"},
+            {"name": "ordered_at", "dtype": "datetime"},
+            {"name": "made", "dtype": "float64"},
+            {"name": "weight", "dtype": "float64", "nullable": True},
+        ],
+    }
+)
+
+
+def found_in(
+    folder: Path, names: Sequence[str], asked: Sequence[str], weights: Sequence[float | None] | None = None
+) -> FoundLabels:
+    """Return the labels of rows that clients named `asked`, in a table whose rows are `names`."""
+    orders = OrdersTable(folder)
+    frame = pl.DataFrame(
+        {
+            "name": names,
+            "day": [date.fromisoformat(DAY)] * len(names),
+            "ordered_at": [datetime.fromisoformat(DAY).replace(tzinfo=UTC)] * len(names),
+            "made": [float(number) for number in range(len(names))],
+            "weight": weights or [1.0] * len(names),
+        },
+        schema_overrides={"ordered_at": pl.Datetime("us", "UTC"), "weight": pl.Float64},
+    )
+    assert not orders.publish({DAY: frame}, contract=CONTRACT).rejected
+    features = SimpleNamespace(
+        table=ORDERS,
+        primary_key=("name", "day"),
+        label="made",
+        weight="weight",
+        partition_date="day",
+    )
+    spec: Any = SimpleNamespace(features=features)
+    waiting = [
+        WaitingRow(
+            is_canary=False,
+            at=datetime(2026, 11, 23, tzinfo=UTC),
+            key=(key_text(one), key_text(f"{DAY}T00:00:00")),
+            prediction=(0.5,),
+        )
+        for one in asked
+    ]
+    return labelled_of(waiting, spec, TableReader.at(orders.store), ())
+
+
+def test_rows_without_a_weight_above_0_are_left_out_by_reason(tmp_path: Path) -> None:
+    names = list("abcdef")
+    found = found_in(tmp_path, names, names, [1.0, float("nan"), float("inf"), 0.0, None, 2.0])
+    assert found.rows is not None
+    assert found.rows.weight is not None
+    assert np.array_equal(found.rows.weight, [1.0, 2.0])
+    assert found.left_out == {"have a weight that is no finite number": 2, "have no weight above 0": 2}
+    assert found.waiting == ()
