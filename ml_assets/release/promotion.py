@@ -33,10 +33,12 @@ from ml_assets.release.rules import (
     why_void,
 )
 from ml_assets.release.rules_in_force import (
+    agree,
     as_json,
     in_force,
+    is_confirmed_by,
     why_not_changed_by,
-    why_not_under_own_rules,
+    why_not_under_accepted,
     why_other,
 )
 from ml_assets.release.shown_in_mlflow import ALIASES, holder_of, number_of, tags_of
@@ -204,7 +206,7 @@ class Releases:
             role = _next_role(version, found, rules)
             accounts = self._ledger.accounts.all()
             if found.promotion is None:  # no review blocks the way back
-                if why := why_not_under_own_rules(author, recorded):
+                if why := why_not_under_accepted(author, recorded, found.evaluations):
                     raise NotPromotable(f"{_named(version)} is not promoted: {why}")
                 if role == PRODUCTION and found.canary is not None and why_worse is not None:
                     _require_not_worse(version, why_worse(found.canary))
@@ -334,12 +336,13 @@ class Releases:
     def accept_rules(self, model: str, rules: ReleaseSection, *, by: Person, reason: str) -> RulesRow:
         """Put `rules` in force from now on; return their row, or that of the same rules in force already.
 
+        If another person accepted the same rules, `by` confirms them with a row: then two persons decided.
         Raises `RulesNotAccepted` unless `by` may approve under the rules in force, or if they changed meanwhile.
         """
         if not reason.strip():
             raise RulesNotAccepted(f"accepting the rules of {model} needs a reason for the log")
         recorded = self._log.rules(model)
-        if recorded and as_json(rules) == as_json(in_force(recorded)):
+        if recorded and agree(recorded[-1], rules) and not is_confirmed_by(by.name, recorded):
             return recorded[-1]
 
         def allow() -> None:
@@ -349,7 +352,16 @@ class Releases:
                     f"the rules of {model} changed since this command began, by {now[-1].author}: look at them with "
                     f"ml-assets rules show {model}"
                 )
-            if why := why_not_changed_by(by.name, now, self._log.evaluations(model)):
+            standings = BundleStandings.read(self._log, model)
+            bundles = {one.bundle_digest: standings.of(one.bundle_digest) for one in standings.evaluations}
+            promotable = [
+                one.newest
+                for one in bundles.values()
+                if one.newest is not None and one.may_be_promoted and one.promotion is None
+            ]
+            # The ledger refuses a person whom nobody checked, with its own message.
+            accounts = self._ledger.accounts.all() if by.checked_by != "nobody" else []
+            if why := why_not_changed_by(by.name, now, standings.evaluations, promotable, accounts):
                 raise RulesNotAccepted(f"the rules of {model} stay as they are: {why}")
 
         return self._log.accept_rules(model, as_json(rules), by, reason=reason, allow=allow)

@@ -174,25 +174,38 @@ class ReleaseSection(Section):
 NO_RULES = ReleaseSection()
 
 
-def why_not_by(person: str, rules: ApprovalSection, evaluations: Sequence[EvaluationRow]) -> str:
-    """Return the rule against a review by `person` of a bundle with these evaluations; empty if there is none."""
+def why_not_by(
+    person: str,
+    rules: ApprovalSection,
+    evaluations: Sequence[EvaluationRow],
+    where: str = "in defs.yaml",
+) -> str:
+    """Return the rule against a review by `person` of a bundle with these evaluations; empty if there is none.
+
+    `where` says for the error who has the rules.
+    """
     if rules.by and not is_among(person, rules.by):
-        return f"release.approval.by in defs.yaml allows {', '.join(rules.by)}, not {person}"
+        return f"release.approval.by {where} allows {', '.join(rules.by)}, not {person}"
     if "author" in rules.not_by and is_among(person, [one.author for one in evaluations]):
-        return f"release.approval.not_by in defs.yaml excludes the author, and {person} ran its evaluation"
+        return f"release.approval.not_by {where} excludes the author, and {person} ran its evaluation"
     return ""
 
 
-def why_unchecked(rules: ApprovalSection, evaluation: EvaluationRow, accounts: Sequence[Account]) -> str:
+def why_unchecked(
+    rules: ApprovalSection,
+    evaluation: EvaluationRow,
+    accounts: Sequence[Account],
+    where: str = "in defs.yaml",
+) -> str:
     """Return why nobody may approve an evaluation whose author nobody checked; empty if that is allowed.
 
-    Without accounts nobody is checked, and the commands only say so.
+    Without accounts nobody is checked, and the commands only say so. `where` says for the error who has the rules.
     """
     if not accounts or "author" not in rules.not_by or evaluation.checked_by != "nobody":
         return ""
     return (
-        f"nobody checked that {evaluation.author} ran its evaluation {evaluation.name}, and release.approval.not_by in "
-        "defs.yaml excludes the author. Evaluate it again with ML_ASSETS_TOKEN set, which reuses the training: "
+        f"nobody checked that {evaluation.author} ran its evaluation {evaluation.name}, and release.approval.not_by "
+        f"{where} excludes the author. Evaluate it again with ML_ASSETS_TOKEN set, which reuses the training: "
         f"ml-assets launch {evaluation.model} {evaluation.partition}"
     )
 

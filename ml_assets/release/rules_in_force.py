@@ -7,13 +7,14 @@ here: the meaning of the rules (`rules`), the decisions (`promotion`).
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, cast
 
 from pydantic import ValidationError
 
 from ml_assets.dossier.keys import PublicKey
-from ml_assets.release.rules import NO_RULES, ReleaseSection, is_among, why_not_by
-from resources.ledger import EvaluationRow, LedgerChanged, RulesRow, author_in_words
+from ml_assets.release.rules import NO_RULES, ReleaseSection, is_among, why_not_by, why_unchecked
+from resources.ledger import Account, EvaluationRow, LedgerChanged, RulesRow, author_in_words
 
 
 def as_json(rules: ReleaseSection) -> str:
@@ -36,13 +37,18 @@ def in_force(recorded: Sequence[RulesRow]) -> ReleaseSection:
     return rules_of(recorded[-1]) if recorded else NO_RULES
 
 
+def agree(row: RulesRow, rules: ReleaseSection) -> bool:
+    """Return True if a row has exactly these rules. Words for people do not decide: different rules may share them."""
+    return as_json(rules_of(row)) == as_json(rules)
+
+
 def rules_name(digest: str) -> str:
     """Return the first 12 of the 64 hex digits of the digest of rules: their name for people."""
     return digest[:12]
 
 
 def changes(before: ReleaseSection, after: ReleaseSection) -> list[str]:
-    """Return what differs, a line for each key: `approval.by: bob → not given`."""
+    """Return what differs, a line for each key: `approval.by: "bob" → not given`. For people; `agree` decides."""
     old, new = (dict(_flat(one.model_dump(mode="json", exclude_none=True))) for one in (before, after))
     return [
         f"{key}: {old.get(key, 'not given')} → {new.get(key, 'not given')}"
@@ -62,9 +68,10 @@ def why_other(recorded: Sequence[RulesRow], rules: ReleaseSection) -> str:
 
     Rules that are not recorded yet agree with any.
     """
-    if not recorded or not (found := changes(rules_of(recorded[-1]), rules)):
+    if not recorded or agree(recorded[-1], rules):
         return ""
     row = recorded[-1]
+    found = changes(rules_of(row), rules)
     return (
         f"`release` in this defs.yaml differs from rules {rules_name(row.rules_digest)} of {row.model}, which are in "
         f"force since {row.at:%Y-%m-%d %H:%M} UTC ({'; '.join(found)}). Undo the change of defs.yaml, or let somebody "
@@ -73,34 +80,68 @@ def why_other(recorded: Sequence[RulesRow], rules: ReleaseSection) -> str:
 
 
 def why_not_changed_by(
-    person: str, recorded: Sequence[RulesRow], evaluations: Sequence[EvaluationRow]
+    person: str,
+    recorded: Sequence[RulesRow],
+    evaluations: Sequence[EvaluationRow],
+    promotable: Sequence[EvaluationRow] = (),
+    accounts: Sequence[Account] = (),
 ) -> str:
     """Return why `person` may not change the rules in force; empty if nothing speaks against it.
 
     Whoever may approve may change them. `evaluations` are all of the model: with `not_by: [author]`, nobody who trained
-    it changes the rules for it.
+    it changes the rules for it. `promotable` are the newest evaluations of the bundles that a first promotion could
+    follow: on a ledger with `accounts`, somebody must have checked their authors, who could be `person`.
     """
     approval = in_force(recorded).approval
-    return why_not_by(person, approval, evaluations) if approval is not None else ""
+    if approval is None:
+        return ""
+    where = f"of rules {rules_name(recorded[-1].rules_digest)}"
+    if why := why_not_by(person, approval, evaluations, where):
+        return why
+    unchecked = (why_unchecked(approval, one, accounts, where) for one in promotable)
+    return next((f"{why}, or archive its version" for why in unchecked if why), "")
 
 
-def why_not_under_own_rules(promoter: str, recorded: Sequence[RulesRow]) -> str:
-    """Return why `promoter` may not promote under rules that the same person has accepted; empty if that is allowed.
+def why_not_under_accepted(
+    promoter: str, recorded: Sequence[RulesRow], evaluations: Sequence[EvaluationRow]
+) -> str:
+    """Return why `promoter` may not promote a bundle with these evaluations under accepted rules; empty if allowed.
 
-    Otherwise an approver could drop the approval and promote alone. The rules before the change decide: they ask for
-    two persons if they exclude the promoter from approving.
+    Otherwise an approver could drop the approval and promote alone, or drop it first and train afterwards. The rules
+    before the changes of the newest acceptor decide: they may exclude the promoter or the author from approving.
+    Changes that end in the rules before them count for nothing.
     """
-    for before, row in zip(reversed(recorded[:-1]), reversed(recorded), strict=False):
-        if not is_among(promoter, [row.author]):
-            return ""
+    own = _changes_of_newest_acceptor(recorded)
+    if not own or agree(own[-1][0], rules_of(recorded[-1])):
+        return ""
+    for before, row in own:
         approval = rules_of(before).approval
-        if approval is not None and "promoter" in approval.not_by:
+        if approval is None:
+            continue
+        excludes = (
+            f"{author_in_words(row)} accepted rules {rules_name(row.rules_digest)} at {row.at:%Y-%m-%d %H:%M} UTC, "
+            f"and release.approval.not_by of rules {rules_name(before.rules_digest)} before them excludes the"
+        )
+        if "author" in approval.not_by and is_among(row.author, [one.author for one in evaluations]):
             return (
-                f"{author_in_words(row)} accepted rules {rules_name(row.rules_digest)} at {row.at:%Y-%m-%d %H:%M} UTC, "
-                f"and release.approval.not_by of rules {rules_name(before.rules_digest)} before them excludes the "
-                "promoter: somebody else has to promote it."
+                f"{excludes} author, and {row.author} ran its evaluation: somebody else has to accept the rules, too: "
+                f"ml-assets rules accept {row.model} --reason '…'"
             )
+        if "promoter" in approval.not_by and is_among(promoter, [row.author]):
+            return f"{excludes} promoter: somebody else has to promote it."
     return ""
+
+
+def is_confirmed_by(person: str, recorded: Sequence[RulesRow]) -> bool:
+    """Return True if an acceptance of the rules in force by `person` would say something new: another changed them."""
+    own = _changes_of_newest_acceptor(recorded)
+    return bool(own) and not is_among(person, [own[0][1].author])
+
+
+def _changes_of_newest_acceptor(recorded: Sequence[RulesRow]) -> list[tuple[RulesRow, RulesRow]]:
+    """Return the newest changes in a row by one person, newest first, each with the rules before it."""
+    changed = list(zip(reversed(recorded[:-1]), reversed(recorded), strict=False))
+    return list(takewhile(lambda one: is_among(one[1].author, [recorded[-1].author]), changed))
 
 
 def _flat(value: Mapping[str, Any], begin: str = "") -> Iterator[tuple[str, str]]:
@@ -109,15 +150,21 @@ def _flat(value: Mapping[str, Any], begin: str = "") -> Iterator[tuple[str, str]
         if isinstance(one, Mapping):
             yield from _flat(cast("Mapping[str, Any]", one), f"{begin}{key}.")
         elif isinstance(one, list):
-            items = [_in_words(item) for item in cast("list[Any]", one)]
+            items = [_item_in_words(item) for item in cast("list[Any]", one)]
             yield f"{begin}{key}", ", ".join(items) or "none"
         else:
             yield f"{begin}{key}", _in_words(one)
+
+
+def _item_in_words(item: Any) -> str:
+    """Return an item of a list; names in quotes, because a name may contain a comma."""
+    words = _in_words(item)
+    return json.dumps(item, ensure_ascii=False) if words == item else words
 
 
 def _in_words(value: Any) -> str:
     if isinstance(value, Mapping):
         return " ".join(f"{key} {one}" for key, one in _flat(cast("Mapping[str, Any]", value)))
     if isinstance(value, str) and value.startswith("-----BEGIN"):
-        return f"key {PublicKey(value).name[:12]}"
+        return f"key {PublicKey(value).name}"
     return str(value)

@@ -49,7 +49,10 @@ def test_an_edited_defs_yaml_does_not_promote_without_the_approval(registered: R
             registered.promote("small", 1, author="ada", reason="mine", rules=rules)
         with pytest.raises(NotReviewable, match="differs from rules"):
             registered.review("small", 1, approves=True, author="ada", reason="mine", rules=rules)
-        with pytest.raises(RulesNotAccepted, match="excludes the author, and ada ran its evaluation"):
+        with pytest.raises(
+            RulesNotAccepted,
+            match=r"approval\.not_by of rules \w{12} excludes the author, and ada ran its evaluation",
+        ):
             registered.accept_rules("small", rules, by=ADA, reason="simpler")
     assert "promoted" not in history_of(registered)
 
@@ -66,12 +69,68 @@ def test_whoever_accepted_rules_does_not_promote_under_them(registered: Releases
     assert registered.promote("small", 1, author="bob", reason="ours", rules=NO_RULES).version == "1"
 
 
+def test_a_comma_in_a_name_does_not_hide_a_change(registered: Releases) -> None:
+    """Both lists print as `Lovelace, Ada` without quotes."""
+    one, two = (
+        ReleaseSection.model_validate({"approval": {"by": by}})
+        for by in (["Lovelace, Ada"], ["Lovelace", "Ada"])
+    )
+    registered.accept_rules("small", one, by=BOB, reason="one reviewer")
+    with pytest.raises(NotPromotable, match=r'approval\.by: "Lovelace, Ada" → "Lovelace", "Ada"'):
+        registered.promote("small", 1, author="cyd", reason="mine", rules=two)
+
+
+def test_whoever_weakens_rules_and_trains_then_needs_another_person(
+    registered: Releases, evaluate: Evaluate, bundle: Bundle
+) -> None:
+    """The attack: accept rules without an approval, train afterwards, promote alone."""
+    authors = ReleaseSection.model_validate({"approval": {"by": ["bob", "cyd"], "not_by": ["author"]}})
+    registered.accept_rules("small", authors, by=CYD, reason="reviewers")
+    registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
+    evaluate(bundle, told="again", author="bob")
+    for promoter in ("bob", "ada"):
+        with pytest.raises(
+            NotPromotable,
+            match=r"bob accepted rules \w{12} at .* before them excludes the author, and bob ran its evaluation: "
+            r"somebody else has to accept the rules, too: ml-assets rules accept small",
+        ):
+            registered.promote("small", 1, author=promoter, reason="mine", rules=NO_RULES)
+    assert registered.accept_rules("small", NO_RULES, by=CYD, reason="I agree").author == "cyd"
+    assert registered.promote("small", 1, author="bob", reason="ours", rules=NO_RULES).version == "1"
+
+
+def test_whoever_puts_rules_back_may_promote_again(registered: Releases) -> None:
+    """Nobody else has to accept rules that others decided."""
+    registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
+    registered.accept_rules("small", RULES, by=BOB, reason="a mistake")
+    registered.review("small", 1, approves=True, author="cyd", reason="fine", rules=RULES)
+    assert registered.promote("small", 1, author="bob", reason="ours", rules=RULES).version == "1"
+
+
+def test_rules_are_not_accepted_beside_an_unchecked_author(
+    registered: Releases, ledger: Ledger, evaluate: Evaluate, bundle: Bundle
+) -> None:
+    """Whoever launched in Dagster's pages could drop the approval of the own model."""
+    root = Person(name="root", checked_by="token")
+    ledger.accounts.add_by_token("root", Person(name="root"), is_administrator=True)
+    account = ledger.accounts.of_token(ledger.accounts.add_by_token("bob", root))
+    bob = Person(name="bob", checked_by="token", account=account.place)
+    with pytest.raises(
+        RulesNotAccepted,
+        match=r"stay as they are: nobody checked that ada ran its evaluation \w{12}, and release\.approval\.not_by of "
+        r"rules \w{12} excludes the author\. .*ml-assets launch small 2013-12-31, or archive its version",
+    ):
+        registered.accept_rules("small", NO_RULES, by=bob, reason="simpler")
+    evaluate(bundle, checked_by="token", author="svc")
+    assert registered.accept_rules("small", NO_RULES, by=bob, reason="simpler").account == account.place
+
+
 def test_history_shows_the_rules_of_each_decision_and_their_changes(registered: Releases) -> None:
     registered.review("small", 1, approves=True, author="bob", reason="fine", rules=RULES)
     registered.promote("small", 1, author="ada", reason="first", rules=RULES)
     by = ReleaseSection.model_validate({"approval": {"by": ["bob", "cyd"]}})
     accepted = registered.accept_rules("small", by, by=CYD, reason="two reviewers")
-    assert registered.accept_rules("small", by, by=BOB, reason="again") == accepted, (
+    assert registered.accept_rules("small", by, by=CYD, reason="again") == accepted, (
         "they are in force already"
     )
     first, second = (one for one in registered.history("small") if isinstance(one, RulesRow))
@@ -79,7 +138,7 @@ def test_history_shows_the_rules_of_each_decision_and_their_changes(registered: 
     assert f"rules       {first.rules_digest[:12]} recorded, by ada" in said
     assert said.count(f"    under rules {first.rules_digest[:12]}") == 2
     assert f"rules       {second.rules_digest[:12]} accepted, by cyd: two reviewers" in said
-    assert "    approval.by: none → bob, cyd" in said
+    assert '    approval.by: none → "bob", "cyd"' in said
 
 
 def test_a_change_of_rules_is_decided_by_one_person(registered: Releases, ledger: Ledger) -> None:
