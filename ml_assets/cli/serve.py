@@ -8,9 +8,7 @@ import click
 from ml_assets.cli.project import Project, say
 
 if TYPE_CHECKING:
-    from ml_assets.release.rules import ReleaseSection
     from ml_assets.serving.answering import ServerParts
-    from ml_assets.serving.served import CanaryShare
 
 
 @click.command("serve", short_help="Answer requests with the versions in production, over HTTP.")
@@ -49,7 +47,7 @@ def command(
     """Answer requests for each MODEL with its version in production, until Ctrl-C.
 
     The server watches the ledger: after `promote`, `rollback` or `demote` it changes versions without a lost request. A
-    canary answers its share of the entities (`release.canary` in defs.yaml), or is a shadow.
+    canary answers its share of the entities (`release.canary` of the rules in force), or is a shadow.
     """
     from pydantic import ValidationError
 
@@ -75,9 +73,7 @@ def command(
     of_shadows = _shadows(project, models, shadows)
     declarations = [
         Declaration(
-            model=model,
-            canary=_share_of(project.component(TrainingPipeline, model).spec.release),
-            shadows=of_shadows.get(model, ()),
+            model=project.component(TrainingPipeline, model).spec.name, shadows=of_shadows.get(model, ())
         )
         for model in dict.fromkeys(models)
     ]
@@ -95,14 +91,6 @@ def command(
             f"cannot listen on {host}:{port} ({error.strerror or error}): end the process that does, or give another "
             "--port"
         ) from None
-
-
-def _share_of(rules: "ReleaseSection") -> "CanaryShare | None":
-    """Return the share of traffic of the canary; None if it has none, so that it is only a shadow."""
-    from ml_assets.serving.served import CanaryShare
-
-    canary = rules.canary
-    return None if canary is None or canary.share is None else CanaryShare(share=canary.share, by=canary.by)
 
 
 def _shadows(

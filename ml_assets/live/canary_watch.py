@@ -5,7 +5,7 @@ record of what has counted (`canary_record`), the comparison (`comparison`), Dag
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ml_assets.live.canary_record import MOST_ENTITIES, ROOT, CanaryRecord, RecordPlace, look
 from ml_assets.live.canary_rows import FoundLabels, labelled_of
@@ -14,6 +14,8 @@ from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.release.bundle_standing import CANARY, BundleStandings
 from ml_assets.release.of_platform import bundles_of, releases_of
 from ml_assets.release.promotion import NotPromotable, in_full_minutes
+from ml_assets.release.rules import CanarySection
+from ml_assets.release.rules_in_force import in_force
 from ml_assets.tables.reader import TableReader
 from resources.ledger import Demotion, LedgerBusy, Promotion
 from resources.platform import Platform
@@ -30,6 +32,8 @@ class CanaryEvidence:
 
     canary: Promotion | None
     champion: Promotion | None
+    section: CanarySection | None = None
+    """Rules of the canary that are in force."""
     compared: tuple[Comparison, ...] = ()
     missing: tuple[str, ...] = ()
     """Reasons why metrics are not compared, or not on all rows."""
@@ -59,11 +63,16 @@ def evidence(spec: PipelineSpec, platform: Platform) -> CanaryEvidence:
     be read, rows that need labels wait, and the evidence has the reason. Raises `ArtifactsError` or `LedgerError` if
     log or ledger do not answer.
     """
-    section = spec.release.canary
+    section = _section(spec, platform)
     standings = BundleStandings.read(platform.ledger.models, spec.name)
     canary, champion = standings.canary, standings.in_production
     if canary is None or champion is None or section is None or not section.watch:
-        return CanaryEvidence(canary=canary, champion=champion, missing=_why_not(spec, canary, champion))
+        return CanaryEvidence(
+            canary=canary,
+            champion=champion,
+            section=section,
+            missing=_why_not(spec, section, canary, champion),
+        )
     place = RecordPlace(
         artifacts=platform.artifacts, model=spec.name, champion=champion, canary=canary, section=section
     )
@@ -82,6 +91,7 @@ def evidence(spec: PipelineSpec, platform: Platform) -> CanaryEvidence:
     return CanaryEvidence(
         canary=canary,
         champion=champion,
+        section=section,
         compared=comparisons(section, record.metrics),
         missing=(*_missing(spec, canary, record), *missing),
     )
@@ -105,19 +115,13 @@ def watch_canary(spec: PipelineSpec, platform: Platform) -> CanaryEvidence:
             seen=state.canary,
         )
     except NotPromotable:  # somebody else demoted, promoted or replaced it since
-        return CanaryEvidence(canary=None, champion=state.champion)
-    return CanaryEvidence(
-        canary=state.canary,
-        champion=state.champion,
-        compared=state.compared,
-        missing=state.missing,
-        demotion=ended.demotion,
-    )
+        return CanaryEvidence(canary=None, champion=state.champion, section=state.section)
+    return replace(state, demotion=ended.demotion)
 
 
 def in_lines(spec: PipelineSpec, state: CanaryEvidence) -> Iterator[str]:
     """Yield the state in words, for a person."""
-    section, model = spec.release.canary, spec.name
+    section, model = state.section, spec.name
     if state.canary is not None:
         yield f"{model} version {state.canary.version} is the canary since {state.canary.at:%Y-%m-%d %H:%M} UTC."
     if state.canary is not None and section is not None:
@@ -182,8 +186,15 @@ def _missing(spec: PipelineSpec, canary: Promotion, record: CanaryRecord) -> Ite
         yield f"metrics of labels are not compared: {record.labels_fault}"
 
 
-def _why_not(spec: PipelineSpec, canary: Promotion | None, champion: Promotion | None) -> tuple[str, ...]:
-    section = spec.release.canary
+def _section(spec: PipelineSpec, platform: Platform) -> CanarySection | None:
+    """Return the rules of the canary that are in force; those of `defs.yaml` if none are recorded yet."""
+    recorded = platform.ledger.models.rules(spec.name)
+    return (in_force(recorded) if recorded else spec.release).canary
+
+
+def _why_not(
+    spec: PipelineSpec, section: CanarySection | None, canary: Promotion | None, champion: Promotion | None
+) -> tuple[str, ...]:
     if section is None or not section.watch:
         return (f"{spec.name} has no `watch` under `release.canary` in defs.yaml: nothing is compared",)
     if canary is None:

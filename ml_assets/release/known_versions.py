@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict
 from ml_assets.release.bundle_standing import BundleStandings
 from ml_assets.release.of_platform import registry_of
 from ml_assets.release.registry import Registry
+from ml_assets.release.rules import CanarySection
+from ml_assets.release.rules_in_force import in_force
 from resources.last_answers import Answer, LastAnswers
 from resources.ledger import LedgerBusy, LedgerUnavailable, ModelLog, Promotion
 from resources.mlflow_client import TrackerUnavailable
@@ -42,10 +44,12 @@ class Holder(BaseModel):
 
 
 class Stages(Answer):
-    """Holders of the stages of a model at one state of the ledger."""
+    """Holders of the stages of a model, and the rules of its canary that are in force."""
 
     production: Holder | None
     canary: Holder | None
+    rules: CanarySection | None = None
+    """None: the rules in force have no canary, or none are recorded."""
 
 
 class KnownBundle(Answer):
@@ -65,12 +69,15 @@ class StageReader:
 
         def read(now: datetime) -> Stages:
             changes = self._log.stage_changes(model)
+            # After the stages: a promotion follows its rules, so no new canary is read with the rules before them.
+            recorded = self._log.rules(model)
             standings = BundleStandings.of_stages(changes)
             return Stages(
                 read_at=now,
-                place=max((one.place for one in changes), default=0),
+                place=max((one.place for one in (*changes, *recorded)), default=0),
                 production=Holder.of(standings.in_production),
                 canary=Holder.of(standings.canary),
+                rules=in_force(recorded).canary,
             )
 
         return self._answers.ask(f"stages of {model}", Stages, read)

@@ -190,7 +190,7 @@ def _answered(
 def _read(parts: ServerParts, arrival: Arrival, served: Roles, body: bytes) -> _Batch:
     parsed = parse(body, parts.limits.rows)
     rows = parsed if isinstance(parsed, list) else [parsed]
-    canary = parts.watch.declarations[arrival.model].canary
+    canary = served.share
     entities = [_entity(canary, row, place, isinstance(parsed, list)) for place, row in enumerate(rows)]
     of_canary = _places_of_canary(canary, entities, served.canary)
     return _Batch(arrival, body, rows, entities, of_canary, isinstance(parsed, list))

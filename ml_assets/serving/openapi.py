@@ -35,11 +35,11 @@ def with_models(document: dict[str, Any], watch: "StageWatch") -> dict[str, Any]
     paths: dict[str, Any] = {**document["paths"]}
     schemas: dict[str, Any] = {**document.get("components", {}).get("schemas", {})}
     schemas["ErrorAnswer"] = ErrorAnswer.model_json_schema()
-    for model, declaration in watch.declarations.items():
+    for model in watch.declarations:
         served = watch.served(model)
         if served is None or served.production is None:
             continue
-        by = () if declaration.canary is None else declaration.canary.by
+        by = () if served.share is None else served.share.by
         example = example_of(served.production, by)
         schemas[f"{model}_row"] = _row_schema(served.production, by, example)
         schemas[f"{model}_answer"] = _answer_schema(served.production)

@@ -73,11 +73,14 @@ class ServedVersion:
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryShare:
-    """Share of entities that the canary answers (`release.canary` in `defs.yaml`)."""
+    """Share of entities that the canary answers (`release.canary` of the rules in force)."""
 
     share: float
     by: tuple[str, ...]
     """Columns of a raw row that name its entity."""
+
+    def __str__(self) -> str:
+        return f"a canary answers {100 * self.share:g} % of the entities ({', '.join(self.by)})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,8 @@ class Roles:
     """Version that answers a share of the entities."""
     shadows: tuple[ServedVersion, ...] = ()
     """Versions whose predictions are only logged."""
+    share: CanaryShare | None = None
+    """None: a canary is only a shadow."""
 
     @property
     def versions(self) -> dict[str, ServedVersion]:

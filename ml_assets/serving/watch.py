@@ -1,4 +1,4 @@
-"""Watch of the ledger: which versions a server answers with, and when they change.
+"""Watch of the ledger: which versions a server answers with, the share of the canary, and when they change.
 
 A thread reads the ledger. It loads a new version and replays its golden rows beside the old one; then one assignment
 replaces the roles. Requests that began with the old version end with it. If the ledger or the store of bundles is away,
@@ -29,8 +29,6 @@ class Declaration:
     """One model to serve."""
 
     model: str
-    canary: CanaryShare | None = None
-    """None: a canary is only a shadow."""
     shadows: tuple[tuple[int, str], ...] = ()
     """Number and bundle digest of further versions that run as shadows."""
 
@@ -123,7 +121,7 @@ class StageWatch:
         """Load the versions of a model. Return the reason why the ledger did not name them now, or an empty text."""
         stages = self._reader.stages(of.model)
         old = self._stages.get(of.model)
-        is_same = old is not None and (old.production, old.canary) == (stages.production, stages.canary)
+        is_same = old is not None and _decided(old) == _decided(stages)
         if not is_same or self._problems.get(of.model):
             self._load_stages(of, stages)
         self._stages[of.model] = stages
@@ -136,7 +134,8 @@ class StageWatch:
         )
         now = datetime.now(UTC)
         shadows = [_Wanted(number, digest, now) for number, digest in of.shadows]
-        if canary is not None and of.canary is None:
+        share = _share_of(stages)
+        if canary is not None and share is None:
             canary, shadows = None, [canary, *shadows]
         before = self._served.get(of.model, Roles())
         loaded = {one.digest: one for one in (before.production, before.canary, *before.shadows) if one}
@@ -160,12 +159,15 @@ class StageWatch:
             production=load(production, "production", before.production),
             canary=load(canary, "canary"),
             shadows=tuple(one for wanted in shadows if (one := load(wanted, "shadow")) is not None),
+            share=share,
         )
         self._served[of.model] = served  # one assignment: a request sees the roles before or after it
         for said in problems:
             if said not in self.problems(of.model):
                 _LOGGER.error("%s: %s", of.model, said)
         self._problems[of.model] = tuple(problems)
+        if before.share != share:
+            _LOGGER.info("%s: %s", of.model, share or "a canary answers no requests")
         if [(role, one.digest) for role, one in before.versions.items()] != [
             (role, one.digest) for role, one in served.versions.items()
         ]:
@@ -191,3 +193,13 @@ class StageWatch:
             ) from error  # such as an error of onnxruntime
         self._refused.pop(wanted.digest, None)
         return version
+
+
+def _decided(stages: Stages) -> tuple[object, ...]:
+    return stages.production, stages.canary, stages.rules
+
+
+def _share_of(stages: Stages) -> CanaryShare | None:
+    """Return the share of traffic of a canary by the rules in force; None if it is only a shadow."""
+    rules = stages.rules
+    return None if rules is None or rules.share is None else CanaryShare(share=rules.share, by=rules.by)

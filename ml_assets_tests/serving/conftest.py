@@ -16,17 +16,21 @@ from ml_assets.release.bundle import build_bundle
 from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.known_versions import StageReader
 from ml_assets.release.matrix import MatrixGraph
+from ml_assets.release.rules import CanarySection, ReleaseSection
+from ml_assets.release.rules_in_force import as_json
 from ml_assets.serving.answering import Limits, ServerParts
 from ml_assets.serving.app import make_app
+from ml_assets.serving.assignment import is_of_canary
 from ml_assets.serving.openapi import example_of
 from ml_assets.serving.request_log import RequestLog
+from ml_assets.serving.served import CanaryShare
 from ml_assets.serving.server import started
 from ml_assets.serving.watch import Declaration, StageWatch
 from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, contents_of, rows, store
 from ml_assets_tests.release.test_matrix import failing_above, weighted_sum
 from resources.artifacts import FolderArtifacts
 from resources.last_answers import LastAnswers
-from resources.ledger import Ledger, LedgerBusy, LedgerUnavailable, Promotion
+from resources.ledger import Ledger, LedgerBusy, LedgerUnavailable, Person, Promotion
 
 __all__ = ["rows", "store"]
 
@@ -51,6 +55,19 @@ class Serving:
         self.parts.watch.refresh()
         return promotion
 
+    def accept(self, canary: CanaryShare | None) -> None:
+        """Let somebody accept other rules of the canary."""
+        by = Person(name="lead")
+        self.ledger.models.accept_rules(MODEL, rules_with(canary), by, reason="for the test", allow=lambda: 0)
+
+    def of_canary(self, version: int) -> str:
+        """Return an entity that the canary of this version answers, of half of all."""
+        digest = self.bundles[version - 1].digest
+        names = (f"N{number}" for number in range(1_000))
+        return next(
+            one for one in names if is_of_canary(f'["{one}"]', model=MODEL, bundle_digest=digest, share=0.5)
+        )
+
     def row(self, **changes: Any) -> dict[str, Any]:
         """Return the example of the version in production with other values."""
         served = self.parts.watch.served(MODEL)
@@ -74,6 +91,12 @@ class Serving:
 
 
 Serve = Callable[..., Serving]
+
+
+def rules_with(canary: CanaryShare | None) -> str:
+    """Return rules for the ledger, with this share and a time for a canary."""
+    section = None if canary is None else CanarySection(share=canary.share, by=canary.by)
+    return as_json(ReleaseSection(canary=section or CanarySection(bake_hours=1)))
 
 
 def record_promotion(ledger: Ledger, bundle: Bundle, version: int, alias: str = "production") -> Promotion:
@@ -137,9 +160,12 @@ def serve(
             store: BundleStore = store,
             limits: Limits = Limits(canary_seconds=200),  # noqa: B008
             ledger: Ledger | None = None,
+            canary: CanaryShare | None = None,
             **declared: Any,
         ) -> Serving:
             ledger = ledger or Ledger(f"sqlite:///{tmp_path}/ledger.db")
+            if canary is not None:
+                ledger.models.record_first_rules(MODEL, rules_with(canary), Person(name="lead"))
             if version is not None:
                 record_promotion(ledger, versions[version - 1], version)
             declaration = Declaration(model=MODEL, **declared)

@@ -276,11 +276,12 @@ def test_a_declared_share_refuses_rows_without_their_entity(serve: Serve) -> Non
 
 
 def test_production_answers_where_the_canary_cannot(serve: Serve) -> None:
-    serving = serve(canary=CanaryShare(share=1.0, by=("carrier",)))
+    serving = serve(canary=CanaryShare(share=0.5, by=("carrier",)))
     serving.promote(4, "canary")
-    answered = serving.predict(serving.row(carrier="UA"))
+    entity = serving.of_canary(4)
+    answered = serving.predict(serving.row(carrier=entity))
     assert (answered.status_code, answered.json()["version"]) == (200, 1)
-    assert serving.predict(serving.row(carrier="UA", extra=1)).json()["version"] == 4
+    assert serving.predict(serving.row(carrier=entity, extra=1)).json()["version"] == 4
     assert serving.metric("errors_total", version="4", role="canary", kind="refused") == 1
 
 

@@ -22,9 +22,10 @@ def _log_of(serving: Serving, artifacts: FolderArtifacts) -> pl.DataFrame:
 def test_rows_are_logged_with_prediction_version_entity_and_error(
     serve: Serve, log_artifacts: FolderArtifacts
 ) -> None:
-    serving = serve(canary=CanaryShare(share=1.0, by=("carrier",)))
+    serving = serve(canary=CanaryShare(share=0.5, by=("carrier",)))
     serving.promote(4, "canary")
-    row = serving.row(carrier="AA", note="extra columns stay")
+    entity = serving.of_canary(4)
+    row = serving.row(carrier=entity, note="extra columns stay")
     first = serving.predict(row).json()
     serving.predict([{**row, "extra": 2.0}, {**row, "hour": "five"}])
     log = _log_of(serving, log_artifacts)
@@ -40,7 +41,7 @@ def test_rows_are_logged_with_prediction_version_entity_and_error(
     assert said[0][3].startswith("RequestRefused: column 'extra' is missing: send a number or a boolean")
     answered = log.row(1, named=True)
     assert orjson.loads(answered["row"]) == row
-    assert (answered["request_id"], answered["entity"]) == (first["request_id"], '["AA"]')
+    assert (answered["request_id"], answered["entity"]) == (first["request_id"], f'["{entity}"]')
     assert answered["prediction"] == [first["prediction"]]
     assert answered["latency_us"] > 0
     assert log["bundle_digest"].to_list()[0] == wide

@@ -4,8 +4,10 @@ import shutil
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from ml_assets.release.bundle_store import BundleStore
+from ml_assets.serving.served import CanaryShare
 from ml_assets_tests.serving.conftest import MODEL, Serve, Serving
 from resources.artifacts import FolderArtifacts
 from resources.ledger import Ledger
@@ -28,6 +30,30 @@ def test_promotion_rollback_and_demotion_are_followed(serve: Serve) -> None:
     serving.ledger.models.demote(back, author="ada", reason="wrong labels")
     serving.parts.watch.refresh()
     assert serving.predict({}).status_code == 503
+
+
+def test_accepted_rules_change_the_share_without_a_restart(serve: Serve) -> None:
+    """A canary is a shadow, answers its share, reads another entity, and is a shadow again."""
+    serving = serve()
+    canary = serving.promote(2, "canary")
+    entity = serving.of_canary(2)
+
+    def roles_after(share: CanaryShare | None) -> tuple[str, dict[str, Any]]:
+        serving.accept(share)
+        serving.parts.watch.refresh()
+        answered = serving.predict(serving.row(tail=entity, carrier=entity)).json()
+        return answered["role"], serving.client.get("/models").json()[MODEL]
+
+    for by in ("tail", "carrier"):
+        role, roles = roles_after(CanaryShare(share=0.5, by=(by,)))
+        assert (role, roles["shadows"]) == ("canary", [])
+    refused = serving.predict({name: one for name, one in serving.row().items() if name != "carrier"})
+    assert (refused.status_code, refused.json()["field"]) == (422, "carrier")
+    role, _ = roles_after(CanaryShare(share=1e-12, by=("tail",)))
+    assert role == "production"
+    role, roles = roles_after(None)
+    assert (role, roles["canary"]) == ("production", None)
+    assert [one["bundle_digest"] for one in roles["shadows"]] == [canary.bundle_digest]
 
 
 def test_no_request_fails_while_versions_change(serve: Serve) -> None:

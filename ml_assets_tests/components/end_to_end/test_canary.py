@@ -10,7 +10,7 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from ml_assets.live.canary_watch import WATCH, evidence, in_lines
+from ml_assets.live.canary_watch import WATCH, evidence, in_lines, watch_canary
 from ml_assets.pipeline.scoring import Scorer, Scorers, scored_partitions
 from ml_assets.release.bundle import build_bundle
 from ml_assets.release.bundle_standing import PRODUCTION
@@ -19,6 +19,7 @@ from ml_assets.release.history import lines
 from ml_assets.release.matrix import MatrixGraph
 from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.release.promotion import NotPromotable
+from ml_assets.release.rules import NO_RULES
 from ml_assets.release.runtime import ServingModel
 from ml_assets.serving.request_log import day_folder
 from ml_assets_tests.components.canary_home import DAYS, CanaryHome, begun, with_new_canary
@@ -320,3 +321,11 @@ def test_predictions_of_production_do_not_need_the_graph_of_the_canary(
     assert all(one.startswith("version 2: onnxruntime cannot run") for one in faults.values())
     failed, _ = predicted(broken, good)
     assert all("version 2 cannot score" in str(one) for one in failed)
+
+
+def test_the_rules_in_force_are_watched_whatever_defs_yaml_says(canary_home: CanaryHome) -> None:
+    spec = canary_home.spec.model_copy(update={"release": NO_RULES})
+    canary_home.log(600, failing)
+    state = watch_canary(spec, canary_home.installation.platform)
+    assert state.demotion is not None
+    assert "error_rate" in state.demotion.reason
