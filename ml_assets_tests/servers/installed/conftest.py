@@ -52,7 +52,10 @@ class Installed:
 
 @pytest.fixture(scope="session")
 def installed(servers: RunningServers, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """Readings, features and a model of one day: lakeFS, S3, PostgreSQL, MLflow, Dagster's storage."""
+    """Readings, features and a model of one day: lakeFS, S3, PostgreSQL, MLflow, Dagster's storage.
+
+    The database with `-trained` behind its name keeps the ledger as it is now, before any test decides something.
+    """
     settings = servers.settings(tmp_path_factory.mktemp("installed") / "home")
     model = f"throughput_{uuid.uuid4().hex[:8]}"
     variables = servers.variables(settings)
@@ -68,6 +71,9 @@ def installed(servers: RunningServers, tmp_path_factory: pytest.TempPathFactory)
             assert result.success, failure_of(result)
             runs.append(result.run_id)
         run_id, facts = _train(installation, model)
+    ledger = settings.resolved_ledger_url.reveal().rpartition("/")[2]
+    servers.query(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{ledger}'")
+    servers.query(f'CREATE DATABASE "{ledger}-trained" TEMPLATE "{ledger}"')
     return Installed(installation, model, variables, facts, (*runs, run_id))
 
 

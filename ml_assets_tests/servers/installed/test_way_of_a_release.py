@@ -57,8 +57,7 @@ def way(installed: Installed, servers: RunningServers, tmp_path: Path) -> Iterat
     """A copy of the ledger, because its first account binds all who decide; and a guard of this copy."""
     record, port = servers.record, free_port()
     made = installed.settings.resolved_ledger_url.reveal().rpartition("/")[2]
-    query(record, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{made}'")
-    query(record, f'CREATE DATABASE "{made}-way" TEMPLATE "{made}"')
+    query(record, f'CREATE DATABASE "{made}-way" TEMPLATE "{made}-trained"')
     changes = {
         "home": str(tmp_path / "home"),
         "ledger_url": record.database_url(f"{made}-way"),
