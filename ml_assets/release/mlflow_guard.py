@@ -10,6 +10,9 @@ and of which ledger. Not here: the store itself, which is MLflow's, and access t
 other ways.
 """
 
+# pyright: reportUnknownVariableType=false
+# (mlflow's functions for requests have no types)
+
 import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
@@ -302,7 +305,7 @@ def guarded_head(uri: str) -> Head | None:
         from mlflow.utils.credentials import get_default_host_creds
         from mlflow.utils.rest_utils import http_request
 
-        answer = http_request(
+        answer: Any = http_request(
             get_default_host_creds(uri), OWN_PATH, "GET", max_retries=0, raise_on_status=False
         )
     try:
