@@ -152,7 +152,8 @@ def test_a_version_goes_its_way_on_servers(way: Way, tmp_path: Path, monkeypatch
     # A second version replaces it while a server answers, and goes back.
     bundle = bundles_of(ada).open(version.bundle_digest)
     second = variant_of(bundle, bundles_of(ada), fingerprint="2" * 64)
-    record_evaluation(ada.ledger, second, trained_on=row.trained_on)
+    checked = ada.acting.checked_by
+    record_evaluation(ada.ledger, second, trained_on=row.trained_on, checked_by=checked)
     registered = released.register(second, run_id=version.run_id, links={})
     with pytest.raises(MlflowException, match="PERMISSION_DENIED"):
         client.set_registered_model_alias(model, "production", str(registered.number))
