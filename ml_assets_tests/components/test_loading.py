@@ -100,4 +100,6 @@ def _facts(graph: BaseAssetGraph, key: dg.AssetKey) -> dict[str, object]:
 
 def _partitions(partitions: dg.PartitionsDefinition) -> str:
     keys = partitions.get_partition_keys()
+    if isinstance(partitions, dg.TimeWindowPartitionsDefinition) and partitions.end is None:
+        return f"{type(partitions).__name__} {keys[0]}.."  # its last key is yesterday
     return f"{type(partitions).__name__} {keys[0]}..{keys[-1]} ({len(keys)})"
