@@ -86,8 +86,10 @@ def machine(job_file: str, folder: str, name: str, rank: str, count: str, port: 
     start_importing()
     keep_events(place)
     job = TrainingJob.from_json(Path(job_file).read_text())
-    node = Node(rank=int(rank), count=int(count), address="127.0.0.1", port=int(port))
-    return run_ranks(job, RANKS, place, node=node)
+    from ml_assets.training.node.nodes import Nodes  # imports torch, at the same time as the forkserver
+
+    nodes = Nodes(Node(rank=int(rank), count=int(count), address="127.0.0.1", port=int(port)))
+    return run_ranks(job, RANKS, place, nodes=nodes)
 
 
 def _machines(folder: Path) -> list[str]:

@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 
 
 class Nodes:
-    """Nodes of one attempt. They share a store that node 0 holds while this object lives."""
+    """Nodes of one attempt. They share a store that node 0 holds while this object lives. `node` is this one."""
 
     def __init__(self, node: Node) -> None:
         """Wait for node 0, unless this is node 0. Raises torch's `DistNetworkError` if node 0 does not answer."""
-        self._node = node
+        self.node = node
         deadline = time.monotonic() + _MEET_SECONDS
         while node.rank and not _answers(node):  # torch would wait in one call, ignore signals, and log a lot
             if time.monotonic() > deadline:
@@ -57,8 +57,8 @@ class Nodes:
         key = f"nodes/{about}"
         codes = [code]
         try:
-            self._store.set(f"{key}/{self._node.rank}", str(int(code)))
-            missing = set(range(self._node.count)) - {self._node.rank}
+            self._store.set(f"{key}/{self.node.rank}", str(int(code)))
+            missing = set(range(self.node.count)) - {self.node.rank}
             while missing and time.monotonic() < deadline:
                 said = {rank for rank in missing if self._store.check([f"{key}/{rank}"])}
                 codes += [int(self._store.get(f"{key}/{rank}")) for rank in said]
@@ -72,8 +72,8 @@ class Nodes:
     def _leave(self, about: str, deadline: float) -> None:
         """Keep node 0 until all other nodes have left, since it holds the store."""
         self._store.add(f"left/{about}", 1)
-        while self._node.rank == 0 and time.monotonic() < deadline:
-            if self._store.add(f"left/{about}", 0) >= self._node.count:
+        while self.node.rank == 0 and time.monotonic() < deadline:
+            if self._store.add(f"left/{about}", 0) >= self.node.count:
                 break
             time.sleep(_POLL_SECONDS)
 
