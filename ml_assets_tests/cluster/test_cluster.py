@@ -166,9 +166,8 @@ def test_a_service_address_leads_to_its_pod_from_every_node(tidy: ClusterEnviron
 def test_a_killed_node_takes_every_process_with_it_and_comes_back_empty(tidy: ClusterEnvironment) -> None:
     tidy.apply(pod("victim", tidy.image, SLEEP, node=2))
     waited_for(lambda: "sleeping" in logs_so_far(tidy, "victim"), "the pod to run", 300)
-    before = [process for pid in tidy.cluster.node_pids(2) if (process := processes.process_of("node2", pid))]
-    sleepers = [process for process in before if is_running(process, "sleep(3600)")]
-    assert len(sleepers) == 2  # the program and its child
+    before = running_on_node_2(tidy)
+    assert len(sleepers_of(before)) == 2  # the program and its child
 
     tidy.cluster.kill_node(2)
     waited_for(lambda: not any(map(processes.alive, before)), "the kernel to bury what was killed", 300)
@@ -187,10 +186,11 @@ def test_a_killed_node_takes_every_process_with_it_and_comes_back_empty(tidy: Cl
 def test_pods_of_a_node_that_is_only_cut_off_go_on(tidy: ClusterEnvironment) -> None:
     tidy.apply(pod("stays", tidy.image, SLEEP, node=2))
     waited_for(lambda: "sleeping" in logs_so_far(tidy, "stays"), "the pod to run", 300)
-    before = set(tidy.cluster.node_pids(2))
+    before = sleepers_of(running_on_node_2(tidy))
+    assert len(before) == 2
     tidy.cluster.cut_node(2)
     waited_for(lambda: not ready(tidy, 2), "node2 to be NotReady", NOTICED_SECONDS)
-    assert before <= set(tidy.cluster.node_pids(2))
+    assert sleepers_of(running_on_node_2(tidy)) == before
     tidy.cluster.mend_node(2)
     waited_for(lambda: ready(tidy, 2), "node2 to be Ready", NOTICED_SECONDS)
     [status] = tidy.pod("stays")["status"]["containerStatuses"]
@@ -211,6 +211,16 @@ def test_what_was_said_before_the_control_plane_died_is_still_known(
     assert kept["data"] == {"a": "1"}
 
 
+def running_on_node_2(cluster: ClusterEnvironment) -> list[Process]:
+    found = (processes.process_of("node2", pid) for pid in cluster.cluster.node_pids(2))
+    return [process for process in found if process]
+
+
+def sleepers_of(found: list[Process]) -> set[Process]:
+    """Return the pod's own processes, without those of the runtime, which come and go."""
+    return {process for process in found if is_running(process, "sleep(3600)")}
+
+
 def logs_so_far(cluster: ClusterEnvironment, name: str) -> str:
     """Return a pod's log; empty while its node is just back and resets old connections."""
     if cluster.pod(name)["status"]["phase"] != "Pending":
@@ -220,4 +230,6 @@ def logs_so_far(cluster: ClusterEnvironment, name: str) -> str:
 
 
 def is_running(process: Process, text: str) -> bool:
-    return text.encode() in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    with suppress(OSError):  # it ended meanwhile
+        return text.encode() in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    return False
