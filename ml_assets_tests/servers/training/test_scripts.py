@@ -75,7 +75,7 @@ def test_a_machine_that_dies_while_ranks_save_together_is_not_waited_for(
         pods.start()
         pods.wait_for("checkpoint", step=2)
         assert pods.wait(PATIENCE) == [ExitCode.PEER_LOST, -signal.SIGKILL], pods.said()
-        assert "machine 1 of rank 1 is gone, and its part of a checkpoint" in pods.log(0).read_text()
+        assert "machine 1 with rank 1 ended or sent no beat for 30 s" in pods.log(0).read_text()
         pods.start()
         assert pods.wait_for("resumed").step == 2
         assert pods.wait(PATIENCE) == [ExitCode.DONE, ExitCode.DONE], pods.said()
