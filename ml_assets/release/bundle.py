@@ -7,7 +7,6 @@ Here: the files of a bundle, and the proof that its graph predicts like the trai
 # pyright: reportUnknownMemberType=false
 # (torch is typed in part)
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from ml_assets.features.encoding import FittedState
 from ml_assets.objective_facts import ObjectiveName, facts_of
-from ml_assets.release.bundle_store import WEIGHTS, Bundle, BundleStore, seal
+from ml_assets.release.bundle_store import Bundle, BundleStore, seal
 from ml_assets.release.facts import BundleFacts, Lineage
 from ml_assets.release.golden import golden_rows
 from ml_assets.release.matrix import MatrixGraph
@@ -31,13 +30,16 @@ from ml_assets.release.runtime import (
     GOLDEN,
     GOLDEN_OUTPUT,
     GRAPH,
+    WEIGHTS,
     BlobInput,
     BlobReader,
     GoldenMismatch,
     InputColumn,
     ServingModel,
 )
+from ml_assets.release.stored_weights import places_in, write_weights
 from ml_assets.tables.standalone import version_of
+from ml_assets.training.script.module_graph import frozen
 
 if TYPE_CHECKING:
     from torch import nn
@@ -90,6 +92,8 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
 
     Raises `ParityBroken` if the graph differs from the module by more than 1e-6 on a golden row.
     """
+    import onnx
+
     fitted, model = contents.fitted, contents.module
     decode = (
         None if isinstance(model, MatrixGraph) else contents.decode
@@ -116,8 +120,11 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
             expected = model.predictions(fitted, golden)
         else:
             expected = torch_predictions(model, fitted, contents.objective, golden, blobs)
-        (folder / GRAPH).write_bytes(serving_graph(model, fitted, contents.objective, output, blob))
-        (folder / WEIGHTS).write_bytes(_weights(model))
+        write_weights(model, folder / WEIGHTS)
+        places = places_in(folder / WEIGHTS)
+        graph = serving_graph(model, fitted, contents.objective, output, blob, stored=places)
+        (folder / GRAPH).write_bytes(graph)
+        onnx.checker.check_model(folder / GRAPH)  # by its path, as external data are beside the graph
         (folder / FACTS).write_text(facts.to_json())
         golden.with_columns(pl.Series(GOLDEN_OUTPUT, expected)).write_parquet(folder / GOLDEN)
         packages = () if decode is None else decode.packages
@@ -150,10 +157,10 @@ def torch_predictions(
 
     numeric, category = fitted.encode(frame)
     arrays = (numeric, category.astype(np.int64), *(() if blobs is None else (blobs,)))
-    frozen = copy.deepcopy(module).cpu().eval()
+    served = frozen(module)
     inputs = [torch.from_numpy(array) for array in arrays]
     with torch.inference_mode():
-        answer = objective_of(objective).predicted(frozen(*inputs), *inputs[2:])
+        answer = objective_of(objective).predicted(served(*inputs), *inputs[2:])
     return answer.double().numpy()
 
 
@@ -189,13 +196,3 @@ def _inputs(golden: pl.DataFrame, fitted: FittedState, blob: BlobInput | None) -
     return tuple(
         InputColumn(name=name, kind=kind, dtype=str(golden.schema[name]).lower()) for name, kind in kinds
     )
-
-
-def _weights(module: "nn.Module | MatrixGraph") -> bytes:
-    """Return the module's tensors by name as safetensors; no tensors for a `MatrixGraph`, which holds its own."""
-    from safetensors.torch import save
-
-    if isinstance(module, MatrixGraph):
-        return save({})
-
-    return save({name: tensor.contiguous() for name, tensor in module.state_dict().items()})

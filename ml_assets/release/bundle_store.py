@@ -19,6 +19,7 @@ from ml_assets.release.runtime import (
     GOLDEN,
     GRAPH,
     LISTING,
+    WEIGHTS,
     BundleAltered,
     listing_of,
     require_unaltered,
@@ -26,7 +27,6 @@ from ml_assets.release.runtime import (
 from resources.artifacts import ArtifactMissing, Artifacts
 from resources.files import unfinished_folder
 
-WEIGHTS = "model.safetensors"
 _MARKER = LISTING
 """File that is uploaded last: its presence marks a bundle as complete."""
 FILES = (GRAPH, WEIGHTS, FACTS, GOLDEN, *MLFLOW_FILES, LISTING)

@@ -9,7 +9,7 @@ and running the graph (`runtime`).
 # pyright: reportUnknownMemberType=false
 # (torch and onnx are typed in part)
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +23,7 @@ from ml_assets.training.script.module_graph import module_graph
 
 if TYPE_CHECKING:
     import onnx
+    import onnx_ir
     from torch import nn
 
 _ML_OPSET = 3
@@ -46,6 +47,8 @@ def serving_graph(
     objective: str,
     output: str,
     blob: BlobInput | None = None,
+    *,
+    stored: "Mapping[str, onnx_ir.ExternalTensor]",
 ) -> bytes:
     """Return the bytes of an ONNX graph from raw columns to the predictions of `module`.
 
@@ -53,8 +56,9 @@ def serving_graph(
     decoded blobs. `module` takes (`[B, F]` float32, standardised, with NaN where missing, `[B, C]` int64, blobs if
     there are any). It returns the output of `objective`, whose prediction (the sigmoid of logits) is part of the
     graph. A `MatrixGraph` returns predictions. `output` names the result, float32, `[rows]` or `[rows, columns]`. For
-    texts there is a second one, the nats of each token, `[rows, T - 1]`. The same weights give the same bytes, because
-    paths, stack traces and versions that the exporter writes are removed.
+    texts there is a second one, the nats of each token, `[rows, T - 1]`. The graph refers to tensors of the module's
+    `state_dict` by their places in `stored`; everything else is in the graph. The same weights give the same bytes,
+    because paths, stack traces and versions that the exporter writes are removed.
     """
     import onnx
     from onnx import TensorProto, helper
@@ -64,7 +68,7 @@ def serving_graph(
     if blob is not None and facts_of(objective).has_tokens:
         shapes[output + TOKENS] = ["rows", blob.shape[0] - 1]
     is_graph = isinstance(module, MatrixGraph)
-    inner = module.core(fitted) if is_graph else _export(module, fitted, objective, blob)
+    inner = module.core(fitted) if is_graph else _export(module, fitted, objective, blob, stored)
     core = onnx.compose.add_prefix(inner, prefix=INSIDE)
     nodes = [*_gather_columns(fitted), *core.graph.node]
     if blob is not None:
@@ -93,12 +97,15 @@ def serving_graph(
     )
     whole.functions.extend(core.functions)
     clear_notes(whole)
-    onnx.checker.check_model(whole)
     return whole.SerializeToString(deterministic=True)
 
 
 def _export(
-    module: "nn.Module", fitted: FittedState, objective: str, blob: BlobInput | None
+    module: "nn.Module",
+    fitted: FittedState,
+    objective: str,
+    blob: BlobInput | None,
+    stored: "Mapping[str, onnx_ir.ExternalTensor]",
 ) -> "onnx.ModelProto":
     import torch
     from torch import Tensor, nn
@@ -135,7 +142,8 @@ def _export(
         names.append("blob")
         examples.append(torch.zeros(2, *blob.shape, dtype=getattr(torch, blob.dtype)))
     outputs = ("answer", "tokens") if has_tokens else ("answer",)
-    return module_graph(Served(module), dict(zip(names, examples, strict=True)), outputs)
+    places = {f"inner.{name}": place for name, place in stored.items()}
+    return module_graph(Served(module), dict(zip(names, examples, strict=True)), outputs, places)
 
 
 def _gather_columns(fitted: FittedState) -> "Iterator[onnx.NodeProto]":

@@ -39,6 +39,7 @@ import onnxruntime as ort
 import polars as pl
 import polars.selectors
 from numpy.typing import NDArray
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 
 def load_module(path: Path, kind: str) -> ModuleType:
@@ -60,9 +61,11 @@ else:  # in a bundle: use its own copy, even if a version of the project is inst
     CategoryValue, NotACategory = _categories.CategoryValue, _categories.NotACategory
     category_text, category_texts = _categories.category_text, _categories.category_texts
 
-FORMAT = 5
+FORMAT = 6
 """Version of a bundle's layout. A runtime reads only its own version."""
 GRAPH, FACTS, GOLDEN = "model.onnx", "bundle.json", "golden.parquet"
+WEIGHTS = "model.safetensors"
+"""File of the weights, the only one that the graph may refer to."""
 DECODE = "decode.py"
 """File of the function that reads blobs, if rows have them."""
 LISTING = "files.sha256"
@@ -339,7 +342,9 @@ class ServingModel:
         require_unaltered(folder)
         facts = read_facts(folder)
         try:
-            session = _session(_behind_raw_columns(folder, facts))
+            session = _session(_behind_raw_columns(folder, facts), folder)
+        except BundleRefused:
+            raise
         except Exception as error:  # protobuf, onnx and onnxruntime have error types of their own
             raise BundleRefused(
                 f"{folder / GRAPH} cannot be loaded: {type(error).__name__}: {error}. Its file was changed, or this "
@@ -565,7 +570,7 @@ class ServingModel:
             feed[category.name] = texts.to_numpy().reshape(-1, 1)
         if self._blobs is not None:
             feed[self.blob] = self._blobs.read(frame[self.blob].to_list(), ["a golden row"] * frame.height)
-        outputs: Any = _session((self.folder / GRAPH).read_bytes()).run([self.output], feed)
+        outputs: Any = _session(_graph_of(self.folder), self.folder).run([self.output], feed)
         return outputs[0].astype(np.float64)
 
 
@@ -672,13 +677,27 @@ class _RowBuffers(threading.local):
         self.binding.bind_ortvalue_output(output, ort.OrtValue.ortvalue_from_numpy(answer))
 
 
-def _behind_raw_columns(folder: Path, facts: Mapping[str, Any]) -> bytes:
+def _graph_of(folder: Path) -> onnx.ModelProto:
+    """Return the bundle's graph without its weights. `BundleRefused` if it refers to another file than `WEIGHTS`."""
+    graph = onnx.load(folder / GRAPH, load_external_data=False)
+    for tensor in graph.graph.initializer:
+        if uses_external_data(tensor):
+            location = ExternalDataInfo(tensor).location
+            if location != WEIGHTS:
+                raise BundleRefused(
+                    f"{folder / GRAPH} reads {tensor.name!r} from {location!r}, and a bundle reads its weights from "
+                    f"{WEIGHTS} alone: fetch the bundle again"
+                )
+    return graph
+
+
+def _behind_raw_columns(folder: Path, facts: Mapping[str, Any]) -> onnx.ModelProto:
     """Return the part of the bundle's graph that takes `NUMERIC`, `CATEGORY` and `BLOB`, as far as it has them.
 
     If each use of `CATEGORY` takes one column of it, the part takes ids `[rows]` of each used column instead
     (`_ids_name`). Each of these uses costs a row half a microsecond.
     """
-    whole = onnx.load(folder / GRAPH)
+    whole = _graph_of(folder)
     has = {
         NUMERIC: facts["fitted"]["numeric"],
         CATEGORY: facts["fitted"]["categorical"],
@@ -687,12 +706,16 @@ def _behind_raw_columns(folder: Path, facts: Mapping[str, Any]) -> bytes:
     outputs = [output.name for output in whole.graph.output]
     part = onnx.utils.Extractor(whole).extract_model([name for name in has if has[name]], outputs)
     _take_ids_by_column(part.graph, len(facts["fitted"]["categorical"]))
-    return part.SerializeToString()
+    return part
 
 
 def _take_ids_by_column(graph: onnx.GraphProto, columns: int) -> None:
     """Replace the input `CATEGORY` by an input for each column that a node gathers, if nothing else reads it."""
-    constants = {constant.name: onnx.numpy_helper.to_array(constant) for constant in graph.initializer}
+    constants = {
+        constant.name: onnx.numpy_helper.to_array(constant)
+        for constant in graph.initializer
+        if not uses_external_data(constant)
+    }
     nodes = [node for node in graph.node if CATEGORY in node.input]
     found: dict[int, list[onnx.NodeProto]] = {}
     for node in nodes:
@@ -719,12 +742,14 @@ def _ids_name(column: int) -> str:
     return f"{CATEGORY} {column}"
 
 
-def _session(graph: bytes) -> ort.InferenceSession:
+def _session(graph: onnx.ModelProto, folder: Path) -> ort.InferenceSession:
+    """Return a session of a graph whose weights are in `folder`. onnxruntime maps their file into memory."""
     options = ort.SessionOptions()
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     # One thread a call: `predict` gives each of its threads a part of the rows.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def _getter(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:

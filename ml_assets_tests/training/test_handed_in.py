@@ -196,15 +196,16 @@ def test_an_untrained_module_may_be_lazy_and_share_weights(tmp_path: Path, examp
         check_model(shared, example)
 
 
-def test_what_no_bundle_can_hold_is_refused_with_the_arithmetic(example: Example) -> None:
+def test_what_no_graph_can_hold_is_refused_with_the_arithmetic(example: Example) -> None:
     huge = nn.Linear(24_576, 24_576, bias=False, device="meta")
     with pytest.raises(
         BadConfiguration,
-        match=r"603,979,776 numbers of 4 bytes = 2\.2 GiB, and a bundle holds 2 GiB",
+        match=r"a module of the blend has 603,979,776 numbers = 2\.2 GiB, and the graph of a bundle holds 2 GiB.*alone",
     ):
-        check_model(huge, example)
+        check_model(Blend([huge], [1.0]), example)
     with pytest.raises(
-        BadConfiguration, match=r"graph handed in has 2,147,483,648 bytes = 2\.0 GiB, and a bundle holds 2"
+        BadConfiguration,
+        match=r"graph handed in has 2,147,483,648 bytes = 2\.0 GiB, and the graph of a bundle holds 2",
     ):
         check_model(bytes(2**31), example)
 

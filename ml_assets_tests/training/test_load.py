@@ -1,24 +1,37 @@
-"""A model that no bundle could hold is refused before it is trained."""
+"""Large constants are refused before a training; large weights are not."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
+from ml_assets.training.step.bundle_limit import refuse_large_constants
 from ml_assets.training.step.load import build_model
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.errors import BadConfiguration
 
 
 def huge(inputs: Any) -> nn.Module:
-    """Return 2.25 GiB of weights, of which none is in memory."""
-    return nn.Linear(24_576, 24_576, bias=False, device="meta")
+    """Return 2.25 GiB of numbers that no weights file holds, of which none is in memory."""
+    module = nn.Linear(len(inputs.numeric), 1)
+    constants = torch.zeros(24_576, 24_576, device="meta")
+    module.register_buffer("constants", constants, persistent=False)
+    return module
 
 
-def test_a_model_beyond_what_a_bundle_holds_is_refused_with_the_arithmetic(tmp_path: Path) -> None:
+def test_constants_beyond_what_a_graph_holds_are_refused(tmp_path: Path) -> None:
     snapshot = small_snapshot(tmp_path)
     with pytest.raises(
-        BadConfiguration, match=r"603,979,776 numbers × 4 bytes = 2\.2 GiB, and a bundle holds 2 GiB"
+        BadConfiguration,
+        match=r"1 buffers with persistent=False of 603,979,776 numbers = 2\.2 GiB, and the graph of a bundle holds 2 "
+        r"GiB.*register them with persistent=True",
     ):
         build_model(small_job(snapshot, model=f"{__name__}.huge"), snapshot.inputs)
+
+
+def test_weights_of_any_size_fit_into_a_bundle() -> None:
+    large = nn.Linear(24_576, 24_576, bias=False, device="meta")
+    large.register_buffer("also", torch.zeros(24_576, 24_576, device="meta"))
+    refuse_large_constants("the model", large)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_assets.training.script.example import Example
-from ml_assets.training.step.bundle_limit import refuse_beyond_bundle
+from ml_assets.training.step.bundle_limit import refuse_beyond_graph
 from resources.job.errors import BadConfiguration
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def inputs_of(graph: "onnx.GraphProto") -> "list[onnx.ValueInfoProto]":
 
 def _loaded(content: "bytes | onnx.ModelProto") -> "onnx.ModelProto":
     size = len(content) if isinstance(content, bytes) else content.ByteSize()
-    refuse_beyond_bundle("the ONNX graph handed in", f"{size:,} bytes", size)
+    refuse_beyond_graph("the ONNX graph handed in", f"{size:,} bytes", size, "make the model smaller")
     try:
         import onnx
         import onnxruntime as _  # noqa: F401

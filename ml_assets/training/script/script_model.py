@@ -20,7 +20,7 @@ from ml_assets.training.script.blend import Blend, blend_graph, matrix_graph
 from ml_assets.training.script.example import Example
 from ml_assets.training.script.graph import checked_graph
 from ml_assets.training.script.libraries import library_graph, library_of
-from ml_assets.training.step.bundle_limit import refuse_beyond_bundle
+from ml_assets.training.step.bundle_limit import refuse_beyond_graph, refuse_large_constants
 from resources.files import write_whole
 from resources.job.errors import BadConfiguration
 from resources.job.events import WEIGHTS
@@ -71,7 +71,7 @@ def check_model(model: object, example: Example) -> CheckedModel:
     the sigmoid of its logit. Rows may not have blobs.
 
     Raises `BadConfiguration` for any other type, for answers that are not finite or not one per row or class, and for a
-    model that does not fit into a bundle.
+    graph, blend, or buffers with `persistent=False` of more than 2 GiB.
     """
     import torch
     from torch import nn
@@ -104,9 +104,18 @@ def _matrix_graph_of(model: object, example: Example) -> bytes:
 def _member_graph(model: object, example: Example) -> bytes:
     """Return the checked graph of a blend's member, a torch module included."""
     from torch import nn
+    from torch.nn.parameter import is_lazy
 
     if not isinstance(model, nn.Module):
         return _matrix_graph_of(model, example)
+    # Not `state_dict`, which lists a shared tensor twice. Lazy parameters have no size yet.
+    numbers = [one for one in (*model.parameters(), *model.buffers()) if not is_lazy(one)]
+    refuse_beyond_graph(
+        "a module of the blend",
+        f"{sum(one.numel() for one in numbers):,} numbers",
+        sum(one.nbytes for one in numbers),
+        "hand it in alone, as the weights of a blend are in the graph",
+    )
     _checked_module(model, example)
     return checked_graph(matrix_graph(_unwrapped(model), example), example)
 
@@ -145,7 +154,6 @@ def read_model(weights: Path) -> "nn.Module | bytes":
 def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
     import torch
     from torch.distributed.tensor import DTensor
-    from torch.nn.parameter import is_lazy
 
     from ml_assets.training.data.preprocess import FullModel
     from ml_assets.training.step.memory import is_out_of_memory
@@ -156,14 +164,7 @@ def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
             "the weights are in shards: gather them (torch.distributed.checkpoint.state_dict.get_model_state_dict "
             "with full_state_dict), load them into a plain module and hand that in"
         )
-    # Not `state_dict`, which lists a shared tensor twice. Lazy parameters have no size yet.
-    numbers = [one for one in (*core.parameters(), *core.buffers()) if not is_lazy(one)]
-    sizes = {one.element_size() for one in numbers}
-    refuse_beyond_bundle(
-        "the module handed in",
-        f"{sum(one.numel() for one in numbers):,} numbers of {' and '.join(map(str, sorted(sizes)))} bytes",
-        sum(one.numel() * one.element_size() for one in numbers),
-    )
+    refuse_large_constants("the module handed in", core)
     inputs, blobs = example.inputs, example.blobs
     given = (
         torch.from_numpy(example.numeric),

@@ -22,7 +22,7 @@ from ml_assets.training.data.batches import Batch
 from ml_assets.training.data.functions import function_named
 from ml_assets.training.data.preprocess import FullModel
 from ml_assets.training.data.unknown import UNKNOWN
-from ml_assets.training.step.bundle_limit import refuse_beyond_bundle
+from ml_assets.training.step.bundle_limit import refuse_large_constants
 from ml_assets.training.step.faults import refusing
 from ml_assets.training.step.objectives import objective_of
 from resources.job.errors import BadConfiguration
@@ -45,7 +45,7 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
     if not any(parameter.requires_grad for parameter in core.parameters()):
         raise BadConfiguration(f"the model of {job.model_function} has no parameters to train")
     _refuse_lazy(job, core)
-    _require_storable(job, core)
+    refuse_large_constants(f"the model of {job.model_function}", core)
     _begin_unknown_at_mean(core, inputs)
     model = FullModel(inputs, core)
     if not inputs.blob:
@@ -91,12 +91,6 @@ def _refuse_lazy(job: TrainingJob, core: nn.Module) -> None:
                 f"{name} of {job.model_function} has no shape before the first pass: replace the lazy layer by one "
                 "with a number of inputs (len(inputs.numeric), or the width before it)"
             )
-
-
-def _require_storable(job: TrainingJob, core: nn.Module) -> None:
-    """Refuse, before training, a model that does not fit into a bundle."""
-    numbers = sum(tensor.numel() for tensor in (*core.parameters(), *core.buffers()))
-    refuse_beyond_bundle(f"the model of {job.model_function}", f"{numbers:,} numbers × 4 bytes", 4 * numbers)
 
 
 def load_model(job: TrainingJob, inputs: InputSpec, weights: Path) -> FullModel:

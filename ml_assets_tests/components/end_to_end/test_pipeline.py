@@ -25,8 +25,8 @@ from ml_assets.pipeline.difference_page import difference_page
 from ml_assets.pipeline.record import recorded_report
 from ml_assets.pipeline.values import InitialVersion, TrainingSet
 from ml_assets.pipeline.version_difference import KnownFacts, compare_versions
-from ml_assets.release.bundle_store import WEIGHTS
 from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
+from ml_assets.release.runtime import WEIGHTS
 from ml_assets.snapshots.keep import keep_branch, version_branch
 from ml_assets.snapshots.split_reader import FITTED, SPLITS, file_sha256
 from ml_assets_tests.components import readings_pipeline
