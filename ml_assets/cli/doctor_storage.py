@@ -173,14 +173,16 @@ def registry(project: Project) -> str:
 def rules(project: Project) -> str:
     """Check that `release` in each defs.yaml is what the ledger has in force."""
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.release.rules_in_force import why_other
+    from ml_assets.release.rules_in_force import RulesLog, why_other
 
-    log = project.platform.ledger.models
     specs = [one.spec for one in project.components(TrainingPipeline)]
-    recorded = {one.name: log.rules(one.name) for one in specs}
-    if said := [why for one in specs if (why := why_other(recorded[one.name], one.release))]:
+    recorded = {one.name: RulesLog.read(project.platform.ledger, one.name) for one in specs}
+    found = [
+        why_other(recorded[one.name], one.release) or recorded[one.name].why_unconfirmed for one in specs
+    ]
+    if said := [why for why in found if why]:
         raise NotWell("; ".join(said))
-    known = [name for name, rows in recorded.items() if rows]
+    known = [name for name, one in recorded.items() if one.newest]
     return f"`release` of {len(known)} models as in the ledger"
 
 

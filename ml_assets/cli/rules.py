@@ -22,22 +22,27 @@ def command() -> None:
 def show(model: str) -> None:
     """Show the rules of MODEL that are in force, who recorded them, and how this defs.yaml differs."""
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.release.rules_in_force import in_words, rules_name, rules_of, why_other
+    from ml_assets.release.rules_in_force import RulesLog, in_words, rules_name, rules_of, why_other
     from resources.ledger import author_in_words
 
     project = Project.here()
     rules = project.component(TrainingPipeline, model).spec.release
-    recorded = project.platform.ledger.models.rules(model)
-    if not recorded:
+    recorded = RulesLog.read(project.platform.ledger, model)
+    row = recorded.newest
+    if row is None:
         say(f"No rules of {model} are recorded yet. Its first registration records those of defs.yaml:")
         say(f"    {in_words(rules)}")
         return
-    row = recorded[-1]
     say(f"Rules {rules_name(row.rules_digest)} of {model} are in force since {row.at:%Y-%m-%d %H:%M} UTC,")
     said = f": {row.reason}" if row.reason else ", with the first registration"
     say(f"recorded by {author_in_words(row)}{said}")
     say(f"    {in_words(rules_of(row))}")
-    say(why_other(recorded, rules) or "`release` in this defs.yaml is the same.")
+    if other := why_other(recorded, rules):
+        say(other)
+        return
+    say("`release` in this defs.yaml is the same.")
+    if recorded.unconfirmed:
+        say(f"Note that {recorded.why_unconfirmed}")
 
 
 @command.command("accept", short_help="Put `release` of this defs.yaml in force, with a reason.")
@@ -51,19 +56,19 @@ def accept(model: str, reason: str) -> None:
     """
     from ml_assets.components.training_pipeline import TrainingPipeline
     from ml_assets.release.of_platform import releases_of
-    from ml_assets.release.rules_in_force import changes, in_words, rules_name, rules_of
+    from ml_assets.release.rules_in_force import RulesLog, changes, in_words, rules_name, rules_of
     from resources.ledger import author_in_words
 
     project = Project.here()
-    rules, log = project.component(TrainingPipeline, model).spec.release, project.platform.ledger.models
-    before, acting = log.rules(model), project.platform.acting
+    rules = project.component(TrainingPipeline, model).spec.release
+    before, acting = RulesLog.read(project.platform.ledger, model).newest, project.platform.acting
     row = releases_of(project.platform).accept_rules(model, rules, by=acting, reason=reason)
-    if before and row.place == before[-1].place:
+    if before and row.place == before.place:
         say(f"Nothing changed: rules {rules_name(row.rules_digest)} of {model} are in force already.")
         return
     say(f"Rules {rules_name(row.rules_digest)} of {model} are in force since {row.at:%Y-%m-%d %H:%M} UTC,")
     say(f"accepted by {author_in_words(row)}: {row.reason}")
-    for line in changes(rules_of(before[-1]), rules) if before else [in_words(rules)]:
+    for line in changes(rules_of(before), rules) if before else [in_words(rules)]:
         say(f"    {line}")
     if acting.checked_by == "nobody":
         say(

@@ -15,7 +15,7 @@ from ml_assets.release.bundle_standing import CANARY, BundleStandings
 from ml_assets.release.of_platform import bundles_of, releases_of
 from ml_assets.release.promotion import NotPromotable, in_full_minutes
 from ml_assets.release.rules import CanarySection
-from ml_assets.release.rules_in_force import in_force
+from ml_assets.release.rules_in_force import RulesLog, in_force
 from ml_assets.tables.reader import TableReader
 from resources.ledger import Demotion, LedgerBusy, Promotion
 from resources.platform import Platform
@@ -188,8 +188,7 @@ def _missing(spec: PipelineSpec, canary: Promotion, record: CanaryRecord) -> Ite
 
 def _section(spec: PipelineSpec, platform: Platform) -> CanarySection | None:
     """Return the rules of the canary that are in force; those of `defs.yaml` if none are recorded yet."""
-    recorded = platform.ledger.models.rules(spec.name)
-    return (in_force(recorded) if recorded else spec.release).canary
+    return in_force(RulesLog.read(platform.ledger, spec.name), spec.release).canary
 
 
 def _why_not(

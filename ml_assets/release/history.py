@@ -5,7 +5,7 @@ from datetime import datetime
 
 from ml_assets.release.bundle_standing import PRODUCTION
 from ml_assets.release.rules import why_void
-from ml_assets.release.rules_in_force import changes, in_words, rules_name, rules_of
+from ml_assets.release.rules_in_force import RulesLog, changes, in_words, rules_name, rules_of, why_uncounted
 from resources.ledger import (
     AboutBundle,
     Account,
@@ -100,7 +100,7 @@ class _Names:
 
     def __init__(self, decisions: Sequence[Decision], accounts: Sequence[Account] = ()) -> None:
         self.void = void_approvals(decisions, accounts)
-        self._rules = [one for one in decisions if isinstance(one, RulesRow)]
+        self.rules = RulesLog.of([one for one in decisions if isinstance(one, RulesRow)], accounts)
         self._semantic = {
             one.bundle_digest: one.semantic for one in decisions if isinstance(one, SemanticName)
         }
@@ -113,7 +113,7 @@ class _Names:
         self.evaluations = {one.evaluation_digest: one for one in decisions if isinstance(one, EvaluationRow)}
 
     def rules_before(self, row: RulesRow) -> RulesRow | None:
-        before = [one for one in self._rules if one.place < row.place]
+        before = [one for one in self.rules.counting if one.place < row.place]
         return before[-1] if before else None
 
     def of(self, digest: str) -> str:
@@ -172,6 +172,7 @@ def _said(one: Decision, named: _Names) -> tuple[str, ...]:
                 "rules",
                 f"{name} accepted, by {author_in_words(one)}: {one.reason}",
                 *changes(rules_of(before), rules_of(one)),
+                *([why_uncounted(one, named.rules)] if one in named.rules.uncounted else []),
             )
         case DossierRow():
             return (

@@ -13,9 +13,9 @@ from ml_assets.release.bundle_standing import BundleStandings
 from ml_assets.release.of_platform import registry_of
 from ml_assets.release.registry import Registry
 from ml_assets.release.rules import CanarySection
-from ml_assets.release.rules_in_force import in_force
+from ml_assets.release.rules_in_force import RulesLog, in_force
 from resources.last_answers import Answer, LastAnswers
-from resources.ledger import LedgerBusy, LedgerUnavailable, ModelLog, Promotion
+from resources.ledger import Ledger, LedgerBusy, LedgerUnavailable, Promotion
 from resources.mlflow_client import TrackerUnavailable
 from resources.platform import Platform
 
@@ -61,8 +61,8 @@ class KnownBundle(Answer):
 class StageReader:
     """Stages of models: from the ledger, or the last answer while it is away."""
 
-    def __init__(self, log: ModelLog, answers: LastAnswers) -> None:
-        self._log, self._answers = log, answers
+    def __init__(self, ledger: Ledger, answers: LastAnswers) -> None:
+        self._ledger, self._log, self._answers = ledger, ledger.models, answers
 
     def stages(self, model: str) -> Stages:
         """Return the stages of a model. Raises `LedgerError`; `LedgerUnavailable` if there is no last answer."""
@@ -70,14 +70,14 @@ class StageReader:
         def read(now: datetime) -> Stages:
             changes = self._log.stage_changes(model)
             # After the stages: a promotion follows its rules, so no new canary is read with the rules before them.
-            recorded = self._log.rules(model)
+            recorded, accounts = self._log.rules(model), self._ledger.accounts.all()
             standings = BundleStandings.of_stages(changes)
             return Stages(
                 read_at=now,
-                place=max((one.place for one in (*changes, *recorded)), default=0),
+                place=max((one.place for one in (*changes, *recorded, *accounts)), default=0),
                 production=Holder.of(standings.in_production),
                 canary=Holder.of(standings.canary),
-                rules=in_force(recorded).canary,
+                rules=in_force(RulesLog.of(recorded, accounts)).canary,
             )
 
         return self._answers.ask(f"stages of {model}", Stages, read)
@@ -105,7 +105,7 @@ def stage_reader_of(platform: Platform) -> StageReader:
     server = f"ledger {settings.resolved_ledger_url} of environment {settings.environment}"
     away = (LedgerUnavailable, LedgerBusy)
     folder = settings.cache_folder / _FOLDER
-    return StageReader(quick.ledger.models, LastAnswers(folder, server, away, _patience(platform)))
+    return StageReader(quick.ledger, LastAnswers(folder, server, away, _patience(platform)))
 
 
 def number_reader_of(platform: Platform) -> NumberReader:

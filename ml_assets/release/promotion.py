@@ -33,6 +33,7 @@ from ml_assets.release.rules import (
     why_void,
 )
 from ml_assets.release.rules_in_force import (
+    RulesLog,
     agree,
     as_json,
     in_force,
@@ -200,7 +201,7 @@ class Releases:
             found, evaluation = self._promotable(version)
             if found.is_in_production and found.promotion is not None:
                 return found.promotion
-            recorded = self._log.rules(model)
+            recorded = self._recorded(model)
             if why := why_other(recorded, rules):
                 raise NotPromotable(f"{_named(version)} is not promoted: {why}")
             role = _next_role(version, found, rules)
@@ -225,7 +226,7 @@ class Releases:
                 # Check again inside the transaction: the grounds may have changed while they were looked up.
                 if self._promotable(version) != (found, evaluation) or against() != despite:
                     raise _Overtaken
-                if (self._ledger.accounts.all(), self._log.rules(model)) != (accounts, recorded):
+                if (self._ledger.accounts.all(), self._recorded(model)) != (accounts, recorded):
                     raise _Overtaken
 
             return self._log.promote(
@@ -240,6 +241,7 @@ class Releases:
                 evaluation_digest=evaluation.evaluation_digest,
                 despite=in_words(despite, len(despite)),
                 rules=as_json(rules),
+                under=recorded.digest,
                 allow=allow,
             )
 
@@ -271,7 +273,7 @@ class Releases:
         if not reason.strip():
             raise NotReviewable(f"{what} {model} {number} needs a reason for the log")
         approval = rules.approval
-        if why := why_other(self._log.rules(model), rules):
+        if why := why_other(self._recorded(model), rules):
             raise NotReviewable(f"{what} {model} {number} is not allowed: {why}")
         if approval is None:
             raise NotReviewable(
@@ -296,7 +298,7 @@ class Releases:
                     f"{_named(version)} is {evaluation.status}, not blessed, by its newest evaluation "
                     f"{evaluation.name}: an approval would not help. {evaluation.summary} Report: {evaluation.report}"
                 )
-            accounts, recorded = self._ledger.accounts.all(), self._log.rules(model)
+            accounts, recorded = self._ledger.accounts.all(), self._recorded(model)
             if approves and (why := why_unchecked(approval, evaluation, accounts)):
                 raise NotReviewable(f"{_named(version)} is not approved: {why}")
             before = review_of(evaluation, self._counting(found.reviews))
@@ -312,7 +314,7 @@ class Releases:
                 now = self.standing(model, version.bundle_digest)
                 if (now.newest, now.reviews) != (found.newest, found.reviews):
                     raise _Overtaken
-                if (self._ledger.accounts.all(), self._log.rules(model)) != (accounts, recorded):
+                if (self._ledger.accounts.all(), self._recorded(model)) != (accounts, recorded):
                     raise _Overtaken
 
             return self._log.review(
@@ -324,6 +326,7 @@ class Releases:
                 account=account,
                 reason=reason,
                 rules=as_json(rules),
+                under=recorded.digest,
                 allow=allow,
             )
 
@@ -331,7 +334,10 @@ class Releases:
 
     def rules(self, model: str) -> ReleaseSection:
         """Return the rules in force; no rules if none are recorded."""
-        return in_force(self._log.rules(model))
+        return in_force(self._recorded(model))
+
+    def _recorded(self, model: str) -> RulesLog:
+        return RulesLog.read(self._ledger, model)
 
     def accept_rules(self, model: str, rules: ReleaseSection, *, by: Person, reason: str) -> RulesRow:
         """Put `rules` in force from now on; return their row, or that of the same rules in force already.
@@ -341,16 +347,17 @@ class Releases:
         """
         if not reason.strip():
             raise RulesNotAccepted(f"accepting the rules of {model} needs a reason for the log")
-        recorded = self._log.rules(model)
-        if recorded and agree(recorded[-1], rules) and not is_confirmed_by(by.name, recorded):
-            return recorded[-1]
+        recorded = self._recorded(model)
+        newest = recorded.newest
+        if newest and agree(newest, rules) and not is_confirmed_by(by.name, recorded):
+            return newest
 
         def allow() -> None:
-            now = self._log.rules(model)
+            now = self._recorded(model)
             if now != recorded:
                 raise RulesNotAccepted(
-                    f"the rules of {model} changed since this command began, by {now[-1].author}: look at them with "
-                    f"ml-assets rules show {model}"
+                    f"the rules of {model} changed since this command began: look at them with ml-assets rules show "
+                    f"{model}"
                 )
             standings = BundleStandings.read(self._log, model)
             bundles = {one.bundle_digest: standings.of(one.bundle_digest) for one in standings.evaluations}
@@ -532,11 +539,11 @@ class Releases:
         replaced = BundleStandings.read(self._log, model).newest_promotion
 
         def write_it() -> Promotion:
-            target = self._rollback_target(model, replaced)
+            target, recorded = self._rollback_target(model, replaced), self._recorded(model)
             self._store.open(target.bundle_digest)
 
             def allow() -> None:
-                if self._rollback_target(model, replaced) != target:
+                if (self._rollback_target(model, replaced), self._recorded(model)) != (target, recorded):
                     raise _Overtaken
 
             return self._log.promote(
@@ -550,6 +557,7 @@ class Releases:
                 bundle_digest=target.bundle_digest,
                 evaluation_digest=target.evaluation_digest,
                 returns_to=target.place,
+                under=recorded.digest,
                 allow=allow,
             )
 

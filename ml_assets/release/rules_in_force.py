@@ -1,20 +1,112 @@
 """Rules of a model's releases as rows of the ledger: comparison with a person's `defs.yaml`, and the change of them.
 
 A person's copy of `defs.yaml` must not decide alone, because whoever edits it could promote without an approval. So the
-first registration or decision of a model records its `release` section, and later decisions need the same one. Not
+first registration or decision of a model records its `release` section, and later decisions need the same one. On a
+ledger with accounts, a weakening that nobody checked does not count: every reader takes `RulesLog`, never the rows. Not
 here: the meaning of the rules (`rules`), the decisions (`promotion`).
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from pydantic import ValidationError
 
 from ml_assets.dossier.keys import PublicKey
-from ml_assets.release.rules import NO_RULES, ReleaseSection, is_among, why_not_by, why_unchecked
-from resources.ledger import Account, EvaluationRow, LedgerChanged, RulesRow, author_in_words
+from ml_assets.release.rules import (
+    NO_RULES,
+    ApprovalSection,
+    ReleaseSection,
+    is_among,
+    why_not_by,
+    why_unchecked,
+)
+from resources.ledger import Account, EvaluationRow, Ledger, LedgerChanged, RulesRow, author_in_words
+
+
+@dataclass(frozen=True, kw_only=True)
+class RulesLog:
+    """Recorded rules of a model, oldest first: those that count, and those that do not."""
+
+    counting: tuple[RulesRow, ...] = ()
+    """The newest are in force."""
+    uncounted: tuple[RulesRow, ...] = ()
+    """Rules that somebody accepted before the ledger's first account, and that weaken the rules before them."""
+
+    @classmethod
+    def read(cls, ledger: Ledger, model: str) -> Self:
+        """Return the rules of a model. Raises `LedgerError`."""
+        return cls.of(ledger.models.rules(model), ledger.accounts.all())
+
+    @classmethod
+    def of(cls, recorded: Sequence[RulesRow], accounts: Sequence[Account]) -> Self:
+        """Return the rules of all rows of one model. `accounts` are all of the ledger.
+
+        Without accounts every row counts. With accounts, a row whose author nobody checked counts only if it is no
+        weaker than the rules before it, so whoever gave another's name keeps no door open.
+        """
+        counting: list[RulesRow] = []
+        for row in recorded:
+            before = rules_of(counting[-1]) if counting else NO_RULES
+            if not accounts or row.checked_by != "nobody" or is_no_weaker(before, rules_of(row)):
+                counting.append(row)
+        return cls(counting=tuple(counting), uncounted=tuple(one for one in recorded if one not in counting))
+
+    @property
+    def newest(self) -> RulesRow | None:
+        """Row of the rules in force; None if none are recorded."""
+        return self.counting[-1] if self.counting else None
+
+    @property
+    def digest(self) -> str:
+        """Digest of the rules in force; empty if none are recorded."""
+        return self.newest.rules_digest if self.newest else ""
+
+    @property
+    def unconfirmed(self) -> RulesRow | None:
+        """Row newer than the rules in force that does not count; None without one."""
+        newest = self.uncounted[-1] if self.uncounted else None
+        return newest if newest and self.newest and newest.place > self.newest.place else None
+
+    @property
+    def why_unconfirmed(self) -> str:
+        """Sentence about `unconfirmed`, the same on each page and in each command; empty without such a row."""
+        return why_uncounted(self.unconfirmed, self) if self.unconfirmed else ""
+
+
+def is_no_weaker(before: ReleaseSection, after: ReleaseSection) -> bool:
+    """Return True if `after` asks for all that `before` asks for.
+
+    A key may be added. `approval` may exclude more persons. Any other change counts as weaker, because most of them can
+    weaken: a shorter bake time, another share, another key of a dossier.
+    """
+    nothing = NO_RULES.model_dump(mode="json")
+    old, new = (one.model_dump(mode="json") for one in (before, after))
+    others = (name for name in old if name != "approval" and old[name] != nothing[name])
+    return _approves_no_less(before.approval, after.approval) and all(
+        old[name] == new[name] for name in others
+    )
+
+
+def _approves_no_less(before: ApprovalSection | None, after: ApprovalSection | None) -> bool:
+    if before is None or after is None:
+        return before is None
+    keeps_reviewers = not before.by or (bool(after.by) and all(is_among(one, before.by) for one in after.by))
+    return keeps_reviewers and set(before.not_by) <= set(after.not_by)
+
+
+def why_uncounted(row: RulesRow, recorded: RulesLog) -> str:
+    """Return why `row`, which is among `recorded.uncounted`, does not count, with the remedy."""
+    before = [one for one in recorded.counting if one.place < row.place][-1]
+    return (
+        f"rules {rules_name(row.rules_digest)} of {row.model}, accepted at {row.at:%Y-%m-%d %H:%M} UTC, do not count: "
+        f"nobody checked that it was {row.author}, and they may be weaker than rules "
+        f"{rules_name(before.rules_digest)} before them ({'; '.join(changes(rules_of(before), rules_of(row)))}). "
+        f"Somebody with an account who may approve decides; this puts the rules of defs.yaml in force: ml-assets rules "
+        f"accept {row.model} --reason '…'"
+    )
 
 
 def as_json(rules: ReleaseSection) -> str:
@@ -32,9 +124,9 @@ def rules_of(row: RulesRow) -> ReleaseSection:
         ) from error
 
 
-def in_force(recorded: Sequence[RulesRow]) -> ReleaseSection:
-    """Return the newest of the recorded rules; no rules if none are recorded."""
-    return rules_of(recorded[-1]) if recorded else NO_RULES
+def in_force(recorded: RulesLog, otherwise: ReleaseSection = NO_RULES) -> ReleaseSection:
+    """Return the rules in force; `otherwise` if none are recorded."""
+    return rules_of(recorded.newest) if recorded.newest else otherwise
 
 
 def agree(row: RulesRow, rules: ReleaseSection) -> bool:
@@ -63,25 +155,26 @@ def in_words(rules: ReleaseSection) -> str:
     return ", ".join(f"{key}: {value}" for key, value in given.items()) or "none beside the gates"
 
 
-def why_other(recorded: Sequence[RulesRow], rules: ReleaseSection) -> str:
+def why_other(recorded: RulesLog, rules: ReleaseSection) -> str:
     """Return how the rules of a person's `defs.yaml` differ from those in force, with the remedy; empty if they agree.
 
     Rules that are not recorded yet agree with any.
     """
-    if not recorded or agree(recorded[-1], rules):
+    row = recorded.newest
+    if row is None or agree(row, rules):
         return ""
-    row = recorded[-1]
     found = changes(rules_of(row), rules)
     return (
         f"`release` in this defs.yaml differs from rules {rules_name(row.rules_digest)} of {row.model}, which are in "
         f"force since {row.at:%Y-%m-%d %H:%M} UTC ({'; '.join(found)}). Undo the change of defs.yaml, or let somebody "
         f"who may approve accept it: ml-assets rules accept {row.model} --reason '…'"
+        + (f". Note that {recorded.why_unconfirmed}" if recorded.unconfirmed else "")
     )
 
 
 def why_not_changed_by(
     person: str,
-    recorded: Sequence[RulesRow],
+    recorded: RulesLog,
     evaluations: Sequence[EvaluationRow],
     promotable: Sequence[EvaluationRow] = (),
     accounts: Sequence[Account] = (),
@@ -95,24 +188,22 @@ def why_not_changed_by(
     approval = in_force(recorded).approval
     if approval is None:
         return ""
-    where = f"of rules {rules_name(recorded[-1].rules_digest)}"
+    where = f"of rules {rules_name(recorded.digest)}"
     if why := why_not_by(person, approval, evaluations, where):
         return why
     unchecked = (why_unchecked(approval, one, accounts, where) for one in promotable)
     return next((f"{why}, or archive its version" for why in unchecked if why), "")
 
 
-def why_not_under_accepted(
-    promoter: str, recorded: Sequence[RulesRow], evaluations: Sequence[EvaluationRow]
-) -> str:
+def why_not_under_accepted(promoter: str, recorded: RulesLog, evaluations: Sequence[EvaluationRow]) -> str:
     """Return why `promoter` may not promote a bundle with these evaluations under accepted rules; empty if allowed.
 
     Otherwise an approver could drop the approval and promote alone, or drop it first and train afterwards. The rules
     before the changes of the newest acceptor decide: they may exclude the promoter or the author from approving.
     Changes that end in the rules before them count for nothing.
     """
-    own = _changes_of_newest_acceptor(recorded)
-    if not own or agree(own[-1][0], rules_of(recorded[-1])):
+    own = _changes_of_newest_acceptor(recorded.counting)
+    if not own or agree(own[-1][0], in_force(recorded)):
         return ""
     for before, row in own:
         approval = rules_of(before).approval
@@ -132,10 +223,11 @@ def why_not_under_accepted(
     return ""
 
 
-def is_confirmed_by(person: str, recorded: Sequence[RulesRow]) -> bool:
-    """Return True if an acceptance of the rules in force by `person` would say something new: another changed them."""
-    own = _changes_of_newest_acceptor(recorded)
-    return bool(own) and not is_among(person, [own[0][1].author])
+def is_confirmed_by(person: str, recorded: RulesLog) -> bool:
+    """Return True if an acceptance of the rules in force by `person` would say something new: another person changed
+    them, or newer rules do not count."""
+    own = _changes_of_newest_acceptor(recorded.counting)
+    return recorded.unconfirmed is not None or (bool(own) and not is_among(person, [own[0][1].author]))
 
 
 def _changes_of_newest_acceptor(recorded: Sequence[RulesRow]) -> list[tuple[RulesRow, RulesRow]]:

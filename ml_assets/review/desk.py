@@ -10,7 +10,7 @@ from ml_assets.release.of_platform import registry_of, releases_of
 from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import RegisteredVersion, VersionMissing
 from ml_assets.release.rules import ReleaseSection, why_not_by, why_unchecked
-from ml_assets.release.rules_in_force import in_force
+from ml_assets.release.rules_in_force import RulesLog, in_force
 from ml_assets.reports.written_page import WrittenPage
 from resources.ledger import EvaluationRow, Person, Promotion, Review
 from resources.platform import Platform
@@ -48,6 +48,8 @@ class ReviewedVersion:
     decided: Review | None
     """Review that decides about the newest evaluation; None while it waits."""
     rules: ReleaseSection
+    why_unconfirmed: str
+    """Reason why newer rules than those in force do not count; empty without such rules."""
     unchecked: tuple[str, ...]
     """Names under which somebody ran an evaluation of this bundle without a check, sorted."""
 
@@ -111,6 +113,7 @@ class ReviewDesk:
             reviews=standing.reviews,
             decided=releases.counting_review(row),
             rules=self._rules(model),
+            why_unconfirmed=RulesLog.read(self.platform.ledger, model).why_unconfirmed,
             unchecked=tuple(
                 sorted({one.author for one in standing.evaluations if one.checked_by == "nobody"})
             ),
@@ -171,8 +174,7 @@ class ReviewDesk:
 
     def _rules(self, model: str) -> ReleaseSection:
         """Return the rules in force; before the first registration, those of the declaration."""
-        recorded = self.platform.ledger.models.rules(model)
-        return in_force(recorded) if recorded else self._spec(model).release
+        return in_force(RulesLog.read(self.platform.ledger, model), self._spec(model).release)
 
     def _spec(self, model: str) -> PipelineSpec:
         if model not in self._specs:

@@ -2,10 +2,12 @@
 
 import pytest
 
+from ml_assets.release.rules import NO_RULES, ReleaseSection
+from ml_assets.release.rules_in_force import as_json
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.resources.ledger_writer import EVALUATION
 from ml_assets_tests.resources.oidc_issuer import AUDIENCE, running_issuer
-from resources.ledger import Ledger
+from resources.ledger import Ledger, Person
 
 
 def token_in(out: str) -> str:
@@ -101,3 +103,26 @@ def test_an_author_that_does_not_print_is_refused_by_its_variable(terminal: Term
     assert refused.err.startswith("Error: ML_ASSETS_AUTHOR: ")
     assert "a name has no line breaks, no control characters and no broken encoding" in refused.err
     assert refused.err.count("\n") == 1
+
+
+def test_rules_that_nobody_checked_are_named_until_a_person_confirms(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first account somebody dropped the approval, under a name that nobody checked."""
+    log = Ledger(f"sqlite:///{terminal.home}/ledger.db").models
+    approval = as_json(ReleaseSection.model_validate({"approval": {"by": ["ada"]}}))
+    log.record_first_rules("flight_delay", approval, Person(name="ada"))
+    log.accept_rules(
+        "flight_delay", as_json(NO_RULES), Person(name="zed"), reason="simpler", allow=lambda: None
+    )
+    assert "is the same" in terminal("rules", "show", "flight_delay").out
+    monkeypatch.setenv("ML_ASSETS_TOKEN", token_in(terminal("accounts", "add", "ada", "--administrator").out))
+    for command in (("rules", "show", "flight_delay"), ("history", "flight_delay")):
+        said = terminal(*command).out
+        assert "do not count: nobody checked that it was zed, and they may be weaker than rules" in said
+        assert "ml-assets rules accept flight_delay --reason" in said
+    assert "do not count: nobody checked that it was zed" in terminal("doctor").out
+    assert terminal("rules", "accept", "flight_delay", "--reason", "I agree").status == 0
+    said = terminal("rules", "show", "flight_delay").out
+    assert "recorded by ada (checked by token): I agree" in said
+    assert "do not count" not in said

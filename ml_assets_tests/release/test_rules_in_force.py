@@ -10,7 +10,7 @@ from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.history import lines
 from ml_assets.release.promotion import NotPromotable, NotReviewable, Releases, RulesNotAccepted
 from ml_assets.release.rules import NO_RULES, ReleaseSection
-from ml_assets.release.rules_in_force import as_json
+from ml_assets.release.rules_in_force import RulesLog, as_json, in_force
 from ml_assets_tests.release.conftest import Evaluate
 from ml_assets_tests.resources.ledger_chains import attacker
 from ml_assets_tests.tables.orders_table import OrdersTable
@@ -123,6 +123,62 @@ def test_rules_are_not_accepted_beside_an_unchecked_author(
         registered.accept_rules("small", NO_RULES, by=bob, reason="simpler")
     evaluate(bundle, checked_by="token", author="svc")
     assert registered.accept_rules("small", NO_RULES, by=bob, reason="simpler").account == account.place
+
+
+CANARY = {"bake_hours": 24}
+WEAKER: list[tuple[dict[str, object], dict[str, object]]] = [
+    ({"approval": {}}, {}),
+    ({"approval": {}}, {"approval": {"not_by": ["author"]}}),
+    ({"approval": {"by": ["bob"]}}, {"approval": {}}),
+    ({"approval": {"by": ["bob"]}}, {"approval": {"by": ["bob", "cyd"]}}),
+    ({"canary": CANARY}, {}),
+    ({"canary": CANARY}, {"canary": {"bake_hours": 1}}),
+    ({"approval": {}}, {"canary": CANARY}),
+]
+NO_WEAKER: list[tuple[dict[str, object], dict[str, object]]] = [
+    ({}, {"approval": {}}),
+    ({"approval": {"not_by": []}}, {"approval": {"by": ["bob"]}}),
+    ({"approval": {"by": ["bob", "cyd"]}}, {"approval": {"by": ["Bob"]}}),
+    ({"approval": {}}, {"approval": {}, "canary": CANARY}),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), [*WEAKER, *NO_WEAKER])
+def test_only_a_checked_person_weakens_rules_once_accounts_exist(
+    ledger: Ledger, before: dict[str, object], after: dict[str, object]
+) -> None:
+    """Rules that somebody weakened under an unchecked name end with the first account, and stricter ones stay."""
+    first, second = (as_json(ReleaseSection.model_validate(one)) for one in (before, after))
+    log = ledger.models
+    log.record_first_rules("small", first, ADA)
+    log.accept_rules("small", second, BOB, reason="other", allow=lambda: None)
+    assert as_json(in_force(RulesLog.read(ledger, "small"))) == second, "without accounts, the newest"
+    ledger.accounts.add_by_token("root", Person(name="root"), is_administrator=True)
+    found = RulesLog.read(ledger, "small")
+    assert as_json(in_force(found)) == (first if (before, after) in WEAKER else second)
+    assert ("nobody checked that it was bob" in found.why_unconfirmed) == ((before, after) in WEAKER)
+    root = Person(name="root", checked_by="token")
+    log.accept_rules("small", second, root, reason="I agree", allow=lambda: None)
+    found = RulesLog.read(ledger, "small")
+    assert (as_json(in_force(found)), found.why_unconfirmed) == (second, "")
+
+
+def test_an_unchecked_weakening_promotes_nobody_once_accounts_exist(
+    registered: Releases, ledger: Ledger
+) -> None:
+    """The attack: drop the approval under a name that nobody checks, and promote after accounts exist."""
+    registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
+    ledger.accounts.add_by_token("root", Person(name="root"), is_administrator=True)
+    with pytest.raises(
+        NotPromotable,
+        match=r"differs from rules \w{12} of small, .* Note that rules \w{12} of small, accepted at .* do not count: "
+        r"nobody checked that it was bob, and they may be weaker than rules \w{12} before them \(approval",
+    ):
+        registered.promote("small", 1, author="root", checked_by="token", reason="mine", rules=NO_RULES)
+    with pytest.raises(NotPromotable, match="asks for an approval"):
+        registered.promote("small", 1, author="root", checked_by="token", reason="mine", rules=RULES)
+    said = "\n".join(lines(registered.history("small"), ledger.accounts.all()))
+    assert f"    {RulesLog.read(ledger, 'small').why_unconfirmed}" in said
 
 
 def test_history_shows_the_rules_of_each_decision_and_their_changes(registered: Releases) -> None:

@@ -17,6 +17,10 @@ from ml_assets_tests.resources.ledger_chains import (
     assert_several_writers_make_one_chain,
     assert_times_and_letters_come_back_as_they_were,
 )
+from ml_assets_tests.resources.ledger_states import (
+    assert_nothing_is_decided_on_a_changed_row,
+    assert_several_reads_see_one_state,
+)
 from ml_assets_tests.resources.ledger_writer import EVALUATION, write_one_of_each
 from resources.ledger import Head, Ledger, LedgerChanged, LedgerError, chain
 from resources.ledger.tables import decisions, metadata
@@ -236,3 +240,11 @@ def test_writers_of_several_models_make_one_chain(path: Path) -> None:
 
 def test_times_and_letters_come_back_as_they_were(path: Path) -> None:
     assert_times_and_letters_come_back_as_they_were(f"sqlite:///{path}")
+
+
+def test_several_reads_see_one_state(path: Path) -> None:
+    assert_several_reads_see_one_state(f"sqlite:///{path}")
+
+
+def test_nothing_is_decided_on_a_changed_row(path: Path) -> None:
+    assert_nothing_is_decided_on_a_changed_row(f"sqlite:///{path}")

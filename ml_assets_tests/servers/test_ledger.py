@@ -20,6 +20,10 @@ from ml_assets_tests.resources.ledger_chains import (
     assert_times_and_letters_come_back_as_they_were,
 )
 from ml_assets_tests.resources.ledger_environments import assert_each_ledger_belongs_to_one_environment
+from ml_assets_tests.resources.ledger_states import (
+    assert_nothing_is_decided_on_a_changed_row,
+    assert_several_reads_see_one_state,
+)
 from ml_assets_tests.resources.ledger_writer import (
     NEW,
     assert_decisions_hold_verdicts_back,
@@ -166,6 +170,14 @@ def test_times_and_letters_come_back_as_they_were(url: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_changed_row_of_each_kind_is_named(url: str, kind: str) -> None:
     assert_a_changed_row_is_named(url, kind)
+
+
+def test_several_reads_see_one_state(url: str) -> None:
+    assert_several_reads_see_one_state(url)
+
+
+def test_nothing_is_decided_on_a_changed_row(url: str) -> None:
+    assert_nothing_is_decided_on_a_changed_row(url)
 
 
 def test_no_verdict_is_recorded_during_a_promotion_or_registration(url: str) -> None:

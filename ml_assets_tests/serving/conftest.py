@@ -171,7 +171,7 @@ def serve(
             declaration = Declaration(model=MODEL, **declared)
             away = (LedgerUnavailable, LedgerBusy)
             reader = StageReader(
-                ledger.models, LastAnswers(tmp_path / "last-answers", "the ledger", away, patience_seconds=0)
+                ledger, LastAnswers(tmp_path / "last-answers", "the ledger", away, patience_seconds=0)
             )
             watch = StageWatch(reader, store, [declaration], seconds=86_400, retry_seconds=0)
             parts = stack.enter_context(started(watch, RequestLog(log_artifacts), limits))

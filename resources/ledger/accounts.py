@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from resources.ledger import chain
 from resources.ledger.database import LedgerDatabase
-from resources.ledger.decision_rows import append, kind_of, naming_a_changed_row, row_of
+from resources.ledger.decision_rows import append, begin_decision, kind_of, naming_a_changed_row, row_of
 from resources.ledger.errors import AccountRefused, IdentityNeeded, IdentityRefused, refuse_unprintable
 from resources.ledger.rows import Account, Person, Revocation
 from resources.ledger.tables import decisions
@@ -90,7 +89,7 @@ class Accounts:
             raise AccountRefused(f"revoking the account of {name} needs a reason for the log")
 
         def work(connection: sa.Connection) -> Account:
-            chain.lock(connection)
+            begin_decision(connection)
             known = _in_force(_all(connection))
             _require_administrator(known, by)
             found = _named(known, name)
@@ -145,7 +144,7 @@ class Accounts:
             raise AccountRefused("an account needs a name")
 
         def work(connection: sa.Connection) -> Account:
-            chain.lock(connection)
+            begin_decision(connection)
             every = _all(connection)
             known = _in_force(every)
             if not every and not new.is_administrator:

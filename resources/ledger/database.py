@@ -62,7 +62,7 @@ class LedgerDatabase:
 
     @contextmanager
     def reading(self) -> Generator[sa.Connection]:
-        """Yield a connection in one transaction, so that several reads see one state.
+        """Yield a connection in one transaction, so that several reads see one state. It cannot write.
 
         Inside the `work` of a `write`, it is the transaction of that write: no other writer changes the rows read there
         before the write is stored.
@@ -71,7 +71,7 @@ class LedgerDatabase:
             yield own
             return
         try:
-            with self._patiently(lambda: self._engine().connect()) as connection, connection.begin():
+            with self._patiently(lambda: _for_reading(self._engine())) as connection, connection.begin():
                 yield connection
         except exc.DBAPIError as error:
             if is_away(error):
@@ -282,6 +282,15 @@ def _forget_after_fork(engine: weakref.ref[sa.Engine]) -> None:
 
 def _for_writing(engine: sa.Engine) -> sa.Connection:
     return engine.connect().execution_options(begins_with="IMMEDIATE")
+
+
+def _for_reading(engine: sa.Engine) -> sa.Connection:
+    """Return a connection whose transaction sees one state. SQLite's do so anyway; PostgreSQL's default does not."""
+    connection = engine.connect()
+    if engine.dialect.name == "postgresql":
+        # The driver sends both with BEGIN. The pool puts them back.
+        connection = connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    return connection
 
 
 def _prepare_sqlite(connection: Any, record: object) -> None:

@@ -109,6 +109,22 @@ def require_chained_acceptances(connection: sa.Connection) -> None:
         )
 
 
+def begin_decision(connection: sa.Connection) -> None:
+    """Begin a decision: nobody else appends until the commit, and no stored row was changed. Raise `LedgerChanged`.
+
+    It walks the whole chain each time. A remembered place would not show a change of the rows before it.
+    """
+    chain.lock(connection)  # before its grounds are read, so that no account is revoked after them
+    try:
+        chain.verify(connection)
+        require_chained_acceptances(connection)
+    except LedgerChanged as changed:
+        raise LedgerChanged(
+            f"nothing was decided, because the ledger was changed by another program: {changed}. Restore its database "
+            "from a copy that `ml-assets ledger verify` accepts"
+        ) from None
+
+
 @contextmanager
 def naming_a_changed_row() -> Generator[None]:
     """Raise `LedgerChanged` for content that the ledger cannot have written."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from resources.ledger import chain, migrations
+from resources.ledger import migrations
 from resources.ledger.accounts import Accounts, require_identity
 from resources.ledger.database import LedgerDatabase
-from resources.ledger.decision_rows import append
+from resources.ledger.decision_rows import append, begin_decision
 from resources.ledger.errors import NothingToAccept, refuse_unprintable
 from resources.ledger.model_log import ModelLog
 from resources.ledger.rows import Acceptance, AcceptedPartition, CheckedBy, NewVerdict, Person, VerdictRow
@@ -171,6 +171,7 @@ class Ledger:
         moment = at or datetime.now(UTC)
 
         def work(connection: sa.Connection) -> Acceptance:
+            begin_decision(connection)
             query = _with_acceptance().where(verdicts.c.table == table, verdicts.c.key == key)
             found = connection.execute(query.order_by(verdicts.c.number.desc()).limit(1)).first()
             if found is None:
@@ -187,7 +188,6 @@ class Ledger:
                 raise NothingToAccept(
                     f"{table} {key} is not rejected (verdict {row.number}: {row.status}): nothing to accept"
                 )
-            chain.lock(connection)
             require_identity(connection, Person(name=author, checked_by=checked_by))
             acceptance = Acceptance(
                 table=table,

@@ -1,6 +1,7 @@
 """`ModelLog`: append-only log of models: evaluations, versions, rules, promotions, demotions, archivals, reviews.
 
-A decision of a person walks the hash chain in its own transaction, so nothing is decided on a changed row.
+A decision of a person and a registration walk the hash chain in their own transaction, so nothing is decided on a
+changed row.
 """
 
 import hashlib
@@ -18,12 +19,13 @@ from resources.ledger.database import LedgerDatabase
 from resources.ledger.decision_rows import (
     ABOUT_MODELS,
     append,
+    begin_decision,
     kind_of,
     naming_a_changed_row,
     require_chained_acceptances,
     row_of,
 )
-from resources.ledger.errors import LedgerChanged, LedgerError, refuse_unprintable
+from resources.ledger.errors import LedgerError, refuse_unprintable
 from resources.ledger.rows import (
     Archival,
     CheckedBy,
@@ -150,6 +152,7 @@ class ModelLog:
         """
 
         def work(connection: sa.Connection) -> str:
+            begin_decision(connection)
             if allow is not None:
                 allow()
             known = self.names(model)
@@ -180,14 +183,14 @@ class ModelLog:
     # --- rules ---
 
     def rules(self, model: str) -> list[RulesRow]:
-        """Return all recorded rules of a model, oldest first. The newest are in force."""
+        """Return all recorded rules of a model, oldest first. Not all of them count."""
         return self._of(RulesRow, model)
 
     def record_first_rules(self, model: str, rules: str, by: Person) -> RulesRow:
         """Record `rules`, as JSON, if the model has none yet; return the rules in force."""
 
         def work(connection: sa.Connection) -> RulesRow:
-            chain.lock(connection)
+            begin_decision(connection)
             recorded = self.rules(model)
             return recorded[-1] if recorded else _append(connection, _rules_row(model, rules, by))
 
@@ -204,20 +207,19 @@ class ModelLog:
         """
 
         def work(connection: sa.Connection) -> RulesRow:
-            _begin(connection)
+            begin_decision(connection)
             allow()
             return _append(connection, _rules_row(model, rules, by, reason))
 
         with self._turn(model):
             return self._database.write(work)
 
-    def _under(self, connection: sa.Connection, new: Promotion | Review, rules: str) -> str:
-        """Return the digest of the rules in force; record `rules` as the first ones if none are recorded."""
-        recorded = self.rules(new.model)
-        if not recorded and rules:
-            by = Person(name=new.author, checked_by=new.checked_by, account=new.account)
-            recorded = [_append(connection, _rules_row(new.model, rules, by))]
-        return recorded[-1].rules_digest if recorded else ""
+    def _under(self, connection: sa.Connection, new: Promotion | Review, under: str, first: str) -> str:
+        """Return `under`, the digest of the rules in force. If it is empty, record `first` as the first rules."""
+        if under or not first:
+            return under
+        by = Person(name=new.author, checked_by=new.checked_by, account=new.account)
+        return _append(connection, _rules_row(new.model, first, by)).rules_digest
 
     # --- promotions ---
 
@@ -236,12 +238,13 @@ class ModelLog:
         despite: str = "",
         returns_to: int | None = None,
         rules: str = "",
+        under: str = "",
         at: datetime | None = None,
         allow: Callable[[], object] | None = None,
     ) -> Promotion:
         """Append a promotion and return it: from `at` on, `version` holds the role `alias` of `model`.
 
-        It stores the digest of the model's recorded rules. If none are recorded, it records `rules`, as JSON.
+        It stores `under`, the digest of the rules in force. If that is empty, it records `rules`, as JSON.
         `allow` runs while no verdict, and no decision about the model, can be recorded. It may read the ledger; if it
         raises, nothing is appended.
         """
@@ -262,10 +265,10 @@ class ModelLog:
         )
 
         def work(connection: sa.Connection) -> Promotion:
-            _begin(connection)
+            begin_decision(connection)
             if allow is not None:
                 allow()
-            return _append(connection, replace(new, rules=self._under(connection, new, rules)))
+            return _append(connection, replace(new, rules=self._under(connection, new, under, rules)))
 
         with self._turn(model):
             return self._database.write(work, still=(verdicts,))
@@ -299,7 +302,7 @@ class ModelLog:
         )
 
         def work(connection: sa.Connection) -> Demotion:
-            _begin(connection)
+            begin_decision(connection)
             for one in self._of(Demotion, promotion.model):
                 if one.promotion == promotion.place:
                     return one
@@ -342,7 +345,7 @@ class ModelLog:
         )
 
         def work(connection: sa.Connection) -> Archival:
-            _begin(connection)
+            begin_decision(connection)
             for one in self.archivals(model):
                 if one.bundle_digest == bundle_digest:
                     return one
@@ -370,11 +373,12 @@ class ModelLog:
         checked_by: CheckedBy = "nobody",
         account: int | None = None,
         rules: str = "",
+        under: str = "",
         allow: Callable[[], object] | None = None,
     ) -> Review:
         """Append an approval or rejection of `evaluation` and return it.
 
-        It stores the digest of the model's recorded rules. If none are recorded, it records `rules`, as JSON.
+        It stores `under`, the digest of the rules in force. If that is empty, it records `rules`, as JSON.
         `allow` runs while no decision about the model can be recorded. It may read the ledger; if it raises, nothing
         is appended.
         """
@@ -393,10 +397,10 @@ class ModelLog:
         )
 
         def work(connection: sa.Connection) -> Review:
-            _begin(connection)
+            begin_decision(connection)
             if allow is not None:
                 allow()
-            return _append(connection, replace(new, rules=self._under(connection, new, rules)))
+            return _append(connection, replace(new, rules=self._under(connection, new, under, rules)))
 
         with self._turn(evaluation.model):
             return self._database.write(work)
@@ -495,19 +499,6 @@ class ModelLog:
 
 def _rows(kind: type[Decision]) -> sa.Select[Any]:
     return sa.select(decisions).where(decisions.c.kind == kind_of(kind))
-
-
-def _begin(connection: sa.Connection) -> None:
-    """Begin the decision of a person: nobody else appends until the commit, and no stored row was changed."""
-    chain.lock(connection)  # before its grounds are read, so that no account is revoked after them
-    try:
-        chain.verify(connection)
-        require_chained_acceptances(connection)
-    except LedgerChanged as changed:
-        raise LedgerChanged(
-            f"nothing was decided, because the ledger was changed by another program: {changed}. Restore its database "
-            "from a copy that `ml-assets ledger verify` accepts"
-        ) from None
 
 
 def _rules_row(model: str, rules: str, by: Person, reason: str = "") -> RulesRow:
