@@ -24,6 +24,20 @@ if TYPE_CHECKING:
     "--poll-seconds", type=float, default=2.0, show_default=True, help="Seconds between looks at the ledger."
 )
 @click.option("--log-share", type=float, default=1.0, show_default=True, help="Share of requests in the log.")
+@click.option(
+    "--log-keep-days",
+    type=int,
+    default=90,
+    show_default=True,
+    help="Delete older days of the stored log; 0: none.",
+)
+@click.option(
+    "--log-max-gib",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Delete the oldest days of a model's stored log above this size; 0: any size.",
+)
 @click.option("--max-body-mib", type=float, default=4.0, show_default=True, help="Largest body of a request.")
 @click.option("--max-rows", type=int, default=10_000, show_default=True, help="Most rows of a request.")
 @click.option(
@@ -40,6 +54,8 @@ def command(
     shadows: tuple[str, ...],
     poll_seconds: float,
     log_share: float,
+    log_keep_days: int,
+    log_max_gib: float,
     max_body_mib: float,
     max_rows: int,
     canary_seconds: float,
@@ -62,6 +78,8 @@ def command(
         settings = ServerSettings(
             poll_seconds=poll_seconds,
             log_share=log_share,
+            log_keep_days=log_keep_days,
+            log_max_gib=log_max_gib,
             max_body_mib=max_body_mib,
             max_rows=max_rows,
             canary_seconds=canary_seconds,

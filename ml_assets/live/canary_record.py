@@ -19,14 +19,12 @@ from pydantic import BaseModel, ConfigDict
 from ml_assets.live.canary_rows import FoundLabels, WaitingRow, first_rows, requests_of, waiting_of
 from ml_assets.live.comparison import MetricState, compare
 from ml_assets.release.rules import CanarySection
-from ml_assets.serving.request_log import day_folder, files_after, read_files, writer_of
+from ml_assets.serving.request_log import LATE_DAYS, day_folder, files_after, read_files, writer_of
 from resources.artifacts import Artifacts, ArtifactsUnavailable
 from resources.ledger import Promotion
 
 ROOT = "canary"
 """Folder of all records among the artifacts: `canary/<model>/<places of the promotions>`."""
-LATE_DAYS = 7
-"""Days after which a file of the log is late: it does not count any more."""
 FILES = 32
 """Files of the log that count together. A killed look repeats these at most."""
 MOST_ENTITIES = 1_000_000

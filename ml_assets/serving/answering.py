@@ -16,6 +16,7 @@ import orjson
 from ml_assets.serving.assignment import EntityRefused, Role, entity_of, is_of_canary
 from ml_assets.serving.canary_threads import CanaryThreads, CanaryTooSlow
 from ml_assets.serving.counters import ServingMetrics
+from ml_assets.serving.log_retention import LogRetention
 from ml_assets.serving.raw_rows import (
     Prediction,
     RawRow,
@@ -49,6 +50,7 @@ class ServerParts:
 
     watch: StageWatch
     log: RequestLog
+    retention: LogRetention
     shadows: ShadowQueue
     metrics: ServingMetrics
     limits: Limits

@@ -56,6 +56,8 @@ class LogAnswer(_Shape):
     dropped_rows: int
     problem: str
     """Reason why rows wait in memory; empty if they do not."""
+    above_bounds: dict[str, str]
+    """Model → reason why days of its stored log stay above the bounds."""
 
 
 class ReadyAnswer(_Shape):

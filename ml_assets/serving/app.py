@@ -186,7 +186,10 @@ def _ready(parts: ServerParts) -> ReadyAnswer:
         models=models,
         ledger=LedgerAnswer(age_seconds=parts.watch.ledger_age, problem=parts.watch.ledger_problem),
         log=LogAnswer(
-            written_rows=parts.log.written, dropped_rows=parts.log.dropped, problem=parts.log.problem
+            written_rows=parts.log.written,
+            dropped_rows=parts.log.dropped,
+            problem=parts.log.problem,
+            above_bounds={model: why for model, why in parts.retention.kept.items() if why},
         ),
     )
 

@@ -10,6 +10,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
+    from ml_assets.serving.log_retention import LogRetention
     from ml_assets.serving.request_log import RequestLog
     from ml_assets.serving.shadow import ShadowQueue
     from ml_assets.serving.watch import StageWatch
@@ -23,9 +24,11 @@ BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1
 class ServingMetrics:
     """Metrics of one server, with the state of its parts at the moment of a request."""
 
-    def __init__(self, watch: "StageWatch", log: "RequestLog", shadows: "ShadowQueue") -> None:
+    def __init__(
+        self, watch: "StageWatch", log: "RequestLog", retention: "LogRetention", shadows: "ShadowQueue"
+    ) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_Parts(watch, log, shadows))
+        self._registry.register(_Parts(watch, log, retention, shadows))
         self._requests = self._counter(
             "requests_total", "Requests that a version answered or refused.", _OF_VERSION
         )
@@ -84,8 +87,10 @@ class ServingMetrics:
 
 
 class _Parts(Collector):
-    def __init__(self, watch: "StageWatch", log: "RequestLog", shadows: "ShadowQueue") -> None:
-        self._watch, self._log, self._shadows = watch, log, shadows
+    def __init__(
+        self, watch: "StageWatch", log: "RequestLog", retention: "LogRetention", shadows: "ShadowQueue"
+    ) -> None:
+        self._watch, self._log, self._retention, self._shadows = watch, log, retention, shadows
 
     def collect(self) -> Iterable[Metric]:
         """Yield gauges and counters of the parts."""
@@ -121,6 +126,26 @@ class _Parts(Collector):
             "Rows of the request log that found no room.",
             value=self._log.dropped,
         )
+        files = CounterMetricFamily(
+            f"{_NAME}log_deleted_files_total",
+            "Old files of the request log that were deleted.",
+            labels=["model"],
+        )
+        sizes = CounterMetricFamily(
+            f"{_NAME}log_deleted_bytes_total", "Bytes of these files.", labels=["model"]
+        )
+        above = GaugeMetricFamily(
+            f"{_NAME}log_above_bounds",
+            "1 if days of the stored request log stay above its bounds.",
+            labels=["model"],
+        )
+        for model in self._watch.declarations:
+            files.add_metric([model], self._retention.deleted_files[model])
+            sizes.add_metric([model], self._retention.deleted_bytes[model])
+            above.add_metric([model], int(bool(self._retention.kept.get(model))))
+        yield files
+        yield sizes
+        yield above
         yield CounterMetricFamily(
             f"{_NAME}shadow_dropped_requests_total",
             "Requests whose shadow prediction found no room.",

@@ -2,7 +2,7 @@
 
 A server adds rows; a thread writes them as Parquet files to the artifacts, under `serving/<model>/<day>`, and
 `read_requests` reads a day. A request never waits for the log: rows that find no room are dropped and counted. A killed
-server loses the rows of its last seconds. Not here: decisions about versions.
+server loses the rows of its last seconds. Not here: deletion of old days (`log_retention`), decisions about versions.
 """
 
 import hashlib
@@ -43,6 +43,8 @@ SCHEMA: dict[str, pl.DataType] = {
 """Columns of the log, as `LoggedRow` describes them. `row` is JSON."""
 ROOT = "serving"
 """Folder of all logs among the artifacts."""
+LATE_DAYS = 7
+"""Days after which a file of the log is late: the watch of a canary does not count it any more."""
 
 _ROW_BYTES = 600
 """Memory of a row beside its JSON, entity, error and prediction."""
@@ -87,6 +89,23 @@ class LoggedRow:
 def day_folder(model: str, day: date) -> str:
     """Return the name of the folder of a model's requests on a day (UTC) among the artifacts."""
     return f"{ROOT}/{model}/{day.isoformat()}"
+
+
+def days_of(artifacts: Artifacts, model: str) -> dict[date, dict[str, int]]:
+    """Return day → file → bytes of all stored requests of a model, oldest first. Raises `ArtifactsError`.
+
+    Files that killed servers left half-written are among them. Folders of other names are not.
+    """
+    found: dict[date, dict[str, int]] = {}
+    for path, size in artifacts.files(f"{ROOT}/{model}").items():
+        name, _, file = path.partition("/")
+        try:
+            day = date.fromisoformat(name)
+        except ValueError:
+            continue
+        if file and day.isoformat() == name:
+            found.setdefault(day, {})[file] = size
+    return dict(sorted(found.items()))
 
 
 def read_requests(artifacts: Artifacts, model: str, day: date) -> pl.DataFrame:

@@ -4,6 +4,7 @@ Here: start and end. Not here: routes (`app`).
 """
 
 import gc
+import math
 import signal
 import socket
 import sys
@@ -20,6 +21,7 @@ from ml_assets.serving.answering import Limits, ServerParts
 from ml_assets.serving.app import make_app
 from ml_assets.serving.canary_threads import CanaryThreads
 from ml_assets.serving.counters import ServingMetrics
+from ml_assets.serving.log_retention import LogBounds, LogRetention
 from ml_assets.serving.request_log import RequestLog
 from ml_assets.serving.shadow import ShadowQueue
 from ml_assets.serving.watch import Declaration, StageWatch
@@ -42,6 +44,10 @@ class ServerSettings(BaseModel):
     """Seconds between two looks at the ledger."""
     log_share: float = Field(default=1.0, ge=0, le=1)
     """Share of requests in the log."""
+    log_keep_days: int = Field(default=90, ge=0)
+    """Days before today whose log stays; 0: all days."""
+    log_max_gib: float = Field(default=0.0, ge=0)
+    """Size of a model's stored log above which its oldest days are deleted; 0: any size."""
     max_body_mib: float = Field(default=4.0, gt=0)
     """Largest body of a request."""
     max_rows: int = Field(default=10_000, ge=1)
@@ -51,24 +57,37 @@ class ServerSettings(BaseModel):
     stop_seconds: int = Field(default=30, ge=0)
     """Time that open requests have to end after a SIGTERM."""
 
+    @property
+    def log_bounds(self) -> LogBounds:
+        """Bounds of the stored log."""
+        return LogBounds(
+            keep_days=self.log_keep_days or None,
+            most_bytes=math.ceil(self.log_max_gib * 2**30) or None,
+        )
+
 
 @contextmanager
-def started(watch: StageWatch, log: RequestLog, limits: Limits) -> Generator[ServerParts]:
+def started(
+    watch: StageWatch, log: RequestLog, retention: LogRetention, limits: Limits
+) -> Generator[ServerParts]:
     """Yield the parts of a server, started; stop them after the block, the log last."""
     shadows = ShadowQueue()
     with log:
         watch.start()
         shadows.start()
+        retention.start()
         try:
             yield ServerParts(
                 watch=watch,
                 log=log,
+                retention=retention,
                 shadows=shadows,
-                metrics=ServingMetrics(watch, log, shadows),
+                metrics=ServingMetrics(watch, log, retention, shadows),
                 limits=limits,
                 canaries=CanaryThreads(limits.canary_seconds),
             )
         finally:
+            retention.stop()
             shadows.stop()
             watch.stop()
 
@@ -90,12 +109,16 @@ def serve(
         stage_reader_of(platform), bundles_of(platform), declarations, seconds=settings.poll_seconds
     )
     log = RequestLog(platform.artifacts, share=settings.log_share)
+    retention = LogRetention(platform.artifacts, watch, settings.log_bounds)
     limits = Limits(
         body_bytes=int(settings.max_body_mib * 2**20),
         rows=settings.max_rows,
         canary_seconds=settings.canary_seconds,
     )
-    with socket.create_server((host, port), backlog=2_048) as listening, started(watch, log, limits) as parts:
+    with (
+        socket.create_server((host, port), backlog=2_048) as listening,
+        started(watch, log, retention, limits) as parts,
+    ):
         config = uvicorn.Config(
             make_app(parts),
             http="httptools",

@@ -84,6 +84,10 @@ class StageWatch:
         """Return the roles of a model now; None if the ledger was never read."""
         return self._served.get(model)
 
+    def stages(self, model: str) -> Stages | None:
+        """Return the stages of a model as the ledger last named them; None if it was never read."""
+        return self._stages.get(model)
+
     def problems(self, model: str) -> tuple[str, ...]:
         """Return the reasons why the server differs from the ledger, in words."""
         return self._problems.get(model, ())

@@ -21,6 +21,7 @@ from ml_assets.release.rules_in_force import as_json
 from ml_assets.serving.answering import Limits, ServerParts
 from ml_assets.serving.app import make_app
 from ml_assets.serving.assignment import is_of_canary
+from ml_assets.serving.log_retention import LogBounds, LogRetention
 from ml_assets.serving.openapi import example_of
 from ml_assets.serving.request_log import RequestLog
 from ml_assets.serving.served import CanaryShare
@@ -161,6 +162,7 @@ def serve(
             limits: Limits = Limits(canary_seconds=200),  # noqa: B008
             ledger: Ledger | None = None,
             canary: CanaryShare | None = None,
+            bounds: LogBounds = LogBounds(),  # noqa: B008
             **declared: Any,
         ) -> Serving:
             ledger = ledger or Ledger(f"sqlite:///{tmp_path}/ledger.db")
@@ -174,7 +176,8 @@ def serve(
                 ledger, LastAnswers(tmp_path / "last-answers", "the ledger", away, patience_seconds=0)
             )
             watch = StageWatch(reader, store, [declaration], seconds=86_400, retry_seconds=0)
-            parts = stack.enter_context(started(watch, RequestLog(log_artifacts), limits))
+            retention = LogRetention(log_artifacts, watch, bounds, seconds=86_400)
+            parts = stack.enter_context(started(watch, RequestLog(log_artifacts), retention, limits))
             client = stack.enter_context(TestClient(make_app(parts), raise_server_exceptions=False))
             return Serving(ledger, versions, parts, client, stack.close)
 

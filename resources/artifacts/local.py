@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -110,5 +110,5 @@ def remove_local(place: Path, files: Sequence[str] | None) -> None:
         for one in [path] if path.is_file() else local_files(path):
             one.unlink(missing_ok=True)
     for folder in sorted((path for path in place.rglob("*") if path.is_dir()), reverse=True):
-        if not any(folder.iterdir()):
+        with suppress(OSError):  # it is not empty, or another process writes to it
             folder.rmdir()

@@ -102,7 +102,10 @@ def test_a_server_follows_promotion_and_rollback_without_an_error(
 ) -> None:
     terminal = terminal_with_versions
     row = rows.row(0, named=True)
-    with _served(terminal.home) as (client, server):
+    old = terminal.home / "artifacts" / ROOT / MODEL / "2026-01-01" / "0a1b2c3d-000001.parquet"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(b"a log of long ago")
+    with _served(terminal.home, "--log-keep-days", "30") as (client, server):
         with _Asking(client, row) as asking:
             asking.wait_for(1)
             assert terminal("promote", MODEL, "2", "--reason", "newer data").status == 0
@@ -111,6 +114,10 @@ def test_a_server_follows_promotion_and_rollback_without_an_error(
             asking.wait_for(1)
         assert {status for status, _ in asking.answered} == {200}
         assert client.get("/ready").json()["models"][MODEL]["production"]["version"] == 1
+        deadline = time.monotonic() + PATIENCE
+        while f'log_deleted_files_total{{model="{MODEL}"}} 1.0' not in client.get("/metrics").text:
+            assert time.monotonic() < deadline
+        assert not old.exists()
         assert terminal("demote", MODEL, "--reason", "no model is better").status == 0
         deadline = time.monotonic() + PATIENCE
         while (last := client.post(f"/models/{MODEL}/predict", json=row)).status_code == 200:

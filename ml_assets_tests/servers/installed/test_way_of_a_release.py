@@ -25,6 +25,7 @@ from ml_assets.release.promotion import NotPromotable, NotReviewable
 from ml_assets.release.rules import NO_RULES, ReleaseSection
 from ml_assets.serving.answering import Limits
 from ml_assets.serving.app import make_app
+from ml_assets.serving.log_retention import LogBounds, LogRetention
 from ml_assets.serving.openapi import example_of
 from ml_assets.serving.request_log import RequestLog
 from ml_assets.serving.server import started
@@ -160,7 +161,8 @@ def test_a_version_goes_its_way_on_servers(way: Way, tmp_path: Path, monkeypatch
     releases_of(bob).accept_rules(model, NO_RULES, by=bob.acting, reason="one person decides again")
     watch = StageWatch(stage_reader_of(ada), bundles_of(ada), [Declaration(model=model)], seconds=86_400)
     log = RequestLog(ada.artifacts)
-    with started(watch, log, Limits()) as parts, TestClient(make_app(parts)) as http:
+    retention = LogRetention(ada.artifacts, watch, LogBounds())
+    with started(watch, log, retention, Limits()) as parts, TestClient(make_app(parts)) as http:
 
         def answered() -> int | None:
             watch.refresh()
