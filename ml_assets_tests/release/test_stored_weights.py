@@ -53,10 +53,15 @@ class Layers(nn.Module):
         return self.head(found).squeeze(-1) + self.halves.float().mean() + numeric.nan_to_num().mean(dim=1)
 
 
-@pytest.fixture(scope="module")
-def layered(contents: BundleContents) -> BundleContents:
+@pytest.fixture(scope="module", params=["a module", "a module that a script handed in"])
+def layered(contents: BundleContents, request: pytest.FixtureRequest) -> BundleContents:
     torch.manual_seed(7)
-    return replace(contents, module=Layers())
+    module: nn.Module = Layers().eval()
+    if request.param != "a module":
+        rows = torch.export.Dim("rows")
+        examples = torch.zeros(2, len(NUMERIC)), torch.zeros(2, len(CATEGORY), dtype=torch.int64)
+        module = torch.export.export(module, examples, dynamic_shapes=({0: rows}, {0: rows})).module()
+    return replace(contents, module=module)
 
 
 @pytest.fixture(scope="module")
@@ -82,18 +87,16 @@ def test_layers_answer_as_torch_does(layers: Bundle, layered: BundleContents, ro
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("which", ["bundle", "layers"])
-def test_other_tools_read_the_graph_by_its_path(which: str, request: pytest.FixtureRequest) -> None:
-    found: Bundle = request.getfixturevalue(which)
-    onnx.checker.check_model(found.folder / GRAPH, full_check=True)
-    weights = load_file(found.folder / WEIGHTS)
-    for one in onnx.load(found.folder / GRAPH).graph.initializer:
+def test_other_tools_read_the_graph_by_its_path(layers: Bundle) -> None:
+    onnx.checker.check_model(layers.folder / GRAPH, full_check=True)
+    weights = load_file(layers.folder / WEIGHTS)
+    for one in onnx.load(layers.folder / GRAPH).graph.initializer:
         name = one.name.removeprefix("net/inner.")
         if name in weights:
             np.testing.assert_array_equal(numpy_helper.to_array(one), weights[name])
-    golden = pl.read_parquet(found.folder / GOLDEN)
-    session = ort.InferenceSession(found.folder / GRAPH)
-    null = found.facts.null_category
+    golden = pl.read_parquet(layers.folder / GOLDEN)
+    session = ort.InferenceSession(layers.folder / GRAPH)
+    null = layers.facts.null_category
     feed = {name: golden[name].cast(pl.Float64).fill_null(np.nan).to_numpy()[:, None] for name in NUMERIC}
     feed |= {name: golden[name].cast(pl.String).fill_null(null).to_numpy()[:, None] for name in CATEGORY}
     [answers] = session.run(None, feed)
