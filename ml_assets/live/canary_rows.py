@@ -18,6 +18,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from ml_assets.live.comparison import Labelled, Requests
+from ml_assets.live.key_join import PLACE, labelled_rows
 from ml_assets.live.row_keys import key_text
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.tables.reader import TableReader
@@ -136,35 +137,14 @@ def labelled_of(
     left_out = Counter[str]()
     if len(right) < len(waiting):
         left_out["have another number of predictions than the model's answer"] = len(waiting) - len(right)
-    partitions = reader.keys(features.table)
-    if not right or not partitions:
+    weight = features.weight
+    joined = labelled_rows([one.key for one in right], spec, reader, [] if weight is None else [weight])
+    if joined.is_empty():
         return FoundLabels(rows=None, waiting=tuple(right), left_out=left_out)
-    key = list(features.primary_key)
-    named = {f"key {name}": name for name in key}  # the table may have columns named like ours
-    asked = pl.DataFrame(
-        {
-            "place": range(len(right)),
-            **{column: [one.key[n] for one in right] for n, column in enumerate(named)},
-        },
-        schema={"place": pl.Int64(), **dict.fromkeys(named, pl.String())},
-    )
-    day = features.partition_date
-    table = reader.scan(features.table, partitions).filter(pl.col(features.label).is_not_null())
-    if day in key:
-        table = table.filter(pl.col(day).cast(pl.String).is_in(asked[f"key {day}"].unique().to_list()))
-    weight = [] if features.weight is None else [features.weight]
-    found = table.select(*dict.fromkeys((*key, day, features.label, *weight))).collect()
-    known = found.select(
+    joined = joined.select(
+        pl.col(PLACE).alias("place"),
         pl.col(features.label).alias("label"),
-        pl.col(day).alias("day"),
-        *(pl.col(one).cast(pl.Float64).alias("weight") for one in weight),
-        *(
-            pl.Series(column, [key_text(value) for value in found[name]], dtype=pl.String)
-            for column, name in named.items()
-        ),
-    )
-    joined = asked.join(known.unique(list(named), keep="first"), on=list(named), how="inner").sort(
-        "day", "place", maintain_order=True
+        *([] if weight is None else [pl.col(weight).cast(pl.Float64).alias("weight")]),
     )
     labelled = set(joined["place"])
     for reason, counts in (

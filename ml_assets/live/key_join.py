@@ -1,0 +1,53 @@
+"""Rows of the feature table by the text of their primary key: how an answered request finds its label.
+
+The only place of that join, for the watch of a canary and for live performance. Not here: text of a value (`row_keys`).
+"""
+
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+
+from ml_assets.live.row_keys import key_text
+from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.tables.reader import TableReader
+
+PLACE = "place of the key"
+"""Column of the result, beside those of the feature table."""
+
+
+def labelled_rows(
+    keys: Sequence[tuple[str | None, ...]], spec: PipelineSpec, reader: TableReader, columns: Iterable[str]
+) -> pl.DataFrame:
+    """Return the rows of the feature table with a label and one of `keys`, by partition date and then by place.
+
+    They have `PLACE`, the index into `keys`, the partition date, the label, and `columns`. A key is the text of each
+    column of the primary key. If several rows have the same key, the first one counts.
+    """
+    features = spec.features
+    key, day = list(features.primary_key), features.partition_date
+    wanted = list(dict.fromkeys((day, features.label, *columns)))
+    partitions = reader.keys(features.table)
+    if not keys or not partitions:
+        return pl.DataFrame({PLACE: []}, schema={PLACE: pl.Int64()})
+    named = {f"text of {name}": name for name in key}  # the table has columns of these names
+    asked = pl.DataFrame(
+        {PLACE: range(len(keys)), **{column: [one[n] for one in keys] for n, column in enumerate(named)}},
+        schema={PLACE: pl.Int64(), **dict.fromkeys(named, pl.String())},
+    )
+    table = reader.scan(features.table, partitions).filter(pl.col(features.label).is_not_null())
+    if day in key:
+        days = asked[f"text of {day}"].unique().to_list()
+        table = table.filter(pl.col(day).cast(pl.String).is_in(days))
+    found = table.select(*dict.fromkeys((*key, *wanted))).collect()
+    known = found.select(
+        *wanted,
+        *(
+            pl.Series(column, [key_text(value) for value in found[name]], dtype=pl.String)
+            for column, name in named.items()
+        ),
+    )
+    return (
+        asked.join(known.unique(list(named), keep="first"), on=list(named), how="inner")
+        .sort(day, PLACE, maintain_order=True)
+        .select(PLACE, *wanted)
+    )
