@@ -23,6 +23,9 @@ _FOLDER = "known-versions"
 _PATIENCE_SECONDS = 30.0
 _ONE_TRY_SECONDS = 1.0
 """Patience of the ledger in one try: the last answers have the retries."""
+_ANSWER_SECONDS = 5.0
+"""Time limit of one read. A frozen ledger answers nothing and refuses nothing, and a server must notice a rollback soon
+after it is back."""
 
 
 class Holder(BaseModel):
@@ -101,11 +104,17 @@ class NumberReader:
 def stage_reader_of(platform: Platform) -> StageReader:
     """Return the reader of stages, with connections of its own that give up soon."""
     settings = platform.settings
-    quick = Platform(settings, min(_ONE_TRY_SECONDS, _patience(platform)))
+    settings.home.mkdir(parents=True, exist_ok=True)
+    quick = Ledger(
+        settings.resolved_ledger_url.reveal(),
+        min(_ONE_TRY_SECONDS, _patience(platform)),
+        environment=settings.environment,
+        answer_seconds=_ANSWER_SECONDS,
+    )
     server = f"ledger {settings.resolved_ledger_url} of environment {settings.environment}"
     away = (LedgerUnavailable, LedgerBusy)
     folder = settings.cache_folder / _FOLDER
-    return StageReader(quick.ledger, LastAnswers(folder, server, away, _patience(platform)))
+    return StageReader(quick, LastAnswers(folder, server, away, _patience(platform)))
 
 
 def number_reader_of(platform: Platform) -> NumberReader:

@@ -47,6 +47,8 @@ class LedgerAnswer(_Shape):
     """Seconds since it was read."""
     problem: str
     """Reason why it cannot be read; empty if it can."""
+    unanswered_since: datetime | None
+    """Moment since which no read succeeded; null if the last one did."""
 
 
 class LogAnswer(_Shape):

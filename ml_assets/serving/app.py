@@ -184,7 +184,11 @@ def _ready(parts: ServerParts) -> ReadyAnswer:
     return ReadyAnswer(
         ready=all(one.production for one in models.values()),
         models=models,
-        ledger=LedgerAnswer(age_seconds=parts.watch.ledger_age, problem=parts.watch.ledger_problem),
+        ledger=LedgerAnswer(
+            age_seconds=parts.watch.ledger_age,
+            problem=parts.watch.ledger_problem,
+            unanswered_since=parts.watch.unanswered_since,
+        ),
         log=LogAnswer(
             written_rows=parts.log.written,
             dropped_rows=parts.log.dropped,

@@ -1,6 +1,7 @@
 """Counters and latencies of a server in the format of Prometheus."""
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -117,6 +118,12 @@ class _Parts(Collector):
             f"{_NAME}ledger_problem",
             "1 if the ledger could not be read.",
             value=int(bool(self._watch.ledger_problem)),
+        )
+        since = self._watch.unanswered_since
+        yield GaugeMetricFamily(
+            f"{_NAME}ledger_unanswered_seconds",
+            "Seconds since which no read of the ledger succeeded; 0 if the last one did.",
+            value=0 if since is None else max(0.0, (datetime.now(UTC) - since).total_seconds()),
         )
         yield CounterMetricFamily(
             f"{_NAME}log_rows_total", "Rows of the request log that were written.", value=self._log.written

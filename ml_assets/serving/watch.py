@@ -69,6 +69,8 @@ class StageWatch:
         self._thread = threading.Thread(target=self._work, name="stage-watch", daemon=True)
         self.ledger_problem = ""
         """Reason why the ledger could not be read the last time; empty if it was."""
+        self.unanswered_since: datetime | None = None
+        """Moment since which no read of the ledger succeeded; None if the last one did."""
 
     def start(self) -> None:
         """Load what the ledger names, then watch it in a thread."""
@@ -102,7 +104,7 @@ class StageWatch:
 
     def refresh(self) -> None:
         """Read the ledger and load what changed. Problems are kept for `problems`, never raised."""
-        problem = ""
+        problem, began = "", datetime.now(UTC)
         for declaration in self.declarations.values():
             try:
                 problem = self._refresh(declaration) or problem
@@ -115,6 +117,9 @@ class StageWatch:
                 _LOGGER.exception("the ledger of %s cannot be read", declaration.model)
         if problem and not self.ledger_problem:
             _LOGGER.warning("the ledger cannot be read, the server keeps its versions: %s", problem)
+        if self.ledger_problem and not problem:
+            _LOGGER.info("the ledger answers again")
+        self.unanswered_since = (self.unanswered_since or began) if problem else None
         self.ledger_problem = problem
 
     def _work(self) -> None:

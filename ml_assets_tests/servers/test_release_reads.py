@@ -1,16 +1,30 @@
 """Reads of versions on real PostgreSQL and MLflow: killed servers cost no read, and no answer is wrong."""
 
 import hashlib
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
+import sqlalchemy as sa
+from starlette.testclient import TestClient
 
-from ml_assets.release.of_platform import releases_of
+from ml_assets.release.known_versions import stage_reader_of
+from ml_assets.release.of_platform import bundles_of, releases_of
+from ml_assets.serving.answering import Limits
+from ml_assets.serving.app import make_app
+from ml_assets.serving.request_log import RequestLog
+from ml_assets.serving.server import started
+from ml_assets.serving.watch import Declaration, StageWatch
 from ml_assets_tests.faults.registry_reads import in_words, read_while_killed
 from ml_assets_tests.release.conftest import rows
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.serving.released import register
+from resources.ledger import LedgerUnavailable
+from resources.ledger.database import LedgerDatabase
 from resources.platform import Platform
 
 __all__ = ["rows"]  # fixture
@@ -46,3 +60,68 @@ def test_killed_servers_cost_no_read_and_no_answer_is_wrong(
     assert outcome.answered == 200
     assert outcome.stale > 0
     assert outcome.decided > 0
+
+
+@pytest.mark.timeout(600)
+def test_a_frozen_ledger_is_named_and_the_server_keeps_answering(
+    servers: RunningServers, tmp_path: Path, rows: pl.DataFrame
+) -> None:
+    """Frozen, not killed: it takes connections and requests, and answers nothing."""
+    settings = servers.settings(tmp_path / "home", lake_url=None)
+    model = f"frozen_{hashlib.sha256(str(tmp_path).encode()).hexdigest()[:12]}"
+    platform = Platform(settings)
+    for number in (1, 2):
+        register(platform, rows, str(number), model)
+        releases_of(platform).promote(model, number, author="ada", reason="good")
+    watch = StageWatch(
+        stage_reader_of(platform), bundles_of(platform), [Declaration(model=model)], seconds=0.1
+    )
+    with (
+        started(watch, RequestLog(platform.artifacts), Limits()) as parts,
+        TestClient(make_app(parts)) as http,
+    ):
+
+        def wait_until(is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+            while not is_so(state := http.get("/ready").json()):
+                time.sleep(0.1)
+            return state
+
+        wait_until(lambda state: state["ledger"]["unanswered_since"] is None)
+        before = datetime.now(UTC)
+        servers.freeze("postgresql")
+        try:
+            state = wait_until(lambda state: state["ledger"]["unanswered_since"] is not None)
+            assert datetime.fromisoformat(state["ledger"]["unanswered_since"]) >= before - timedelta(
+                minutes=1
+            )
+            assert "its last answer counts" in state["ledger"]["problem"]
+            assert "not answer for" in state["ledger"]["problem"]
+            assert (state["ready"], state["models"][model]["production"]["version"]) == (True, 2)
+            assert "ml_assets_serving_ledger_unanswered_seconds 0.0" not in http.get("/metrics").text
+        finally:
+            servers.thaw("postgresql")
+        wait_until(lambda state: state["ledger"]["unanswered_since"] is None)
+        releases_of(platform).rollback(model, author="ada", reason="after the thaw")
+        wait_until(lambda state: state["models"][model]["production"]["version"] == 1)
+        assert "ml_assets_serving_ledger_unanswered_seconds 0.0" in http.get("/metrics").text
+
+
+def read_while_frozen(database: LedgerDatabase, servers: RunningServers) -> None:
+    with database.reading() as connection:
+        servers.freeze("postgresql")
+        connection.scalar(sa.text("SELECT 2"))
+
+
+def test_a_read_of_a_frozen_ledger_ends(servers: RunningServers, tmp_path: Path) -> None:
+    """Also between two reads of one transaction."""
+    url = servers.settings(tmp_path).resolved_ledger_url.reveal()
+    database = LedgerDatabase(url, 0.1, "local", answer_seconds=1)
+    with database.reading() as connection:
+        assert connection.scalar(sa.text("SELECT 1")) == 1
+    try:
+        with pytest.raises(LedgerUnavailable, match="did not answer for 1 s"):
+            read_while_frozen(database, servers)
+    finally:
+        servers.thaw("postgresql")
+    with LedgerDatabase(url, 60, "local", answer_seconds=30).reading() as connection:
+        assert connection.scalar(sa.text("SELECT 3")) == 3

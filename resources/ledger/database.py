@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,7 +37,11 @@ _OPENING_TURN = 0x6C656467
 _TURN_POLL_SECONDS = (0.01, 0.05)
 """Range of the random pause, in seconds, between two tries to take a turn that another process holds."""
 _HELD_BY = sa.select(environments.c.environment)
-_POSTGRES = {"connect_timeout": 5, "keepalives_idle": 30, "options": "-c statement_timeout=60000"}
+_CONNECT_SECONDS = 5
+_STATEMENT_SECONDS = 60
+ANSWER_SECONDS = 70.0
+"""Time limit of one call to PostgreSQL, in seconds, after which its connection is closed. The server ends a statement,
+which may wait for others, after 60 s; so only a server that is frozen or unreachable takes longer."""
 
 
 class LedgerDatabase:
@@ -47,7 +51,10 @@ class LedgerDatabase:
     other. So the first process records its environment, and processes of other environments are refused.
     """
 
-    def __init__(self, url: str, patience_seconds: float, environment: str) -> None:
+    def __init__(
+        self, url: str, patience_seconds: float, environment: str, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
+        self._answer_seconds = answer_seconds
         self._address = Address(url)
         address = sa.make_url(url)
         if address.drivername in ("postgresql", "postgres"):
@@ -250,8 +257,16 @@ class LedgerDatabase:
     def _made(self) -> sa.Engine:
         """Engine, which connects at its first use. The tables may be missing."""
         if not self._is_sqlite:
+            from resources.ledger.bounded_connection import BoundedConnection
+
+            bounds = {
+                "connection_factory": partial(BoundedConnection, answer_seconds=self._answer_seconds),
+                "connect_timeout": _CONNECT_SECONDS,
+                "keepalives_idle": 30,
+                "options": f"-c statement_timeout={_STATEMENT_SECONDS * 1000}",
+            }
             engine = sa.create_engine(
-                self._url, pool_pre_ping=True, pool_size=2, max_overflow=8, connect_args=_POSTGRES
+                self._url, pool_pre_ping=True, pool_size=2, max_overflow=8, connect_args=bounds
             )
             _forget_after_fork(weakref.ref(engine))
             return engine

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from resources.ledger import migrations
 from resources.ledger.accounts import Accounts, require_identity
-from resources.ledger.database import LedgerDatabase
+from resources.ledger.database import ANSWER_SECONDS, LedgerDatabase
 from resources.ledger.decision_rows import append, begin_decision
 from resources.ledger.errors import NothingToAccept, refuse_unprintable
 from resources.ledger.model_log import ModelLog
@@ -31,13 +31,21 @@ class Ledger:
     Safe for many processes at once. Every method may raise `LedgerError`.
     """
 
-    def __init__(self, url: str, patience_seconds: float = 30.0, *, environment: str = "local") -> None:
-        """Use the database at `url`. A write waits `patience_seconds` for other writers, then raises `LedgerBusy`.
+    def __init__(
+        self,
+        url: str,
+        patience_seconds: float = 30.0,
+        *,
+        environment: str = "local",
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        """Use the database at `url`. A write waits `patience_seconds` for other writers, then raises `LedgerBusy`. A
+        PostgreSQL that does not answer one call for `answer_seconds` is away.
 
         The first use records `environment`. If the database belongs to another environment, each use raises
         `LedgerOfAnotherLake`.
         """
-        self._database = LedgerDatabase(url, patience_seconds, environment)
+        self._database = LedgerDatabase(url, patience_seconds, environment, answer_seconds)
         self.models = ModelLog(self._database)
         """Evaluations and promotions of models."""
         self.accounts = Accounts(self._database)
