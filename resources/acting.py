@@ -3,8 +3,32 @@
 Not here: accounts (`resources.ledger.accounts`), the check of an ID token (`resources.oidc`).
 """
 
-from resources.ledger import Account, Accounts, IdentityRefused, Person
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from resources.ledger import Account, Accounts, IdentityRefused, LaunchedIn, Person
 from resources.settings import Settings
+
+_launched_in: LaunchedIn = "dagster"
+
+
+@contextmanager
+def launched_in_terminal() -> Generator[None]:
+    """Mark the runs of this process, within the block, as launched by the acting person in a terminal.
+
+    A variable of the process and no tag of the run: in Dagster's pages, anybody may write tags.
+    """
+    global _launched_in
+    before, _launched_in = _launched_in, "terminal"
+    try:
+        yield
+    finally:
+        _launched_in = before
+
+
+def launched_in() -> LaunchedIn:
+    """Return where the acting person launched the present run."""
+    return _launched_in
 
 
 def acting_person(settings: Settings, accounts: Accounts) -> Person:

@@ -19,6 +19,7 @@ from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project
 from ml_assets.components.failures import Terminated
 from ml_assets.components.tags import RANGE_END, RANGE_START
+from resources.acting import launched_in_terminal
 from resources.beside import working_beside
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -66,6 +67,7 @@ def materialize(
         _ended_if_stopped(project.instance, run_id),
         _progress(project.instance, run_id, on_progress),
         not_for_children(),
+        launched_in_terminal(),
     ):
         result = job.execute_in_process(
             run_config=QUIET,

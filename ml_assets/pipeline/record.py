@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ml_assets.evaluation.serving_cost import SERVING_NAMES
 from ml_assets.pipeline.links import report_name
 from ml_assets.pipeline.values import EvaluatedModel, TrainedModel, TrainingSet
+from resources.acting import launched_in
 from resources.ledger import EvaluationRow, NewEvaluation, RuleOutcome
 from resources.platform import Platform
 
@@ -94,6 +95,7 @@ def record(
             author=platform.acting.name,
             checked_by=platform.acting.checked_by,
             account=platform.acting.account,
+            launched_in=launched_in(),
             report=f"{place}/{files.html.name}",
             run_id=run_id,
             trained_on=training_set.trained_on,

@@ -207,7 +207,7 @@ class Releases:
             role = _next_role(version, found, rules)
             accounts = self._ledger.accounts.all()
             if found.promotion is None:  # no review blocks the way back
-                if why := why_not_under_accepted(author, recorded, found.evaluations):
+                if why := why_not_under_accepted(author, recorded, found.evaluations, accounts):
                     raise NotPromotable(f"{_named(version)} is not promoted: {why}")
                 if role == PRODUCTION and found.canary is not None and why_worse is not None:
                     _require_not_worse(version, why_worse(found.canary))

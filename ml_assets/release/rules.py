@@ -36,6 +36,22 @@ class ApprovalSection(Section):
     not_by: tuple[Literal["author", "promoter"], ...] = ("author", "promoter")
     """Persons who may not approve: `author` ran an evaluation of the version, `promoter` promotes it. Empty: everybody
     may approve, also the only person of a project."""
+    processes: tuple[Author, ...] = ()
+    """Accounts of processes, such as Dagster's daemon, whose evaluations may be approved. Dagster's pages know no
+    persons, so name one only if nobody in `by` can launch there. Not given: a person evaluates again in a terminal."""
+
+    @model_validator(mode="after")
+    def _processes_need_reviewers(self) -> Self:
+        if self.processes and not self.by:
+            refuse_at(
+                type(self).__name__,
+                {
+                    (
+                        "processes",
+                    ): "needs `by`: the persons who may approve and cannot launch in Dagster's pages"
+                },
+            )
+        return self
 
 
 class CanaryWatchSection(Section):
@@ -197,16 +213,28 @@ def why_unchecked(
     accounts: Sequence[Account],
     where: str = "in defs.yaml",
 ) -> str:
-    """Return why nobody may approve an evaluation whose author nobody checked; empty if that is allowed.
+    """Return why nobody may approve an evaluation whose author is not known; empty if that is allowed.
 
     Without accounts nobody is checked, and the commands only say so. `where` says for the error who has the rules.
     """
-    if not accounts or "author" not in rules.not_by or evaluation.checked_by != "nobody":
+    if not accounts or "author" not in rules.not_by or evaluation.proof == 2:
         return ""
+    process = ""
+    if evaluation.proof == 1:
+        if is_among(evaluation.author, rules.processes):
+            return ""
+        who = (
+            f"a process with the account of {evaluation.author} ran its evaluation {evaluation.name}, and nobody knows "
+            "who launched it in Dagster's pages"
+        )
+        process = (
+            ". To trust the process, whoever may approve accepts rules with it in release.approval.processes"
+        )
+    else:
+        who = f"nobody checked that {evaluation.author} ran its evaluation {evaluation.name}"
     return (
-        f"nobody checked that {evaluation.author} ran its evaluation {evaluation.name}, and release.approval.not_by "
-        f"{where} excludes the author. Evaluate it again with ML_ASSETS_TOKEN set, which reuses the training: "
-        f"ml-assets launch {evaluation.model} {evaluation.partition}"
+        f"{who}, and release.approval.not_by {where} excludes the author. Evaluate it again with ML_ASSETS_TOKEN set, "
+        f"which reuses the training: ml-assets launch {evaluation.model} {evaluation.partition}{process}"
     )
 
 

@@ -93,6 +93,8 @@ def is_no_weaker(before: ReleaseSection, after: ReleaseSection) -> bool:
 def _approves_no_less(before: ApprovalSection | None, after: ApprovalSection | None) -> bool:
     if before is None or after is None:
         return before is None
+    if not set(after.processes) <= set(before.processes):
+        return False
     keeps_reviewers = not before.by or (bool(after.by) and all(is_among(one, before.by) for one in after.by))
     return keeps_reviewers and set(before.not_by) <= set(after.not_by)
 
@@ -195,12 +197,18 @@ def why_not_changed_by(
     return next((f"{why}, or archive its version" for why in unchecked if why), "")
 
 
-def why_not_under_accepted(promoter: str, recorded: RulesLog, evaluations: Sequence[EvaluationRow]) -> str:
+def why_not_under_accepted(
+    promoter: str,
+    recorded: RulesLog,
+    evaluations: Sequence[EvaluationRow],
+    accounts: Sequence[Account] = (),
+) -> str:
     """Return why `promoter` may not promote a bundle with these evaluations under accepted rules; empty if allowed.
 
     Otherwise an approver could drop the approval and promote alone, or drop it first and train afterwards. The rules
     before the changes of the newest acceptor decide: they may exclude the promoter or the author from approving.
-    Changes that end in the rules before them count for nothing.
+    Changes that end in the rules before them count for nothing. On a ledger with `accounts`, somebody must know the
+    author of the newest evaluation, who could be the acceptor.
     """
     own = _changes_of_newest_acceptor(recorded.counting)
     if not own or agree(own[-1][0], in_force(recorded)):
@@ -218,6 +226,9 @@ def why_not_under_accepted(promoter: str, recorded: RulesLog, evaluations: Seque
                 f"{excludes} author, and {row.author} ran its evaluation: somebody else has to accept the rules, too: "
                 f"ml-assets rules accept {row.model} --reason '…'"
             )
+        where = f"of rules {rules_name(before.rules_digest)}, before those of {row.author},"
+        if evaluations and (why := why_unchecked(approval, evaluations[-1], accounts, where)):
+            return f"{why}. Or somebody else accepts the rules, too: ml-assets rules accept {row.model} --reason '…'"
         if "promoter" in approval.not_by and is_among(promoter, [row.author]):
             return f"{excludes} promoter: somebody else has to promote it."
     return ""

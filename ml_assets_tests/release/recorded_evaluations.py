@@ -3,7 +3,15 @@
 import hashlib
 
 from ml_assets.release.bundle_store import Bundle
-from resources.ledger import CheckedBy, EvaluationRow, GateStatus, Ledger, NewEvaluation, TrainedOn
+from resources.ledger import (
+    CheckedBy,
+    EvaluationRow,
+    GateStatus,
+    LaunchedIn,
+    Ledger,
+    NewEvaluation,
+    TrainedOn,
+)
 
 
 def record_evaluation(
@@ -16,6 +24,7 @@ def record_evaluation(
     told: str = "",
     author: str = "ada",
     checked_by: CheckedBy = "nobody",
+    launched_in: LaunchedIn = "terminal",
     digest: str = "",
     summary: str = "",
 ) -> EvaluationRow:
@@ -38,6 +47,7 @@ def record_evaluation(
             rules=(),
             author=author,
             checked_by=checked_by,
+            launched_in=launched_in,
             report=f"file:///reports/{digest[:12]}/report.html",
             run_id="a-run",
             trained_on=trained_on,

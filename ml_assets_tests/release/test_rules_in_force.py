@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
+from pydantic import ValidationError
 
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.history import lines
@@ -134,6 +135,7 @@ WEAKER: list[tuple[dict[str, object], dict[str, object]]] = [
     ({"canary": CANARY}, {}),
     ({"canary": CANARY}, {"canary": {"bake_hours": 1}}),
     ({"approval": {}}, {"canary": CANARY}),
+    ({"approval": {"by": ["bob"]}}, {"approval": {"by": ["bob"], "processes": ["svc"]}}),
 ]
 NO_WEAKER: list[tuple[dict[str, object], dict[str, object]]] = [
     ({}, {"approval": {}}),
@@ -179,6 +181,70 @@ def test_an_unchecked_weakening_promotes_nobody_once_accounts_exist(
         registered.promote("small", 1, author="root", checked_by="token", reason="mine", rules=RULES)
     said = "\n".join(lines(registered.history("small"), ledger.accounts.all()))
     assert f"    {RulesLog.read(ledger, 'small').why_unconfirmed}" in said
+
+
+def test_a_run_of_dagsters_pages_is_approved_only_if_the_rules_trust_it(
+    registered: Releases, ledger: Ledger, evaluate: Evaluate, bundle: Bundle
+) -> None:
+    """The process has an account, and whoever launched the run there could be the person who approves."""
+    bob = with_accounts(ledger)
+    evaluate(bundle, checked_by="token", author="svc", launched_in="dagster")
+    author = {"author": "bob", "checked_by": "token", "account": bob.account}
+
+    def approve(rules: ReleaseSection) -> Review:
+        return registered.review("small", 1, approves=True, **author, reason="ok", rules=rules)
+
+    with pytest.raises(
+        NotReviewable,
+        match=r"a process with the account of svc ran its evaluation \w{12}, and nobody knows who launched it in "
+        r"Dagster's pages, and release\.approval\.not_by .*ml-assets launch small 2013-12-31\. To trust the process",
+    ):
+        approve(RULES)
+    evaluate(bundle, checked_by="token", author="ada", launched_in="terminal")
+    assert approve(RULES).author == "bob"
+
+
+def test_rules_may_name_processes_that_only_others_than_reviewers_launch(
+    releases: Releases, ledger: Ledger, evaluate: Evaluate, run_id: str, bundle: Bundle
+) -> None:
+    bob = with_accounts(ledger)
+    evaluate(bundle, checked_by="token", author="svc", launched_in="dagster")
+    trusting = ReleaseSection.model_validate({"approval": {"by": ["bob"], "processes": ["svc"]}})
+    releases.register(bundle, run_id=run_id, links={}, rules=trusting)
+    author = {"author": "bob", "checked_by": "token", "account": bob.account}
+    assert releases.review("small", 1, approves=True, **author, reason="ok", rules=trusting).approves
+    with pytest.raises(ValidationError, match="needs `by`: the persons who may approve and cannot launch"):
+        ReleaseSection.model_validate({"approval": {"processes": ["svc"]}})
+
+
+def test_whoever_weakens_rules_does_not_promote_what_the_pages_trained(
+    releases: Releases, ledger: Ledger, evaluate: Evaluate, run_id: str, bundle: Bundle
+) -> None:
+    """The attack: drop the approval, train in Dagster's pages under the account of the process, promote alone."""
+    bob = with_accounts(ledger)
+    authors = ReleaseSection.model_validate({"approval": {"not_by": ["author"]}})
+    evaluate(bundle, checked_by="token", author="ada", launched_in="terminal")
+    releases.register(bundle, run_id=run_id, links={}, rules=authors)
+    releases.accept_rules("small", NO_RULES, by=bob, reason="simpler")
+    evaluate(bundle, told="again", checked_by="token", author="svc", launched_in="dagster")
+    author = {"author": "bob", "checked_by": "token", "account": bob.account}
+    with pytest.raises(
+        NotPromotable,
+        match=r"nobody knows who launched it in Dagster's pages, .* of rules \w{12}, before those of bob, .* Or "
+        r"somebody else accepts the rules, too: ml-assets rules accept small",
+    ):
+        releases.promote("small", 1, **author, reason="mine", rules=NO_RULES)
+    root = Person(name="root", checked_by="token")
+    releases.accept_rules("small", NO_RULES, by=root, reason="I agree")
+    assert releases.promote("small", 1, **author, reason="ours", rules=NO_RULES).version == "1"
+
+
+def with_accounts(ledger: Ledger) -> Person:
+    """Add the accounts of `root` and `bob`; return the person of bob's."""
+    root = Person(name="root", checked_by="token")
+    ledger.accounts.add_by_token("root", Person(name="root"), is_administrator=True)
+    account = ledger.accounts.of_token(ledger.accounts.add_by_token("bob", root))
+    return Person(name="bob", checked_by="token", account=account.place)
 
 
 def test_history_shows_the_rules_of_each_decision_and_their_changes(registered: Releases) -> None:

@@ -100,16 +100,15 @@ class ModelLog:
         """Append one evaluation and return its row.
 
         If the newest evaluation of the bundle has the same digest, return that row instead: a retried step repeats its
-        evaluation. An author whom nobody checked is replaced, though, so that a person with an account can answer for
-        the evaluation. No promotion of the model is decided meanwhile.
+        evaluation. An author with a better proof replaces the one before, though, so that a person with an account can
+        answer for the evaluation. No promotion of the model is decided meanwhile.
         """
 
         def work(connection: sa.Connection) -> EvaluationRow:
             found = self.newest_evaluation(new.model, new.bundle_digest)
-            if found is not None and found.evaluation_digest == new.evaluation_digest:
-                is_proof_new = found.checked_by == "nobody" and new.checked_by != "nobody"
-                if not is_proof_new:
-                    return found
+            is_known = found is not None and found.evaluation_digest == new.evaluation_digest
+            if found is not None and is_known and new.proof <= found.proof:
+                return found
             return _append(connection, EvaluationRow(**vars(new), place=0, at=at or _WHEN_APPENDED))
 
         with self._turn(new.model):

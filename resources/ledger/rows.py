@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 Status = Literal["passed", "warned", "rejected", "accepted"]
 
 CheckedBy = Literal["token", "oidc", "platform", "nobody"]
+LaunchedIn = Literal["terminal", "dagster"]
 """Proof behind the author of a row: a token, an ID token of an OIDC issuer, or none. `platform`: a declared rule
 decided, not a person."""
 
@@ -158,6 +159,9 @@ class NewEvaluation:
     checked_by: CheckedBy = "nobody"
     account: int | None = None
     """Place of the author's account; None without a check. A later account may have the same name."""
+    launched_in: LaunchedIn = "dagster"
+    """`terminal`: the author launched it there. `dagster`: a process ran it, whose account says nothing about the
+    person who launched it in Dagster's pages."""
     report: str
     """Address of the report."""
     run_id: str
@@ -166,6 +170,11 @@ class NewEvaluation:
     """Window of the training."""
     launches: tuple[str, ...] = ()
     """SHA-256 of the record of each launch that trained the weights, oldest first: its code, packages and machine."""
+
+    @property
+    def proof(self) -> int:
+        """Strength of the author's name: 0 if nobody checked it, 1 for the account of a process, 2 for a person's."""
+        return 0 if self.checked_by == "nobody" else 2 if self.launched_in == "terminal" else 1
 
 
 @dataclass(frozen=True, kw_only=True)

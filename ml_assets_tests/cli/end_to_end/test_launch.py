@@ -65,6 +65,12 @@ def test_a_model_is_trained_evaluated_and_registered(trained: Said) -> None:
     assert "ml-assets promote store_demand 1 --reason" in trained.out
 
 
+def test_the_author_of_a_launch_in_a_terminal_is_the_person(trained: Said, filled_terminal: Terminal) -> None:
+    """A run in Dagster's pages has only the name of its process."""
+    log = Platform(Settings.model_validate({"home": filled_terminal.home})).ledger.models
+    assert [one.launched_in for one in log.evaluations("store_demand")] == ["terminal"]
+
+
 @pytest.fixture(scope="module")
 def later(trained: Said, filled_terminal: Terminal, tmp_path_factory: pytest.TempPathFactory) -> Later:
     """Return a clone of this repository in which somebody committed another list of columns since the training."""

@@ -65,6 +65,7 @@ def spec() -> TrainingPipelineSpec:
 @pytest.fixture
 def row(installation: Installation, version: RegisteredVersion) -> EvaluationRow:
     (row,) = installation.platform.ledger.models.evaluations(MODEL)
+    assert row.launched_in == "dagster", "no person launched it in a terminal"
     return row
 
 

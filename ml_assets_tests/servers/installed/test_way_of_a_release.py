@@ -132,6 +132,7 @@ def test_a_version_goes_its_way_on_servers(way: Way, tmp_path: Path, monkeypatch
         releases_of(bob).review(model, number, approves=True, rules=rules, **by(bob, "read the report"))
     ran = {one.name: getattr(row, one.name) for one in fields(NewEvaluation)}
     proof = {"author": ada.acting.name, "checked_by": ada.acting.checked_by, "account": ada.acting.account}
+    proof["launched_in"] = "terminal"
     ada.ledger.models.record_evaluation(NewEvaluation(**ran | proof))
 
     # Dossier, approval, canary, production: each rule refuses before it is met.
