@@ -16,6 +16,7 @@ from ml_assets.release.known_versions import stage_reader_of
 from ml_assets.release.of_platform import bundles_of, releases_of
 from ml_assets.serving.answering import Limits
 from ml_assets.serving.app import make_app
+from ml_assets.serving.log_retention import LogBounds, LogRetention
 from ml_assets.serving.request_log import RequestLog
 from ml_assets.serving.server import started
 from ml_assets.serving.watch import Declaration, StageWatch
@@ -76,8 +77,9 @@ def test_a_frozen_ledger_is_named_and_the_server_keeps_answering(
     watch = StageWatch(
         stage_reader_of(platform), bundles_of(platform), [Declaration(model=model)], seconds=0.1
     )
+    retention = LogRetention(platform.artifacts, watch, LogBounds())
     with (
-        started(watch, RequestLog(platform.artifacts), Limits()) as parts,
+        started(watch, RequestLog(platform.artifacts), retention, Limits()) as parts,
         TestClient(make_app(parts)) as http,
     ):
 
