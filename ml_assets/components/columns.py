@@ -20,8 +20,8 @@ LABELS = "labels"
 SENSITIVE = "sensitive"
 """Metadata of a feature table: columns whose values no report shows."""
 EVALUATED_SLICES = "evaluated_slices"
-"""Metadata of a model with slices in its evaluation: table → the section `evaluation` as YAML, which keeps the types
-of values."""
+"""Metadata of a model with slices in its evaluation: table → the section `evaluation`, and `release.gates` as
+`transitions`, as YAML, which keeps the types of values."""
 LABEL_IS_CLASS = "label_is_class"
 """Metadata of a model: true if the label is a class, which may be a text."""
 NAMED_COLUMNS = "columns"
@@ -117,13 +117,19 @@ def _days_begin(read: str, tables: Mapping[str, dg.AssetsDefinition]) -> dict[st
 
 
 def _slice_faults(rules: str, dtypes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    from ml_assets.evaluation.gate import Gate
     from ml_assets.evaluation.slices import slice_faults
     from ml_assets.evaluation.spec import EvaluationSpec
 
-    spec = EvaluationSpec.model_validate(yaml.safe_load(rules))
+    declared = yaml.safe_load(rules)
+    spec = EvaluationSpec.model_validate(declared["evaluation"])
     schema = {name: POLARS_TYPES[dtype] for name, dtype in dtypes.items() if dtype in POLARS_TYPES}
     for key, fault in slice_faults(spec, schema):
         yield f"evaluation.{key}", fault
+    for to, declared_gates in declared["transitions"].items():
+        gates = tuple(Gate.model_validate(one) for one in declared_gates)
+        for key, fault in slice_faults(spec.model_copy(update={"gates": gates}), schema):
+            yield f"release.gates.{to}{key.removeprefix('gates')}", fault
 
 
 def _other_partitions(key: str, column: str, partition_date: str, read: str) -> str:

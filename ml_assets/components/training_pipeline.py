@@ -201,6 +201,10 @@ def _evaluated_slices(spec: TrainingPipelineSpec) -> Mapping[str, Mapping[str, s
     evaluation = spec.evaluation
     if not evaluation.sliced_by:
         return {}
-    return {
-        EVALUATED_SLICES: {spec.features.table: yaml.safe_dump(evaluation.model_dump(exclude_defaults=True))}
+    declared = {
+        "evaluation": evaluation.model_dump(exclude_defaults=True),
+        "transitions": {}
+        if (gates := spec.release.gates) is None
+        else gates.model_dump(exclude_defaults=True),
     }
+    return {EVALUATED_SLICES: {spec.features.table: yaml.safe_dump(declared)}}

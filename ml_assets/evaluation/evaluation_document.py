@@ -12,10 +12,11 @@ from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.card_spec import CardSection
 from ml_assets.evaluation.document import Document
 from ml_assets.evaluation.explanation_document import Explanations
+from ml_assets.evaluation.gate import Comparator
 from ml_assets.evaluation.list_metrics import ListFigures
 from ml_assets.evaluation.metrics import MetricFacts, metrics_of
 from ml_assets.evaluation.serving_cost import ServingCost
-from ml_assets.evaluation.spec import Comparator, OwnMetricSection
+from ml_assets.evaluation.spec import OwnMetricSection
 from ml_assets.evaluation.thresholds import ThresholdTable
 from ml_assets.objective_facts import ObjectiveName
 from resources.job.recoveries import Recovery
@@ -259,6 +260,8 @@ class Evaluation(Document):
     """Losses of single tokens; None if rows are not texts, or if they were measured without tokens."""
     curves: Curves
     decision: GateDecision
+    transitions: dict[str, GateDecision] = Field(default_factory=dict[str, GateDecision])
+    """Transition, `canary` or `production` → decision of its own gates; empty without such gates."""
     own_metrics: tuple[OwnMetricFacts, ...] = ()
     """Metrics beside those of the objective."""
     bias: tuple[BiasFigures, ...] = ()

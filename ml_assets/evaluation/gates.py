@@ -26,9 +26,10 @@ from ml_assets.evaluation.evaluation_document import (
     RuleResult,
     RuleStatus,
 )
+from ml_assets.evaluation.gate import EVERY, Comparator, Gate
 from ml_assets.evaluation.metrics import MetricFacts, metrics_of
 from ml_assets.evaluation.slices import SliceKey
-from ml_assets.evaluation.spec import EVERY, Comparator, EvaluationSpec, Gate
+from ml_assets.evaluation.spec import EvaluationSpec
 
 
 @dataclass(frozen=True)

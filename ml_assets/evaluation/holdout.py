@@ -5,6 +5,7 @@ The caller reads the holdout, scores the models and stores the result.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import polars as pl
@@ -15,6 +16,7 @@ from ml_assets.evaluation.bootstrap import Estimate, draw_blocks, estimate, inte
 from ml_assets.evaluation.curves import class_figures, curves
 from ml_assets.evaluation.errors import EvaluationInputError
 from ml_assets.evaluation.evaluation_document import Evaluation, OwnMetricFacts, Part, Role, TextFigures
+from ml_assets.evaluation.gate import Comparator, Gate
 from ml_assets.evaluation.gates import Cell, Champion, decide
 from ml_assets.evaluation.holdout_lists import whole_lists
 from ml_assets.evaluation.legal_predictions import in_range, prediction_fault
@@ -25,7 +27,7 @@ from ml_assets.evaluation.row_weights import mean, weights_of
 from ml_assets.evaluation.serving_cost import ServingCost
 from ml_assets.evaluation.slice_calibration import calibration_gaps, calibration_of_slices
 from ml_assets.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
-from ml_assets.evaluation.spec import Comparator, EvaluationSpec
+from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.objective_facts import Labels, ObjectiveName, facts_of
 
 _LEGAL_LABELS: dict[Labels, tuple[Callable[[Vector, int], bool], str]] = {
@@ -61,6 +63,7 @@ def evaluate(
     reference_name: str = "regression on the same columns",
     serving: ServingCost | None = None,
     texts: TextFigures | None = None,
+    transitions: Mapping[str, Sequence[Gate]] = MappingProxyType({}),
 ) -> Evaluation:
     """Measure a challenger on one holdout, compare it and decide its gates.
 
@@ -72,11 +75,12 @@ def evaluate(
     `[N, K]`, a probability for each of `classes`; next_token: `[N, 2]`, nats per token and share predicted right) for
     `challenger`, `baseline` and `reference`, and for `champion` exactly if `champion` is given and can score.
     `own_metrics` are those that `spec.metrics` declares. Gates on latency and size need `serving`. `texts` are the
-    losses of single tokens, if rows are texts.
+    losses of single tokens, if rows are texts. `transitions` are further gates by the transition that they guard; their
+    names differ from those of `spec`.
 
     Raises `EvaluationInputError`. A poor model is not an error: see `Evaluation.decision`.
     """
-    spec = with_values_of(spec, holdout.schema)
+    spec = with_values_of(spec.also_measuring(*transitions.values()), holdout.schema)
     if serving is None and (limits := [gate.name for gate in spec.gates if gate.is_about_serving]):
         raise EvaluationInputError(
             f"gate {limits[0]!r} limits latency or size: pass `serving`, the bundle's cost"
@@ -106,6 +110,8 @@ def evaluate(
     }
     if champion is not None and not champion.cannot_score:
         called["champion"] = f"champion ({champion.name})"
+    cost = {} if serving is None else serving.values()
+    later = {gate.name for gates in transitions.values() for gate in gates}
     return Evaluation(
         objective=spec.objective,
         rows=len(y),
@@ -126,7 +132,11 @@ def evaluate(
         classes=class_figures(classes, y, scores["challenger"], w) if classes else (),
         lists=None if lists is None else ListFigures.of(y, lists),
         curves=curves(spec.objective, y, scores, w, blocks, counts, spec.confidence, lists),
-        decision=decide(spec, cells, champion, {} if serving is None else serving.values()),
+        decision=decide(spec.only_gates({gate.name for gate in spec.gates} - later), cells, champion, cost),
+        transitions={
+            to: decide(spec.only_gates({gate.name for gate in gates}), cells, champion, cost)
+            for to, gates in transitions.items()
+        },
         own_metrics=tuple(
             OwnMetricFacts(declared=one.declared, code_version=one.code_version) for one in own_metrics
         ),

@@ -12,8 +12,16 @@ from ml_assets.evaluation.bias_chapter import bias_chapters
 from ml_assets.evaluation.bootstrap import Interval
 from ml_assets.evaluation.calibration_chapter import calibration_chapters
 from ml_assets.evaluation.card import model_card
-from ml_assets.evaluation.evaluation_document import ClassFigures, Evaluation, Part, Report, RuleResult
+from ml_assets.evaluation.evaluation_document import (
+    ClassFigures,
+    Evaluation,
+    GateDecision,
+    Part,
+    Report,
+    RuleResult,
+)
 from ml_assets.evaluation.explanations_chapter import dependence_pictures, explanation_chapters
+from ml_assets.evaluation.gate import Comparator
 from ml_assets.evaluation.gates import distance_to_limit
 from ml_assets.evaluation.metrics import MetricFacts
 from ml_assets.evaluation.pictures import COLOURS, caption, pictures
@@ -26,7 +34,6 @@ from ml_assets.evaluation.report_sentences import (
     weighted,
 )
 from ml_assets.evaluation.serving_chapter import serving_chapters
-from ml_assets.evaluation.spec import Comparator
 from ml_assets.evaluation.thresholds_chapter import threshold_chapters
 from ml_assets.evaluation.worst_slices_chapter import worst_slices_chapters
 from ml_assets.objective_facts import facts_of
@@ -138,7 +145,8 @@ def render(report: Report) -> str:
         reasons=evaluation.decision.reasons,
         recoveries=_longest(report.recoveries),
         survived=survived(report),
-        rules=[_rule_row(alike) for alike in _by_rule(evaluation.decision.rules)],
+        rules=_rule_rows(evaluation.decision),
+        transitions={to: _rule_rows(one) for to, one in evaluation.transitions.items()},
         chapters=_chapters(report, drawn=True),
         pictures=drawn,
         captions={name: caption(name, evaluation) for name in drawn},
@@ -219,6 +227,10 @@ class RuleRow:
     shown: tuple[RuleResult, ...]
     rest: str
     cases: int
+
+
+def _rule_rows(decision: GateDecision) -> list[RuleRow]:
+    return [_rule_row(alike) for alike in _by_rule(decision.rules)]
 
 
 def _rule_row(alike: Sequence[RuleResult]) -> RuleRow:

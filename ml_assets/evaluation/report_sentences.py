@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from ml_assets.evaluation import sentences
 from ml_assets.evaluation.evaluation_document import Evaluation, Report
+from ml_assets.evaluation.gate import Comparator
 from ml_assets.evaluation.list_metrics import ListFigures
-from ml_assets.evaluation.spec import Comparator
 from ml_assets.reports.numbers import count, number
 
 

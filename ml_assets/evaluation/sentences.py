@@ -3,8 +3,8 @@
 import math
 
 from ml_assets.evaluation.bootstrap import Interval
+from ml_assets.evaluation.gate import Comparator, Gate, Margin
 from ml_assets.evaluation.metrics import MetricFacts
-from ml_assets.evaluation.spec import Comparator, Gate, Margin
 from ml_assets.reports.numbers import decimals, number, share
 
 THE: dict[Comparator, str] = {

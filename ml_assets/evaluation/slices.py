@@ -10,7 +10,8 @@ import numpy.typing as npt
 import polars as pl
 
 from ml_assets.evaluation.errors import EvaluationInputError
-from ml_assets.evaluation.spec import EVERY, EvaluationSpec, SliceBy, SliceValue
+from ml_assets.evaluation.gate import EVERY, SliceValue
+from ml_assets.evaluation.spec import EvaluationSpec, SliceBy
 
 Rows = npt.NDArray[np.intp]
 NOTHING = "(none)"

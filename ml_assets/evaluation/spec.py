@@ -1,28 +1,22 @@
 """Settings of an evaluation: the `evaluation` section of a pipeline's file. Decides nothing."""
 
-import math
-from dataclasses import dataclass
-from datetime import date
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Collection, Iterable
+from itertools import chain
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from ml_assets.evaluation.bias_spec import BiasSection
 from ml_assets.evaluation.cost_spec import CostSection
 from ml_assets.evaluation.explanation_spec import ExplanationSection
+from ml_assets.evaluation.gate import Gate
 from ml_assets.evaluation.metrics import MetricFacts, find_metric, metrics_of
 from ml_assets.evaluation.serving_cost import SERVING_METRICS, SERVING_NAMES
 from ml_assets.objective_facts import NAMES, ObjectiveName, facts_of
 from ml_assets.sections import Section, Seed
 
-Comparator = Literal["champion", "baseline", "reference"]
-"""Model to compare a challenger with: the version in production, the naive model, or a regression on the same
-columns (of texts: counts of three tokens in a row)."""
-SliceValue = str | bool | int | float | date
 VersionName = Annotated[str, Field(pattern=r"^\w+(/[1-9]\d*)?$")]
 """`model`: its version in production, or else its newest. `model/3`: its version 3."""
-EVERY = "*"
-"""Slice value that stands for every value of the column."""
 
 
 class SliceBy(Section):
@@ -37,95 +31,6 @@ class SliceBy(Section):
     def name(self) -> str:
         """Name of the cut in gates and reports."""
         return self.column if self.by == "value" else self.by
-
-
-@dataclass(frozen=True)
-class Margin:
-    """Margin that an improvement has to clear, in the metric's unit, or as a share of the other model's value."""
-
-    amount: float
-    relative: bool = False
-
-
-class Gate(Section):
-    """One rule. Exactly one of `at_least`, `at_most` (value threshold) and `better_than` (change threshold).
-
-    A value threshold is compared with the value measured on this holdout. A change threshold is compared with the
-    paired block-bootstrap interval of the improvement: passed when the whole interval lies above the margin,
-    failed when the whole interval lies below it, undecided in between.
-    """
-
-    _OF_ROWS: ClassVar[frozenset[str]] = frozenset({"slice", "min_rows", "on_undefined"})
-    """Keys that say on which rows a metric is measured."""
-
-    name: str
-    """Name in decisions and reports; unique within the pipeline."""
-    metric: str
-    """binary: auc, logloss, brier, ece. regression: rmse, mae, r2. quantile: pinball, coverage_error.
-    count: poisson_deviance, mae, rmse. multiclass: logloss, accuracy, macro_auc, macro_f1. ranking: ndcg, mrr, recall.
-    next_token: perplexity, bits_per_token, token_accuracy.
-    Or the name of a function of `metrics`, or `demographic_parity_COLUMN` or `equal_opportunity_COLUMN` of an item of
-    `bias`. With `at_most`, also latency and size of the bundle: row_p50_ms, row_p99_ms, batch_p50_ms, batch_p99_ms (of
-    1,000 rows), bundle_mb."""
-    at_least: float | None = None
-    """Value that the metric must reach."""
-    at_most: float | None = None
-    """Value that the metric must not exceed."""
-    better_than: Comparator | None = None
-    """Model that the challenger must beat."""
-    margin: float | str = 0.0
-    """Margin of `better_than`: a number in the metric's unit, or "0.5%" of the other model's value. Positive
-    always means better, also for losses. A negative margin allows a model that is worse by up to this amount."""
-    slice: dict[str, SliceValue] | None = None
-    """`{origin: JFK}` applies to one slice, `{origin: "*"}` to each, with intervals that hold jointly. The value is one
-    of the column's type: text in quotes where YAML reads something else (`"NO"`, `"2013-11-01"`)."""
-    min_rows: int | None = Field(default=None, ge=1)
-    """Slices with fewer rows are left out; `min_slice_rows` of the section unless given."""
-    confidence: float | None = Field(default=None, gt=0.5, lt=1)
-    """Confidence of the interval; that of the section unless given."""
-    on_undecided: Literal["undecided", "pass"] = "undecided"
-    """`pass` turns a change threshold into a guard rail: it fails only if the interval shows harm."""
-    on_undefined: Literal["undecided", "pass"] = "undecided"
-    """Outcome if the rows cannot decide at all: fewer than `min_blocks` blocks, one label in all rows, a metric that
-    is not defined, or a margin in percent of another model's value that is 0. A rule that fails there still fails."""
-
-    @field_validator("margin")
-    @classmethod
-    def _margin_is_readable(cls, margin: float | str) -> float | str:
-        _read(margin)
-        return margin
-
-    @model_validator(mode="after")
-    def _one_threshold(self) -> Self:
-        given = [name for name in ("at_least", "at_most", "better_than") if getattr(self, name) is not None]
-        if len(given) != 1:
-            found = " and ".join(given) or "none"
-            raise ValueError(f"gate {self.name!r}: give one of at_least, at_most, better_than; found {found}")
-        stray = self.model_fields_set & {"margin", "confidence", "on_undecided"}
-        if self.better_than is None and stray:
-            raise ValueError(f"gate {self.name!r}: {', '.join(sorted(stray))} needs better_than")
-        if self.slice is not None and len(self.slice) != 1:
-            raise ValueError(f"gate {self.name!r}: slice is one `column: value`; found {self.slice}")
-        if self.is_about_serving and (self.at_most is None or self._OF_ROWS & self.model_fields_set):
-            raise ValueError(
-                f"gate {self.name!r}: {self.metric} takes `at_most`, and nothing about rows or slices"
-            )
-        return self
-
-    @property
-    def is_about_serving(self) -> bool:
-        """True if it limits latency or size of the bundle, which need no rows to compare on."""
-        return self.metric in SERVING_NAMES
-
-    @property
-    def required_margin(self) -> Margin:
-        """`margin` as a number with its unit."""
-        return _read(self.margin)
-
-    @property
-    def sliced(self) -> tuple[str, SliceValue] | None:
-        """Name and value of the slice, or None for the whole holdout."""
-        return next(iter(self.slice.items())) if self.slice else None
 
 
 class OwnMetricSection(Section):
@@ -243,12 +148,7 @@ class EvaluationSpec(Section):
         if twice := {name for name in own if known.count(name) > 1}:
             raise ValueError(f"metric names must be unique: rename the function {', '.join(sorted(twice))}")
         for gate in self.gates:
-            self.metric(gate)
-            if gate.sliced is not None and gate.sliced[0] not in sliced:
-                declared = ", ".join(sliced) or "none"
-                raise ValueError(
-                    f"gate {gate.name!r}: {gate.sliced[0]!r} is not among the slices ({declared})"
-                )
+            self.require_measured(gate)
         if not any(self.metric(gate).needs_skill for gate in self.gates):
             asked = ", ".join(sorted({gate.metric for gate in self.gates}))
             raise ValueError(
@@ -257,6 +157,15 @@ class EvaluationSpec(Section):
                 f"`{{metric: {metrics_of(self.objective)[0].name}, better_than: baseline}}`"
             )
         return self
+
+    def require_measured(self, gate: Gate) -> None:
+        """Raise `ValueError` if no evaluation measures what `gate` asks for: its metric, or its slice."""
+        self.metric(gate)
+        cuts = [one.name for one in self.sliced_by]
+        if gate.sliced is not None and gate.sliced[0] not in cuts:
+            raise ValueError(
+                f"gate {gate.name!r}: {gate.sliced[0]!r} is not among the slices ({', '.join(cuts) or 'none'})"
+            )
 
     def _require_group(self) -> None:
         has_lists = facts_of(self.objective).has_lists
@@ -307,6 +216,14 @@ class EvaluationSpec(Section):
         """Fewest rows with which a slice is measured, for the report or for a gate."""
         return min([self.min_slice_rows, *(gate.min_rows or self.min_slice_rows for gate in self.gates)])
 
+    def also_measuring(self, *more: Iterable[Gate]) -> Self:
+        """Return the section with further gates. Only for measuring: these gates decide something else."""
+        return self.model_copy(update={"gates": (*self.gates, *chain(*more))})
+
+    def only_gates(self, names: Collection[str]) -> Self:
+        """Return the section with the gates of these names alone."""
+        return self.model_copy(update={"gates": tuple(gate for gate in self.gates if gate.name in names)})
+
     def metric(self, gate: Gate) -> MetricFacts:
         """Return the metric that `gate` names. Raises `UnknownMetric`, which lists the valid names."""
         return find_metric(gate.metric, (*self.measured, *SERVING_METRICS), self.objective)
@@ -319,15 +236,3 @@ class EvaluationSpec(Section):
             *(one.facts for one in self.metrics),
             *(metric for one in self.bias for metric in one.facts),
         )
-
-
-def _read(margin: float | str) -> Margin:
-    if isinstance(margin, str):
-        number, percent, rest = margin.partition("%")
-        try:
-            if percent and not rest and math.isfinite(share := float(number) / 100):
-                return Margin(share, relative=True)
-        except ValueError:
-            pass
-        raise ValueError(f'margin must be a number or a share such as "0.5%", not {margin!r}')
-    return Margin(margin)

@@ -142,6 +142,7 @@ def _score(
         reference_name=names[1],
         texts=texts,
         serving=serving_cost_of(bundle, raw, platform.artifacts, training_set.run_id),
+        transitions=spec.transition_gates,
     )
     shown = shown_features(spec.features, reader, snapshot.keys("holdout"))
     report = Report(
@@ -198,6 +199,7 @@ def _score(
         report=report,
         champion_digest=None if rival is None else rival.bundle_digest,
         rules=spec.evaluation,
+        transitions=spec.transition_gates,
     )
 
 

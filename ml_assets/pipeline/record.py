@@ -6,6 +6,7 @@ Not here: measurements and decisions (`evaluate`).
 import hashlib
 import json
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING
 from ml_assets.evaluation.serving_cost import SERVING_NAMES
 from ml_assets.pipeline.links import report_name
 from ml_assets.pipeline.values import EvaluatedModel, TrainedModel, TrainingSet
+from ml_assets.release.rules import gates_as_json
 from resources.acting import launched_in
-from resources.ledger import EvaluationRow, NewEvaluation, RuleOutcome
+from resources.ledger import EvaluationRow, NewEvaluation, RuleOutcome, TransitionOutcome
 from resources.platform import Platform
 
 if TYPE_CHECKING:
     from ml_assets.evaluation.evaluation_document import GateDecision, Report, Role
+    from ml_assets.evaluation.gate import Gate
     from ml_assets.evaluation.spec import EvaluationSpec
     from ml_assets.release.bundle_store import Bundle
 
@@ -33,6 +36,8 @@ class UnrecordedEvaluation:
     champion_digest: str | None
     """Bundle of the champion in the comparison; None without a champion."""
     rules: "EvaluationSpec"
+    transitions: "Mapping[str, Sequence[Gate]]"
+    """Transition → its own gates, as declared."""
 
     @property
     def decided_by(self) -> str:
@@ -40,13 +45,18 @@ class UnrecordedEvaluation:
 
         Latency differs from run to run, so only the results of its rules are part of it.
         """
+        measured = self.report.evaluation
         facts = {
             "bundle": self.bundle.digest,
             "champion": self.champion_digest,
             "rules": self.rules.model_dump(mode="json"),
-            "metrics": [one.code_version for one in self.report.evaluation.own_metrics],
+            "transitions": {to: gates_as_json(gates) for to, gates in self.transitions.items()},
+            "metrics": [one.code_version for one in measured.own_metrics],
             "serving": [
-                one.status for one in self.report.evaluation.decision.rules if one.metric in SERVING_NAMES
+                one.status
+                for decision in (measured.decision, *measured.transitions.values())
+                for one in decision.rules
+                if one.metric in SERVING_NAMES
             ],
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -92,6 +102,16 @@ def record(
             status=decision.status,
             summary=decision.summary,
             rules=tuple(_rules(decision)),
+            transitions=tuple(
+                TransitionOutcome(
+                    to=to,
+                    gates=gates_as_json(made.transitions[to]),
+                    status=one.status,
+                    summary=one.summary,
+                    rules=tuple(_rules(one)),
+                )
+                for to, one in report.evaluation.transitions.items()
+            ),
             author=platform.acting.name,
             checked_by=platform.acting.checked_by,
             account=platform.acting.account,
@@ -118,6 +138,7 @@ def record(
         status=decision.status,
         summary=decision.summary,
         rules=row.rules,
+        transitions=row.transitions,
         bundle=bundle.digest,
         evaluation=row.evaluation_digest,
         decided_by=made.decided_by,

@@ -89,7 +89,7 @@ def build_training_set(
     table = reader.scan(validated.table, validated.keys)
     chosen = choose_rows(table, *row_choice(spec, validated.keys))
     _require_lists_begin(spec, reader, validated.table, chosen)
-    require_slices(spec.evaluation, chosen.frame)
+    require_slices(spec.evaluation.also_measuring(*spec.transition_gates.values()), chosen.frame)
     require_whole_lists(chosen.of("holdout"), spec.evaluation)
     if initial is None:
         fitted = fit(chosen.of("train"), columns.numeric, columns.categorical, min_count=columns.min_count)

@@ -21,11 +21,13 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from ml_assets.evaluation.card_spec import CardSection
+from ml_assets.evaluation.gate import Gate
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.objective_facts import facts_of
 from ml_assets.pipeline.metric_functions import own_metric_faults
 from ml_assets.pipeline.model_functions import ModelFunctionPath, wrong_arguments
 from ml_assets.pipeline.one_process import one_process_library
+from ml_assets.release.bundle_standing import CANARY, PRODUCTION
 from ml_assets.release.rules import OF_REQUESTS, ReleaseSection, WatchedMetric
 from ml_assets.sections import Name, Partitions, Section, Seed, TimeZone, refuse_at, refuse_unknown_keys
 from ml_assets.tables.cadence import KeyRefused, PartitionsSection
@@ -268,6 +270,11 @@ class PipelineSpec(Section):
             "release.canary.by": self.release.canary.by if self.release.canary else (),
         }
 
+    @property
+    def transition_gates(self) -> dict[str, tuple[Gate, ...]]:
+        """Transition, `canary` or `production` → its own gates. Without transitions that have none."""
+        return {to: gates for to in (CANARY, PRODUCTION) if (gates := self.release.gates_before(to))}
+
     @field_validator("training", mode="before")
     @classmethod
     def _name_typos_of_settings(cls, value: Any) -> Any:
@@ -363,6 +370,24 @@ class PipelineSpec(Section):
                 why["release", "canary", "by"] = (
                     f"'{column}' is not known when a request arrives: name columns that each request has"
                 )
+        refuse_at(type(self).__name__, why)
+        return self
+
+    @model_validator(mode="after")
+    def _gates_of_transitions_are_measured(self) -> Self:
+        names = [gate.name for gate in self.evaluation.gates]
+        why: dict[tuple[str | int, ...], str] = {}
+        for to, gates in self.transition_gates.items():
+            for place, gate in enumerate(gates):
+                try:
+                    self.evaluation.require_measured(gate)
+                except ValueError as error:
+                    why["release", "gates", to, place] = str(error)
+                if gate.name in names:
+                    why["release", "gates", to, place, "name"] = (
+                        f"{gate.name!r} is the name of another gate: give each gate a name of its own"
+                    )
+                names.append(gate.name)
         refuse_at(type(self).__name__, why)
         return self
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from ml_assets.tuning.choice import Choice
 from resources.job.job import TrainingJob, TrainingResult
-from resources.ledger import GateStatus, RuleOutcome, TrainedOn
+from resources.ledger import GateStatus, RuleOutcome, TrainedOn, TransitionOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +144,7 @@ class EvaluatedModel(StepValue):
     summary: str
     """The decision in one sentence."""
     rules: tuple[RuleOutcome, ...]
+    transitions: tuple[TransitionOutcome, ...]
     bundle: str
     """Digest of the bundle."""
     evaluation: str
@@ -162,7 +163,15 @@ class EvaluatedModel(StepValue):
 
     @classmethod
     def _read(cls, facts: dict[str, Any]) -> dict[str, Any]:
-        return facts | {"rules": tuple(RuleOutcome(**one) for one in facts["rules"])}
+        transitions = (one | {"rules": _outcomes(one)} for one in facts["transitions"])
+        return facts | {
+            "rules": _outcomes(facts),
+            "transitions": tuple(TransitionOutcome(**one) for one in transitions),
+        }
+
+
+def _outcomes(facts: dict[str, Any]) -> tuple[RuleOutcome, ...]:
+    return tuple(RuleOutcome(**one) for one in facts["rules"])
 
 
 @dataclass(frozen=True, kw_only=True)

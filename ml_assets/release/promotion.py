@@ -28,6 +28,7 @@ from ml_assets.release.rules import (
     review_of,
     why_not_approved,
     why_not_by,
+    why_not_past_gates,
     why_rejected,
     why_unchecked,
     why_void,
@@ -182,12 +183,12 @@ class Releases:
     ) -> Promotion:
         """Put a version into production, in place of the current version.
 
-        Its newest evaluation must have blessed it in comparison with the current version, and `rules` may ask for an
-        approval of that evaluation, and for a signed dossier of it. If they ask for a canary, a version becomes canary
-        first; after the bake time, its next promotion puts it into production. `why_worse` gives the evidence against
-        that canary, and empty text without any. `rules` must be those in force. None of its training inputs may be
-        rejected by now. `despite_inputs` lifts that rule, and the promotion records the rejected inputs. A version that
-        was in production before can always return, on the evaluation of its earlier promotion.
+        Its newest evaluation must have blessed it in comparison with the current version, and `rules` may ask for more
+        gates of that evaluation, for its approval, and for a signed dossier of it. If they ask for a canary, a version
+        becomes canary first; after the bake time, its next promotion puts it into production. `why_worse` gives the
+        evidence against that canary, and empty text without any. `rules` must be those in force. None of its training
+        inputs may be rejected by now. `despite_inputs` lifts that rule, and the promotion records the rejected inputs.
+        A version that was in production before can always return, on the evaluation of its earlier promotion.
         If the version is in production already, nothing changes and its promotion is returned. Raises `NotPromotable`,
         `VersionMissing`, and `BundleMissing` or `BundleDamaged` if its bundle cannot be served.
         """
@@ -208,6 +209,8 @@ class Releases:
             accounts = self._ledger.accounts.all()
             if found.promotion is None:  # no review blocks the way back
                 if why := why_not_under_accepted(author, recorded, found.evaluations, accounts):
+                    raise NotPromotable(f"{_named(version)} is not promoted: {why}")
+                if why := why_not_past_gates(rules, role, evaluation):
                     raise NotPromotable(f"{_named(version)} is not promoted: {why}")
                 if role == PRODUCTION and found.canary is not None and why_worse is not None:
                     _require_not_worse(version, why_worse(found.canary))
@@ -298,6 +301,12 @@ class Releases:
                     f"{_named(version)} is {evaluation.status}, not blessed, by its newest evaluation "
                     f"{evaluation.name}: an approval would not help. {evaluation.summary} Report: {evaluation.report}"
                 )
+            if (
+                approves
+                and found.promotion is None
+                and (why := why_not_past_gates(rules, PRODUCTION, evaluation))
+            ):
+                raise NotReviewable(f"{_named(version)}: an approval would not help: {why}")
             accounts, recorded = self._ledger.accounts.all(), self._recorded(model)
             if approves and (why := why_unchecked(approval, evaluation, accounts)):
                 raise NotReviewable(f"{_named(version)} is not approved: {why}")
@@ -395,7 +404,9 @@ class Releases:
         """Return True if a bundle could be promoted but for the approval of its newest evaluation."""
         if rules.approval is None or found.promotion is not None or not found.may_be_promoted:
             return False
-        return found.newest is not None and self.counting_review(found.newest) is None
+        if found.newest is None or why_not_past_gates(rules, PRODUCTION, found.newest):
+            return False
+        return self.counting_review(found.newest) is None
 
     def counting_review(self, evaluation: EvaluationRow) -> Review | None:
         """Return the review that decides about an evaluation, or None."""
@@ -638,13 +649,14 @@ class Releases:
         """Return the version to promote by default: among the versions that may be promoted, that with the newest data.
 
         If `rules` ask for a canary, the present canary is the default, unless its newest evaluation or a reviewer
-        rejected it. Otherwise a nightly version would take its place each day, and the bake time would never end. A
-        version that was replaced in production, or demoted as canary, is never the default. None if no version
-        qualifies.
+        rejected it. Otherwise a nightly version would take its place each day, and the bake time would never end.
+        Versions that pass the gates of the transition go first. A version that was replaced in production, or demoted
+        as canary, is never the default. None if no version qualifies.
         """
         standings = BundleStandings.read(self._log, model)
-        ranked: list[tuple[str, int, RegisteredVersion]] = []
+        ranked: list[tuple[bool, str, int, RegisteredVersion]] = []
         canary = None if rules.canary is None else standings.canary
+        role = PRODUCTION if rules.canary is None else CANARY
         for version in self._registry.versions(model):
             found = standings.of(version.bundle_digest)
             if canary is not None and found.canary == canary and _stays_canary(found, rules):
@@ -656,8 +668,10 @@ class Releases:
                 and not found.was_taken_back
                 and found.shown is not None
             ):
-                ranked.append((found.shown.partition, version.number, version))
-        return max(ranked, key=lambda one: one[:2])[2] if ranked else None
+                # If no version passes the gates of the transition, the promotion of the newest names what failed.
+                passes = not why_not_past_gates(rules, role, found.shown)
+                ranked.append((passes, found.shown.partition, version.number, version))
+        return max(ranked, key=lambda one: one[:3])[3] if ranked else None
 
     def standing(self, model: str, bundle_digest: str) -> BundleStanding:
         """Return the standing of one bundle in the ledger."""

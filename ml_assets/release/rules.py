@@ -1,10 +1,11 @@
 """Rules of a model's releases: the `release` section of a pipeline, and the check of an approval.
 
-Here: the canary's share, bake time and watched metrics, who may approve a version, and whether the ledger has the
-approval that a promotion needs. Not here: gates (`evaluation`), the promotion itself (`promotion`), the comparison of a
-canary (`ml_assets.live`).
+Here: gates of single transitions, the canary's share, bake time and watched metrics, who may approve a version, and
+whether the ledger has the approval that a promotion needs. Not here: the decision of gates (`evaluation.gates`), the
+promotion itself (`promotion`), the comparison of a canary (`ml_assets.live`).
 """
 
+import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Literal, Self, TypeAlias
@@ -13,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ml_assets.dossier.errors import SigningKeyRefused
 from ml_assets.dossier.keys import PublicKey
+from ml_assets.evaluation.gate import Gate
 from ml_assets.sections import Section, refuse_at
 from resources.ledger import Account, EvaluationRow, Review, author_in_words, same_person
 
@@ -174,8 +176,23 @@ class DossierSection(Section):
         return tuple(PublicKey(one) for one in self.signed_by)
 
 
+class TransitionGates(Section):
+    """Gates that a version must pass for one transition, in addition to those of `evaluation`.
+
+    Each evaluation measures them with the others. They do not decide whether the version is registered.
+    """
+
+    canary: tuple[Gate, ...] = ()
+    """For the transition from staging to canary."""
+    production: tuple[Gate, ...] = ()
+    """For the transition into production."""
+
+
 class ReleaseSection(Section):
     """Rules for the promotion of a version, in addition to its gates. Not part of the fingerprint."""
+
+    gates: TransitionGates | None = None
+    """Gates of single transitions. Not given: the gates of `evaluation` are enough for each."""
 
     canary: CanarySection | None = None
     """Stage between staging and production. Not given: a promotion goes straight into production."""
@@ -186,8 +203,52 @@ class ReleaseSection(Section):
     dossier: DossierSection | None = None
     """Signed dossier that a version needs, of the evaluation that promotes it. Not given: none."""
 
+    def gates_before(self, role: str) -> tuple[Gate, ...]:
+        """Return the gates of the transition into `role`, `canary` or `production`."""
+        if self.gates is None:
+            return ()
+        return self.gates.canary if role == "canary" else self.gates.production
+
+    @model_validator(mode="after")
+    def _a_canary_has_gates(self) -> Self:
+        if self.gates_before("canary") and self.canary is None:
+            said = "is for the transition to the canary, and there is no `canary` section: add it, or remove this"
+            refuse_at(type(self).__name__, {("gates", "canary"): said})
+        return self
+
 
 NO_RULES = ReleaseSection()
+
+
+def gates_as_json(gates: Sequence[Gate]) -> str:
+    """Return gates as an evaluation records them: all keys with their defaults, as JSON in one order."""
+    return json.dumps([gate.model_dump(mode="json") for gate in gates], sort_keys=True)
+
+
+def why_not_past_gates(rules: ReleaseSection, role: str, evaluation: EvaluationRow) -> str:
+    """Return why `evaluation` does not pass the gates of the transition into `role`; empty if it does."""
+    if not (gates := rules.gates_before(role)):
+        return ""
+    named = f"release.gates.{role} in defs.yaml"
+    found = next((one for one in evaluation.transitions if one.to == role), None)
+    if found is None or found.gates != gates_as_json(gates):
+        return (
+            f"its evaluation {evaluation.name} did not decide about the gates of {named}, which were declared later: "
+            "evaluate it again, which reuses the training: "
+            f"ml-assets launch {evaluation.model} {evaluation.partition}"
+        )
+    if found.status == "blessed":
+        return ""
+    failed = [
+        f"“{one.rule}” ({one.slice}): {one.found}"
+        + (f"; would pass: {one.would_pass}" if one.would_pass else "")
+        for one in found.rules
+        if one.result in ("failed", "undecided")
+    ]
+    return (
+        f"its evaluation {evaluation.name} does not pass {named}. {'; '.join(failed) or found.summary}. Materialize "
+        "the model on a later date, promote another version, or change these gates"
+    )
 
 
 def why_not_by(

@@ -187,6 +187,41 @@ def test_a_canary_that_cannot_be_compared_is_refused(right: str, wrong: str, sai
     assert said in str(refused.value)
 
 
+GATED = DECLARED.replace(
+    "  evaluation:\n    objective: regression",
+    "  release:\n    canary: {bake_hours: 1}\n    gates:\n"
+    "      canary: [{name: small error, metric: mae, at_most: 5}]\n"
+    "      production: [{name: each product, metric: rmse, at_most: 9, slice: {product: '*'}}]\n"
+    "  evaluation:\n    objective: regression",
+)
+
+
+def test_each_transition_may_have_gates() -> None:
+    load(GATED)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        pytest.param("metric: mae", "metric: auc", "no metric 'auc' for objective", id="metric"),
+        pytest.param("{product: '*'}", "{stor: '*'}", "'stor' is not among the slices (product)", id="cut"),
+        pytest.param(
+            "{product: '*'}", "{product: 7}", "write '7' in quotes if that is the text", id="slice value"
+        ),
+        pytest.param("name: small error", "name: beats the baseline", "is the name of another", id="name"),
+        pytest.param(
+            "name: small error", "name: each product", "is the name of another", id="two transitions"
+        ),
+        pytest.param("    canary: {bake_hours: 1}\n", "", "there is no `canary` section", id="no canary"),
+        pytest.param("      production:", "      archived:", "unknown key 'archived'", id="transition"),
+    ],
+)
+def test_gates_of_a_transition_that_cannot_decide_are_refused(right: str, wrong: str, said: str) -> None:
+    with pytest.raises(DeclarationRefused) as refused:
+        load(GATED.replace(right, wrong, 1))
+    assert said in str(refused.value)
+
+
 RANKED = DECLARED.replace("objective: regression", "objective: ranking\n    group: store").replace(
     "metric: rmse", "metric: ndcg"
 )

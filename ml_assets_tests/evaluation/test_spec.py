@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ml_assets.evaluation.spec import EvaluationSpec, Gate, Margin
+from ml_assets.evaluation.gate import Gate, Margin
+from ml_assets.evaluation.spec import EvaluationSpec
 
 GATE = {"name": "ranks", "metric": "auc", "at_least": 0.7}
 

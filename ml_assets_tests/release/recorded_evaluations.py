@@ -11,6 +11,7 @@ from resources.ledger import (
     Ledger,
     NewEvaluation,
     TrainedOn,
+    TransitionOutcome,
 )
 
 
@@ -27,6 +28,7 @@ def record_evaluation(
     launched_in: LaunchedIn = "terminal",
     digest: str = "",
     summary: str = "",
+    transitions: tuple[TransitionOutcome, ...] = (),
 ) -> EvaluationRow:
     """An evaluation of `bundle` beside what is in production, as the evaluate step records it. `told`: what makes it
     another than those before."""
@@ -45,6 +47,7 @@ def record_evaluation(
             status=status,
             summary=summary or f"{status.capitalize()}: as the test wants it.",
             rules=(),
+            transitions=transitions,
             author=author,
             checked_by=checked_by,
             launched_in=launched_in,

@@ -136,6 +136,20 @@ class RuleOutcome:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TransitionOutcome:
+    """Decision of the gates of one transition."""
+
+    to: str
+    """`canary` or `production`."""
+    gates: str
+    """The gates as declared, as JSON: a promotion counts only a decision of the gates in force."""
+    status: GateStatus
+    summary: str
+    rules: tuple[RuleOutcome, ...]
+    """Each gate with its outcome."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NewEvaluation:
     """Evaluation of a bundle before it is recorded."""
 
@@ -154,6 +168,8 @@ class NewEvaluation:
     """Decision of the gates in one sentence."""
     rules: tuple[RuleOutcome, ...]
     """Each gate with its outcome."""
+    transitions: tuple[TransitionOutcome, ...] = ()
+    """Decision of the gates of each transition that has its own."""
     author: str
     """Person or account that ran the evaluation."""
     checked_by: CheckedBy = "nobody"

@@ -47,6 +47,7 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
                         "\n".join(f"* {reason}" for reason in report.evaluation.decision.reasons)
                     ),
                     "rules": rules_table(evaluated.rules),
+                    **{f"rules_before_{one.to}": rules_table(one.rules) for one in evaluated.transitions},
                 },
             )
             yield dg.Output(

@@ -250,6 +250,46 @@ def test_a_declared_approval_is_needed_from_somebody_else(
     assert filled_terminal.named("lead")(*accepting).status == 0
 
 
+def test_gates_of_a_transition_stop_a_promotion_and_not_the_registration(
+    filled_terminal: Terminal, trained: Said, redeclared: Callable[..., None]
+) -> None:
+    """Changed gates are in force with `rules accept`, and decide with the next evaluation."""
+
+    def declared(limit: float) -> None:
+        gate = {
+            "name": "exact on each product",
+            "metric": "rmse",
+            "at_most": limit,
+            "slice": {"product": "*"},
+        }
+        redeclared(release=ReleaseSection.model_validate({"gates": {"production": [gate]}}))
+        said = filled_terminal("rules", "accept", "store_demand", "--reason", "for production")
+        assert said.status == 0, said.err
+
+    promoting = ("promote", "store_demand", "--reason", "better than guessing")
+    launching = ("launch", "store_demand", TRAINED_WEEK)
+    declared(0.01)
+    refused = filled_terminal(*promoting)
+    assert "release.gates.production in defs.yaml, which were declared later" in refused.err
+    assert f"ml-assets launch store_demand {TRAINED_WEEK}" in refused.err
+    launched = filled_terminal(*launching)
+    assert launched.status == 0, launched.err
+    assert "decision blessed" in launched.out
+    refused = filled_terminal(*promoting)
+    assert refused.status == 1
+    assert (
+        "does not pass release.gates.production in defs.yaml. “exact on each product” (product="
+        in refused.err
+    )
+    assert "; would pass: " in refused.err
+    shown = Platform(Settings(home=filled_terminal.home)).ledger.models.evaluations("store_demand")[-1].report
+    assert "Rules before production" in Path(shown.removeprefix("file://")).read_text()
+    declared(1000)
+    assert "which were declared later" in filled_terminal(*promoting).err
+    redeclared(release=ReleaseSection())
+    assert filled_terminal("rules", "accept", "store_demand", "--reason", "no more gates").status == 0
+
+
 def test_the_plan_says_that_a_metric_cannot_be_imported(
     terminal: Terminal, redeclared: Callable[..., None]
 ) -> None:
