@@ -1,5 +1,6 @@
 """The reviewer's page: who is signed in decides, once, about the evaluation on the page, and no other site can."""
 
+import html
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ from starlette.testclient import TestClient
 
 from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.promotion import Releases
-from ml_assets.release.rules import ReleaseSection
+from ml_assets.release.rules import NO_RULES, ReleaseSection
+from ml_assets.release.rules_in_force import as_json
 from ml_assets.review.desk import ReviewDesk
 from ml_assets.review.review_pages import review_app
 from ml_assets_tests.release.conftest import Evaluate
@@ -110,6 +112,22 @@ def test_a_reviewer_signs_in_with_a_token(visit: Visit, tokens: dict[str, str], 
     accounts = desk.platform.ledger.accounts
     accounts.revoke("bob", ROOT, reason="left")
     assert bob.get("/").url.path == "/sign-in"
+
+
+def test_the_page_names_rules_that_do_not_count_and_untrusted_processes(
+    visit: Visit, desk: ReviewDesk, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
+) -> None:
+    """Rules without an approval were accepted before the first account, and the process ran the evaluation."""
+    log, accounts = desk.platform.ledger.models, desk.platform.ledger.accounts
+    strict = as_json(ReleaseSection.model_validate({"approval": {}}))
+    log.record_first_rules("small", strict, Person(name="ada"))
+    log.accept_rules("small", as_json(NO_RULES), Person(name="zed"), reason="simpler", allow=lambda: None)
+    token = accounts.add_by_token("root", Person(name="root"), is_administrator=True)
+    evaluate(two_versions[1], told="nightly", checked_by="token", author="svc", launched_in="dagster")
+    page = html.unescape(visit(token).get(VERSION).text)
+    assert "do not count: nobody checked that it was zed, and they may be weaker than rules" in page
+    assert "You cannot approve this version: a process with the account of svc ran its evaluation" in page
+    assert 'value="approve"' not in page
 
 
 def test_a_session_does_not_survive_a_new_account_of_its_name(
