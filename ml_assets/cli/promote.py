@@ -1,5 +1,7 @@
 """`ml-assets promote`: put a registered version into production."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -32,6 +34,7 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     from ml_assets.cli.problems import Problem
     from ml_assets.components.training_pipeline import TrainingPipeline
     from ml_assets.release.bundle_standing import CANARY
+    from ml_assets.release.bundle_store import BundleDamaged, BundleMissing
     from ml_assets.release.of_platform import releases_of
     from ml_assets.release.promotion import in_full_minutes
     from resources.ledger import author_in_words
@@ -51,6 +54,11 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
             )
         version = newest.number
     before, acting = releases.in_production(model), project.platform.acting
+    breaks: list[str] = []
+    with suppress(
+        BundleMissing, BundleDamaged
+    ):  # that of the version in production: what replaces it must not wait
+        breaks = releases.breaks_for_clients(model, version)
     promotion = releases.promote(
         model,
         version,
@@ -70,6 +78,7 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
         say(f"promoted by {promoter}: {promotion.reason}")
         if replaced is not None:
             say(f"Version {replaced.version} is no longer the canary. It is in staging.")
+        _say_breaks(breaks)
         say(f"Into production, from {baked} on: ml-assets promote {model} {version} --reason '…'")
         return
     if before == promotion:
@@ -78,7 +87,13 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     say(f"promoted by {promoter}: {promotion.reason}")
     if promotion.despite:
         say(f"despite {promotion.despite}")
+    _say_breaks(breaks)
     say(f"Load it anywhere: mlflow.pyfunc.load_model('models:/{model}@production')")
+
+
+def _say_breaks(breaks: Sequence[str]) -> None:
+    if breaks:
+        say(f"Clients of the version before must change: {'; '.join(breaks)}.")
 
 
 def _why_worse(spec: "PipelineSpec", project: Project, canary: "Promotion") -> str:

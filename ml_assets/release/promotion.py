@@ -44,6 +44,7 @@ from ml_assets.release.rules_in_force import (
     why_other,
 )
 from ml_assets.release.shown_in_mlflow import ALIASES, holder_of, number_of, tags_of
+from ml_assets.release.signature import breaks_for_clients
 from ml_assets.release.versions import Numbered, SemanticVersion, next_version
 from ml_assets.tables.guard import rejections_of
 from resources.lake import VersionedStore
@@ -212,6 +213,12 @@ class Releases:
                     raise NotPromotable(f"{_named(version)} is not promoted: {why}")
                 if why := why_not_past_gates(rules, role, evaluation):
                     raise NotPromotable(f"{_named(version)} is not promoted: {why}")
+                if rules.signature == "compatible" and (breaks := self.breaks_for_clients(model, number)):
+                    raise NotPromotable(
+                        f"{_named(version)} is not promoted: release.signature in defs.yaml is compatible, and clients "
+                        f"of the version in production would break: {'; '.join(breaks)}. Train a version that clients "
+                        "can use, or change the clients first and then release.signature"
+                    )
                 if role == PRODUCTION and found.canary is not None and why_worse is not None:
                     _require_not_worse(version, why_worse(found.canary))
                 _require_reviews(version, found, evaluation, role, author, rules, accounts)
@@ -703,6 +710,17 @@ class Releases:
         """
         promotion = self._log.in_production(model, PRODUCTION)
         return None if promotion is None else self._store.open(promotion.bundle_digest)
+
+    def breaks_for_clients(self, model: str, number: int) -> list[str]:
+        """Return what breaks for clients of the version in production if version `number` answers them, a clause each.
+
+        Empty if nothing is in production. Raises `VersionMissing`, `BundleMissing`, `BundleDamaged`.
+        """
+        champion = self.champion(model)
+        if champion is None:
+            return []
+        answering = self._store.open(self._registry.version(model, number).bundle_digest)
+        return breaks_for_clients(champion.facts, answering.facts)
 
     def history(self, model: str) -> list[Decision]:
         """Return all decisions about a model, oldest first."""

@@ -194,6 +194,10 @@ class ReleaseSection(Section):
     gates: TransitionGates | None = None
     """Gates of single transitions. Not given: the gates of `evaluation` are enough for each."""
 
+    signature: Literal["compatible"] | None = None
+    """`compatible`: a version is refused as canary and for production if it would break clients of the version in
+    production. Not given: `promote` only says what breaks."""
+
     canary: CanarySection | None = None
     """Stage between staging and production. Not given: a promotion goes straight into production."""
 

@@ -1,5 +1,6 @@
 """A home with two registered versions of a declared model, made without a training."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -25,7 +26,13 @@ def platform_of(home: Path) -> Platform:
     return Platform(Settings(home=home))
 
 
-def register(platform: Platform, rows: pl.DataFrame, fingerprint: str, model: str = MODEL) -> Bundle:
+def register(
+    platform: Platform,
+    rows: pl.DataFrame,
+    fingerprint: str,
+    model: str = MODEL,
+    numeric: Sequence[str] = ("hour", "distance"),
+) -> Bundle:
     """Evaluate a bundle against the champion, with the result blessed, and register it."""
     first, *_, last = orders_table.keys(3)
     days = [Incoming(key=key, data=frame) for key, frame in orders_table.days(3).items()]
@@ -33,7 +40,7 @@ def register(platform: Platform, rows: pl.DataFrame, fingerprint: str, model: st
     publish(platform.lake, platform.ledger, orders_table.spec(), days, run)
     commit = platform.lake.resolve("main")
     window = TrainedOn(commit=commit, table=orders_table.ORDERS, first=first, last=last, partitions=3)
-    bundle = summing(rows, bundles_of(platform), ["hour", "distance"], fingerprint, model=model)
+    bundle = summing(rows, bundles_of(platform), list(numeric), fingerprint, model=model)
     record_evaluation(platform.ledger, bundle, trained_on=window)
     client = open_client(platform.settings.resolved_tracking_uri.reveal())
     found = client.get_experiment_by_name(model)

@@ -123,6 +123,20 @@ def test_an_archived_version_is_never_promoted_again(
     assert "archived    version 3 (" in home("history", MODEL).out
 
 
+def test_a_version_that_breaks_clients_is_told_or_refused(
+    home: Terminal, rows: pl.DataFrame, redeclared: Callable[..., None]
+) -> None:
+    register(platform_of(home.home), rows, "4", numeric=["hour", "distance", "delay"])
+    breaks = "it needs the column 'delay' (numeric, float64), which clients do not send"
+    put_in_force(home, redeclared, ReleaseSection(signature="compatible"))
+    refused = home("promote", MODEL, "4", "--reason", "one column more")
+    assert (refused.status, breaks in refused.err) == (1, True)
+    put_in_force(home, redeclared, ReleaseSection())
+    promoted = home("promote", MODEL, "4", "--reason", "one column more")
+    assert f"Clients of the version before must change: {breaks}." in promoted.out, promoted.err
+    assert home("rollback", MODEL, "--reason", "clients are not ready").status == 0
+
+
 def test_the_second_of_two_reviewers_is_told(home: Terminal, redeclared: Callable[..., None]) -> None:
     """`bob` and `eve` read the same evaluation. A rejection after an approval takes it back, and stands."""
     put_in_force(home, redeclared, REVIEWED)
