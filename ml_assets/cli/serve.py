@@ -8,7 +8,9 @@ import click
 from ml_assets.cli.project import Project, say
 
 if TYPE_CHECKING:
+    from ml_assets.components.specs import TrainingPipelineSpec
     from ml_assets.serving.answering import ServerParts
+    from ml_assets.serving.watch import Declaration
 
 
 @click.command("serve", short_help="Answer requests with the versions in production, over HTTP.")
@@ -70,7 +72,6 @@ def command(
     from ml_assets.cli.problems import Problem
     from ml_assets.components.training_pipeline import TrainingPipeline
     from ml_assets.serving.server import ServerSettings, serve
-    from ml_assets.serving.watch import Declaration
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("ml_assets.serving").setLevel(logging.INFO)
@@ -90,9 +91,7 @@ def command(
     project = Project.here(patience_seconds=5.0)
     of_shadows = _shadows(project, models, shadows)
     declarations = [
-        Declaration(
-            model=project.component(TrainingPipeline, model).spec.name, shadows=of_shadows.get(model, ())
-        )
+        _declared(project.component(TrainingPipeline, model).spec, of_shadows.get(model, ()))
         for model in dict.fromkeys(models)
     ]
     try:
@@ -109,6 +108,16 @@ def command(
             f"cannot listen on {host}:{port} ({error.strerror or error}): end the process that does, or give another "
             "--port"
         ) from None
+
+
+def _declared(spec: "TrainingPipelineSpec", shadows: tuple[tuple[int, str], ...]) -> "Declaration":
+    """Return what the server needs to know of a pipeline."""
+    from ml_assets.live.logged_rows import partitions_at
+    from ml_assets.serving.watch import Declaration
+
+    if spec.scoring is None or spec.scoring.live_source != "request_log":
+        return Declaration(model=spec.name, shadows=shadows)
+    return Declaration(model=spec.name, shadows=shadows, live_partitions=lambda day: partitions_at(spec, day))
 
 
 def _shadows(

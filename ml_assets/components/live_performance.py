@@ -1,9 +1,11 @@
 """Asset `<model>/live`: drift of each day's predictions, and their metrics once labels are there.
 
-Here: Dagster's side. Not here: the figures (`live.performance`), the predictions (`components.predictions`).
+Here: Dagster's side, and the choice of the source: table of predictions, or log of requests. Not here: the figures
+(`live.performance`), the predictions (`components.predictions`).
 """
 
 from collections.abc import Iterator
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -19,6 +21,7 @@ from ml_assets.pipeline.retraining import RetrainSection
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.refusal import InputsRefused
 from resources.platform import Platform
+from resources.words import counted
 
 if TYPE_CHECKING:
     from ml_assets.live.performance import DayFigures, VersionFigures
@@ -34,7 +37,11 @@ def live_asset(spec: TrainingPipelineSpec, scoring: ScoringSection) -> dg.Assets
     @dg.asset(
         key=dg.AssetKey([spec.name, LIVE]),
         deps=[
-            dg.AssetDep(predictions_key(spec.name), partition_mapping=same_day),
+            *(
+                [dg.AssetDep(predictions_key(spec.name), partition_mapping=same_day)]
+                if scoring.live_source == "predictions"
+                else []
+            ),
             # The label may come after the prediction, with a later build of the same features.
             dg.AssetDep(spec.features.table.split("/"), partition_mapping=same_day),
         ],
@@ -53,7 +60,8 @@ def live_asset(spec: TrainingPipelineSpec, scoring: ScoringSection) -> dg.Assets
     )
     def live(context: dg.AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
         with final_unless_transient():
-            _measure(context, spec, platform)
+            measure = _measure if scoring.live_source == "predictions" else _measure_log
+            measure(context, spec, platform)
             log_output(context)
             yield from ()  # a returned value would be a second materialization of each partition
 
@@ -62,33 +70,73 @@ def live_asset(spec: TrainingPipelineSpec, scoring: ScoringSection) -> dg.Assets
 
 def _measure(context: dg.AssetExecutionContext, spec: TrainingPipelineSpec, platform: Platform) -> None:
     """Measure the scored partitions of the run; then raise `InputsRefused` for the others."""
-    from ml_assets.live.performance import measure_day, predictions_of
-    from ml_assets.live.performance_history import store_day
+    from ml_assets.live.holdout_reference import holdout_of
+    from ml_assets.live.performance import measure_day
+    from ml_assets.live.scored_rows import predictions_of, scored_of_table
 
     table = predictions_of(spec.name)
-    retrain = None if spec.scoring is None else spec.scoring.retrain
     reader = TableReader.at(platform.lake, "main")
     scored = set(reader.keys(table))
-    events: list[dg.AssetMaterialization] = []
-    for key in sorted(scored.intersection(context.partition_keys)):
-        figures = measure_day(spec, reader, key)
-        address = store_day(platform.artifacts, figures)
-        events.append(
-            dg.AssetMaterialization(
-                context.asset_key,
-                partition=key,
-                description="; ".join(_in_words(one) for one in figures.versions),
-                metadata=_page(platform, figures, retrain) | {"document": dg.MetadataValue.text(address)},
-            )
-        )
+    holdout = cache(partial(holdout_of, platform, spec.name))
+    events = [
+        _stored(context, spec, platform, measure_day(spec, key, scored_of_table(spec, reader, key), holdout))
+        for key in sorted(scored.intersection(context.partition_keys))
+    ]
     log_materializations(context, events)
     if missing := sorted(set(context.partition_keys) - scored):
         refused = {f"{table} {key}": "not scored yet" for key in missing}
         raise InputsRefused(f"{spec.name}/{LIVE}", refused, {table: missing})
 
 
+def _measure_log(context: dg.AssetExecutionContext, spec: TrainingPipelineSpec, platform: Platform) -> None:
+    """Measure the answers to requests that arrived in the partitions of the run.
+
+    Where parts of the log were deleted since an earlier measurement, its figures stay.
+    """
+    from ml_assets.live.holdout_reference import holdout_of
+    from ml_assets.live.logged_rows import logged_day, mark_measured, scored_of_log
+    from ml_assets.live.performance import measure_day
+    from ml_assets.live.performance_history import days_up_to, earlier_profiles, is_measured
+
+    reader, artifacts = TableReader.at(platform.lake, "main"), platform.artifacts
+    holdout = cache(partial(holdout_of, platform, spec.name))
+    events: list[dg.AssetMaterialization] = []
+    for key in sorted(context.partition_keys):
+        logged = logged_day(spec, artifacts, key)
+        if logged.deleted and is_measured(artifacts, spec.name, key):
+            (figures,) = days_up_to(artifacts, spec.name, key, most=1)
+            at = f"{figures.measured_at:%Y-%m-%d %H:%M} UTC"
+            note = f"the log of this partition was deleted: these are the figures of {at}"
+            figures = figures.model_copy(update={"notes": (note,)})
+        else:
+            earlier = earlier_profiles(artifacts, spec.name, key)
+            scored = scored_of_log(spec, reader, platform, logged, earlier)
+            notes = logged.notes
+            figures = measure_day(spec, key, scored, holdout, source="request_log", notes=notes)
+        events.append(_stored(context, spec, platform, figures))
+        mark_measured(spec, artifacts, key, logged)
+    log_materializations(context, events)
+
+
+def _stored(
+    context: dg.AssetExecutionContext, spec: TrainingPipelineSpec, platform: Platform, figures: "DayFigures"
+) -> dg.AssetMaterialization:
+    """Store the figures of a day, and return its materialization."""
+    from ml_assets.live.performance_history import store_day
+
+    retrain = None if spec.scoring is None else spec.scoring.retrain
+    address = store_day(platform.artifacts, figures)
+    said = [*(_in_words(one) for one in figures.versions), *figures.notes]
+    return dg.AssetMaterialization(
+        context.asset_key,
+        partition=figures.partition,
+        description="; ".join(said),
+        metadata=_page(platform, figures, retrain) | {"document": dg.MetadataValue.text(address)},
+    )
+
+
 def _in_words(one: "VersionFigures") -> str:
-    return f"{one.role} (version {one.version}): {one.drift_in_words}; {one.labels_in_words}"
+    return f"{one.role} (version {one.version}): {one.rows_in_words}; {one.drift_in_words}; {one.labels_in_words}"
 
 
 def _page(platform: Platform, figures: "DayFigures", retrain: RetrainSection | None) -> dict[str, Any]:
@@ -100,21 +148,53 @@ def _page(platform: Platform, figures: "DayFigures", retrain: RetrainSection | N
             "output": moved.output,
             "role": one.role,
             "version": one.version,
+            "compared with": against,
             "mean": readable(moved.mean),
-            "mean before": readable(moved.reference_mean),
+            "its mean": readable(moved.reference_mean),
             "PSI": readable(moved.psi),
             "PSI beyond chance": readable(moved.psi_excess),
             "KS": "" if moved.ks is None else readable(moved.ks),
         }
         for one in figures.versions
-        for moved in one.drift
+        for against, outputs in (
+            (counted(len(one.reference), "earlier partition"), one.drift),
+            ("its holdout", one.holdout_drift),
+        )
+        for moved in outputs
     ]
+    slices = list(_slices(figures))
+    said = [*map(_in_words, figures.versions), *figures.notes, *_about_slices(figures)]
     return {
-        "summary": dg.MetadataValue.md("\n\n".join([*map(_in_words, figures.versions), *drawn])),
+        "summary": dg.MetadataValue.md("\n\n".join([*said, *drawn])),
         **{name: value for one in figures.versions for name, value in _numbers(one).items()},
         "drift": table_of(rows),
+        **({"slices": table_of(slices)} if slices else {}),
         **({} if retrain is None else {"limits": table_of(_limits(figures, retrain))}),
     }
+
+
+def _slices(figures: "DayFigures") -> Iterator[dict[str, str | float]]:
+    """Yield a row for each slice and version: rows, and the metrics of the objective with their intervals."""
+    from ml_assets.evaluation.metrics import metrics_of
+
+    names = [one.name for one in metrics_of(figures.objective)]
+    for one in figures.versions:
+        for part in one.slices:
+            values = {name: str(part.metrics[name]) if part.metrics else "too few rows" for name in names}
+            yield {
+                "slice": part.slice,
+                "role": one.role,
+                "version": one.version,
+                "labelled": part.rows,
+            } | values
+
+
+def _about_slices(figures: "DayFigures") -> Iterator[str]:
+    """Yield the meaning of the intervals of slices."""
+    redrawn = {part.redrawn for one in figures.versions for part in one.slices}
+    if redrawn & {"rows", "lists"}:
+        what = "lists" if "lists" in redrawn else "rows"
+        yield f"Intervals of slices redraw single {what}: they are about this partition only."
 
 
 def _limits(figures: "DayFigures", retrain: RetrainSection) -> list[dict[str, str | float]]:
@@ -138,13 +218,15 @@ def _limits(figures: "DayFigures", retrain: RetrainSection) -> list[dict[str, st
 
 def _numbers(one: "VersionFigures") -> dict[str, Any]:
     """Return the figures that Dagster draws over the partitions."""
-    moved = one.largest_drift
+    moved, from_holdout = one.largest_drift, one.largest_holdout_drift
     return {
         f"{one.role} version": one.version,
         f"{one.role} rows": one.rows,
         f"{one.role} labelled": one.labelled,
+        **({f"{one.role} stands for": round(one.stands_for)} if one.stands_for > one.rows else {}),
         **({f"{one.role} unknown classes": one.unknown_classes} if one.unknown_classes else {}),
         **({} if moved is None else {f"{one.role} drift": readable(moved.psi_excess)}),
+        **({} if from_holdout is None else {f"{one.role} holdout drift": readable(from_holdout.psi_excess)}),
         **{
             f"{one.role} {name}": "not defined" if value is None else readable(value)
             for name, value in one.metrics.items()

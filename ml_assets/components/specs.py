@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from ml_assets.evaluation.metrics import metrics_of
 from ml_assets.features.cut_and_rebuild import KnowledgeRule
-from ml_assets.pipeline.retraining import RetrainSection, rule_faults
+from ml_assets.pipeline.retraining import LiveSource, RetrainSection, rule_faults
 from ml_assets.pipeline.scoring import ADDED, PREDICTIONS
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.sections import Name, Partitions, Section, TimeZone, refuse_at
@@ -246,6 +246,9 @@ class ScoringSection(Section):
     automation_condition: Literal["none", "on_valid_inputs"] = "none"
     """`on_valid_inputs`: score and measure a partition when its features changed, such as by labels, and their blocking
     checks passed."""
+    live_source: LiveSource = "predictions"
+    """Predictions that `<model>/live` measures: those of the table, or with `request_log` the answers of
+    `ml-assets serve` to requests that arrived in the partition."""
     retrain: RetrainSection | None = None
     """Limits of live performance; a sensor requests a training when one is broken. Not given: it requests none."""
 

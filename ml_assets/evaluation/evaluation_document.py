@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, JsonValue
 
@@ -409,6 +409,9 @@ class Report(Document):
     """None if the objective has no loss of single rows."""
     explanations: Explanations | None = None
     """None if the pipeline declares no `explanations`."""
+    predictions: dict[str, Any] | None = None
+    """Profile of the challenger's predictions on the holdout (`validation.profile`), a column for each output: the
+    reference of live performance. None if they were measured without a bundle."""
 
     def to_json(self) -> str:
         """Return the content of `evaluation.json`; equal reports give equal text."""

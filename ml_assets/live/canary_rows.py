@@ -10,16 +10,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import cast
 
 import numpy as np
-import orjson
 import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from ml_assets.live.comparison import Labelled, Requests
-from ml_assets.live.key_join import PLACE, labelled_rows
-from ml_assets.live.row_keys import key_text
+from ml_assets.live.key_join import PLACE, key_in, labelled_rows
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.tables.reader import TableReader
 from resources.ledger import Promotion
@@ -111,14 +108,11 @@ def waiting_of(rows: pl.DataFrame, key: Sequence[str]) -> tuple[list[WaitingRow]
     left_out: Counter[str] = Counter()
     answered = rows.filter(pl.col("error").is_null() & pl.col("prediction").is_not_null())
     for role, at, text, prediction in answered.select("role", "at", "row", "prediction").iter_rows():
-        row = _object(text)
-        if row is None:
-            left_out["are no JSON object"] += 1
-        elif absent := [name for name in key if name not in row]:
-            left_out[f"do not name {', '.join(absent)}, a part of the primary key of the feature table"] += 1
+        names = key_in(text, key)
+        if isinstance(names, str):
+            left_out[names] += 1
         else:
             numbers = tuple(None if one is None or not np.isfinite(one) else one for one in prediction)
-            names = tuple(key_text(row[name]) for name in key)
             found.append(WaitingRow(is_canary=role == "canary", at=at, key=names, prediction=numbers))
     return found, left_out
 
@@ -184,12 +178,3 @@ def labelled_of(
 
 def _hash(entity: str) -> int:
     return int.from_bytes(hashlib.blake2b(entity.encode(), digest_size=8).digest())
-
-
-def _object(row: str | None) -> dict[str, object] | None:
-    """Return a logged raw row; None if it is no JSON object."""
-    try:
-        found = orjson.loads(row or "")
-    except orjson.JSONDecodeError:
-        return None
-    return cast("dict[str, object]", found) if isinstance(found, dict) else None

@@ -4,7 +4,9 @@ The only place of that join, for the watch of a canary and for live performance.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
+import orjson
 import polars as pl
 
 from ml_assets.live.row_keys import key_text
@@ -13,6 +15,20 @@ from ml_assets.tables.reader import TableReader
 
 PLACE = "place of the key"
 """Column of the result, beside those of the feature table."""
+
+
+def key_in(row: str | None, key: Sequence[str]) -> tuple[str | None, ...] | str:
+    """Return the text of each column of `key` in a logged raw row, or the reason why it has no key."""
+    try:
+        found = orjson.loads(row or "")
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        return "are no JSON object"
+    values = cast("dict[str, object]", found)
+    if absent := [name for name in key if name not in values]:
+        return f"do not name {', '.join(absent)}, a part of the primary key of the feature table"
+    return tuple(key_text(values[name]) for name in key)
 
 
 def labelled_rows(

@@ -1,41 +1,30 @@
 """Live performance of a day: how far each version's predictions have moved, and its metrics where labels are known.
 
-Here: the figures, from the tables. Not here: storing and drawing them (`performance_history`), the asset
-(`components.live_performance`).
+Here: the figures. Not here: predictions and labels (`scored_rows`, `logged_rows`), storing and drawing figures
+(`performance_history`), the asset (`components.live_performance`).
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
+import numpy as np
 import polars as pl
-from pydantic import BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from ml_assets.evaluation.holdout import labels_of
 from ml_assets.evaluation.holdout_lists import lists_of
-from ml_assets.evaluation.metrics import metrics_of
+from ml_assets.evaluation.metrics import Vector, metrics_of
 from ml_assets.evaluation.row_weights import weights_of
-from ml_assets.features.encoding import class_ids
-from ml_assets.objective_facts import facts_of
+from ml_assets.live.holdout_reference import HoldoutReference
+from ml_assets.live.scored_rows import LabelledRows, Profiles, Role, ScoredVersion
+from ml_assets.live.slices_of_day import SliceFigures, sliced
 from ml_assets.pipeline.metric_functions import own_metrics
-from ml_assets.pipeline.scoring import PREDICTIONS
+from ml_assets.pipeline.retraining import LiveSource
 from ml_assets.pipeline.spec import PipelineSpec
-from ml_assets.tables.reader import TableReader
 from ml_assets.validation.drift import drift
-from ml_assets.validation.profile import profile
-
-Role: TypeAlias = Literal["production", "canary"]
-_COLUMNS: Mapping[Role, tuple[str, str, str]] = {
-    "production": ("prediction", "version", "bundle_digest"),
-    "canary": ("canary_prediction", "canary_version", "canary_bundle_digest"),
-}
-"""Role → columns of the table of predictions: the number, the version, its bundle."""
-REFERENCE_DAYS = 14
-"""Partitions that a day is compared with: the first ones that the same version scored. The newest would hide a slow
-drift."""
-LOOK_BACK = 90
-"""Partitions before the day among which the reference is looked for."""
-_KNOWN = "_known"
+from resources.words import counted
 
 
 class _Figures(BaseModel):
@@ -65,10 +54,18 @@ class VersionFigures(_Figures):
     bundle_digest: str
     rows: int
     """Rows with a prediction."""
+    stands_for: float
+    """Rows for which they stand: more than `rows` if a share of the requests is logged."""
+    left_out: dict[str, int]
+    """Reason → rows of the log that do not count, or have no label."""
     reference: tuple[str, ...]
     """Partitions of the reference; empty if the version scored no earlier one."""
     drift: tuple[OutputDrift, ...]
     """One for each output; empty without a reference."""
+    holdout_drift: tuple[OutputDrift, ...]
+    """The same against the version's predictions on its holdout; empty without those."""
+    no_holdout: str
+    """Reason why there is none; empty if there is."""
     labelled: int
     """Rows with prediction and label, which the metrics measure."""
     unknown_classes: int
@@ -76,19 +73,40 @@ class VersionFigures(_Figures):
     metrics: dict[str, float | None]
     """Metrics of the objective and of the project; None where one is not defined, such as the AUC of one class. Empty
     without labels."""
+    slices: tuple[SliceFigures, ...]
+    """Slices that the evaluation declares; empty without labels."""
+    profiles: Profiles
+    """Predictions of the day, with which later days are compared; empty if a table of predictions has them."""
 
     @property
     def largest_drift(self) -> OutputDrift | None:
         """The output that has moved most; None without a reference."""
-        return max(self.drift, key=lambda one: one.psi_excess, default=None)
+        return _largest(self.drift)
+
+    @property
+    def largest_holdout_drift(self) -> OutputDrift | None:
+        """The output that is farthest from the holdout; None without one."""
+        return _largest(self.holdout_drift)
 
     @property
     def drift_in_words(self) -> str:
         """The drift in a few words."""
-        most = self.largest_drift
-        if most is None:
-            return "no drift yet: this version scored no earlier partition"
-        return f"PSI {most.psi_excess:.3g} beyond chance against {len(self.reference)} partitions"
+        before = f"against {counted(len(self.reference), 'earlier partition')}"
+        sides = ((self.largest_drift, before), (self.largest_holdout_drift, "against its holdout"))
+        known = [f"{most.psi_excess:.3g} {side}" for most, side in sides if most is not None]
+        no_holdout = f"no comparison with its holdout, because {self.no_holdout}" if self.no_holdout else ""
+        if not known:
+            return f"no drift yet: this version scored no earlier partition; {no_holdout}"
+        return "; ".join(filter(None, (f"PSI beyond chance {', '.join(known)}", no_holdout)))
+
+    @property
+    def rows_in_words(self) -> str:
+        """The rows, and those for which they stand, in a few words."""
+        said = counted(self.rows, "row")
+        if self.stands_for > self.rows * 1.0001:
+            said += f" of a share of the requests, which stand for {self.stands_for:,.0f}"
+        reasons = (f"{count:,} further rows {why}" for why, count in self.left_out.items())
+        return "; ".join((said, *reasons))
 
     @property
     def labels_in_words(self) -> str:
@@ -102,143 +120,111 @@ class DayFigures(_Figures):
     model: str
     partition: str
     objective: str
+    source: LiveSource
     versions: tuple[VersionFigures, ...]
+    measured_at: AwareDatetime
+    """Moment of the measurement, UTC."""
+    notes: tuple[str, ...] = ()
+    """Sentences about the log of the day, such as damaged files."""
 
 
-def predictions_of(model: str) -> str:
-    """Return the id of a model's table of predictions."""
-    return f"{model}/{PREDICTIONS}"
+def measure_day(
+    spec: PipelineSpec,
+    key: str,
+    scored: Iterable[ScoredVersion],
+    holdout: Callable[[str], HoldoutReference],
+    *,
+    source: LiveSource = "predictions",
+    notes: Sequence[str] = (),
+) -> DayFigures:
+    """Measure the versions that scored partition `key`. `holdout` returns the reference of a bundle.
 
-
-def measure_day(spec: PipelineSpec, reader: TableReader, key: str) -> DayFigures:
-    """Measure partition `key` of the predictions of `spec`, with the labels that the feature table has by now.
-
-    Raises `PartitionMissing`, `EvaluationInputError` for labels that do not fit the objective and for a metric of the
-    project that fails, and `FunctionNotFound` for one that cannot be imported.
+    Raises `EvaluationInputError` for labels that do not fit the objective and for a metric of the project that fails,
+    and `FunctionNotFound` for one that cannot be imported.
     """
-    scored = reader.scan(predictions_of(spec.name), [key]).collect()
-    truth = _truth(spec, reader, key)
     found: list[VersionFigures] = []
-    for role, (number, version, digest) in _COLUMNS.items():
-        rows = scored.filter(pl.col(number).is_not_null())
-        if rows.is_empty():
-            continue
-        bundle = str(rows[digest][0])
-        reference, moved = _drift(spec, reader, key, bundle, rows.select("output", number))
-        labelled, unknown, metrics = _metrics(spec, truth, rows, number)
+    for one in scored:
+        before = [part for parts in one.reference.values() for part in parts]
+        of_holdout = holdout(one.bundle_digest)
+        metrics, slices = _metrics(spec, one.labelled, one.classes)
         found.append(
             VersionFigures(
-                role=role,
-                version=int(rows[version][0]),
-                bundle_digest=bundle,
-                rows=rows.n_unique(list(spec.features.primary_key)),
-                reference=reference,
-                drift=moved,
-                labelled=labelled,
-                unknown_classes=unknown,
+                role=one.role,
+                version=one.version,
+                bundle_digest=one.bundle_digest,
+                rows=one.rows,
+                stands_for=one.stands_for,
+                left_out=dict(one.left_out),
+                reference=tuple(one.reference),
+                drift=_drift(before, one.profiles),
+                holdout_drift=_drift(
+                    [] if of_holdout.profile is None else [of_holdout.profile], one.profiles
+                ),
+                no_holdout=of_holdout.why_none,
+                labelled=one.labelled.frame.height,
+                unknown_classes=one.labelled.unknown_classes,
                 metrics=metrics,
+                slices=slices,
+                profiles=one.profiles if source == "request_log" else (),
             )
         )
     return DayFigures(
-        model=spec.name, partition=key, objective=spec.evaluation.objective, versions=tuple(found)
+        model=spec.name,
+        partition=key,
+        objective=spec.evaluation.objective,
+        source=source,
+        versions=tuple(found),
+        measured_at=datetime.now(UTC).replace(microsecond=0),
+        notes=tuple(notes),
     )
 
 
-def _drift(
-    spec: PipelineSpec, reader: TableReader, key: str, bundle: str, rows: pl.DataFrame
-) -> tuple[tuple[str, ...], tuple[OutputDrift, ...]]:
-    """Return the partitions of the reference, and the distance of each output from it."""
-    table = predictions_of(spec.name)
-    earlier = [one for one in reader.keys(table) if one < key][-LOOK_BACK:]
-    profiles: dict[str, dict[str, Any]] = {}
-    for one, manifest in reader.manifests(table, earlier).items():
-        # The code version of the table names the bundles: production, then the canary.
-        made_by = dict(zip(manifest.code_version.split("+"), _COLUMNS.values(), strict=False))
-        if bundle in made_by:
-            before = reader.scan(table, [one]).select("output", made_by[bundle][0]).drop_nulls().collect()
-            if before.height:
-                profiles[one] = _profile(before)
-        if len(profiles) == REFERENCE_DAYS:
-            break
-    now = _profile(rows)
-    moved = drift(list(profiles.values()), [now])
-    return tuple(profiles), tuple(
+def _largest(outputs: Sequence[OutputDrift]) -> OutputDrift | None:
+    return max(outputs, key=lambda one: one.psi_excess, default=None)
+
+
+def _drift(before: Sequence[dict[str, Any]], now: Profiles) -> tuple[OutputDrift, ...]:
+    """Return the distance of each output from the profiles `before`; nothing without them."""
+    return tuple(
         OutputDrift(
             output=output,
             psi=one.psi,
             psi_excess=one.psi_excess,
             ks=one.ks,
-            mean=now["columns"][output]["mean"],
-            reference_mean=_mean(list(profiles.values()), output),
+            mean=_mean(now, output),
+            reference_mean=_mean(before, output),
         )
-        for output, one in moved.items()
+        for output, one in drift(before, now).items()
     )
 
 
-def _profile(rows: pl.DataFrame) -> dict[str, Any]:
-    """Return the profile of the outputs, each as a column; `rows` has the columns output and number."""
-    return profile(
-        pl.DataFrame(
-            {str(name): part.to_series(1) for (name,), part in rows.group_by("output", maintain_order=True)}
-        )
-    )
-
-
-def _mean(profiles: Sequence[Mapping[str, Any]], output: str) -> float:
+def _mean(profiles: Sequence[dict[str, Any]], output: str) -> float:
     rows = [one["rows"] for one in profiles]
     means = [one["columns"][output]["mean"] for one in profiles]
-    return math.fsum(n * mean for n, mean in zip(rows, means, strict=True)) / sum(rows)
-
-
-def _truth(spec: PipelineSpec, reader: TableReader, key: str) -> pl.DataFrame:
-    """Return the columns of the feature rows that metrics need."""
-    features, evaluation = spec.features, spec.evaluation
-    wanted = (
-        *features.primary_key,
-        features.label,
-        evaluation.bootstrap_unit,
-        features.weight,
-        evaluation.group,
-        *(one.group for one in evaluation.metrics),
-    )
-    columns = dict.fromkeys(name for name in wanted if name is not None)
-    return reader.scan(features.table, [key]).select(*columns).collect()
+    return math.fsum(n * mean for n, mean in zip(rows, means, strict=True)) / math.fsum(rows)
 
 
 def _metrics(
-    spec: PipelineSpec, truth: pl.DataFrame, rows: pl.DataFrame, number: str
-) -> tuple[int, int, dict[str, float | None]]:
-    """Return the labelled rows, those of an unknown class, and the metrics."""
-    facts = facts_of(spec.evaluation.objective)
-    label, key = spec.features.label, list(spec.features.primary_key)
-    outputs = list(facts.columns) or sorted(rows["output"].unique().to_list())
-    named = {output: f"_output {n}" for n, output in enumerate(outputs)}  # a class may be named like a column
-    wide = rows.with_columns(pl.col("output").replace_strict(named)).pivot("output", index=key, values=number)
-    classes = outputs if facts.has_classes else []
-    has_label = truth[label].is_not_null()
-    number_of = class_ids(truth[label], classes) if classes else truth[label].cast(pl.Float64).fill_nan(None)
-    both = truth.with_columns(number_of.alias(label), has_label.alias(_KNOWN)).join(
-        wide, on=key, how="left", nulls_equal=True, maintain_order="left"
-    )
-    is_scored = pl.all_horizontal(pl.col(list(named.values())).is_not_null())
-    unknown = both.filter(is_scored & pl.col(_KNOWN) & pl.col(label).is_null()).height if classes else 0
-    counts = is_scored & pl.col(label).is_not_null()
-    if spec.features.weight is not None:
-        counts &= pl.col(spec.features.weight) > 0
-    # A list without all of its rows would be easier to order than it was.
-    group = spec.evaluation.group
-    both = both.filter(counts if group is None else counts.all().over(group))
-    if both.is_empty():
-        return 0, unknown, {}
-    y = labels_of(both, label, spec.evaluation, classes)
-    p = both.select(*named.values()).to_numpy().astype("float64")
-    p = p if classes or facts.columns else p[:, 0]
-    w, lists = weights_of(both, spec.features.weight), lists_of(both, group)
+    spec: PipelineSpec, rows: LabelledRows, classes: Sequence[str]
+) -> tuple[dict[str, float | None], tuple[SliceFigures, ...]]:
+    """Return the metrics of all rows, and those of the slices."""
+    frame = rows.frame
+    if frame.is_empty():
+        return {}, ()
+    y = labels_of(frame, spec.features.label, spec.evaluation, classes)
+    p, w, lists = rows.predictions, _weights(spec, rows), lists_of(frame, spec.evaluation.group)
     values = {one.name: one.value(y, p, w=w, lists=lists) for one in metrics_of(spec.evaluation.objective)}
     for own in own_metrics(spec.evaluation):
-        values[own.facts.name] = own.value(y, p, own.groups_of(both), w)
+        values[own.facts.name] = own.value(y, p, own.groups_of(frame), w)
     return (
-        both.height,
-        unknown,
         {name: value if math.isfinite(value) else None for name, value in values.items()},
+        sliced(spec.evaluation, rows, y, w),
     )
+
+
+def _weights(spec: PipelineSpec, rows: LabelledRows) -> Vector:
+    """Return the weights of the rows, times the rows for which each one stands."""
+    w = weights_of(rows.frame, spec.features.weight)
+    if np.ptp(rows.times) == 0:
+        return w
+    return weights_of(pl.DataFrame({"times": w * rows.times}), "times")

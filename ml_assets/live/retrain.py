@@ -15,6 +15,7 @@ from ml_assets.live.performance import DayFigures, VersionFigures
 from ml_assets.live.performance_history import stored_days
 from ml_assets.pipeline.retraining import (
     DRIFT,
+    HOLDOUT_DRIFT,
     RetrainRequest,
     RetrainRule,
     RetrainSection,
@@ -43,8 +44,9 @@ class RetrainState:
 
 def value_of(figures: VersionFigures, metric: str) -> float | None:
     """Return drift or a metric of a version's day; None if it is not known or not defined."""
-    if metric == DRIFT:
-        return None if figures.largest_drift is None else figures.largest_drift.psi_excess
+    if metric in (DRIFT, HOLDOUT_DRIFT):
+        most = figures.largest_drift if metric == DRIFT else figures.largest_holdout_drift
+        return None if most is None else most.psi_excess
     return figures.metrics.get(metric)
 
 

@@ -17,6 +17,7 @@ from ml_assets.pipeline.identity import require_as_frozen
 from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.metric_functions import own_metrics
 from ml_assets.pipeline.record import UnrecordedEvaluation, record
+from ml_assets.pipeline.scoring import prediction_profile
 from ml_assets.pipeline.serving_measurement import serving_cost_of
 from ml_assets.pipeline.shown_columns import shown_features
 from ml_assets.pipeline.spec import PipelineSpec
@@ -60,6 +61,7 @@ def _score(
     from ml_assets.evaluation.baseline import naive_baseline
     from ml_assets.evaluation.evaluation_document import Report
     from ml_assets.evaluation.holdout import evaluate, redraws_of
+    from ml_assets.evaluation.legal_predictions import in_range
     from ml_assets.evaluation.reference import reference_model
     from ml_assets.evaluation.row_weights import weights_of
     from ml_assets.evaluation.thresholds import ScoredRows, threshold_table
@@ -193,6 +195,7 @@ def _score(
         explanations=explanations_of(
             spec.evaluation, challenger, holdout, table, label=label, weight=weight, shown=shown
         ),
+        predictions=prediction_profile(in_range(predictions["challenger"], objective), challenger.columns),
     )
     return UnrecordedEvaluation(
         bundle=bundle,

@@ -6,7 +6,7 @@ read. Not here: the decision (`ml_assets.live.retrain`), the run (`components.re
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -17,6 +17,10 @@ from resources.words import did_you_mean
 
 DRIFT = "drift"
 """Metric of a rule that needs no labels: PSI of the predictions beyond chance."""
+HOLDOUT_DRIFT = "holdout_drift"
+"""The same against the version's predictions on its holdout."""
+LiveSource: TypeAlias = Literal["predictions", "request_log"]
+"""Predictions that live performance measures: the table `<model>/predictions`, or the answers of servers."""
 _ROOT = "retraining"
 """Folder of all records among the artifacts: `retraining/<model>/<time>-<partition>.json`."""
 
@@ -25,7 +29,7 @@ class RetrainRule(Section):
     """Limit of the live performance of the version in production. Exactly one of `at_least` and `at_most`."""
 
     metric: str
-    """`drift`, a metric of the objective, or a metric of the pipeline's own code."""
+    """`drift`, `holdout_drift`, a metric of the objective, or a metric of the pipeline's own code."""
     at_least: float | None = None
     """Smallest allowed value."""
     at_most: float | None = None
@@ -71,7 +75,9 @@ def rule_faults(
     section: RetrainSection, metrics: Sequence[MetricFacts]
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield path and words of each rule whose metric is unknown, or whose limit has the wrong side."""
-    known: Mapping[str, bool] = {DRIFT: False} | {one.name: one.higher_is_better for one in metrics}
+    known: Mapping[str, bool] = {DRIFT: False, HOLDOUT_DRIFT: False} | {
+        one.name: one.higher_is_better for one in metrics
+    }
     for place, rule in enumerate(section.when):
         path = ("scoring", "retrain", "when", place)
         if rule.metric not in known:

@@ -7,7 +7,7 @@ landing a partition (`tables.publish`), the asset (`components.predictions`), on
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ml_assets.objective_facts import ROUNDED, facts_of
 from ml_assets.pipeline.blob_decoding import predicted
@@ -21,6 +21,8 @@ from ml_assets.validation.volume import VolumeRule
 from resources.platform import Platform
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import polars as pl
 
     from ml_assets.release.runtime import ServingModel
@@ -68,6 +70,21 @@ class Scorers:
     canary: Scorer | None
     canary_fault: str
     """Reason why the canary cannot be loaded; empty if it can, or if there is none."""
+
+
+def prediction_profile(predictions: "npt.NDArray[np.float64]", outputs: Sequence[str]) -> dict[str, Any]:
+    """Return the profile (`validation.profile`) of predictions `[N]` or `[N, K]`, a column for each output.
+
+    `outputs` are the names of the K numbers; empty if the prediction is one number.
+    """
+    import polars as pl
+
+    from ml_assets.validation.profile import profile
+
+    names = list(outputs) or [ONE_NUMBER]
+    return profile(
+        pl.DataFrame(predictions.reshape(len(predictions), len(names)), schema=names, orient="row")
+    )
 
 
 def scorers_of(platform: Platform, model: str) -> Scorers:

@@ -4,6 +4,7 @@ Here: which days may go, and the thread that deletes them. Not here: writing and
 days before today go, and only while nobody needs them:
 
 * While a model has a canary, its watch counts the files of the newest `LATE_DAYS` days since both promotions.
+* If live performance reads the log, it has measured the partitions of the day after their end, from all files.
 * While the ledger cannot be read, nobody knows if there is a canary, so nothing goes.
 
 Several servers may delete the same day at once. A killed server leaves the rest of a day to the next look.
@@ -11,11 +12,12 @@ Several servers may delete the same day at once. A killed server leaves the rest
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from logging import getLogger
 
+from ml_assets.serving.log_marks import DayRead, log_marks
 from ml_assets.serving.request_log import LATE_DAYS, day_folder, days_of
 from ml_assets.serving.watch import StageWatch
 from resources.artifacts import Artifacts
@@ -37,7 +39,7 @@ class LogBounds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class OldDays:
     """Days of a model's log that may go, and the reason why others stay above a bound."""
 
     gone: tuple[date, ...]
@@ -46,10 +48,10 @@ class Choice:
 
 
 def choose(
-    sizes: Mapping[date, int], bounds: LogBounds, today: date, needed: Mapping[date, str] | None = None
-) -> Choice:
-    """Return the days that may go. `sizes` is day → bytes; `needed` is day → reason why it stays."""
-    needed = needed or {}
+    sizes: Mapping[date, int], bounds: LogBounds, today: date, needed: Callable[[date], str]
+) -> OldDays:
+    """Return the days that may go. `sizes` is day → bytes; `needed` returns the reason why a day stays, or an empty
+    text. It is asked only about days above a bound."""
     room = sum(sizes.values())
     gone: list[date] = []
     kept: dict[str, list[date]] = {}
@@ -58,13 +60,13 @@ def choose(
         is_beyond = bounds.most_bytes is not None and room > bounds.most_bytes
         if not is_old and not is_beyond:
             continue
-        if why := "today's log is never deleted" if day >= today else needed.get(day, ""):
+        if why := "today's log is never deleted" if day >= today else needed(day):
             kept.setdefault(why, []).append(day)
             continue
         gone.append(day)
         room -= sizes[day]
     said = "; ".join(f"{counted(len(days), 'day')} from {min(days)} on: {why}" for why, days in kept.items())
-    return Choice(gone=tuple(gone), kept=said)
+    return OldDays(gone=tuple(gone), kept=said)
 
 
 class LogRetention:
@@ -126,7 +128,7 @@ class LogRetention:
     def _of_model(self, model: str, today: date) -> str:
         days = days_of(self._artifacts, model)
         sizes = {day: sum(files.values()) for day, files in days.items()}
-        chosen = choose(sizes, self._bounds, today, self._needed(model, sizes, today))
+        chosen = choose(sizes, self._bounds, today, lambda day: self._need(model, day, days[day], today))
         if not chosen.gone:
             return chosen.kept
         for day in chosen.gone:
@@ -144,15 +146,21 @@ class LogRetention:
         )
         return chosen.kept
 
-    def _needed(self, model: str, days: Iterable[date], today: date) -> Mapping[date, str]:
-        """Return day → reason why somebody still needs it."""
+    def _need(self, model: str, day: date, files: Iterable[str], today: date) -> str:
+        """Return the reason why somebody still needs a day; empty if nobody does."""
         stages = self._watch.stages(model)
         if stages is None or self._watch.ledger_problem:
-            why = "the ledger cannot be read, and says if a canary's watch needs them"
-            return dict.fromkeys(days, why)
-        if stages.canary is None:
-            return {}
-        began = max(one.since for one in (stages.canary, stages.production) if one is not None).date()
-        first = max(began, today - timedelta(LATE_DAYS))
-        why = f"the watch of canary version {stages.canary.number} may not have counted them"
-        return {day: why for day in days if day >= first}
+            return "the ledger cannot be read, and says if a canary's watch needs them"
+        if stages.canary is not None:
+            began = max(one.since for one in (stages.canary, stages.production) if one is not None).date()
+            if day >= max(began, today - timedelta(LATE_DAYS)):
+                return f"the watch of canary version {stages.canary.number} may not have counted them"
+        logs = [file for file in files if file.endswith(".parquet")]
+        for partition in self._watch.declarations[model].live_partitions(day):
+            read = log_marks(self._artifacts, model, partition).get(day.isoformat(), DayRead())
+            if not all(map(read.has, logs)):
+                return (
+                    f"live performance has not read them since their partition ended: ml-assets launch {model}/live "
+                    "PARTITION"
+                )
+        return ""

@@ -39,8 +39,10 @@ SCHEMA: dict[str, pl.DataType] = {
     "prediction": pl.List(pl.Float64()),
     "latency_us": pl.Int64(),
     "error": pl.String(),
+    "share": pl.Float64(),
 }
-"""Columns of the log, as `LoggedRow` describes them. `row` is JSON."""
+"""Columns of the log, as `LoggedRow` describes them. `row` is JSON, `share` that of the requests that the server logs:
+a row stands for 1 / share rows."""
 ROOT = "serving"
 """Folder of all logs among the artifacts."""
 LATE_DAYS = 7
@@ -48,7 +50,7 @@ LATE_DAYS = 7
 
 _ROW_BYTES = 600
 """Memory of a row beside its JSON, entity, error and prediction."""
-_AS_THEY_ARE = [name for name in SCHEMA if name not in ("at", "row")]
+_AS_THEY_ARE = [name for name in SCHEMA if name not in ("at", "row", "share")]
 _LOGGER = getLogger(__name__)
 
 
@@ -298,6 +300,7 @@ class RequestLog:
             name: [getattr(row, name) for row in rows] for name in _AS_THEY_ARE
         }
         columns["at"] = [row.at_us for row in rows]
+        columns["share"] = [self._share] * len(rows)
         columns["row"] = [row.row.decode() for row in rows]
         frame = pl.DataFrame(
             {

@@ -8,9 +8,9 @@ last answer that this machine got. Not here: requests (`app`).
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from logging import getLogger
 
 from ml_assets.release.bundle_store import BundleDamaged, BundleMissing, BundleStore
@@ -24,6 +24,11 @@ _EXPECTED = (BundleMissing, BundleDamaged, BundleRefused, ArtifactsError)
 _LOGGER = getLogger(__name__)
 
 
+def no_partitions(day: date) -> Sequence[str]:
+    """Return no partitions: live performance does not read the log."""
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
     """One model to serve."""
@@ -31,6 +36,8 @@ class Declaration:
     model: str
     shadows: tuple[tuple[int, str], ...] = ()
     """Number and bundle digest of further versions that run as shadows."""
+    live_partitions: Callable[[date], Sequence[str]] = no_partitions
+    """Day (UTC) → partitions of live performance that read the requests of that day."""
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,11 @@ import polars as pl
 import pytest
 
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.live.performance import REFERENCE_DAYS, VersionFigures, measure_day
+from ml_assets.live.holdout_reference import HoldoutReference
+from ml_assets.live.performance import DayFigures, VersionFigures, measure_day
 from ml_assets.live.performance_history import days_up_to, pictures, store_day
 from ml_assets.live.retrain import value_of
+from ml_assets.live.scored_rows import REFERENCE_DAYS, scored_of_table
 from ml_assets.objective_facts import facts_of
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
@@ -26,6 +28,7 @@ from resources.ledger import Ledger
 DAYS = days(REFERENCE_DAYS + 3)
 ROWS = 400
 KINDS = {pl.String: "string", pl.Float64: "float64", pl.Int64: "int64"}
+NO_HOLDOUT = HoldoutReference(why_none="the bundle has no evaluation")
 RUN = PublishingRun(run_id="run00001", url="http://127.0.0.1:3000/runs/run00001")
 
 
@@ -90,7 +93,12 @@ class Tables:
 
     def measured(self, day: str) -> tuple[VersionFigures, ...]:
         """Measure a day at main."""
-        return measure_day(self.spec, TableReader.at(self.lake), day).versions
+        return self.day(day).versions
+
+    def day(self, day: str, holdout: HoldoutReference = NO_HOLDOUT) -> DayFigures:
+        """Measure a day at main, beside a holdout."""
+        scored = scored_of_table(self.spec, TableReader.at(self.lake), day)
+        return measure_day(self.spec, day, scored, lambda _: holdout)
 
 
 def numbers(seed: int, shift: float = 0.0) -> pl.DataFrame:
@@ -207,11 +215,11 @@ def test_stored_days_are_read_in_order_and_drawn(tables: Tables, tmp_path: Path)
     assert days_up_to(artifacts, MODEL, DAYS[2]) == []
     tables.put(FEATURES, dict.fromkeys(DAYS[:3], labels(np.zeros(ROWS))))
     tables.score_all({day: numbers(seed) for seed, day in enumerate(DAYS[:3])})
-    reader = TableReader.at(tables.lake)
+    measured = {day: tables.day(day) for day in DAYS[:3]}
     for day in reversed(DAYS[:3]):
-        store_day(artifacts, measure_day(tables.spec, reader, day))
+        store_day(artifacts, measured[day])
     stored = days_up_to(artifacts, MODEL, DAYS[1])
     assert [one.partition for one in stored] == list(DAYS[:2])
-    assert stored[1] == measure_day(tables.spec, reader, DAYS[1])
+    assert stored[1] == measured[DAYS[1]]
     assert list(pictures(stored[:1])) == ["rmse"]
     assert list(pictures(stored)) == ["drift", "rmse"]

@@ -18,7 +18,13 @@ from resources.artifacts import FolderArtifacts
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
 
-def day(partition: str, drift: float | None, rmse: float | None = None, bundle: str = "a") -> DayFigures:
+def day(
+    partition: str,
+    drift: float | None,
+    rmse: float | None = None,
+    bundle: str = "a",
+    holdout: float | None = None,
+) -> DayFigures:
     moved = OutputDrift(
         output="prediction", psi=1.0, psi_excess=drift or 0.0, ks=None, mean=0.0, reference_mean=0.0
     )
@@ -27,13 +33,26 @@ def day(partition: str, drift: float | None, rmse: float | None = None, bundle: 
         version=1,
         bundle_digest=bundle,
         rows=10,
+        stands_for=10,
+        left_out={},
         reference=(),
         drift=() if drift is None else (moved,),
         labelled=0 if rmse is None else 10,
         unknown_classes=0,
         metrics={} if rmse is None else {"rmse": rmse},
+        holdout_drift=() if holdout is None else (moved.model_copy(update={"psi_excess": holdout}),),
+        no_holdout="",
+        slices=(),
+        profiles=(),
     )
-    return DayFigures(model=MODEL, partition=partition, objective="regression", versions=(one,))
+    return DayFigures(
+        model=MODEL,
+        partition=partition,
+        objective="regression",
+        source="predictions",
+        versions=(one,),
+        measured_at=NOON,
+    )
 
 
 def broken(rule: dict[str, Any], *figures: DayFigures) -> list[str]:
@@ -56,6 +75,12 @@ def test_days_without_labels_and_of_other_versions_do_not_count() -> None:
     assert broken(rule, day("1", 0.0, 9.0), day("2", 0.0, 4.0)) == []
     assert broken(rule, day("1", 0.0, 9.0, bundle="b")) == []
     assert broken({"metric": "drift", "at_most": 0.2}, day("1", None)) == []
+
+
+def test_drift_from_the_holdout_has_a_limit_of_its_own() -> None:
+    rule = {"metric": "holdout_drift", "at_most": 0.2}
+    assert broken(rule, day("1", 0.9, holdout=0.1)) == []
+    assert broken(rule, day("1", None, holdout=0.3)) == ["holdout_drift was 0.3 on 1; at most 0.2 is allowed"]
 
 
 def test_a_value_at_the_limit_keeps_it() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ml_assets.serving.log_marks import DayRead, mark_read
 from ml_assets.serving.log_retention import LogBounds, choose
 from ml_assets.serving.request_log import LATE_DAYS, LoggedRow, RequestLog, day_folder, days_of
 from ml_assets.serving.served import CanaryShare
@@ -60,7 +61,7 @@ def test_bounds_hold_but_for_days_that_somebody_needs(
 ) -> None:
     sizes = {TODAY - timedelta(age): size for age, size in ages.items()}
     why = {TODAY - timedelta(age): "needed" for age in needed}
-    chosen = choose(sizes, LogBounds(keep_days=keep, most_bytes=most), TODAY, why)
+    chosen = choose(sizes, LogBounds(keep_days=keep, most_bytes=most), TODAY, lambda day: why.get(day, ""))
     assert not {TODAY, *why} & set(chosen.gone)
     left = {day: size for day, size in sizes.items() if day not in chosen.gone}
     free = [day for day in left if day != TODAY and day not in why]
@@ -119,6 +120,33 @@ def test_nothing_that_a_canary_may_count_is_deleted(serve: Serve, log_artifacts:
     serving.parts.watch.refresh()
     look(late)
     assert days_of(log_artifacts, MODEL) == {}
+
+
+def test_nothing_that_live_performance_has_not_read_is_deleted(
+    serve: Serve, log_artifacts: FolderArtifacts
+) -> None:
+    """A file that a server writes late needs another measurement."""
+    _log(log_artifacts, 5, 5, 6)
+    sixth, fifth = days_of(log_artifacts, MODEL)
+
+    def partitions(day: date) -> list[str]:
+        return ["the week"] if day == fifth else []
+
+    serving = serve(bounds=LogBounds(keep_days=1), live_partitions=partitions)
+    look = serving.parts.retention.look
+    look()
+    assert _ages(log_artifacts) == [5]
+    assert "live performance has not read them" in serving.parts.retention.kept[MODEL]
+    read = {fifth.isoformat(): DayRead.of(days_of(log_artifacts, MODEL)[fifth])}
+    _log(log_artifacts, 5)
+    mark_read(log_artifacts, MODEL, "the week", read)
+    look()
+    assert len(days_of(log_artifacts, MODEL)[fifth]) == 3
+    read = {fifth.isoformat(): DayRead.of(days_of(log_artifacts, MODEL)[fifth])}
+    mark_read(log_artifacts, MODEL, "the week", read)
+    look()
+    assert sixth not in days_of(log_artifacts, MODEL)
+    assert _ages(log_artifacts) == []
 
 
 def test_nothing_is_deleted_while_the_ledger_is_away(

@@ -54,7 +54,11 @@ class FolderArtifacts:
     def files(self, name: str) -> dict[str, int]:
         """See `Artifacts`."""
         place = self.root / relative(name)
-        return {str(path.relative_to(place)): path.stat().st_size for path in local_files(place)}
+        found: dict[str, int] = {}
+        for path in local_files(place):
+            with suppress(FileNotFoundError):  # another process deleted it since it was listed
+                found[str(path.relative_to(place))] = path.stat().st_size
+        return found
 
     def remove(self, name: str, files: Sequence[str] | None = None) -> None:
         """See `Artifacts`."""

@@ -196,9 +196,13 @@ def test_labels_and_predictions_give_the_metrics(
 def test_a_day_whose_predictions_moved_shows_it(
     measured: Pages,
 ) -> None:
-    """The first day has nothing to be compared with."""
-    assert "scored no earlier partition" in (measured[DAY].description or "")
+    """The first day is compared with the version's holdout, each later one also with the days before it."""
+    assert "against its holdout" in (measured[DAY].description or "")
     assert "production drift" not in facts(measured[DAY])
+    of_holdout = [facts(measured[day])["production holdout drift"] for day in (DAY, LATE_DAY)]
+    assert of_holdout[1] > 10 * max(of_holdout[0], 0.05)
+    compared = [row.data["compared with"] for row in facts(measured[NEXT_DAY])["drift"].records]
+    assert compared == ["1 earlier partition", "its holdout"]
     usual, moved = (facts(measured[day])["production drift"] for day in (NEXT_DAY, LATE_DAY))
     assert moved > 10 * max(usual, 0.05)
     assert "![drift](data:image/png" in facts(measured[LATE_DAY])["summary"]
