@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     type=float,
     default=1.0,
     show_default=True,
-    help="Time that a request waits for its canary; then production answers.",
+    help="Time that a request waits for a thread of its canary, and then for the prediction; then production "
+    "answers.",
 )
 def command(
     models: tuple[str, ...],

@@ -5,7 +5,7 @@ the choice of versions (`watch`).
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from logging import getLogger
@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from ml_assets.serving.assignment import EntityRefused, Role, entity_of, is_of_canary
-from ml_assets.serving.canary_threads import CanaryThreads, CanaryTooSlow
+from ml_assets.serving.canary_threads import CanaryBusy, CanaryThreads, CanaryTooSlow
 from ml_assets.serving.counters import ServingMetrics
 from ml_assets.serving.log_retention import LogRetention
 from ml_assets.serving.raw_rows import (
@@ -41,7 +41,7 @@ class Limits:
     body_bytes: int = 4 * 2**20
     rows: int = 10_000
     canary_seconds: float = 1.0
-    """Time that a request waits for its canary."""
+    """Time that a request waits for a thread of its canary, and then for the prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ async def answer_beside_canary(
     """Return what `answer` does, of a model with a canary: each version predicts in threads of its own.
 
     Production answers also where the canary fails, or takes too long. So a broken canary breaks no request; the log has
-    its error.
+    its error. If the canary has no room, production answers, and nothing is logged for the canary.
     """
     read = partial(_read, parts, arrival, served, body)
     batch = read() if is_small else await parts.canaries.of_production(arrival.model, read)
@@ -147,25 +147,42 @@ async def answer_beside_canary(
             )
         except CanaryTooSlow as error:
             fates, took_ns = [error] * len(places), time.perf_counter_ns() - began_ns
-        _record(parts, batch, canary, "canary", fates, places, took_ns)
+        except CanaryBusy:
+            parts.metrics.canary_busy(canary.model, canary.number)
+            places, fates, took_ns = [], [], 0
+        if places:
+            _record(parts, batch, canary, "canary", fates, places, took_ns)
         for place, one in zip(places, fates, strict=True):
             if not isinstance(one, Exception):
                 found[place] = _Answered(canary, "canary", one)
         faults = [one for one in fates if isinstance(one, Exception) and not isinstance(one, RequestRefused)]
         if faults:
             _LOGGER.error("the canary of %s failed, production answers", canary.model, exc_info=faults[0])
-    return await parts.canaries.of_production(arrival.model, partial(_answered, parts, served, batch, found))
+    too_slow = parts.canaries.too_slow_for(arrival.model)
+    return await parts.canaries.of_production(
+        arrival.model, partial(_answered, parts, served, batch, found, too_slow)
+    )
 
 
 def _answered(
-    parts: ServerParts, served: Roles, batch: _Batch, found: Mapping[int, _Answered]
+    parts: ServerParts,
+    served: Roles,
+    batch: _Batch,
+    found: Mapping[int, _Answered],
+    too_slow: Callable[[float], str] = lambda _: "",
 ) -> tuple[bytes, ShadowJob | None]:
-    """Let production predict the rows that are not `found` yet; return the answer and the work for shadows."""
+    """Let production predict the rows that are not `found` yet; return the answer and the work for shadows.
+
+    `too_slow` gets the seconds of the prediction. If it gives a reason, the log has it as the error of the answered
+    rows: the canary has the same bound, and both sides are compared.
+    """
     arrival, answers = batch.arrival, dict(found)
     places = [place for place in range(len(batch.rows)) if place not in answers]
     if places and (production := served.production) is not None:
         fates, took_ns = _fates(batch, production, places)
-        _record(parts, batch, production, "production", fates, places, took_ns)
+        why = too_slow(took_ns / 1e9)
+        late = f"TooSlowForCanary: {why}" if why else None
+        _record(parts, batch, production, "production", fates, places, took_ns, late)
         for place, one in zip(places, fates, strict=True):
             if isinstance(one, Exception):
                 raise one
@@ -263,10 +280,12 @@ def _record(
     fates: Sequence[Prediction | Exception],
     places: Sequence[int],
     took_ns: int,
+    late: str | None = None,
 ) -> None:
     """Count and log what became of each row.
 
     If a version in production refuses a row, the request gets no prediction. Its other rows are logged without one.
+    `late` is the error in the log of rows that were answered nevertheless.
     """
     names = (version.model, version.number, role)
     faults = [one for one in fates if isinstance(one, Exception)]
@@ -281,7 +300,13 @@ def _record(
         _logged(batch, version, role, place, took_ns, error=f"{type(fate).__name__}: {fate}")
         if isinstance(fate, Exception)
         else _logged(
-            batch, version, role, place, took_ns, prediction=numbers_of(fate) if is_answered else None
+            batch,
+            version,
+            role,
+            place,
+            took_ns,
+            prediction=numbers_of(fate) if is_answered else None,
+            error=late,
         )
         for place, fate in zip(places, fates, strict=True)
     )

@@ -1,13 +1,16 @@
 """Threads that predict while a model has a canary, so that a slow canary holds up nothing but its own requests.
 
 Champion and canary of each model have a few threads each, so that their latencies are compared alike. A request waits
-for its canary up to a bound, and then production answers. A prediction that nobody waits for any more still occupies
-its thread; while all are occupied, further requests wait up to the same bound. The threads are daemons: a canary that
-hangs for ever does not keep the process from ending.
+for a thread of the canary up to a bound, and for the prediction up to the same bound; then production answers. Only a
+prediction that takes too long is the canary's error. Too many requests at once are not, since they would wait for the
+champion's threads as well. The champion has no bound: its answer is always sent. But an answer that a canary would have
+lost counts against the champion in the comparison, too (`too_slow_for`). The threads are daemons: a canary that hangs
+for ever does not keep the process from ending.
 """
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -22,59 +25,127 @@ Answer = TypeVar("Answer")
 
 
 class CanaryTooSlow(Exception):
-    """The canary did not answer within the bound. Production answers, and the log has this error."""
+    """The canary did not predict within the bound. Production answers, and the log has this error."""
+
+
+class CanaryBusy(Exception):
+    """No thread of the canary took the request within the bound. Production answers; the canary has no part in it."""
+
+
+class _Job:
+    """Work of one request."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+        self.done: Future[Any] = Future()
+        self.began: float | None = None
+        """Moment at which a thread took it, by the monotonic clock."""
+
+
+class _Side:
+    """Threads of one version of a model, and its requests. Its attributes change under `lock`."""
+
+    def __init__(self, name: str) -> None:
+        self.open = 0
+        """Requests that wait or are worked on."""
+        self.running: set[_Job] = set()
+        self.lock = threading.Lock()
+        self._queue: SimpleQueue[_Job] = SimpleQueue()
+        for _ in range(THREADS):
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def put(self, work: Callable[[], Any]) -> _Job:
+        job = _Job(work)
+        with self.lock:
+            self.open += 1
+        job.done.add_done_callback(lambda _: self._close())
+        self._queue.put(job)
+        return job
+
+    def is_held(self, seconds: float) -> bool:
+        """Return True if each thread has worked on its request for `seconds` or longer."""
+        latest = time.monotonic() - seconds
+        with self.lock:
+            held = [job for job in self.running if job.began is not None and job.began <= latest]
+        return len(held) >= THREADS
+
+    def _close(self) -> None:
+        with self.lock:
+            self.open -= 1
+
+    def _work(self) -> None:
+        while True:
+            job = self._queue.get()
+            job.began = time.monotonic()
+            if not job.done.set_running_or_notify_cancel():
+                continue
+            with self.lock:
+                self.running.add(job)
+            try:
+                result = job.work()
+            except BaseException as error:  # whatever it is, the request that waits has to know
+                end, result = job.done.set_exception, error
+            else:
+                end = job.done.set_result
+            with self.lock:
+                self.running.remove(job)
+            end(result)
 
 
 class CanaryThreads:
     """Threads of all models of a server; they start with the first request beside a canary."""
 
     def __init__(self, seconds: float) -> None:
-        """Wait for a canary up to `seconds`."""
+        """Wait up to `seconds` for a thread of a canary, and as long for its prediction."""
         self._seconds = seconds
-        self._queues: dict[str, SimpleQueue[tuple[Future[Any], Callable[[], Any]]]] = {}
-        self._open: dict[str, int] = {}
+        self._sides: dict[str, _Side] = {}
         self._lock = threading.Lock()
 
     async def of_canary(self, model: str, work: Callable[[], Answer]) -> Answer:
-        """Return what `work` returns in a thread of the canary. Raises `CanaryTooSlow`, and what `work` raises."""
-        too_slow = CanaryTooSlow(f"no answer within {self._seconds:g} s, so production answered")
-        name = f"{model} canary"
-        if self._open.get(name, 0) >= MOST:
-            raise too_slow
+        """Return what `work` returns in a thread of the canary.
+
+        Raises `CanaryTooSlow`, also at once while earlier requests hold all threads longer than the bound;
+        `CanaryBusy`; and what `work` raises.
+        """
+        side = self._side(f"{model} canary")
+        self._refuse_if_held(side)
+        if side.open >= MOST:
+            raise CanaryBusy(f"{MOST} requests wait for the canary")
+        job = side.put(work)
+        answer = asyncio.wrap_future(job.done)
         try:
-            return await asyncio.wait_for(self._call(name, work), self._seconds)
-        except TimeoutError:
-            raise too_slow from None
+            await asyncio.wait({answer}, timeout=self._seconds)
+            if not answer.done() and job.done.cancel():  # no thread has taken it
+                self._refuse_if_held(side)
+                raise CanaryBusy(f"no thread of the canary was free within {self._seconds:g} s")
+            while not answer.done():
+                left = (job.began or 0.0) + self._seconds - time.monotonic()
+                if left <= 0:
+                    raise self._too_slow()
+                await asyncio.wait({answer}, timeout=left)
+            return answer.result()
+        finally:
+            answer.cancel()  # nobody waits for it any more, if it is still to come
+
+    def too_slow_for(self, model: str) -> Callable[[float], str]:
+        """Return a function of the seconds of a prediction that the champion begins now: why a canary would have been
+        too slow with it, or an empty text."""
+        is_held = self._side(f"{model} production").is_held(self._seconds)
+        return lambda took: str(self._too_slow()) if is_held or took > self._seconds else ""
 
     async def of_production(self, model: str, work: Callable[[], Answer]) -> Answer:
         """Return what `work` returns in a thread of the champion. Raises what `work` raises."""
-        return await self._call(f"{model} production", work)
+        return await asyncio.wrap_future(self._side(f"{model} production").put(work).done)
 
-    def _call(self, name: str, work: Callable[[], Answer]) -> "asyncio.Future[Answer]":
+    def _side(self, name: str) -> _Side:
         with self._lock:
-            self._open[name] = self._open.get(name, 0) + 1
-            if name not in self._queues:
-                queue = self._queues[name] = SimpleQueue()
-                for _ in range(THREADS):
-                    threading.Thread(target=_work, args=(queue,), name=name, daemon=True).start()
-        done: Future[Answer] = Future()
-        done.add_done_callback(lambda _: self._close(name))
-        self._queues[name].put((done, work))
-        return asyncio.wrap_future(done)
+            if name not in self._sides:
+                self._sides[name] = _Side(name)
+            return self._sides[name]
 
-    def _close(self, name: str) -> None:
-        with self._lock:
-            self._open[name] -= 1
+    def _refuse_if_held(self, side: _Side) -> None:
+        if side.is_held(self._seconds):
+            raise self._too_slow()
 
-
-def _work(queue: "SimpleQueue[tuple[Future[Any], Callable[[], Any]]]") -> None:
-    while True:
-        done, work = queue.get()
-        if not done.set_running_or_notify_cancel():
-            continue
-        try:
-            result = work()
-        except BaseException as error:  # whatever it is, the request that waits has to know
-            done.set_exception(error)
-        else:
-            done.set_result(result)
+    def _too_slow(self) -> CanaryTooSlow:
+        return CanaryTooSlow(f"no answer within {self._seconds:g} s")

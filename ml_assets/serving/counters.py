@@ -45,6 +45,11 @@ class ServingMetrics:
         self._refused = self._counter(
             "refused_total", "Requests that got no prediction, by status.", ("status",)
         )
+        self._busy = self._counter(
+            "canary_busy_total",
+            "Requests of a canary's entities that production answered, because the canary had no free thread.",
+            ("model", "version"),
+        )
         self._latency = Histogram(
             f"{_NAME}latency_seconds",
             "Time from the arrival of a request to its prediction.",
@@ -77,6 +82,10 @@ class ServingMetrics:
         """Count the columns of a row whose category no training row had."""
         for column in columns:
             self._unknown.labels(model, str(version), column).inc()
+
+    def canary_busy(self, model: str, version: int) -> None:
+        """Count a request that found no free thread of the canary."""
+        self._busy.labels(model, str(version)).inc()
 
     def refused(self, status: int) -> None:
         """Count a request that got no prediction."""

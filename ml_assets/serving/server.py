@@ -53,7 +53,7 @@ class ServerSettings(BaseModel):
     max_rows: int = Field(default=10_000, ge=1)
     """Most rows of a request."""
     canary_seconds: float = Field(default=1.0, gt=0)
-    """Time that a request waits for its canary; then production answers."""
+    """Time that a request waits for a thread of its canary, and then for the prediction; then production answers."""
     stop_seconds: int = Field(default=30, ge=0)
     """Time that open requests have to end after a SIGTERM."""
 

@@ -1,6 +1,7 @@
 """Evidence about a canary from requests that a real server answered and logged."""
 
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from ml_assets.live.canary_rows import FirstRows, first_rows, requests_of
 from ml_assets.live.comparison import compare, comparisons
 from ml_assets.release.rules import CanarySection
+from ml_assets.serving import canary_threads
 from ml_assets.serving.answering import Limits
 from ml_assets.serving.request_log import read_requests
 from ml_assets.serving.served import CanaryShare
@@ -124,6 +126,59 @@ def test_requests_with_one_id_of_the_client_are_several_requests(
     assert (len(requests_of(rows).failed), rows["request_id"].n_unique()) == (20, 20)
 
 
+def test_requests_that_find_no_room_are_no_evidence(
+    serve: Serve, log_artifacts: FolderArtifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An equal canary would have errors that the champion, whose queue has no bound, cannot have."""
+    monkeypatch.setattr(canary_threads, "MOST", 0)
+    serving = serve(canary=CanaryShare(share=0.5, by=("tail",)))
+    canary = serving.promote(2, "canary")
+    answered = [serving.predict(serving.row(tail=f"N{i}")).json() for i in range(20)]
+    assert {one["role"] for one in answered} == {"production"}
+    found = _evidence(serving, log_artifacts, canary).rows
+    assert 0 < len(found) < 20
+    assert set(found["assigned"]) == {"production"}
+    busy = 20 - len(found)
+    counted = f'ml_assets_serving_canary_busy_total{{model="{MODEL}",version="2"}} {busy:.1f}'
+    assert counted in serving.client.get("/metrics").text
+
+
+class _Slow:
+    """A runtime that takes 0.1 s for a row."""
+
+    def __init__(self, runtime: Any) -> None:
+        self._runtime = runtime
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runtime, name)
+
+    def predict_row(self, row: Any) -> Any:
+        time.sleep(0.1)
+        return self._runtime.predict_row(row)
+
+
+def test_the_bound_of_the_canary_judges_the_champion_too(
+    serve: Serve, log_artifacts: FolderArtifacts
+) -> None:
+    """Otherwise an equal canary on a slow machine would fail always, and the champion never."""
+    serving = serve(canary=CanaryShare(share=0.5, by=("tail",)), limits=Limits(canary_seconds=0.05))
+    canary = serving.promote(2, "canary")
+    roles = serving.parts.watch.served(MODEL)
+    assert roles is not None
+    assert roles.canary is not None
+    assert roles.production is not None
+    slow: list[Any] = [replace(one, runtime=_Slow(one.runtime)) for one in (roles.production, roles.canary)]
+    serving.parts.watch._served[MODEL] = replace(  # pyright: ignore[reportPrivateUsage]
+        roles, production=slow[0], canary=slow[1]
+    )
+    answered = [serving.predict(serving.row(tail=f"N{i}")).json() for i in range(10)]
+    assert {one["role"] for one in answered} == {"production"}
+    found = requests_of(_evidence(serving, log_artifacts, canary).rows)
+    assert len(found.failed) > 0
+    assert found.failed.all()
+    assert not found.is_canary.all()
+
+
 class _Held:
     """A runtime that predicts only after `release` is set."""
 
@@ -141,7 +196,7 @@ class _Held:
 def test_a_canary_that_hangs_holds_up_no_request(serve: Serve, log_artifacts: FolderArtifacts) -> None:
     """Production answers all of them, more than the canary has threads, and each counts as the canary's error."""
     release = threading.Event()
-    serving = serve(canary=CanaryShare(share=0.5, by=("tail",)), limits=Limits(canary_seconds=0.05))
+    serving = serve(canary=CanaryShare(share=0.5, by=("tail",)), limits=Limits(canary_seconds=0.5))
     canary = serving.promote(2, "canary")
     roles = serving.parts.watch.served(MODEL)
     assert roles is not None
@@ -158,7 +213,7 @@ def test_a_canary_that_hangs_holds_up_no_request(serve: Serve, log_artifacts: Fo
     found = _evidence(serving, log_artifacts, canary).rows
     assert 0 < too_slow < 20
     assert (
-        found.filter(role="canary")["error"].str.starts_with("CanaryTooSlow: no answer within 0.05 s").sum()
+        found.filter(role="canary")["error"].str.starts_with("CanaryTooSlow: no answer within 0.5 s").sum()
         == too_slow
     )
     assert len(found) == 20
