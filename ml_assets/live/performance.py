@@ -18,7 +18,7 @@ from ml_assets.evaluation.holdout_lists import lists_of
 from ml_assets.evaluation.metrics import Vector, metrics_of
 from ml_assets.evaluation.row_weights import weights_of
 from ml_assets.live.holdout_reference import HoldoutReference
-from ml_assets.live.scored_rows import LabelledRows, Profiles, Role, ScoredVersion
+from ml_assets.live.scored_rows import CountingRows, Profiles, Role, ScoredVersion
 from ml_assets.live.slices_of_day import SliceFigures, sliced
 from ml_assets.pipeline.metric_functions import own_metrics
 from ml_assets.pipeline.retraining import LiveSource
@@ -205,7 +205,7 @@ def _mean(profiles: Sequence[dict[str, Any]], output: str) -> float:
 
 
 def _metrics(
-    spec: PipelineSpec, rows: LabelledRows, classes: Sequence[str]
+    spec: PipelineSpec, rows: CountingRows, classes: Sequence[str]
 ) -> tuple[dict[str, float | None], tuple[SliceFigures, ...]]:
     """Return the metrics of all rows, and those of the slices."""
     frame = rows.frame
@@ -222,7 +222,7 @@ def _metrics(
     )
 
 
-def _weights(spec: PipelineSpec, rows: LabelledRows) -> Vector:
+def _weights(spec: PipelineSpec, rows: CountingRows) -> Vector:
     """Return the weights of the rows, times the rows for which each one stands."""
     w = weights_of(rows.frame, spec.features.weight)
     if np.ptp(rows.times) == 0:

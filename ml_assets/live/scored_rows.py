@@ -36,7 +36,7 @@ _KNOWN = "_known"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledRows:
+class CountingRows:
     """Rows with prediction and label that metrics count, in the order of the feature table."""
 
     frame: pl.DataFrame
@@ -63,7 +63,7 @@ class ScoredVersion:
     profiles: Profiles
     reference: Mapping[str, Profiles]
     """Earlier partition → profiles of the same version's predictions, at most `REFERENCE_DAYS`."""
-    labelled: LabelledRows
+    labelled: CountingRows
     classes: tuple[str, ...]
     """Classes in the order of the outputs; empty if the label is a number."""
     left_out: Mapping[str, int]
@@ -88,14 +88,14 @@ def columns_of_truth(spec: PipelineSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in wanted if name is not None))
 
 
-def nothing_labelled() -> LabelledRows:
+def nothing_labelled() -> CountingRows:
     """Return no rows, where no label is known yet."""
-    return LabelledRows(frame=pl.DataFrame(), predictions=np.empty(0), times=np.empty(0), unknown_classes=0)
+    return CountingRows(frame=pl.DataFrame(), predictions=np.empty(0), times=np.empty(0), unknown_classes=0)
 
 
 def counting_rows(
     spec: PipelineSpec, both: pl.DataFrame, outputs: Sequence[str], classes: Sequence[str], times: str = ""
-) -> LabelledRows:
+) -> CountingRows:
     """Return the rows of `both`, truth with the columns `outputs`, that metrics count.
 
     A prediction that is missing is null. `times` is the column with the rows for which each one stands; 1 without it. A
@@ -113,7 +113,7 @@ def counting_rows(
     kept = both.filter(counts if group is None else counts.all().over(group))
     predictions = kept.select(*outputs).to_numpy().astype("float64")
     several = bool(classes or facts_of(spec.evaluation.objective).columns)
-    return LabelledRows(
+    return CountingRows(
         frame=kept.drop(*outputs, _KNOWN, *([times] if times else [])),
         predictions=predictions if several else predictions[:, 0],
         times=kept[times].to_numpy().astype("float64") if times else np.ones(kept.height),

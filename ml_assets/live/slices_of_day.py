@@ -17,7 +17,7 @@ from ml_assets.evaluation.holdout_lists import lists_of
 from ml_assets.evaluation.metrics import Vector, metrics_of
 from ml_assets.evaluation.slices import slice_rows
 from ml_assets.evaluation.spec import EvaluationSpec
-from ml_assets.live.scored_rows import LabelledRows
+from ml_assets.live.scored_rows import CountingRows
 
 Redrawn: TypeAlias = Literal["blocks", "rows", "lists"]
 FEWEST_ROWS = 30
@@ -57,7 +57,7 @@ class SliceFigures(BaseModel):
     """Metric of the objective → value and interval; empty if the rows are too few."""
 
 
-def sliced(spec: EvaluationSpec, labelled: LabelledRows, y: Vector, w: Vector) -> tuple[SliceFigures, ...]:
+def sliced(spec: EvaluationSpec, labelled: CountingRows, y: Vector, w: Vector) -> tuple[SliceFigures, ...]:
     """Return the figures of each declared slice, in their order. `y` and `w` are labels and weights of the rows."""
     frame = labelled.frame
     if not spec.slices or frame.is_empty():
@@ -97,7 +97,7 @@ def sliced(spec: EvaluationSpec, labelled: LabelledRows, y: Vector, w: Vector) -
     )
 
 
-def _blocks(spec: EvaluationSpec, labelled: LabelledRows) -> tuple[BlockIds, Redrawn]:
+def _blocks(spec: EvaluationSpec, labelled: CountingRows) -> tuple[BlockIds, Redrawn]:
     """Return the block of each row, and the name of such blocks."""
     frame = labelled.frame
     if frame.get_column(spec.bootstrap_unit).n_unique() >= spec.min_blocks:

@@ -24,7 +24,7 @@ FIRST, SECOND, QUIET = DAYS
 Answer = Callable[[float], dict[str, Any]]
 
 
-class Served:
+class RequestsLogged:
     """The home, declared with the log as the source, and servers that log what a test says."""
 
     def __init__(self, home: CanaryHome, installation: Installation) -> None:
@@ -68,7 +68,7 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+def served(tmp_path_factory: pytest.TempPathFactory) -> RequestsLogged:
     installation, exported = begun(tmp_path_factory.mktemp("live"))
     home = with_new_canary(installation, exported)
     components = readings_components(
@@ -78,7 +78,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
             "evaluation": _sliced(),
         }
     )
-    return Served(home, installation.declared_as(components))
+    return RequestsLogged(home, installation.declared_as(components))
 
 
 def _sliced() -> dict[str, Any]:
@@ -87,12 +87,12 @@ def _sliced() -> dict[str, Any]:
     return PIPELINE["evaluation"] | {"slices": ["machine"], "min_slice_rows": 4}
 
 
-def test_the_asset_needs_features_and_no_table_of_predictions(served: Served) -> None:
+def test_the_asset_needs_features_and_no_table_of_predictions(served: RequestsLogged) -> None:
     graph = served.installation.defs.resolve_asset_graph()
     assert graph.get(dg.AssetKey(LIVE.split("/"))).parent_keys == {dg.AssetKey(FEATURES.split("/"))}
 
 
-def test_champion_and_canary_are_measured_apart_by_slice(served: Served) -> None:
+def test_champion_and_canary_are_measured_apart_by_slice(served: RequestsLogged) -> None:
     canary = {
         "role": "canary",
         "assigned": "canary",
@@ -118,7 +118,7 @@ def test_champion_and_canary_are_measured_apart_by_slice(served: Served) -> None
     assert "no drift yet" in said
 
 
-def test_a_sample_is_weighted_by_the_rows_it_stands_for(served: Served) -> None:
+def test_a_sample_is_weighted_by_the_rows_it_stands_for(served: RequestsLogged) -> None:
     """One server logs every request, another a quarter. Rows of the second one count four times."""
     drill, others = ("drill",), tuple({row["machine"] for row in served.rows(SECOND)} - {"drill"})
     sampled = served.log(SECOND, lambda label: {"prediction": [label + 2]}, share=0.25, machines=drill)
@@ -132,7 +132,7 @@ def test_a_sample_is_weighted_by_the_rows_it_stands_for(served: Served) -> None:
     assert "against 1 earlier partition; no comparison with its holdout, because" in said
 
 
-def test_rows_without_key_and_other_errors_are_named(served: Served) -> None:
+def test_rows_without_key_and_other_errors_are_named(served: RequestsLogged) -> None:
     served.log(QUIET, lambda _: {"prediction": [1.0], "row": b'{"machine":"drill"}'}, machines=("drill",))
     served.log(QUIET, lambda _: {"prediction": None, "error": "GraphFailed: boom"}, machines=("drill",))
     said, page = served.measure(QUIET)
@@ -141,7 +141,7 @@ def test_rows_without_key_and_other_errors_are_named(served: Served) -> None:
     assert "rows of requests got no prediction of their own version" in said
 
 
-def test_figures_stay_when_the_log_is_deleted(served: Served) -> None:
+def test_figures_stay_when_the_log_is_deleted(served: RequestsLogged) -> None:
     artifacts = served.installation.platform.artifacts
     before = served.measure(SECOND)[1]
     day = datetime.fromisoformat(SECOND).replace(tzinfo=UTC).date()
