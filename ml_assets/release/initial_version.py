@@ -13,8 +13,8 @@ from ml_assets.features.encoding import FittedState
 from ml_assets.objective_facts import facts_of
 from ml_assets.release.bundle_standing import CANARY, PRODUCTION
 from ml_assets.release.bundle_store import Bundle, BundleStore
-from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry
+from ml_assets.release.releases import Releases
 from ml_assets.release.rows_behind import InputsUnknown, in_words
 from ml_assets.release.runtime import WEIGHTS
 from ml_assets.snapshots.split_reader import file_sha256

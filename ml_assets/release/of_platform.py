@@ -1,8 +1,8 @@
 """Release parts of a platform: its bundle store, registry and promotions."""
 
 from ml_assets.release.bundle_store import BundleStore
-from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry
+from ml_assets.release.releases import Releases
 from resources.platform import Platform
 
 

@@ -1,6 +1,6 @@
 """Content of MLflow's registry that follows from the ledger: aliases and tags of versions.
 
-`promotion` writes it there, and `mlflow_guard` lets nobody write anything else. Not here: the writing itself, and the
+`mlflow_view` writes it there, and `mlflow_guard` lets nobody write anything else. Not here: the writing itself, and the
 decisions behind it.
 """
 

@@ -7,8 +7,8 @@ from ml_assets.pipeline.links import report_name
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.release.history import void_approvals
 from ml_assets.release.of_platform import registry_of, releases_of
-from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import RegisteredVersion, VersionMissing
+from ml_assets.release.releases import Releases
 from ml_assets.release.rules import ReleaseSection, why_not_by, why_unchecked
 from ml_assets.release.rules_in_force import RulesLog, in_force
 from ml_assets.reports.written_page import WrittenPage

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from ml_assets.pipeline.links import REPORTS
 from ml_assets.pipeline.model_card import ReportUnavailable
 from ml_assets.pipeline.served_reports import serving
-from ml_assets.release.promotion import NotReviewable
+from ml_assets.release.refusals import NotReviewable
 from ml_assets.reports.page import rendered
 from ml_assets.review.desk import NotOnThisDesk, ReviewDesk, ReviewedVersion
 from ml_assets.review.sessions import Session, Sessions

@@ -22,7 +22,7 @@ from ml_assets.notebook import StaleAnswer, load_model
 from ml_assets.release.bundle_standing import BundleStandings
 from ml_assets.release.known_versions import NumberReader, StageReader, number_reader_of, stage_reader_of
 from ml_assets.release.of_platform import registry_of, releases_of
-from ml_assets.release.promotion import NotPromotable
+from ml_assets.release.refusals import NotPromotable
 from ml_assets_tests.faults.child_processes import Child, finish, forkserver, start
 from resources.ledger import LedgerError, Promotion
 from resources.mlflow_client import TrackerError

@@ -17,8 +17,9 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from ml_assets.release.bundle_store import BundleStore
-from ml_assets.release.promotion import NotPromotable, NotReviewable, Releases
+from ml_assets.release.refusals import NotPromotable, NotReviewable
 from ml_assets.release.registry import Registry
+from ml_assets.release.releases import Releases
 from ml_assets.release.rules import ReleaseSection
 from ml_assets_tests.faults.child_processes import forkserver
 from ml_assets_tests.release.recorded_evaluations import record_evaluation

@@ -18,8 +18,8 @@ from ml_assets.features.encoding import FittedState, fit
 from ml_assets.release.bundle import BundleContents, build_bundle
 from ml_assets.release.bundle_store import Bundle, BundleStore, seal
 from ml_assets.release.facts import Lineage
-from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry
+from ml_assets.release.releases import Releases
 from ml_assets.release.rules import ReleaseSection
 from ml_assets.release.runtime import FACTS
 from ml_assets_tests.release.recorded_evaluations import record_evaluation

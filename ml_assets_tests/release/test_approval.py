@@ -7,8 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.promotion import NotPromotable, NotReviewable, Releases
+from ml_assets.release.refusals import NotPromotable, NotReviewable
 from ml_assets.release.registry import VersionMissing
+from ml_assets.release.releases import Releases
 from ml_assets.release.rules import NO_RULES, ReleaseSection
 from ml_assets_tests.release.conftest import Evaluate, put_in_force
 from resources.ledger import Ledger, NotPrintable, Person, Promotion, Review

@@ -8,9 +8,11 @@ import pytest
 
 from ml_assets.release.bundle_standing import CANARY, PRODUCTION, BundleStandings
 from ml_assets.release.bundle_store import Bundle
+from ml_assets.release.conditions import in_full_minutes
 from ml_assets.release.history import lines
-from ml_assets.release.promotion import NotPromotable, NotReviewable, Releases, in_full_minutes
+from ml_assets.release.refusals import NotPromotable, NotReviewable
 from ml_assets.release.registry import Registry
+from ml_assets.release.releases import Releases
 from ml_assets.release.rules import NO_RULES, ReleaseSection
 from ml_assets_tests.release.conftest import Evaluate, put_in_force
 from resources.ledger import Ledger

@@ -10,7 +10,7 @@ from ml_assets.components.digest_asset import nightly_digest
 from ml_assets.pipeline.digest_page import digest_page
 from ml_assets.pipeline.nightly_digest import Line, Subjects, digest_of
 from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.promotion import Releases
+from ml_assets.release.releases import Releases
 from ml_assets.release.rules import ReleaseSection
 from ml_assets_tests.release.conftest import Evaluate
 from ml_assets_tests.resources.ledger_writer import NEW

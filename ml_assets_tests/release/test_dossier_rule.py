@@ -13,7 +13,8 @@ from ml_assets.dossier.keys import SigningKey, create_keys
 from ml_assets.dossier.writing import write
 from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.dossiers import dossier_name, export, lay_out, newest_dossier, verify_stored
-from ml_assets.release.promotion import NotPromotable, Releases
+from ml_assets.release.refusals import NotPromotable
+from ml_assets.release.releases import Releases
 from ml_assets.release.rules import ReleaseSection
 from ml_assets_tests.dossier.conftest import evaluation_text, facts_of
 from ml_assets_tests.release.conftest import Evaluate

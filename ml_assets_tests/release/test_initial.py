@@ -6,8 +6,8 @@ import pytest
 
 from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.initial_version import InitialModel, InitialModelRefused, initial_model
-from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry, VersionMissing
+from ml_assets.release.releases import Releases
 from ml_assets.snapshots.split_reader import file_sha256
 from ml_assets.tables.accept import accept_partition
 from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, Evaluate

@@ -10,7 +10,7 @@ from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
 
 from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.mlflow_guard import HARMLESS, READS, GuardedStore
-from ml_assets.release.promotion import Releases
+from ml_assets.release.releases import Releases
 from resources.ledger import Ledger
 
 REFUSED = {

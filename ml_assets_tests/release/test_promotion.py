@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from ml_assets.release.bundle_store import Bundle, BundleDamaged, BundleStore
-from ml_assets.release.promotion import NotPromotable, Releases
+from ml_assets.release.refusals import NotPromotable
 from ml_assets.release.registry import Registry, VersionMissing
+from ml_assets.release.releases import Releases
 from ml_assets.release.rows_behind import InputsRejected
 from ml_assets.tables.accept import accept_partition
 from ml_assets_tests.release.conftest import Evaluate, Meanwhile

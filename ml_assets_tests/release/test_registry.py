@@ -11,8 +11,9 @@ import polars as pl
 import pytest
 
 from ml_assets.release.bundle_store import Bundle, BundleStore
-from ml_assets.release.promotion import NotRegistrable, Releases
+from ml_assets.release.refusals import NotRegistrable
 from ml_assets.release.registry import RegisteredVersion, Registry, VersionMissing
+from ml_assets.release.releases import Releases
 from ml_assets.release.runtime import ServingModel
 from ml_assets_tests.release.conftest import Evaluate
 from resources.mlflow_client import open_client

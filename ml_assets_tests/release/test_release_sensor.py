@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from ml_assets.components import TrainingPipeline
 from ml_assets.components.release_sensor import production_asset, release_sensor
 from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.promotion import Releases
+from ml_assets.release.releases import Releases
 from ml_assets_tests.components.readings_pipeline import PIPELINE
 from ml_assets_tests.release.conftest import Evaluate
 from ml_assets_tests.resources.oidc_issuer import running_issuer

@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from ml_assets.release.bundle_store import Bundle, BundleStore
-from ml_assets.release.promotion import Releases
+from ml_assets.release.releases import Releases
 from ml_assets.release.rules import NO_RULES, ReleaseSection
 from ml_assets.release.rules_in_force import as_json
 from ml_assets.review.desk import ReviewDesk

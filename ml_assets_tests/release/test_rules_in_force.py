@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.history import lines
-from ml_assets.release.promotion import NotPromotable, NotReviewable, Releases, RulesNotAccepted
+from ml_assets.release.refusals import NotPromotable, NotReviewable, RulesNotAccepted
+from ml_assets.release.releases import Releases
 from ml_assets.release.rules import NO_RULES, ReleaseSection
 from ml_assets.release.rules_in_force import RulesLog, as_json, in_force
 from ml_assets_tests.release.conftest import Evaluate

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.promotion import NotPromotable, NotReviewable, Releases
+from ml_assets.release.refusals import NotPromotable, NotReviewable
+from ml_assets.release.releases import Releases
 from ml_assets.release.rules import ReleaseSection, gates_as_json
 from ml_assets_tests.release.conftest import Evaluate, put_in_force
 from resources.ledger import EvaluationRow, GateStatus, RuleOutcome, TransitionOutcome

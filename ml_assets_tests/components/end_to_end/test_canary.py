@@ -18,7 +18,7 @@ from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.history import lines
 from ml_assets.release.matrix import MatrixGraph
 from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
-from ml_assets.release.promotion import NotPromotable
+from ml_assets.release.refusals import NotPromotable
 from ml_assets.release.rules import NO_RULES
 from ml_assets.release.runtime import ServingModel
 from ml_assets.serving.request_log import day_folder

@@ -24,8 +24,8 @@ import pytest
 from deployment.testbed.processes import free_port, start, stop, wait_ready, why_http_not
 from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.mlflow_guard import OWN_PATH
-from ml_assets.release.promotion import Releases
 from ml_assets.release.registry import Registry
+from ml_assets.release.releases import Releases
 from ml_assets.release.rules import NO_RULES, ReleaseSection
 from ml_assets.release.shown_in_mlflow import DECIDED_TAGS
 from ml_assets_tests.cli.terminal import Terminal

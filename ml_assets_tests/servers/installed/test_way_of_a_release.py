@@ -21,7 +21,7 @@ from ml_assets.dossier.keys import SigningKey, create_keys
 from ml_assets.pipeline.dossier import write_dossier
 from ml_assets.release.known_versions import stage_reader_of
 from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
-from ml_assets.release.promotion import NotPromotable, NotReviewable
+from ml_assets.release.refusals import NotPromotable, NotReviewable
 from ml_assets.release.rules import NO_RULES, ReleaseSection
 from ml_assets.serving.answering import Limits
 from ml_assets.serving.app import make_app

@@ -1,0 +1,63 @@
+"""What the ledger has decided about the versions of a model, and the parts that decisions need.
+
+Not here: the decisions themselves (`registration`, `promotion`, `reviews`, `way_back`).
+"""
+
+from ml_assets.release.bundle_standing import PRODUCTION, BundleStanding, BundleStandings
+from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.release.registry import Registry
+from ml_assets.release.rules_in_force import (
+    RulesLog,
+)
+from resources.lake import VersionedStore
+from resources.ledger import (
+    Decision,
+    EvaluationRow,
+    Ledger,
+    Promotion,
+)
+
+
+class Decisions:
+    """Ledger, registry, bundles and lake together, and what the ledger has decided so far."""
+
+    def __init__(self, ledger: Ledger, registry: Registry, store: BundleStore, lake: VersionedStore) -> None:
+        self._ledger = ledger
+        self._log = ledger.models
+        self._registry = registry
+        self._store = store
+        self._lake = lake
+
+    def _recorded(self, model: str) -> RulesLog:
+        return RulesLog.read(self._ledger, model)
+
+    def standing(self, model: str, bundle_digest: str) -> BundleStanding:
+        """Return the standing of one bundle in the ledger."""
+        return BundleStandings.read(self._log, model).of(bundle_digest)
+
+    def _standings(self, model: str) -> BundleStandings:
+        return BundleStandings.read(self._log, model)
+
+    def canary(self, model: str) -> Promotion | None:
+        """Return the promotion of the canary, from the ledger alone; None if there is no canary."""
+        return BundleStandings.read(self._log, model).canary
+
+    def champion(self, model: str) -> Bundle | None:
+        """Return the bundle in production with its lineage (`bundle.facts`); None if nothing is in production.
+
+        Needs only the ledger and the bundle store. Raises `BundleMissing` or `BundleDamaged`.
+        """
+        promotion = self._log.in_production(model, PRODUCTION)
+        return None if promotion is None else self._store.open(promotion.bundle_digest)
+
+    def history(self, model: str) -> list[Decision]:
+        """Return all decisions about a model, oldest first."""
+        return self._log.decisions(model)
+
+    def log(self, model: str) -> list[Promotion]:
+        """Return all promotions of a model, oldest first."""
+        return self._log.promotions(model)
+
+    def evaluations(self, model: str) -> list[EvaluationRow]:
+        """Return all evaluations of a model, oldest first."""
+        return self._log.evaluations(model)
