@@ -60,7 +60,7 @@ class _Part(BaseModel):
 
 
 class Side(_Part):
-    """Rows of one version that counted."""
+    """Rows of one version in full blocks."""
 
     rows: int = 0
     weight: float = 0.0
@@ -143,7 +143,10 @@ def compare(
     requests: Requests | None = None,
     labelled: Labelled | None = None,
 ) -> tuple[MetricState, ...]:
-    """Return the state of each watched metric after further rows. `before` is empty at the first look."""
+    """Return the state of each watched metric after further rows. `before` is empty at the first look.
+
+    Raises `ValueError` for a value or a weight that is not finite.
+    """
     found: list[MetricState] = []
     for watch, state in zip(section.watch, before or [MetricState()] * len(section.watch), strict=True):
         rows = _of_labels(watch, labelled) if watch.needs_labels else _of_requests(watch, requests)
@@ -153,23 +156,31 @@ def compare(
 
 
 def comparisons(section: CanarySection, states: Sequence[MetricState]) -> tuple[Comparison, ...]:
-    """Return the watched metrics for people; those without a row that has a value are in it with no rows."""
-    limit = math.log(len(section.watch) / section.alpha) if section.watch else math.inf
+    """Return the watched metrics for people; those without a row that has a value are in it with no rows.
+
+    Rows and figures include the rows after the last full block, on which nothing is bet yet.
+    """
     return tuple(
-        Comparison(
-            metric=f"latency_ms at quantile {watch.of_latency:g}"
-            if watch.metric == "latency_ms"
-            else watch.metric,
-            champion_rows=state.champion.rows,
-            canary_rows=state.canary.rows,
-            champion=_shown(watch, state.champion),
-            canary=_shown(watch, state.canary),
-            log_e=state.log_worse,
-            log_limit=limit,
-            no_worse_by=watch.no_worse_by,
-            is_fine=state.log_fine >= -math.log(MISSED),
-        )
-        for watch, state in zip(section.watch, states, strict=True)
+        _comparison(section, watch, state) for watch, state in zip(section.watch, states, strict=True)
+    )
+
+
+def _comparison(section: CanarySection, watch: CanaryWatchSection, state: MetricState) -> Comparison:
+    open_rows = _rows_of(state.waiting)
+    champion = _grown(watch, state.champion, open_rows, False)
+    canary = _grown(watch, state.canary, open_rows, True)
+    return Comparison(
+        metric=f"latency_ms at quantile {watch.of_latency:g}"
+        if watch.metric == "latency_ms"
+        else watch.metric,
+        champion_rows=champion.rows,
+        canary_rows=canary.rows,
+        champion=_shown(watch, champion),
+        canary=_shown(watch, canary),
+        log_e=state.log_worse,
+        log_limit=math.log(len(section.watch) / section.alpha),
+        no_worse_by=watch.no_worse_by,
+        is_fine=state.log_fine >= -math.log(MISSED),
     )
 
 
@@ -179,18 +190,20 @@ def worst(compared: Sequence[Comparison]) -> Comparison | None:
 
 
 def _advanced(watch: CanaryWatchSection, state: MetricState, new: _Rows, is_weighted: bool) -> MetricState:
-    waiting = state.waiting
+    if not np.isfinite(new.value).all() or not np.isfinite(new.weight).all():
+        raise ValueError(f"{watch.metric}: a value or a weight of a row is not a finite number")
+    before = _rows_of(state.waiting)
     rows = _Rows(
-        np.append(np.array([one[0] for one in waiting], dtype=bool), new.is_canary),
-        np.append([one[1] for one in waiting], new.value),
-        np.append([one[2] for one in waiting], new.weight),
+        np.append(before.is_canary, new.is_canary),
+        np.append(before.value, new.value),
+        np.append(before.weight, new.weight),
     )
     ends = block_ends(rows.is_canary)
     counted = int(ends[-1]) + 1 if ends.size else 0
     left = rows[counted:]
     changed: dict[str, object] = {
-        "champion": _grown(watch, state.champion, new, ~new.is_canary),
-        "canary": _grown(watch, state.canary, new, new.is_canary),
+        "champion": _grown(watch, state.champion, rows[:counted], False),
+        "canary": _grown(watch, state.canary, rows[:counted], True),
         "waiting": tuple(
             zip(left.is_canary.tolist(), left.value.tolist(), left.weight.tolist(), strict=True)
         ),
@@ -238,7 +251,17 @@ def _advanced(watch: CanaryWatchSection, state: MetricState, new: _Rows, is_weig
     return state.model_copy(update=changed)
 
 
-def _grown(watch: CanaryWatchSection, side: Side, new: _Rows, chosen: Sides) -> Side:
+def _rows_of(waiting: Sequence[tuple[bool, float, float]]) -> _Rows:
+    return _Rows(
+        np.array([one[0] for one in waiting], dtype=bool),
+        np.array([one[1] for one in waiting], dtype=float),
+        np.array([one[2] for one in waiting], dtype=float),
+    )
+
+
+def _grown(watch: CanaryWatchSection, side: Side, new: _Rows, is_canary: bool) -> Side:
+    """Return a side with its rows among `new`."""
+    chosen = new.is_canary == is_canary
     value, weight = new.value[chosen], new.weight[chosen]
     latencies = (*side.latencies, *value.tolist())[-LATENCIES:] if watch.metric == "latency_ms" else ()
     return Side(
@@ -268,9 +291,7 @@ def _slow(
     canary's latency is that of the champion plus at most the allowed difference, its requests are 1 no more often. It
     is computed anew when the champion's requests have grown by a tenth.
     """
-    open_rows = sum(not one[0] for one in state.waiting)
-    seen_before = state.champion.rows - open_rows
-    earlier = state.champion.latencies[: len(state.champion.latencies) - open_rows]
+    seen_before, earlier = state.champion.rows, state.champion.latencies
     history = np.append(earlier, rows.value[~rows.is_canary])
     slow = np.zeros(len(rows.value))
     champions = np.cumsum(~rows.is_canary)

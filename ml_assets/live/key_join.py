@@ -9,7 +9,7 @@ from typing import cast
 import orjson
 import polars as pl
 
-from ml_assets.live.row_keys import key_text
+from ml_assets.live.row_keys import key_text, time_text
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.tables.reader import TableReader
 
@@ -37,7 +37,8 @@ def labelled_rows(
     """Return the rows of the feature table with a label and one of `keys`, by partition date and then by place.
 
     They have `PLACE`, the index into `keys`, the partition date, the label, and `columns`. A key is the text of each
-    column of the primary key. If several rows have the same key, the first one counts.
+    column of the primary key, as sent: only in a column of dates or times, different texts can be one value. If several
+    rows have the same key, the first one counts.
     """
     features = spec.features
     key, day = list(features.primary_key), features.partition_date
@@ -46,11 +47,21 @@ def labelled_rows(
     if not keys or not partitions:
         return pl.DataFrame({PLACE: []}, schema={PLACE: pl.Int64()})
     named = {f"text of {name}": name for name in key}  # the table has columns of these names
+    table = reader.scan(features.table, partitions).filter(pl.col(features.label).is_not_null())
+    dtypes = table.collect_schema()
     asked = pl.DataFrame(
-        {PLACE: range(len(keys)), **{column: [one[n] for one in keys] for n, column in enumerate(named)}},
+        {
+            PLACE: range(len(keys)),
+            **{
+                column: [
+                    time_text(one[n]) if isinstance(dtypes[name], pl.Date | pl.Datetime) else one[n]
+                    for one in keys
+                ]
+                for n, (column, name) in enumerate(named.items())
+            },
+        },
         schema={PLACE: pl.Int64(), **dict.fromkeys(named, pl.String())},
     )
-    table = reader.scan(features.table, partitions).filter(pl.col(features.label).is_not_null())
     if day in key:
         days = asked[f"text of {day}"].unique().to_list()
         table = table.filter(pl.col(day).cast(pl.String).is_in(days))

@@ -1,13 +1,16 @@
 """Labels of answered rows in a feature table: which row meets which, and which never count."""
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ml_assets.live.canary_rows import FoundLabels, WaitingRow, labelled_of
 from ml_assets.live.row_keys import key_text
@@ -65,6 +68,37 @@ def found_in(
         for one in asked
     ]
     return labelled_of(waiting, spec, TableReader.at(orders.store), ())
+
+
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+# Texts that are one moment, among others; Parquet holds no surrogates.
+TEXTS = st.one_of(
+    st.integers(0, 48)
+    .map(lambda hours: MOMENT + timedelta(hours=hours))
+    .flatmap(
+        lambda at: st.sampled_from(
+            [at.isoformat(), f"{at:%Y%m%d-%H}", f"{at:%Y-%m-%d}", f"{at:%Y-%m-%dT%H}Z"]
+        )
+    ),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
+)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(TEXTS, min_size=2, max_size=8, unique=True))
+def test_two_different_texts_never_share_a_label(names: list[str]) -> None:
+    with TemporaryDirectory() as folder:
+        found = found_in(Path(folder), names, [*names, "of no row"])
+    assert found.rows is not None
+    assert found.rows.label.tolist() == [float(number) for number in range(len(names))]
+    assert [one.key[0] for one in found.waiting] == ["of no row"]
+
+
+def test_order_numbers_that_look_like_times_keep_their_labels(tmp_path: Path) -> None:
+    names = ["20261123-12", "20261123T12", "2026-11-23T12:00:00", "2026-11-23", "2026-11-23T00:00:00"]
+    found = found_in(tmp_path, names, list(reversed(names)))
+    assert found.rows is not None
+    assert found.rows.label.tolist() == [4.0, 3.0, 2.0, 1.0, 0.0]
 
 
 def test_rows_without_a_weight_above_0_are_left_out_by_reason(tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
 """Comparison of a canary with the champion over the rows of both versions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ml_assets.live import comparison
 from ml_assets.live.comparison import Comparison, Labelled, MetricState, Requests, compare, comparisons, worst
+from ml_assets.live.e_process import block_ends
 from ml_assets.release.rules import CanarySection
 
 ROWS = 3000
@@ -245,6 +249,45 @@ def test_looks_at_parts_count_the_same_as_one_look(cuts: list[int]) -> None:
         assert (one.log_worse, one.log_fine) == pytest.approx((other.log_worse, other.log_fine), abs=1e-9)
         assert one.waiting == other.waiting
         assert (one.champion.rows, one.canary.rows) == (other.champion.rows, other.canary.rows)
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 40), st.lists(st.integers(0, ROWS), max_size=4).map(sorted))
+def test_latencies_count_alike_whatever_looks_there_were(every: int, cuts: list[int]) -> None:
+    """A rare canary has blocks with more requests of the champion than latencies are kept."""
+    is_canary = np.arange(ROWS) % every == 0
+    latency = random().exponential(3.0, ROWS) + np.linspace(
+        0, 30, ROWS
+    )  # a slower block has another quantile
+    whole = Requests(is_canary=is_canary, failed=np.zeros(ROWS, dtype=bool), latency_ms=latency)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "LATENCIES", 50)
+        states: tuple[MetricState, ...] = ()
+        for first, last in zip([0, *cuts], [*cuts, ROWS], strict=True):
+            states = compare(section(LATENCY), states, part_of(whole, first, last))
+        (parts, at_once) = (*states, *compare(section(LATENCY), (), whole))
+    assert (parts.slow_above, parts.slow_of) == (at_once.slow_above, at_once.slow_of)
+    assert parts.champion.latencies == at_once.champion.latencies
+    assert parts.log_worse == pytest.approx(at_once.log_worse, abs=1e-9)
+    assert parts.log_fine == pytest.approx(at_once.log_fine, abs=1e-9)
+
+
+def test_a_block_is_judged_by_latencies_before_it_alone() -> None:
+    """The quantile that judges the second block does not move with the champion's requests in it."""
+    served = requests()
+    (first_block, later) = block_ends(served.is_canary)[:2] + 1
+    limits: list[float | None] = []
+    for longer in (0.0, 1000.0):
+        latency = served.latency_ms.copy()
+        latency[first_block:later] += longer
+        moved = replace(served, latency_ms=latency)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(comparison, "LATENCIES", 4)
+            (state,) = compare(section(LATENCY), (), part_of(moved, 0, later - 1))
+            (state,) = compare(section(LATENCY), (state,), part_of(moved, later - 1, later))
+        limits.append(state.slow_above)
+    assert limits[0] is not None
+    assert limits[0] == limits[1]
 
 
 @pytest.mark.parametrize("heavy", [False, True])

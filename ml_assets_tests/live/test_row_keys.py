@@ -3,8 +3,10 @@
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ml_assets.live.row_keys import key_text
+from ml_assets.live.row_keys import key_text, time_text
 
 MIDNIGHT = datetime(2013, 12, 3, tzinfo=UTC)
 SIX = MIDNIGHT + timedelta(hours=6)
@@ -37,7 +39,15 @@ SIX = MIDNIGHT + timedelta(hours=6)
     ],
 )
 def test_a_value_of_the_table_meets_its_json(stored: object, sent: list[object]) -> None:
-    assert {key_text(one) for one in sent} == {key_text(stored)}
+    is_time = isinstance(stored, date)
+    assert {time_text(key_text(one)) if is_time else key_text(one) for one in sent} == {key_text(stored)}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text(), st.datetimes())
+def test_a_text_stays_as_it_is(text: str, moment: datetime) -> None:
+    assert key_text(text) == text
+    assert key_text(moment.isoformat()) == moment.isoformat()
 
 
 def test_other_values_stay_apart() -> None:
