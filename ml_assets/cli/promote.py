@@ -35,8 +35,8 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     from ml_assets.components.training_pipeline import TrainingPipeline
     from ml_assets.release.bundle_standing import CANARY
     from ml_assets.release.bundle_store import BundleDamaged, BundleMissing
-    from ml_assets.release.conditions import in_full_minutes
     from ml_assets.release.of_platform import releases_of
+    from ml_assets.release.promotable import in_full_minutes
     from resources.ledger import author_in_words
 
     project = Project.here()

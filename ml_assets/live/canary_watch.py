@@ -12,8 +12,8 @@ from ml_assets.live.canary_rows import FoundLabels, labelled_of
 from ml_assets.live.comparison import Comparison, compare, comparisons, worst
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.release.bundle_standing import CANARY, BundleStandings
-from ml_assets.release.conditions import in_full_minutes
 from ml_assets.release.of_platform import bundles_of, releases_of
+from ml_assets.release.promotable import in_full_minutes
 from ml_assets.release.refusals import NotPromotable
 from ml_assets.release.rules import CanarySection
 from ml_assets.release.rules_in_force import RulesLog, in_force

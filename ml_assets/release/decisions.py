@@ -1,4 +1,4 @@
-"""What the ledger has decided about the versions of a model, and the parts that decisions need.
+"""Decisions of the ledger about the versions of a model, and the parts that decisions need.
 
 Not here: the decisions themselves (`registration`, `promotion`, `reviews`, `way_back`).
 """

@@ -1,4 +1,4 @@
-"""What MLflow shows of the ledger's decisions: written after the ledger's row, and corrected where it differs.
+"""View of the ledger's decisions in MLflow: written after the ledger's row, and corrected where it differs.
 
 The ledger decides. MLflow's alias and tags are never read for a decision, because then anybody who can write a tag
 could promote. Not here: which tags and aliases follow from the ledger (`shown_in_mlflow`).

@@ -4,14 +4,16 @@ The ledger decides: its evaluations allow a promotion, and its promotions name t
 transaction that writes a decision also reads its grounds. During it, nobody can record a verdict on any table or an
 evaluation of the model. A rejection that is recorded later does not undo a decision: the inputs of a version that is
 registered or in production may be rejected. Its next promotion is refused, and so is training on those inputs. Not
-here: gates (`evaluation`), the conditions of one promotion (`conditions`), the way out of production (`way_back`).
+here: gates (`evaluation`), the conditions of one promotion (`promotable`), the way out of production (`way_back`).
 """
 
 from collections.abc import Callable, Mapping
 
 from ml_assets.release.bundle_standing import CANARY, PRODUCTION, BundleStandings
 from ml_assets.release.client_breaks import breaks_for_clients
-from ml_assets.release.conditions import (
+from ml_assets.release.dossiers import why_no_dossier
+from ml_assets.release.mlflow_view import MlflowView
+from ml_assets.release.promotable import (
     named,
     next_role,
     not_on_these_inputs,
@@ -20,8 +22,6 @@ from ml_assets.release.conditions import (
     require_reviews,
     stays_canary,
 )
-from ml_assets.release.dossiers import why_no_dossier
-from ml_assets.release.mlflow_view import MlflowView
 from ml_assets.release.refusals import (
     NotPromotable,
     Overtaken,

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from ml_assets.release.bundle_standing import PRODUCTION, BundleStanding, BundleStandings
-from ml_assets.release.conditions import (
+from ml_assets.release.mlflow_view import MlflowView
+from ml_assets.release.promotable import (
     named,
     promotable,
 )
-from ml_assets.release.mlflow_view import MlflowView
 from ml_assets.release.refusals import (
     NotPromotable,
     NotReviewable,

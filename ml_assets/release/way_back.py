@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from ml_assets.release.bundle_standing import CANARY, PRODUCTION, BundleStandings
-from ml_assets.release.conditions import (
+from ml_assets.release.mlflow_view import MlflowView
+from ml_assets.release.promotable import (
     named,
 )
-from ml_assets.release.mlflow_view import MlflowView
 from ml_assets.release.refusals import (
     NotPromotable,
     Overtaken,

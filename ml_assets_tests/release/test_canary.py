@@ -8,8 +8,8 @@ import pytest
 
 from ml_assets.release.bundle_standing import CANARY, PRODUCTION, BundleStandings
 from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.conditions import in_full_minutes
 from ml_assets.release.history import lines
+from ml_assets.release.promotable import in_full_minutes
 from ml_assets.release.refusals import NotPromotable, NotReviewable
 from ml_assets.release.registry import Registry
 from ml_assets.release.releases import Releases
