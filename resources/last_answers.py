@@ -35,8 +35,10 @@ class Answer(BaseModel):
 
     read_at: datetime
     """Moment at which its read began. It was true then or later."""
-    got_at: datetime | None = None
-    """Moment at which its read had ended; `LastAnswers` sets it."""
+    turn: int = 0
+    """Number of its write to the disk. It orders answers of this machine: a clock can run backwards."""
+    after: int = 0
+    """Turn of the last answer when its read began. `LastAnswers` sets both."""
     place: int = 0
     """Place in the log from which it was read; later answers have the same place or a higher one. 0 without a log."""
     away: str = Field(default="", exclude=True)
@@ -53,16 +55,21 @@ class Answer(BaseModel):
     def is_newer_than(self, other: "Answer") -> bool:
         """Return True if this answer replaces `other`.
 
-        The order of the log counts, because reads overlap. Only if the read of an answer began after the end of the
-        other one's read, it is newer with a lower place: then the log itself lost rows.
+        An answer whose read began after the other one was kept is newer; with a lower place, the log itself lost rows.
+        Of reads that overlap, the order of the log counts, and then the time at which they began.
         """
-        if self.place == other.place:
-            return self.read_at > other.read_at
-        return self._followed(other) if self.place < other.place else not other._followed(self)
+        if self._followed(other) != other._followed(self):
+            return self._followed(other)
+        return (self.place, self.read_at) > (other.place, other.read_at)
+
+    def says_the_same(self, other: "Answer") -> bool:
+        """Return True if only the times of both answers differ."""
+        times = {"read_at": other.read_at, "turn": other.turn, "after": other.after, "away": other.away}
+        return self.model_copy(update=times) == other
 
     def _followed(self, other: "Answer") -> bool:
-        """Return True if the read of this answer began after that of `other` had ended."""
-        return self.read_at > (other.got_at or other.read_at)
+        """Return True if the read of this answer began after `other` was kept."""
+        return self.after >= other.turn
 
 
 Kind = TypeVar("Kind", bound=Answer)
@@ -108,7 +115,7 @@ class LastAnswers:
             self._again_at, self._why = time.monotonic() + AGAIN_SECONDS, str(error)
             return last.model_copy(update={"away": self._why})
         self._again_at = 0.0
-        return self._keep(name, kind, answer.model_copy(update={"got_at": datetime.now(UTC)}))
+        return self._keep(name, kind, answer.model_copy(update={"after": 0 if last is None else last.turn}))
 
     def _last(self, name: str, kind: type[Kind]) -> Kind | None:
         """Return the newer one of the answer in memory and the one on disk."""
@@ -124,7 +131,9 @@ class LastAnswers:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 with locked(self._folder / "lock"):
-                    last = self._last(name, kind)
+                    last, stored = self._last(name, kind), self._stored(name, kind)
+                    turn = 0 if last is None else last.turn
+                    answer = answer.model_copy(update={"turn": turn + 1})
                     if last is not None and not answer.is_newer_than(last):
                         answer = last
                     if last is not None and answer.place < last.place:
@@ -133,8 +142,9 @@ class LastAnswers:
                             "older copy was restored",
                             name, self._server, answer.place, last.place, f"{last.read_at:%Y-%m-%d %H:%M:%S}",
                         )  # fmt: skip
-                    stored = self._stored(name, kind)
-                    if stored is None or _says_more(answer, stored):
+                    if stored is not None and not _says_more(answer, stored):
+                        answer = answer.model_copy(update={"turn": stored.turn})
+                    else:
                         text = answer.model_dump_json()
                         write_whole(self._path(name), lambda path: path.write_text(text))
             except OSError as error:  # such as a full disk: the answer is right nevertheless
@@ -154,4 +164,4 @@ class LastAnswers:
 
 
 def _says_more(answer: Answer, stored: Answer) -> bool:
-    return answer.place != stored.place or answer.read_at > stored.read_at + _REFRESH
+    return not answer.says_the_same(stored) or abs(answer.read_at - stored.read_at) > _REFRESH

@@ -113,6 +113,27 @@ def test_a_slow_reader_gets_the_newer_answer_of_another(tmp_path: Path, log: Log
     assert json.loads(path.read_text())["place"] == 2
 
 
+@pytest.mark.parametrize("place", [0, 3])
+@pytest.mark.parametrize("ahead", [timedelta(0), timedelta(days=30)])
+def test_an_answer_stored_while_the_clock_was_ahead_is_replaced(
+    tmp_path: Path, place: int, ahead: timedelta
+) -> None:
+    """Answers about a version's number have no place in a log."""
+
+    def said(version: int, ahead: timedelta) -> int:
+        def read(now: datetime) -> Said:
+            return Said(read_at=now + ahead, place=place, version=version)
+
+        return _answers(tmp_path).ask("m", Said, read).version
+
+    assert [said(1, ahead), said(2, timedelta(0))] == [1, 2]
+
+    def away(now: datetime) -> Said:
+        raise ConnectionError("nobody answers")
+
+    assert _answers(tmp_path).ask("m", Said, away).version == 2
+
+
 def test_a_log_that_lost_rows_counts_and_is_reported(
     tmp_path: Path, log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -130,14 +151,17 @@ def test_a_log_that_lost_rows_counts_and_is_reported(
 def test_reads_of_a_growing_log_that_end_in_any_order_never_go_back(reads: list[tuple[int, int]]) -> None:
     """A read begins, sees the log at a later moment, and is kept later still. The log grows by a row each second."""
     start, kept = datetime(2026, 1, 1, tzinfo=UTC), None
+    turns: list[tuple[int, int]] = []  # when an answer was kept, and its turn
     for begins, lasts in sorted(reads, key=lambda one: one[0] + one[1]):
         end = begins + lasts
         answer = Said(
             read_at=start + timedelta(seconds=begins),
-            got_at=start + timedelta(seconds=end),
+            turn=len(turns) + 1,
+            after=max((turn for kept_at, turn in turns if kept_at <= begins), default=0),
             place=(begins + end) // 2,
             version=0,
         )
+        turns.append((end, answer.turn))
         if kept is None or answer.is_newer_than(kept):
             assert kept is None or answer.place >= kept.place
             kept = answer
