@@ -119,6 +119,10 @@ def _tell(made: "Reproduction", wanted: "Level") -> None:
         beside = one.recorded if one.recorded == one.again else f"{one.recorded}; again: {one.again}"
         say(f"{mark:5}  {one.what:{width}}  {beside}")
     say(f"level that held with {made.workers} workers: {made.level}; expected: {wanted}")
+    if wanted == "none":
+        say(
+            "A script has batches of its own, so another number of workers promises nothing. --level asks for a level"
+        )
 
 
 def _version(project: Project, named: str) -> "RegisteredVersion":

@@ -195,6 +195,18 @@ def test_a_booster_of_lightgbm_is_served_and_compared_with_a_network(
     assert {one.what: one.is_same for one in again.compared}["bundle"]
 
 
+def test_a_script_of_ddp_is_reproduced_with_as_many_workers(by_ddp: ModelRun) -> None:
+    """Its batches depend on the number of workers, so another number promises nothing."""
+    *_, declared = components_of("ddp_adapted", 2, epochs=8, lr=0.03)
+    platform = by_ddp.installation.platform
+    version = registry_of(platform).version(MODEL, by_ddp.facts[REGISTERED]["version"])
+    again = reproduce(declared.spec, platform, version, on_log=lambda _: None)
+    assert (again.level, again.expected) == ("weights", "weights")
+    assert {one.what: one.is_same for one in again.compared}["bundle"]
+    by_one = reproduce(declared.spec, platform, version, workers=1, on_log=lambda _: None)
+    assert (by_one.level, by_one.expected) == ("none", "none")
+
+
 def _with_holes(trained: ModelRun) -> tuple[pl.DataFrame, np.ndarray]:
     """The day's rows with a fifth of a column missing, and the matrix that the library reads."""
     job = TrainingJob.from_json((trained.folder / "job.json").read_text())

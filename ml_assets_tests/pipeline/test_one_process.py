@@ -50,6 +50,8 @@ def test_a_script_whose_workers_all_do_the_same_is_known_by_its_library(
     library_of: Callable[..., str | None],
 ) -> None:
     assert library_of() == "lightgbm"
+    assert library_of(parts='"""Parts for each rank of the platform."""\nOPTIONS = {}\n') == "lightgbm"
+    assert one_process_library("ml_assets.defs.flights.flight_delay_trees.train") == "lightgbm"
     assert one_process_library("ml_assets_tests.scripts.trees_adapted") == "sklearn"
     assert one_process_library("ml_assets_tests.scripts.ddp_adapted") is None
 
