@@ -35,10 +35,12 @@ class Answer(BaseModel):
 
     read_at: datetime
     """Moment at which its read began. It was true then or later."""
+    got_at: datetime | None = None
+    """Moment at which its read had ended, for people; `LastAnswers` sets it."""
     turn: int = 0
     """Number of its write to the disk. It orders answers of this machine: a clock can run backwards."""
     after: int = 0
-    """Turn of the last answer when its read began. `LastAnswers` sets both."""
+    """Turn of the last answer when its read began. `LastAnswers` sets both turns."""
     place: int = 0
     """Place in the log from which it was read; later answers have the same place or a higher one. 0 without a log."""
     away: str = Field(default="", exclude=True)
@@ -65,7 +67,7 @@ class Answer(BaseModel):
     def says_the_same(self, other: "Answer") -> bool:
         """Return True if only the times of both answers differ."""
         times = {"read_at": other.read_at, "turn": other.turn, "after": other.after, "away": other.away}
-        return self.model_copy(update=times) == other
+        return self.model_copy(update={**times, "got_at": other.got_at}) == other
 
     def _followed(self, other: "Answer") -> bool:
         """Return True if the read of this answer began after `other` was kept."""
@@ -115,7 +117,13 @@ class LastAnswers:
             self._again_at, self._why = time.monotonic() + AGAIN_SECONDS, str(error)
             return last.model_copy(update={"away": self._why})
         self._again_at = 0.0
-        return self._keep(name, kind, answer.model_copy(update={"after": 0 if last is None else last.turn}))
+        return self._keep(
+            name,
+            kind,
+            answer.model_copy(
+                update={"after": 0 if last is None else last.turn, "got_at": datetime.now(UTC)}
+            ),
+        )
 
     def _last(self, name: str, kind: type[Kind]) -> Kind | None:
         """Return the newer one of the answer in memory and the one on disk."""
