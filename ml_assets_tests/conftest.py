@@ -1,5 +1,6 @@
 """Common parts of all tests: options, a home no person uses, and a loud report of an absent browser."""
 
+import logging
 import os
 import shutil
 import sqlite3
@@ -101,14 +102,15 @@ def _no_home_of_a_person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 
 @pytest.fixture(autouse=True)
-def _dagster_home_of_one_test() -> Iterator[None]:
-    """A command points Dagster at its home; the tests after it must not find that."""
-    before = os.environ.get("DAGSTER_HOME")
+def _process_of_one_test() -> Iterator[None]:
+    """A command changes its own process: Dagster's home, and what is logged. The tests after it must not find that."""
+    home, level = os.environ.get("DAGSTER_HOME"), logging.getLogger().level
     yield
-    if before is None:
+    logging.getLogger().setLevel(level)
+    if home is None:
         os.environ.pop("DAGSTER_HOME", None)
     else:
-        os.environ["DAGSTER_HOME"] = before
+        os.environ["DAGSTER_HOME"] = home
 
 
 @pytest.fixture(scope="session")

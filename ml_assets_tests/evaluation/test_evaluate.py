@@ -114,6 +114,7 @@ class TestChampionIsWhatItPredicts:
             "reference_name",
             "serving",  # of the challenger
             "texts",  # of the challenger and of models that count
+            "transitions",  # gates of single transitions
         }
 
     def test_noise_in_its_place_changes_the_decision(self, case: HoldoutCase) -> None:

@@ -64,7 +64,7 @@ PATIENCE = 600.0
 
 
 @dataclass(frozen=True)
-class Person:
+class Typist:
     """Somebody who types commands in a source tree."""
 
     tree: Path
@@ -93,7 +93,7 @@ class Person:
 class Launched:
     """A version that two launches trained. The first was killed."""
 
-    last: Person
+    last: Typist
     platform: Platform
     first_record: bytes
     """Content of the record that the killed launch left, read before the second one."""
@@ -150,7 +150,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> 
     (tree / "README.md").write_text("changed by ada\n")
     common = {"DEMAND_HOLD": str(hold), "PYTHONPATH": str(tree)}
     trees = {"ada": state_of(tree)}
-    command = Person(tree, home, common | {"ML_ASSETS_AUTHOR": "ada"}).begin("launch", MODEL, WEEK)
+    command = Typist(tree, home, common | {"ML_ASSETS_AUTHOR": "ada"}).begin("launch", MODEL, WEEK)
     deadline = time.monotonic() + PATIENCE
     while not list(home.glob(f"artifacts/training/{CHECKPOINTS}")):
         assert command.poll() is None, command.communicate()
@@ -170,7 +170,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory, _empty_tracker: Path) -> 
     hold.unlink()
     searched = {"PYTHONPATH": os.pathsep.join([str(tree), str(about.parent)])}
     trees |= {"grace": state_of(tree)}
-    grace = Person(tree, home, common | searched | {"ML_ASSETS_AUTHOR": "grace"})
+    grace = Typist(tree, home, common | searched | {"ML_ASSETS_AUTHOR": "grace"})
     status, said = grace("launch", MODEL, WEEK)
     assert status == 0, said
     assert "version 1" in said
