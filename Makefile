@@ -68,10 +68,10 @@ test-journeys: setup ## the tour of docs/tutorial/add-a-pipeline.md typed, and c
 test-pythons: setup ## install and test on every supported Python found here
 	@deployment/test-pythons.sh
 
-test-servers: setup ## every test on real lakeFS, S3, PostgreSQL, MLflow; needs Go, apt, root for packages
+test-servers: setup ## every test on real lakeFS, S3, PostgreSQL, MLflow, Kafka, Redis; needs Go, apt, root for packages
 	@VENV=$(VENV) deployment/test-servers.sh $(ARGS)
 
-servers-up: setup ## start these four servers on loopback, built first if needed; data and addresses in STATE
+servers-up: setup ## start these six servers on loopback, built first if needed; data and addresses in STATE
 	@deployment/install-system-packages.sh deployment/system-packages-servers.txt
 	@$(BIN)/python -m deployment.testbed servers --state $(STATE) up
 

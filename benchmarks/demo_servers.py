@@ -66,7 +66,7 @@ def main() -> int:
     seconds: dict[str, list[float]] = {"servers": [], "embedded": []}
     stages: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        group = Servers(Path(folder) / "servers")
+        group = Servers(Path(folder) / "servers", ("s3", "postgresql", "lakefs", "mlflow"))
         try:
             record = group.up()
             for turn in range(1 if arguments.quick else 3):

@@ -61,7 +61,9 @@ def _sentence(versions: dict[str, str]) -> str:
 def servers(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServers]:
-    """S3, PostgreSQL, lakeFS and MLflow. A test may kill or freeze any: all are up again before the next."""
+    """S3, PostgreSQL, lakeFS, MLflow, Kafka and Redis. A test may kill or freeze any: all are up again before the
+    next.
+    """
     named, worker = named_folder(), other_worker()
     if named is None:
         folder = tmp_path_factory.mktemp("servers") / "state"

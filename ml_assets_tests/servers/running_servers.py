@@ -21,7 +21,7 @@ STATE_VARIABLE = "SERVERS_STATE"
 
 
 class RunningServers:
-    """S3, PostgreSQL, lakeFS and MLflow, all up at the begin of each test that asks for them."""
+    """S3, PostgreSQL, lakeFS, MLflow, Kafka and Redis, all up at the begin of each test that asks for them."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
@@ -55,6 +55,7 @@ class RunningServers:
             "lakefs_secret": record.lakefs_secret,
             "lakefs_encryption": record.lakefs_encryption,
             "database_password": record.database_password,
+            "redis_password": record.redis_password,
         }
 
     def settings(self, home: Path, **changes: Any) -> Settings:

@@ -1,4 +1,4 @@
-"""Pinned Go modules are built once, by one process, and kept by version and content."""
+"""Pinned Go modules are built once, by one process, and kept by version and content; so are pinned jars."""
 
 import shutil
 import subprocess
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deployment.testbed.build import CACHE_VARIABLE, MODULES, BuildFailed, build, read_module, recipe_of
+from deployment.testbed.jars import CHECKSUMS, jars
 
 PROGRAM = 'package main\n\nvar Word = "unset"\n\nfunc main() { println(Word) }\n'
 GO_MOD = """module example.org/pinned
@@ -106,3 +107,28 @@ def test_every_pinned_module_names_its_version_and_programs() -> None:
         assert module.version.startswith("v")
         assert module.tools
     assert shutil.which("go")
+
+
+@pytest.fixture
+def pinned_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of modules with a copy of Kafka's, and an empty cache. Maven keeps what it fetched before."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    shutil.copytree(MODULES / "kafka", tmp_path / "modules" / "kafka")
+    return tmp_path / "modules"
+
+
+def test_jars_that_differ_from_their_checksums_are_refused(pinned_jars: Path, tmp_path: Path) -> None:
+    checksums = pinned_jars / "kafka" / CHECKSUMS
+    lines = checksums.read_text().splitlines()
+    name = lines[0].split()[1]
+    checksums.write_text("\n".join([f"{'0' * 64}  {name}", *lines[1:-1]]))
+    missing = lines[-1].split()[1]
+    with pytest.raises(BuildFailed, match=rf"jars differ from .*: {name}, {missing}"):
+        jars("kafka", modules=pinned_jars, say=lambda _: None)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["kafka.lock"]
+
+
+def test_a_missing_maven_is_named(pinned_jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BuildFailed, match="`mvn` is not on PATH"):
+        jars("kafka", modules=pinned_jars)

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import boto3
 import pytest
+import redis
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from deployment.testbed import processes
 from deployment.testbed.build import read_module
+from deployment.testbed.jars import jar_version
 from deployment.testbed.processes import ServerFailed
 from deployment.testbed.servers import NAMES, Servers
 from deployment.testbed.servers.leftovers import leftovers
@@ -23,6 +28,8 @@ def test_each_server_says_which_version_it_is(servers: RunningServers) -> None:
     assert servers.versions["lakefs"] == f"lakeFS {pinned['lakefs']}"
     assert servers.versions["postgresql"].startswith("PostgreSQL ")
     assert servers.versions["mlflow"].startswith("MLflow 3.")
+    assert servers.versions["kafka"] == f"Kafka {jar_version('kafka')}"
+    assert servers.versions["redis"].startswith("Redis ")
 
 
 def test_a_second_up_leaves_everything_as_it_is(servers: RunningServers) -> None:
@@ -73,6 +80,31 @@ def test_a_killed_server_comes_back_at_its_address_with_its_data(servers: Runnin
     assert servers.record.processes[name] != before.processes[name]
     assert store.get_object(Bucket="artifacts", Key=f"kept/{name}")["Body"].read() == b"kept"
     assert servers.query(f"SELECT answer FROM kept_{name}") == "42"
+
+
+def test_kafka_and_redis_keep_their_data_when_they_are_killed(servers: RunningServers) -> None:
+    address, topic = servers.env["KAFKA_BOOTSTRAP_SERVERS"], "kept"
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    producer = Producer({"bootstrap.servers": address, "acks": "all"})
+    producer.produce(topic, b"kept")
+    assert producer.flush(60) == 0
+    redis.Redis.from_url(servers.env["REDIS_URL"]).set("kept", "kept")
+
+    for name in ("kafka", "redis"):
+        servers.kill(name)
+        servers.restart(name)
+
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "kept", "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    message = consumer.poll(60)
+    assert message is not None
+    assert message.value() == b"kept"
+    consumer.close()
+    admin.delete_topics([topic])[topic].result()
+    assert redis.Redis.from_url(servers.env["REDIS_URL"]).get("kept") == b"kept"
+    with pytest.raises(redis.AuthenticationError):
+        redis.Redis(port=servers.record.ports["redis"]).get("kept")
 
 
 def _needing(servers: RunningServers, killed: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""S3, PostgreSQL, lakeFS and MLflow as ordinary processes on loopback, with all their files in one folder.
+"""S3, PostgreSQL, lakeFS, MLflow, Kafka and Redis as ordinary processes on loopback, with their files in one folder.
 
 Here: start and readiness check of each server (a module each), the record of running servers (`servers_record`), and
 starting, ending, killing and counting leftovers of all together (`server_group`). The supervision of processes is

@@ -16,8 +16,10 @@ from typing import Protocol
 from deployment.testbed import processes
 from deployment.testbed.processes import Process, ServerFailed
 from deployment.testbed.servers import leftovers, postgresql
+from deployment.testbed.servers.kafka_server import KafkaServer
 from deployment.testbed.servers.lakefs_server import LakeFSServer
 from deployment.testbed.servers.mlflow import MLflowServer
+from deployment.testbed.servers.redis_server import RedisServer
 from deployment.testbed.servers.s3_server import S3Server
 from deployment.testbed.servers.servers_record import HOST, ServersRecord, draw, load
 
@@ -62,8 +64,8 @@ class Server(Protocol):
 
 
 STAGES: tuple[tuple[Server, ...], ...] = (
-    (S3Server(), postgresql.PostgreSQLServer()),
-    (LakeFSServer(), MLflowServer()),
+    (S3Server(), postgresql.PostgreSQLServer(), RedisServer()),
+    (LakeFSServer(), MLflowServer(), KafkaServer()),
 )
 """Servers in stages. The servers of a stage start together and need those of the stages before."""
 BY_NAME: Mapping[str, Server] = {server.name: server for stage in STAGES for server in stage}

@@ -16,12 +16,24 @@ from deployment.testbed.processes import Process, free_port
 from deployment.testbed.testbed_files import write_record
 
 HOST = "127.0.0.1"
-S3, POSTGRESQL, LAKEFS, MLFLOW = "s3", "postgresql", "lakefs", "mlflow"
+S3, POSTGRESQL, LAKEFS, MLFLOW, KAFKA, REDIS = "s3", "postgresql", "lakefs", "mlflow", "kafka", "redis"
+KAFKA_CONTROLLER = "kafka-controller"
+"""Name of Kafka's second port, of its controller."""
 BUCKETS = ("lake", "artifacts", "mlflow")
 DATABASES = ("lakefs", "mlflow", "ledger", "dagster")
 REGION = "us-east-1"
 DATABASE_USER = "ml_assets"
-OWN_VARIABLES = ("ML_ASSETS_", "MLFLOW_", "LAKEFS_", "AWS_", "PG", "ROOT_ACCESS", "ROOT_SECRET")
+OWN_VARIABLES = (
+    "ML_ASSETS_",
+    "MLFLOW_",
+    "LAKEFS_",
+    "AWS_",
+    "PG",
+    "ROOT_ACCESS",
+    "ROOT_SECRET",
+    "KAFKA_",
+    "REDIS_",
+)
 MARK = "ML_ASSETS_SERVER_OF"
 """Variable in every server's environment: the folder it belongs to, so that no server is forgotten."""
 
@@ -40,6 +52,7 @@ class ServersRecord:
     lakefs_secret: str
     lakefs_encryption: str
     database_password: str
+    redis_password: str
     processes: Mapping[str, Process] = field(default_factory=dict[str, Process])
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     """Versions that the servers report."""
@@ -79,7 +92,7 @@ class ServersRecord:
 
 def draw(folder: Path, database_folder: Path) -> ServersRecord:
     """Return a new record with free ports and random credentials."""
-    names = (S3, POSTGRESQL, LAKEFS, MLFLOW)
+    names = (S3, POSTGRESQL, LAKEFS, MLFLOW, KAFKA, KAFKA_CONTROLLER, REDIS)
     ports: dict[str, int] = {}
     while len(ports) < len(names):
         if (port := free_port(HOST)) not in ports.values():
@@ -94,6 +107,7 @@ def draw(folder: Path, database_folder: Path) -> ServersRecord:
         lakefs_secret=secrets.token_hex(20),
         lakefs_encryption=secrets.token_hex(20),
         database_password=secrets.token_hex(16),
+        redis_password=secrets.token_hex(16),
     )
 
 
@@ -119,6 +133,8 @@ def variables(record: ServersRecord) -> dict[str, str]:
         "ML_ASSETS_TRACKING_URI": record.url(MLFLOW),
         "ML_ASSETS_LEDGER_URL": record.database_url("ledger"),
         "ML_ASSETS_DAGSTER_URL": record.database_url("dagster"),
+        "KAFKA_BOOTSTRAP_SERVERS": f"{HOST}:{record.ports[KAFKA]}",
+        "REDIS_URL": f"redis://:{record.redis_password}@{HOST}:{record.ports[REDIS]}/0",
         **storage_variables(record),
     }
 
