@@ -172,6 +172,10 @@ class Platform:
 
         return LocalLauncher()
 
+    def variable(self, name: str) -> str | None:
+        """Return an environment variable that a declaration names for a credential; None if it is not set or empty."""
+        return os.environ.get(name) or None
+
     def _patience(self, argument: str) -> dict[str, float]:
         """Return `patience_seconds` as the keyword argument of a part; empty if it is not set."""
         return {} if self.patience_seconds is None else {argument: self.patience_seconds}

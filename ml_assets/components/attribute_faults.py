@@ -28,7 +28,7 @@ def attribute_faults(model: Any, attributes: Any) -> list[tuple[Path, str]]:
     names: dict[Path, str] = {}
     while True:
         errors = _errors(model, mended)
-        found = [(_as_written(one["loc"], written), _words(one)) for one in errors]
+        found = [(_as_written(one["loc"], mended, written), _words(one)) for one in errors]
         wrong = [isinstance(_raised(one), WrongKey | OldWord) for one in errors]
         names.update(one for one, is_name in zip(found, wrong, strict=True) if is_name)
         again = False
@@ -74,8 +74,20 @@ def _below(part: Any, step: str | int) -> Any:
         return part
 
 
-def _as_written(path: Path, written: Mapping[Path, str | int]) -> Path:
-    return tuple(written.get(path[: i + 1], step) for i, step in enumerate(path))
+def _as_written(path: Path, attributes: Any, written: Mapping[Path, str | int]) -> Path:
+    """Return the path of keys in the file: with the file's wrong keys, and without kinds of sections."""
+    steps: list[str | int] = []
+    for i, step in enumerate(path):
+        section: dict[Any, Any] = attributes if isinstance(attributes, dict) else {}
+        is_last = i == len(path) - 1
+        # The last step may also be a key that is missing, or a type among those that a value may have.
+        is_kind = (
+            isinstance(step, str) and step not in section and (not is_last or section.get("kind") == step)
+        )
+        if not is_kind:
+            steps.append(written.get(path[: i + 1], step))
+            attributes = _below(attributes, step)
+    return tuple(steps)
 
 
 def _smallest(faults: list[tuple[Path, str]]) -> list[tuple[Path, str]]:
@@ -104,7 +116,8 @@ def _words(error: Any) -> str:
         case "union_tag_not_found":
             return f"the key {error['ctx']['discriminator']} is required"
         case "union_tag_invalid":
-            return f"{error['ctx']['discriminator']} '{error['ctx']['tag']}' should be {error['ctx']['expected_tags']}"
+            key = error["ctx"]["discriminator"].removesuffix("()")  # a function has the name of its key
+            return f"{key} '{error['ctx']['tag']}' should be {error['ctx']['expected_tags']}"
         case "string_pattern_mismatch" if error["ctx"]["pattern"] == r"^[A-Za-z0-9_]+$":
             return f"'{error['input']}' may only contain A to Z, a to z, 0 to 9 and _"
         case _:

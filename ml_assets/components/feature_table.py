@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
+from ml_assets.code.code_version import code_version
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.columns import LABELS, NAMED_COLUMNS, PARTITION_DATE, SENSITIVE
 from ml_assets.components.leakage_check import leakage_check
@@ -37,7 +38,7 @@ class FeatureTable(SpecComponent):
         reads = {
             section.table: None if section.lookback == "all" else section.lookback for section in spec.inputs
         }
-        table = table_spec("features", spec, spec.function, reads)
+        table = table_spec("features", spec, code_version(spec.function), reads)
 
         def build(
             context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables

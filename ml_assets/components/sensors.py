@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from datetime import UTC, date, datetime
 from itertools import groupby
 
@@ -16,10 +17,10 @@ from ml_assets.components.failures import missing_in
 from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.components.tags import ASKED_BY, PARTITION, RANGE_END, RANGE_START
+from ml_assets.sources.kinds import open_source
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.guard import validate_window
-from ml_assets.tables.imports import resolve_latest
 from ml_assets.tables.reader import TableReader
 from resources.platform import Platform
 from resources.words import name_some
@@ -30,10 +31,9 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
 
     After `retry_seconds` it requests partitions again that failed, were rejected or are missing.
     """
-    if spec.source.watch is None or spec.source.latest is None:
-        raise ValueError(f"datasets/{spec.name} declares no source.watch")
     watch = spec.source.watch
-    latest = resolve_latest(spec.source.latest)
+    if watch is None:
+        raise ValueError(f"datasets/{spec.name} declares no source.watch")
     table = "/".join(key.path)
 
     @dg.sensor(
@@ -48,7 +48,10 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
         platform: dg.ResourceParam[Platform],
         tables: dg.ResourceParam[DeclaredTables],
     ) -> dg.SensorResult:
-        day = latest()
+        with closing(open_source(spec.source, spec.source_table, platform)) as source:
+            day = source.latest()
+        if day is None:
+            return dg.SensorResult(skip_reason=f"the source of {table} has no complete day yet", cursor="")
         keys = _complete_keys(spec.cadence, day)
         lacking = _lacking(platform, tables, table, keys)
         if not lacking:

@@ -17,6 +17,8 @@ from ml_assets.pipeline.retraining import LiveSource, RetrainSection, rule_fault
 from ml_assets.pipeline.scoring import ADDED, PREDICTIONS
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.sections import Name, Partitions, Section, TimeZone, refuse_at
+from ml_assets.sources.kinds import AnySource
+from ml_assets.sources.protocol import SourceTable
 from ml_assets.tables.cadence import Cadence, PartitionsSection
 from ml_assets.tables.imports import FunctionPath, VersionedPath
 from ml_assets.tables.layout import TableNameRefused, check_table
@@ -59,29 +61,6 @@ LeakageCheck = Annotated[
     BeforeValidator(_switched_off, json_schema_input_type=Literal["weekly", "off", False]),
 ]
 """Interval at which the leakage test runs by itself."""
-
-
-class WatchSection(Section):
-    """A sensor that asks a source for its latest day."""
-
-    every_seconds: int = Field(default=60, ge=5)
-    """Seconds between two calls of `latest`."""
-    retry_seconds: int = Field(default=3600, ge=5)
-    """Seconds to wait before the sensor requests a failed, rejected or missing partition again."""
-    enabled: bool = False
-    """Run the sensor without switching it on in the UI."""
-
-
-class SourceSection(Section):
-    """Source of a dataset."""
-
-    function: VersionedPath
-    """`package.module.function`: `(first_day: date) -> polars.DataFrame`, one partition a call; without
-    partitions `() -> polars.DataFrame`."""
-    latest: FunctionPath | None = None
-    """`package.module.function`: `() -> date`, the latest day the source has; a sensor asks it."""
-    watch: WatchSection | None = None
-    """Sensor that asks the source for its latest day and ingests new partitions."""
 
 
 class FreshnessSection(Section):
@@ -132,18 +111,23 @@ class TableSpecSection(Section):
 class DatasetSpec(TableSpecSection):
     """A table that comes from a source."""
 
-    source: SourceSection
-    """Source of its rows."""
+    source: AnySource
+    """Source of its rows. `kind` names its kind; `python` if it is not given."""
 
     @model_validator(mode="after")
     def _watch_needs_latest(self) -> Self:
-        if self.source.watch is not None and self.source.latest is None:
-            raise ValueError("source.watch needs source.latest: the function that names the latest day")
+        if self.source.watch is not None and self.source.lacks_for_latest is not None:
+            raise ValueError(f"source.watch needs source.{self.source.lacks_for_latest}")
         if self.source.watch is not None and self.partitions is None:
             raise ValueError(
                 "source.watch needs partitions: its sensor requests the new ones. Remove watch, or add partitions"
             )
         return self
+
+    @property
+    def source_table(self) -> SourceTable:
+        """Facts of the table for the reader of its source."""
+        return SourceTable(name=f"datasets/{self.name}", contract=self.contract, start=self.cadence.start)
 
 
 class InputSection(Section):

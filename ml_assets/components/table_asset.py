@@ -10,7 +10,6 @@ from typing import Any
 
 import dagster as dg
 
-from ml_assets.code.code_version import code_version
 from ml_assets.components.base import freshness_policy
 from ml_assets.components.columns import COLUMN_SCHEMA, DAYS_BEGIN_IN
 from ml_assets.components.conditions import condition_named
@@ -43,16 +42,16 @@ VOLUME_RULES = ("volume", "empty_partition")
 
 
 def table_spec(
-    kind: str, spec: TableSpecSection, function: str, inputs: Mapping[str, int | None] | None = None
+    kind: str, spec: TableSpecSection, version: str, inputs: Mapping[str, int | None] | None = None
 ) -> TableSpec:
-    """Return the publishing specification of a declared table; `function` is the import path of its code."""
+    """Return the publishing specification of a declared table; `version` is the version of its code or source."""
     return TableSpec(
         kind=kind,
         name=spec.name,
         contract=spec.contract,
         cadence=spec.cadence,
         volume=spec.volume,
-        code_version=code_version(function),
+        code_version=version,
         inputs=inputs or {},
     )
 

@@ -1,0 +1,174 @@
+"""Source `delta`: a Delta Lake table in a folder or in S3, at its newest version, a pinned one, or as of a moment."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
+
+import polars as pl
+from pydantic import AwareDatetime, Field, model_validator
+
+from ml_assets.sources.errors import SourceAway, SourceRefused
+from ml_assets.sources.object_storage import StoredSource, storage_options
+from ml_assets.sources.protocol import SourceReader, SourceRows, SourceTable, Span
+from ml_assets.sources.source_section import PublicAddress
+from ml_assets.sources.tabular import (
+    fit,
+    in_span,
+    newest_complete_day,
+    require_columns,
+    time_column,
+    watermark_of,
+)
+from resources.addresses import hide_credentials
+from resources.platform import Platform
+from resources.retry import patiently
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+Answer = TypeVar("Answer")
+
+_REMEDY = "restore the columns in the Delta table"
+
+
+class VersionGone(SourceRefused):
+    """A version of a Delta table does not exist, or a vacuum deleted its files."""
+
+
+class DeltaSource(StoredSource):
+    """Source that is a Delta table."""
+
+    kind: Literal["delta"]
+    """A Delta Lake table."""
+    path: PublicAddress
+    """Folder of the table, or `s3://bucket/prefix`."""
+    version: int | None = Field(default=None, ge=0)
+    """Version to read. Default: the newest one at each run."""
+    as_of: AwareDatetime | None = None
+    """Read the version that was the newest at this moment, such as 2024-01-31T00:00:00Z."""
+
+    @model_validator(mode="after")
+    def _names_one_version(self) -> Self:
+        if self.version is not None and self.as_of is not None:
+            raise ValueError("`version` and `as_of` both choose the version to read: leave one out")
+        return self
+
+
+class DeltaReader(SourceReader):
+    """Rows of one version of a Delta table. The version is chosen once, so all partitions of a run share it."""
+
+    def __init__(self, section: DeltaSource, table: SourceTable, platform: Platform) -> None:
+        self._section = section
+        self._table = table
+        self._options = storage_options(section, platform)
+        self._patience = platform.patience_seconds or 60.0
+        self._opened: DeltaTable | None = None
+
+    def read(self, span: Span | None) -> SourceRows:
+        """See `SourceReader`."""
+        rows = self._scan()
+        found = self._ask(rows.collect_schema)
+        require_columns(found, self._table, self._place, _REMEDY)
+        if span is not None:
+            column = self._require(time_column(self._section, self._table), found)
+            rows = rows.filter(in_span(column, found[column], span, self._table))
+        frame = fit(self._ask(rows.collect), self._table, self._place, _REMEDY)
+        return SourceRows(
+            frame=frame, watermark=watermark_of(frame, self._section.watermark_column, self._table)
+        )
+
+    def latest(self) -> date | None:
+        """See `SourceReader`."""
+        rows = self._scan()
+        column = self._require(time_column(self._section, self._table), self._ask(rows.collect_schema))
+        newest = self._ask(rows.select(pl.col(column).max()).collect).item()
+        return newest_complete_day(newest, self._table, self._section.complete_after_hours)
+
+    def preview(self, rows: int) -> pl.DataFrame:
+        """See `SourceReader`."""
+        return self._ask(self._scan().tail(rows).collect)
+
+    def check(self) -> Sequence[str]:
+        """See `SourceReader`."""
+        require_columns(self._ask(self._scan().collect_schema), self._table, self._place, _REMEDY)
+        return ()
+
+    def close(self) -> None:
+        """Choose the version again at the next use."""
+        self._opened = None
+
+    @property
+    def _place(self) -> str:
+        version = "" if self._opened is None else f" (version {self._opened.version()})"
+        return f"{self._section.path}{version}"
+
+    def _require(self, column: str, found: pl.Schema) -> str:
+        if column not in found:
+            raise SourceRefused(f"{self._table.name}: {self._place} has no column '{column}'")
+        return column
+
+    def _scan(self) -> pl.LazyFrame:
+        if self._opened is None:
+            self._opened = self._ask(self._open)
+        return pl.scan_delta(self._opened, storage_options=self._options or None)
+
+    def _open(self) -> "DeltaTable":
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        path, version, as_of = self._section.path, self._section.version, self._section.as_of
+        try:
+            table = DeltaTable(path, version=version, storage_options=self._options)
+            if as_of is None:
+                return table
+            written = {
+                entry["version"]: datetime.fromtimestamp(entry["timestamp"] / 1000, UTC)
+                for entry in table.history()
+            }
+            then = [number for number, moment in written.items() if moment <= as_of]
+            if not then:
+                raise VersionGone(
+                    f"{self._table.name}: {path} has no version as old as {as_of.isoformat()}: the oldest known is of "
+                    f"{min(written.values()).isoformat()}"
+                )
+            table.load_as_version(max(then))
+        except TableNotFoundError as error:
+            raise SourceRefused(
+                f"{self._table.name}: there is no Delta table at {path}: check source.path and the rights of its reader"
+            ) from error
+        except DeltaError as error:
+            if version is None:
+                raise
+            raise VersionGone(
+                f"{self._table.name}: {path} has no version {version}: name a later version, or leave `version` out"
+            ) from error
+        return table
+
+    def _ask(self, call: Callable[[], Answer]) -> Answer:
+        """Return the result of `call`; retry while the storage does not answer. Raises our errors only."""
+        from deltalake.exceptions import DeltaError
+
+        try:
+            return patiently(call, _may_pass, lambda _: self._patience, first_pause=0.2, longest_pause=5.0)
+        except FileNotFoundError as error:
+            raise VersionGone(
+                f"{self._table.name}: files of {self._place} are gone, because a vacuum deleted them: name a later "
+                "version, or leave `version` and `as_of` out"
+            ) from error
+        except OSError as error:
+            raise SourceAway(
+                f"{self._table.name}: {self._section.path} did not answer for {self._patience:.0f} s: "
+                f"{hide_credentials(_line(error))}"
+            ) from error
+        except (DeltaError, pl.exceptions.PolarsError) as error:
+            raise SourceRefused(
+                f"{self._table.name}: {self._place} cannot be read: {hide_credentials(_line(error))}"
+            ) from error
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, OSError) and not isinstance(error, FileNotFoundError | PermissionError)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

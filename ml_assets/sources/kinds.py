@@ -1,0 +1,34 @@
+"""All kinds of sources: the section of a `defs.yaml`, and the one place that opens the reader of a section."""
+
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Tag
+
+from ml_assets.sources.delta_source import DeltaReader, DeltaSource
+from ml_assets.sources.protocol import SourceReader, SourceTable
+from ml_assets.sources.python_source import PythonReader, PythonSource
+from resources.platform import Platform
+
+
+def kind(value: Any) -> Any:
+    """Return the kind of a section or of its YAML; `python` if it states none."""
+    return value.get("kind", "python") if isinstance(value, dict) else getattr(value, "kind", "python")
+
+
+AnySource = Annotated[
+    Annotated[PythonSource, Tag("python")] | Annotated[DeltaSource, Tag("delta")],
+    Discriminator(kind),
+]
+"""The `source` section of a dataset."""
+
+
+def open_source(section: AnySource, table: SourceTable, platform: Platform) -> SourceReader:
+    """Return the reader of `section`. It connects at its first use.
+
+    Raises `VariableMissing` if an environment variable that the section names is not set.
+    """
+    match section:
+        case PythonSource():
+            return PythonReader(section, table)
+        case DeltaSource():
+            return DeltaReader(section, table, platform)

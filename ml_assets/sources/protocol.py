@@ -1,0 +1,78 @@
+"""Interface of a source: the rows of a partition, the newest day, a preview, and a check."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from zoneinfo import ZoneInfo
+
+import polars as pl
+
+from ml_assets.validation.contract import Contract
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Days of one partition, from `first` up to and without `end`."""
+
+    first: date
+    end: date
+
+    def moments(self, time_zone: str) -> tuple[datetime, datetime]:
+        """Return the UTC moments at which `first` and `end` begin in `time_zone`."""
+        zone = ZoneInfo(time_zone)
+        first, end = (datetime.combine(day, time(), zone).astimezone(UTC) for day in (self.first, self.end))
+        return first, end
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRows:
+    """Rows of one partition, as the source returned them."""
+
+    frame: pl.DataFrame
+    watermark: datetime | None = None
+    """Newest change in these rows according to the source. It follows from the rows, never from a clock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceTable:
+    """Facts of the table that a source fills."""
+
+    name: str
+    """Table id, `datasets/<name>`."""
+    contract: Contract | None
+    """Columns that the table must have; None before the table has a contract."""
+    start: date | None = None
+    """First day of the table; None for a table without partitions."""
+
+    @property
+    def time_zone(self) -> str:
+        """Time zone whose midnight begins a day."""
+        return self.contract.event_time_zone if self.contract else "UTC"
+
+
+class SourceReader(ABC):
+    """Open source of one table. Every method raises `SourceRefused` or `SourceAway`. Not safe for threads."""
+
+    @abstractmethod
+    def read(self, span: Span | None) -> SourceRows:
+        """Return the rows of a partition; of the whole table if `span` is None."""
+
+    @abstractmethod
+    def latest(self) -> date | None:
+        """Return the newest day that is complete at the source; None if the source has no day yet."""
+
+    @abstractmethod
+    def preview(self, rows: int) -> pl.DataFrame:
+        """Return up to `rows` of the newest rows, with the types of the source."""
+
+    @abstractmethod
+    def check(self) -> Sequence[str]:
+        """Connect, and return a sentence with a remedy for each fault; empty if there is none."""
+
+    def changed(self, after: datetime) -> frozenset[date]:
+        """Return the days with changes newer than the watermark `after`; empty if it records none."""
+        return frozenset()
+
+    def close(self) -> None:  # noqa: B027 - most readers hold nothing open
+        """Close connections. The reader may be used again."""

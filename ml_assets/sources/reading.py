@@ -1,0 +1,47 @@
+"""Partitions of a table, read from its source one by one. A failure stays the failure of its partition."""
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+
+from ml_assets.sources.errors import SourceAway, SourceRefused
+from ml_assets.sources.protocol import SourceReader, Span
+from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.spec import Incoming, SourceFailed
+from ml_assets.tables.user_code import FeatureFunctionError
+
+
+def read_partitions(reader: SourceReader, cadence: Cadence, keys: Iterable[str]) -> Iterator[Incoming]:
+    """Yield each partition of `keys`: its rows, or the reason why there are none.
+
+    After a source did not answer for one partition, fail the others at once: each would wait as long as the first.
+    """
+    away: SourceAway | None = None
+    for key in keys:
+        if away is not None:
+            yield Incoming(key=key, data=_failure(f"not read, because {away}", away))
+            continue
+        try:
+            rows = reader.read(span_of(cadence, key))
+        except SourceAway as error:
+            away = error
+            yield Incoming(key=key, data=_failure(str(error), error))
+        except SourceRefused as error:
+            yield Incoming(key=key, data=_failure(str(error), error))
+        except FeatureFunctionError as error:
+            yield Incoming(key=key, data=_failure(str(error), error.__cause__))
+        else:
+            yield Incoming(key=key, data=rows.frame, watermark=rows.watermark)
+
+
+def span_of(cadence: Cadence, key: str) -> Span | None:
+    """Return the days of a partition; None for a table without partitions."""
+    if cadence.kind == "none":
+        return None
+    first, last = cadence.bounds(key)
+    return Span(first, last + timedelta(days=1))
+
+
+def _failure(said: str, cause: BaseException | None) -> SourceFailed:
+    failure = SourceFailed(said)
+    failure.__cause__ = cause
+    return failure

@@ -1,0 +1,72 @@
+"""Common part of the `source` section of every kind, and the types of its keys. Nothing here connects."""
+
+import hashlib
+import json
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from ml_assets.sections import Section
+from resources.addresses import Address
+
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+
+
+def _must_be_a_variable(text: str) -> str:
+    # The message never repeats the text, because it may be the credential itself.
+    if not _VARIABLE.fullmatch(text):
+        raise ValueError(
+            "write the name of an environment variable, such as WAREHOUSE_URL; a credential never stands in a file"
+        )
+    return text
+
+
+VariableName = Annotated[str, AfterValidator(_must_be_a_variable)]
+"""Name of an environment variable that holds an address or a credential."""
+
+
+def _must_have_no_credentials(text: str) -> str:
+    if Address(text).has_credentials:
+        raise ValueError(
+            f"{Address(text)} holds credentials: leave them out, and name environment variables in the keys that end "
+            "with _env"
+        )
+    return text
+
+
+PublicAddress = Annotated[str, AfterValidator(_must_have_no_credentials)]
+"""Address or path without credentials."""
+
+
+class WatchSection(Section):
+    """A sensor that asks a source for its latest day."""
+
+    every_seconds: int = Field(default=60, ge=5)
+    """Seconds between two calls of `latest`."""
+    retry_seconds: int = Field(default=3600, ge=5)
+    """Seconds to wait before the sensor requests a failed, rejected or missing partition again."""
+    enabled: bool = False
+    """Run the sensor without switching it on in the UI."""
+
+
+class SourceSection(Section):
+    """Source of a dataset."""
+
+    watch: WatchSection | None = None
+    """Sensor that asks the source for its latest day and ingests new partitions."""
+
+    @property
+    def code_version(self) -> str:
+        """Code version of the dataset, 16 hex digits: a digest of the keys that decide which rows are read.
+
+        Names of environment variables and `watch` do not count.
+        """
+        facts: dict[str, Any] = self.model_dump(mode="json", exclude={"watch"})
+        facts = {name: value for name, value in facts.items() if not name.endswith("_env")}
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def lacks_for_latest(self) -> str | None:
+        """Key that the section lacks to find the newest day of the source, and its meaning; None if it lacks none."""
+        return None

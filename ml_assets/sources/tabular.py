@@ -1,0 +1,153 @@
+"""Common part of sources that hold tables: their keys, the filter of a day, and columns as the contract has them."""
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated
+from zoneinfo import ZoneInfo
+
+import polars as pl
+from pydantic import Field
+
+from ml_assets.sources.errors import ColumnsChanged, SourceRefused
+from ml_assets.sources.protocol import SourceTable, Span
+from ml_assets.sources.source_section import SourceSection
+from ml_assets.validation.column_types import POLARS_TYPES, type_name
+
+
+class TabularSource(SourceSection):
+    """Source that holds a table, with a column for the time of a row."""
+
+    time_column: str | None = None
+    """Column of type date or datetime that decides to which day a row belongs. Default: the contract's event time."""
+    watermark_column: str | None = None
+    """Column of type datetime with the moment at which the source last changed a row."""
+    complete_after_hours: Annotated[float, Field(ge=0)] = 0.0
+    """Hours after the end of a day until the source holds all its rows. A sensor does not request the day before."""
+
+
+def time_column(section: TabularSource, table: SourceTable) -> str:
+    """Return the column that decides a row's day. Raises `SourceRefused` if neither section nor contract names one."""
+    named = section.time_column or (table.contract.event_time if table.contract else None)
+    if named is None:
+        raise SourceRefused(
+            f"{table.name}: no column decides to which day a row belongs: set source.time_column, or "
+            "contract.event_time"
+        )
+    return named
+
+
+def in_span(column: str, dtype: pl.DataType, span: Span, table: SourceTable) -> pl.Expr:
+    """Return the filter of the rows of `span` by a column of type date or datetime. Raises `SourceRefused`."""
+    if dtype == pl.Date:
+        return pl.col(column).is_between(span.first, span.end, closed="left")
+    if isinstance(dtype, pl.Datetime) and dtype.time_zone is not None:
+        first, end = span.moments(table.time_zone)
+        return pl.col(column).is_between(first, end, closed="left")
+    raise SourceRefused(
+        f"{table.name}: time_column '{column}' is {type_name(dtype)}: it must be a date, or a datetime with a time zone"
+    )
+
+
+def newest_complete_day(
+    newest: date | datetime | None,
+    table: SourceTable,
+    complete_after_hours: float,
+    now: datetime | None = None,
+) -> date | None:
+    """Return the day of the newest row, or the last day that is complete by the clock if that is earlier.
+
+    The day of today still gets rows, so it is not complete although the source has some.
+    """
+    if newest is None:
+        return None
+    zone = ZoneInfo(table.time_zone)
+    day = newest.astimezone(zone).date() if isinstance(newest, datetime) else newest
+    moment = (now or datetime.now(UTC)) - timedelta(hours=complete_after_hours)
+    return min(day, moment.astimezone(zone).date() - timedelta(days=1))
+
+
+def watermark_of(frame: pl.DataFrame, column: str | None, table: SourceTable) -> datetime | None:
+    """Return the greatest value of the watermark column; None without such a column or without rows."""
+    if column is None:
+        return None
+    dtype = frame.schema.get(column)
+    if not isinstance(dtype, pl.Datetime) or dtype.time_zone is None:
+        found = "missing" if dtype is None else type_name(dtype)
+        raise SourceRefused(
+            f"{table.name}: watermark_column '{column}' is {found}: name a column of the contract of type datetime"
+        )
+    newest = frame.get_column(column).max()
+    return newest if isinstance(newest, datetime) else None
+
+
+def require_columns(found: Mapping[str, pl.DataType], table: SourceTable, place: str, remedy: str) -> None:
+    """Raise `ColumnsChanged` if a source's columns are not the contract's, apart from types that `fit` converts."""
+    if table.contract is None:
+        return
+    expected = {name: POLARS_TYPES[column.dtype] for name, column in table.contract.by_name.items()}
+    said = {
+        "added": [f"{name} ({type_name(dtype)})" for name, dtype in found.items() if name not in expected],
+        "removed": [f"{name} ({type_name(dtype)})" for name, dtype in expected.items() if name not in found],
+        "changed": [
+            f"{name} (is {type_name(found[name])}, expected {type_name(dtype)})"
+            for name, dtype in expected.items()
+            if name in found and not _is_convertible(found[name], dtype)
+        ],
+    }
+    differences = "; ".join(f"{what}: {', '.join(names)}" for what, names in said.items() if names)
+    if differences:
+        raise ColumnsChanged(
+            f"{table.name}: {place} does not have the columns of the contract. {differences}. Change the contract, or "
+            f"{remedy}"
+        )
+
+
+def fit(frame: pl.DataFrame, table: SourceTable, place: str, remedy: str) -> pl.DataFrame:
+    """Return `frame` with the columns of the contract, in its order and with its types. No value changes.
+
+    Raises `ColumnsChanged`, and `SourceRefused` if a value does not fit the contract's type.
+    """
+    if table.contract is None:
+        return frame
+    require_columns(frame.schema, table, place, remedy)
+    columns: list[pl.Series] = []
+    for name, column in table.contract.by_name.items():
+        series, dtype = frame.get_column(name), POLARS_TYPES[column.dtype]
+        try:
+            columns.append(series if series.dtype == dtype else _converted(series, dtype))
+        except pl.exceptions.PolarsError as error:
+            raise SourceRefused(
+                f"{table.name}: {place} has values in '{name}' that do not fit {column.dtype}: choose a wider type in "
+                "the contract, or correct the rows at the source"
+            ) from error
+    return pl.DataFrame(columns)
+
+
+def _converted(series: pl.Series, dtype: pl.DataType) -> pl.Series:
+    if (
+        isinstance(dtype, pl.Datetime)
+        and dtype.time_zone is not None
+        and isinstance(series.dtype, pl.Datetime)
+    ):
+        cast = series.dt.convert_time_zone(dtype.time_zone).cast(dtype)
+        if series.dtype.time_unit == "ns" and not (cast.cast(pl.Datetime("ns", "UTC")) == series).all():
+            raise pl.exceptions.InvalidOperationError("nanoseconds")
+        return cast
+    return series.cast(dtype, strict=True)
+
+
+_EXACT_BITS = {pl.Float64(): 32, pl.Float32(): 16}
+"""Widest integers of which each is a number of this type exactly."""
+
+
+def _is_convertible(found: pl.DataType, expected: pl.DataType) -> bool:
+    """True if `fit` converts a type without changing a value, or refuses the values that would change."""
+    if found in (expected, pl.Null()) or (found.is_integer() and expected.is_integer()):
+        return True
+    if isinstance(expected, pl.Datetime):
+        return isinstance(found, pl.Datetime) and (found.time_zone is None) == (expected.time_zone is None)
+    if expected in _EXACT_BITS and found.is_integer():
+        return int(type(found).__name__.removeprefix("U").removeprefix("Int")) <= _EXACT_BITS[expected]
+    if expected == pl.Float64:
+        return found == pl.Float32
+    return expected == pl.String and isinstance(found, pl.Categorical | pl.Enum)

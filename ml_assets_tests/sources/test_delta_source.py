@@ -1,0 +1,110 @@
+"""A Delta table as a source: days by the contract's event time, versions, a vacuum, changed columns."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from ml_assets.components import Dataset
+from ml_assets.components.attribute_faults import attribute_faults
+from ml_assets_tests.components.installation import failure_of, materialized
+from ml_assets_tests.sources.conftest import Declare
+from ml_assets_tests.sources.sales import DATASET, DAYS, SALES, rows
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A Delta table of two versions: half the price in the first."""
+    place = str(tmp_path / "sales")
+    rows(*DAYS).with_columns(pl.col("price") / 2).write_delta(place)
+    rows(*DAYS).write_delta(place, mode="overwrite")
+    return place
+
+
+def test_each_day_lands_with_the_rows_of_its_time_zone(declare: Declare, path: str) -> None:
+    installation = declare({"kind": "delta", "path": path, "watermark_column": "changed_at"})
+    result = installation.run(SALES, partition=DAYS[0], last=DAYS[4])
+    assert result.success, failure_of(result)
+    for day in DAYS:
+        assert installation.main.scan(SALES, [day]).collect().equals(rows(day))
+    newest = rows(DAYS[4])["changed_at"].max()
+    assert isinstance(newest, datetime)
+    shown = materialized(result, SALES)[DAYS[4]].metadata["source watermark"].value
+    assert datetime.fromisoformat(str(shown)) == newest
+
+
+def test_a_pinned_version_and_a_moment_choose_the_rows(declare: Declare, path: str) -> None:
+    moments = {one["version"]: one["timestamp"] for one in DeltaTable(path).history()}
+    between = datetime.fromtimestamp((moments[0] + 0.5) / 1000, UTC)
+    halved = rows(DAYS[0]).with_columns(pl.col("price") / 2)
+    for choice in ({"version": 0}, {"as_of": between.isoformat()}):
+        installation = declare({"kind": "delta", "path": path, **choice})
+        result = installation.run(SALES, partition=DAYS[0])
+        assert result.success, failure_of(result)
+        assert installation.main.scan(SALES, [DAYS[0]]).collect().equals(halved)
+
+
+def test_versions_that_are_gone_are_refused_by_name(declare: Declare, path: str) -> None:
+    assert declare({"kind": "delta", "path": path}).run(SALES, partition=DAYS[0]).success
+    DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    early = datetime.now(UTC) - timedelta(days=900)
+    for choice, said in (
+        ({"version": 0}, "(version 0) are gone, because a vacuum deleted them: name a later version"),
+        ({"version": 99}, "has no version 99: name a later version"),
+        ({"as_of": early.isoformat()}, "has no version as old as"),
+    ):
+        installation = declare({"kind": "delta", "path": path, **choice})
+        before = installation.main.digests(SALES)
+        assert said in failure_of(installation.run(SALES, partition=DAYS[0]))
+        assert installation.main.digests(SALES) == before
+
+
+def test_changed_columns_are_named_with_their_types(declare: Declare, path: str) -> None:
+    changed = rows(*DAYS).rename({"gift": "present"}).with_columns(pl.col("price").cast(pl.String))
+    changed.write_delta(path, mode="overwrite", delta_write_options={"schema_mode": "overwrite"})
+    said = failure_of(declare({"kind": "delta", "path": path}).run(SALES, partition=DAYS[0]))
+    assert "added: present (bool); removed: gift (bool); changed: price (is string, expected float64)" in said
+
+
+def test_values_that_do_not_fit_the_contract_are_refused(declare: Declare, path: str) -> None:
+    rows(*DAYS).with_columns(pl.col("units").cast(pl.Int32) + 40_000).write_delta(
+        path, mode="overwrite", delta_write_options={"schema_mode": "overwrite"}
+    )
+    said = failure_of(declare({"kind": "delta", "path": path}).run(SALES, partition=DAYS[0]))
+    assert "has values in 'units' that do not fit int16: choose a wider type in the contract" in said
+
+
+def test_a_folder_without_a_table_is_named(declare: Declare, tmp_path: Path) -> None:
+    said = failure_of(declare({"kind": "delta", "path": str(tmp_path)}).run(SALES, partition=DAYS[0]))
+    assert f"there is no Delta table at {tmp_path}: check source.path" in said
+
+
+@pytest.mark.parametrize(
+    ("source", "key", "said"),
+    [
+        ({"path": "s3://key:secret@bucket/sales"}, "path", "holds credentials: leave them out"),
+        (
+            {"path": "x", "access_key_id_env": "aB3/secret"},
+            "access_key_id_env",
+            "a credential never stands in a file",
+        ),
+        ({"path": "x", "version": 1, "as_of": "2024-01-01T00:00:00Z"}, "", "leave one out"),
+        ({"pth": "x"}, "pth", "did you mean 'path'?"),
+    ],
+)
+def test_wrong_keys_are_named_and_credentials_never_repeated(
+    source: dict[str, object], key: str, said: str
+) -> None:
+    faults = attribute_faults(Dataset.get_model_cls(), DATASET | {"source": {"kind": "delta", **source}})
+    (path, words), *_ = faults
+    assert path == (("source", key) if key else ("source",))
+    assert said in words
+    assert "secret" not in words
+
+
+def test_an_unknown_kind_is_answered_with_all_kinds() -> None:
+    ((path, words),) = attribute_faults(Dataset.get_model_cls(), DATASET | {"source": {"kind": "dleta"}})
+    assert path == ("source",)
+    assert words.startswith("kind 'dleta' should be 'python', ")
