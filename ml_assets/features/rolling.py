@@ -47,7 +47,7 @@ def window_sums(
     give equal bytes. That holds only for whole numbers, because sums of floats depend on where they start. A float
     column in `sums` raises `RollingError`.
     """
-    facts = facts_like_rows(rows, facts, by=by, at=at, known_at=known_at, of_facts=sums)
+    facts = facts_like_rows(rows, facts, by=by, at=at, moments=[known_at], of_facts=sums)
     _require_whole_numbers(facts, sums)
     keys = facts.select(by).unique(maintain_order=True).with_row_index(_CODE) if by else None
     fact_key = _codes(facts, keys)

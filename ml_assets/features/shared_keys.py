@@ -19,22 +19,24 @@ def facts_like_rows(
     *,
     by: Sequence[str],
     at: str,
-    known_at: str,
+    moments: Sequence[str],
     of_facts: Sequence[str] = (),
 ) -> pl.DataFrame:
     """Return `facts` with the `by` columns cast to the types of `rows`, without facts that match no row.
 
-    Leaves out facts with a null in `by` or `known_at`, or with a key that the rows' narrower type cannot hold. Raises
-    `MeetingError` if a column is missing (`of_facts` names further columns of the facts), if the types of a key are not
-    comparable, or if `at` and `known_at` are not moments of the same zone in microseconds.
+    `moments` are columns of the facts. Leaves out facts with a null in `by` or `moments`, or with a key that the rows'
+    narrower type cannot hold. Raises `MeetingError` if a column is missing (`of_facts` names further columns of the
+    facts), if the types of a key are not comparable, or if `at` and `moments` are not moments of the same zone in
+    microseconds.
     """
-    for side, frame, names in (("rows", rows, [*by, at]), ("facts", facts, [*by, known_at, *of_facts])):
-        missing = [name for name in names if name not in frame.columns]
+    for side, frame, names in (("rows", rows, [*by, at]), ("facts", facts, [*by, *moments, *of_facts])):
+        missing = [name for name in dict.fromkeys(names) if name not in frame.columns]
         if missing:
             raise MeetingError(f"the {side} have no columns {missing}; they have {frame.columns}")
-    _require_moments(at, rows.schema[at], known_at, facts.schema[known_at])
+    for moment in moments:
+        _require_moments(at, rows.schema[at], moment, facts.schema[moment])
     cast = [pl.col(name).cast(_key_type(name, rows, facts), strict=False) for name in by]
-    return facts.with_columns(cast).drop_nulls([*by, known_at])
+    return facts.with_columns(cast).drop_nulls([*by, *moments])
 
 
 def _require_moments(at: str, asked: pl.DataType, known_at: str, known: pl.DataType) -> None:

@@ -35,3 +35,16 @@ def facts(rows: list[tuple[str | None, int | None, int]]) -> pl.DataFrame:
         },
         schema={"key": pl.String, "known_at": MOMENT, "value": pl.Int64},
     )
+
+
+def events(rows: list[tuple[str | None, int | None, int | None, int]]) -> pl.DataFrame:
+    """Facts with a key, the moment they happened, the moment they became known, and a value."""
+    return pl.DataFrame(
+        {
+            "key": [key for key, *_ in rows],
+            "happened_at": [at_hour(hour) for _, hour, _, _ in rows],
+            "known_at": [at_hour(hour) for _, _, hour, _ in rows],
+            "value": [value for *_, value in rows],
+        },
+        schema={"key": pl.String, "happened_at": MOMENT, "known_at": MOMENT, "value": pl.Int64},
+    )

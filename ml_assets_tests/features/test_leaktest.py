@@ -57,8 +57,12 @@ def honest(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
     settled = orders.drop_nulls("settled_at").select(
         "customer", pl.col("settled_at").alias("last_at"), pl.col("returned").alias("returned_before")
     )
-    rows = join_as_of(rows, prices, by=["customer"], at="predicted_at", known_at="priced_at")
-    return join_as_of(rows, settled, by=["customer"], at="predicted_at", known_at="last_at")
+    rows = join_as_of(
+        rows, prices, by=["customer"], at="predicted_at", event_at="priced_at", known_at="priced_at"
+    )
+    return join_as_of(
+        rows, settled, by=["customer"], at="predicted_at", event_at="last_at", known_at="last_at"
+    )
 
 
 def examine(build: Callable[[Inputs, date, date], pl.DataFrame], cuts: int = 3) -> LeakReport:

@@ -28,7 +28,10 @@ def counted(rows: pl.DataFrame, known: pl.DataFrame, by: list[str]) -> list[int 
 def newest(rows: pl.DataFrame, known: pl.DataFrame, by: list[str]) -> list[int | None]:
     """The value of the newest fact each row can know of."""
     known = known if by or "key" not in known.columns else known.drop("key")
-    return join_as_of(rows, known, by=by, at="at", known_at="known_at", tiebreak=["value"])["value"].to_list()
+    joined = join_as_of(
+        rows, known, by=by, at="at", event_at="known_at", known_at="known_at", tiebreak=["value"]
+    )
+    return joined["value"].to_list()
 
 
 look_ups = pytest.mark.parametrize("look_up", [counted, newest])

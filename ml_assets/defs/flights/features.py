@@ -74,7 +74,8 @@ each season once, so a model would only learn which months were bad in 2013."""
 CATEGORICAL = ("carrier", "origin", "dest", "manufacturer", "engine", "weekday", "departure_hour")
 """Categorical features, strings."""
 
-_WEATHER_TOLERANCE = timedelta(hours=6)
+_WEATHER_TOLERANCE = timedelta(hours=7)
+"""Age of the oldest observation that counts; it was known for six of these hours."""
 _TREND = timedelta(hours=3)
 _STRONGEST_WIND = 150.0
 """Miles per hour. More than that is a broken sensor (1,048 on 12 February)."""
@@ -169,15 +170,28 @@ def _with_weather(rows: pl.DataFrame, weather: pl.DataFrame) -> pl.DataFrame:
     )
     before = reports.select(
         "origin",
+        pl.col("observed_at").alias("observed_before"),
         pl.col("known_at").alias("known_before"),
         pl.col("temp").alias("temp_before"),
         pl.col("pressure").alias("pressure_before"),
     )
     rows = join_as_of(
-        rows, reports, by=["origin"], at="predicted_at", known_at="known_at", tolerance=_WEATHER_TOLERANCE
+        rows,
+        reports,
+        by=["origin"],
+        at="predicted_at",
+        event_at="observed_at",
+        known_at="known_at",
+        tolerance=_WEATHER_TOLERANCE,
     ).with_columns((pl.col("predicted_at") - _TREND).alias("earlier"))
     rows = join_as_of(
-        rows, before, by=["origin"], at="earlier", known_at="known_before", tolerance=_WEATHER_TOLERANCE
+        rows,
+        before,
+        by=["origin"],
+        at="earlier",
+        event_at="observed_before",
+        known_at="known_before",
+        tolerance=_WEATHER_TOLERANCE,
     ).with_columns(
         _hours("observed_at", "predicted_at").alias("weather_age"),
         (pl.col("temp") - pl.col("temp_before")).alias("temp_trend"),
@@ -220,6 +234,7 @@ def _with_last_flights(rows: pl.DataFrame, flights: pl.DataFrame) -> pl.DataFram
             facts,
             by=by,
             at="predicted_at",
+            event_at="last_landed_at",
             known_at="last_landed_at",
             tolerance=history.LONGEST,
             # Two at one moment: the one that set out later.
