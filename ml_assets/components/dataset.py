@@ -14,6 +14,7 @@ from ml_assets.sources.kinds import open_source
 from ml_assets.sources.reading import read_partitions
 from ml_assets.tables.cadence import UNPARTITIONED
 from ml_assets.tables.declared import DeclaredTables
+from ml_assets.tables.spec import TableSpec
 from resources.platform import Platform
 
 
@@ -25,10 +26,15 @@ class Dataset(SpecComponent):
     produces = ("asset", "asset_check", "sensor")
     spec: DatasetSpec
 
+    @property
+    def table(self) -> TableSpec:
+        """The table, as it is published."""
+        return table_spec("datasets", self.spec, self.spec.source.code_version)
+
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return one asset with its checks, and a sensor if the source is watched."""
         spec = self.spec
-        table = table_spec("datasets", spec, spec.source.code_version)
+        table = self.table
 
         def ingest(
             context: dg.AssetExecutionContext, platform: Platform, _: DeclaredTables

@@ -17,6 +17,7 @@ from ml_assets.tables.derive import derive, plan
 from ml_assets.tables.imports import resolve_function
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.refusal import InputsRefused
+from ml_assets.tables.spec import TableSpec
 from resources.platform import Platform
 
 
@@ -31,14 +32,20 @@ class FeatureTable(SpecComponent):
     spec_type = FeatureTableSpec
     spec: FeatureTableSpec
 
+    @property
+    def table(self) -> TableSpec:
+        """The table, as it is published."""
+        reads = {
+            section.table: None if section.lookback == "all" else section.lookback
+            for section in self.spec.inputs
+        }
+        return table_spec("features", self.spec, code_version(self.spec.function), reads)
+
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return one asset with its checks."""
         spec = self.spec
         function = resolve_function(spec.function)
-        reads = {
-            section.table: None if section.lookback == "all" else section.lookback for section in spec.inputs
-        }
-        table = table_spec("features", spec, code_version(spec.function), reads)
+        table = self.table
 
         def build(
             context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables

@@ -23,6 +23,7 @@ from ml_assets.tables.cadence import Cadence, PartitionsSection
 from ml_assets.tables.imports import FunctionPath, VersionedPath
 from ml_assets.tables.layout import TableNameRefused, check_table
 from ml_assets.validation.contract import Contract
+from ml_assets.validation.quarantine import OnBadRows, QuarantineSection
 from ml_assets.validation.volume import VolumeRule, VolumeSection
 from resources.words import did_you_mean
 
@@ -99,8 +100,25 @@ class TableSpecSection(Section):
     """Greatest age of the newest materialization. Not given: any age."""
     automation_condition: Literal["none", "on_valid_inputs"] = "none"
     """`on_valid_inputs`: materialize when upstream changed and its blocking checks passed."""
+    on_bad_rows: OnBadRows = "reject"
+    """`reject`: a row that breaks a rule rejects its partition. `quarantine`: a few such rows are set aside in a table
+    of their own, and the others land."""
+    quarantine: QuarantineSection | None = None
+    """Limit for `on_bad_rows: quarantine`."""
     partitions: PartitionsSection | None = None
     """Partitions of the table. Not given: the table has no partitions."""
+
+    @model_validator(mode="after")
+    def _limit_needs_a_quarantine(self) -> Self:
+        if self.quarantine is not None and self.on_bad_rows != "quarantine":
+            why = "sets a limit for rows that nothing sets aside: write on_bad_rows: quarantine, or remove it"
+            refuse_at(type(self).__name__, {("quarantine",): why})
+        return self
+
+    @property
+    def quarantine_limit(self) -> float | None:
+        """Largest share of rows that are set aside; None if any bad row rejects its partition."""
+        return (self.quarantine or QuarantineSection()).limit if self.on_bad_rows == "quarantine" else None
 
     @property
     def cadence(self) -> Cadence:

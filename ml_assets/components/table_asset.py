@@ -51,6 +51,7 @@ def table_spec(
         contract=spec.contract,
         cadence=spec.cadence,
         volume=spec.volume,
+        quarantine_limit=spec.quarantine_limit,
         code_version=version,
         inputs=inputs or {},
     )
@@ -188,6 +189,8 @@ def _facts(key: str, partition: PublishedPartition) -> dict[str, Any]:
         "dagster/partition_row_count": partition.rows,
         "verdict": partition.verdict.status,
     }
+    if partition.verdict.quarantined:
+        facts["quarantined rows"] = partition.verdict.quarantined
     if partition.verdict.findings:
         facts["findings"] = table_of(table_rows(key, partition.verdict.findings))
     return facts

@@ -14,6 +14,7 @@ Used from outside:
                      commit_id)
     derive.py        partitions computed from other tables
     accept.py        accept_partition(store, ledger, table, key, author, reason)
+    readmit.py       readmit(store, ledger, spec, key, run): quarantined rows that pass now
     audits.py        unaudited(store, newest): commits on main without an audit
     declared.py      DeclaredTables, DeclaredTable.of(spec): the current declarations
     guard.py         validate_window(reader, ledger, tables, table, keys) -> WindowValidation(missing, rejected, stale)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ml_assets.tables import layout
 from ml_assets.tables.landing import CommitFacts, StoredPartition, land
 from ml_assets.tables.reader import TableReader
 from resources.lake import RefNotFound, VersionedStore
@@ -66,14 +67,15 @@ def accept_partition(
         accepted.append(accept(row.number))
 
     try:
-        partition = _evidence(store, table, key, row.branch, row.content_digest)
-        land(store, ledger, table, [partition], row.run_id, facts, begin=begin, record=record)
+        partitions = _evidence(store, table, key, row.branch, row.content_digest)
+        land(store, ledger, table, partitions, row.run_id, facts, begin=begin, record=record)
     except _Overtaken:
         return accept(row.number)
     return accepted[0]
 
 
-def _evidence(store: VersionedStore, table: str, key: str, branch: str, digest: str) -> StoredPartition:
+def _evidence(store: VersionedStore, table: str, key: str, branch: str, digest: str) -> list[StoredPartition]:
+    """Return the rejected partition and the rows that were set aside from it, which may be none."""
     try:
         reader = TableReader.at(store, branch)
     except RefNotFound as error:
@@ -84,5 +86,8 @@ def _evidence(store: VersionedStore, table: str, key: str, branch: str, digest: 
         raise EvidenceGone(
             f"branch {branch} no longer holds the rejected content of {table} {key}: materialize {key} again"
         )
-    hashes = reader.object_hashes(table, key)
-    return StoredPartition(table, key, store.fetch(reader.commit_id, list(hashes)), hashes)
+    found: list[StoredPartition] = []
+    for name in filter(None, (table, layout.quarantine_of(table))):
+        hashes = reader.object_hashes(name, key)
+        found.append(StoredPartition(name, key, store.fetch(reader.commit_id, list(hashes)), hashes))
+    return found

@@ -3,7 +3,8 @@
     <kind>/<name>/date=2013-01-01/part-0.parquet      (`all/part-0.parquet` for a table without partitions)
     _manifests/<kind>/<name>/2013-01-01.json
 
-A table is named by its id `"<kind>/<name>"`, for example `"datasets/flights"`.
+A table is named by its id `"<kind>/<name>"`, for example `"datasets/flights"`. Rows set aside from it are the table
+`"quarantine/datasets_flights"`.
 """
 
 import re
@@ -11,6 +12,8 @@ import uuid
 
 from ml_assets.tables.cadence import UNPARTITIONED
 
+DATASETS, FEATURES, QUARANTINE = "datasets", "features", "quarantine"
+"""Kinds of tables. The others have the name of a model."""
 AUDIT = "audit-"
 """Prefix of every audit branch's name."""
 _MANIFESTS = "_manifests"
@@ -29,6 +32,15 @@ def check_table(table: str) -> str:
             f"datasets/flights"
         )
     return table
+
+
+def quarantine_of(table: str) -> str | None:
+    """Return the table id of the rows set aside from `table`; None for tables that set none aside.
+
+    `datasets/orders` has `quarantine/datasets_orders`, with the same partitions.
+    """
+    kind, _, name = check_table(table).partition("/")
+    return f"{QUARANTINE}/{kind}_{name}" if kind in (DATASETS, FEATURES) else None
 
 
 def data_prefix(table: str) -> str:

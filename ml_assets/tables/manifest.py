@@ -79,6 +79,11 @@ class PartitionManifest:
         return content_digest((f.path, f.sha256) for f in self.files)
 
     @property
+    def watermark(self) -> datetime | None:
+        """`source_watermark` as a moment."""
+        return datetime.fromisoformat(self.source_watermark) if self.source_watermark else None
+
+    @property
     def profile(self) -> dict[str, Any]:
         """Profile of the partition (`ml_assets.validation.profile`). Decoded on each call."""
         return json.loads(self.profile_json)

@@ -5,7 +5,7 @@ Pure functions: the same `Incoming` gives the same `Prepared`, so its digest is 
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -82,8 +82,32 @@ def _column_that_fails(data: pl.DataFrame) -> str:
 def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared:
     """Prepare one partition. Raises `parquet.UnstorableFrame` if Parquet cannot store its values."""
     frame = parquet.canonical(_typed_if_empty(spec, spec.contract.in_order(data)), spec.order)
+    manifest = PartitionManifest(
+        table=spec.table,
+        key=incoming.key,
+        files=(),
+        schema={},
+        schema_hash="",
+        contract_digest=spec.contract.contract_digest,
+        code_version=spec.code_version,
+        cadence=spec.cadence.kind,
+        writer=parquet.WRITER,
+        source_watermark=iso_utc(incoming.watermark) if incoming.watermark else None,
+        inputs={table: dict(sorted(keys.items())) for table, keys in incoming.inputs.items()},
+        behind=incoming.behind,
+    )
+    return _with_rows(spec, manifest, frame)
+
+
+def with_rows(spec: TableSpec, prepared: Prepared, frame: pl.DataFrame, table: str | None = None) -> Prepared:
+    """Return the partition with other rows: `frame`, in canonical order. `table`: in another table of the lake."""
+    manifest = prepared.manifest if table is None else replace(prepared.manifest, table=table)
+    return _with_rows(spec, manifest, frame)
+
+
+def _with_rows(spec: TableSpec, manifest: PartitionManifest, frame: pl.DataFrame) -> Prepared:
     objects = {
-        layout.part_path(spec.table, incoming.key, part): content
+        layout.part_path(manifest.table, manifest.key, part): content
         for part, content in enumerate(parquet.encode(frame))
     }
     files = tuple(
@@ -96,26 +120,18 @@ def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared
         for part, (path, content) in enumerate(objects.items())
     )
     schema = schema_of(frame)
-    profiled = profile(frame, hidden=[name for name in frame.columns if spec.contract.hides(name)])
-    manifest = PartitionManifest(
-        table=spec.table,
-        key=incoming.key,
+    profiled = profile(frame, hidden=[name for name in frame.columns if spec.hides(name)])
+    manifest = replace(
+        manifest,
         files=files,
         schema=dict(schema),
         schema_hash=schema_hash(schema),
-        contract_digest=spec.contract.contract_digest,
-        code_version=spec.code_version,
-        cadence=spec.cadence.kind,
-        writer=parquet.WRITER,
         event_time=_event_range(profiled, spec.contract.event_time),
-        source_watermark=iso_utc(incoming.watermark) if incoming.watermark else None,
-        inputs={table: dict(sorted(keys.items())) for table, keys in incoming.inputs.items()},
-        behind=incoming.behind,
         profile_json=profile_text(profiled),
     )
-    objects[layout.manifest_path(spec.table, incoming.key)] = manifest.to_json()
+    objects[layout.manifest_path(manifest.table, manifest.key)] = manifest.to_json()
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in objects.items()}
-    return Prepared(frame, manifest, StoredPartition(spec.table, incoming.key, objects, hashes))
+    return Prepared(frame, manifest, StoredPartition(manifest.table, manifest.key, objects, hashes))
 
 
 def _typed_if_empty(spec: TableSpec, data: pl.DataFrame) -> pl.DataFrame:

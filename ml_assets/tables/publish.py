@@ -2,6 +2,9 @@
 
 The order of the steps makes a kill at any moment harmless:
 
+Rows that a table sets aside (`quarantine_limit`) are a partition of its quarantine table, which lands together with the
+good rows: one branch, one merge.
+
 1. commit rejected partitions to their own audit branch, which stays as evidence;
 2. commit good partitions to another audit branch;
 3. record the rejections in the ledger, so that consumers refuse them even if main holds an older version;
@@ -17,12 +20,23 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import polars as pl
+
 from ml_assets.tables import layout
-from ml_assets.tables.landing import MAIN, CommitFacts, Landed, land, new_branch, write
-from ml_assets.tables.prepare import Prepared, prepare_all
+from ml_assets.tables.landing import (
+    MAIN,
+    CommitFacts,
+    Landed,
+    StoredPartition,
+    land,
+    new_branch,
+    write,
+)
+from ml_assets.tables.prepare import Prepared, prepare_all, with_rows
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.validation.findings import Finding
+from ml_assets.validation.quarantine import divide, over_limit_finding, set_aside_findings
 from ml_assets.validation.verdict import Verdict
 from ml_assets.validation.volume import volume_findings
 from resources.lake import VersionedStore
@@ -80,11 +94,12 @@ def publish(
     branches: dict[str, str] = {}
     while True:
         newest = ledger.newest_verdicts(spec.table, partitions)
-        verdicts = validate(ledger, spec, partitions, newest)
-        bad = {key: one for key, one in partitions.items() if verdicts[key].blocks}
-        good = {key: one for key, one in partitions.items() if key not in bad}
+        validated = validate(ledger, spec, partitions, newest)
+        verdicts = {key: one.verdict for key, one in validated.items()}
+        bad = {key: one for key, one in validated.items() if one.verdict.blocks}
+        good = {key: one for key, one in validated.items() if key not in bad}
         lacking = {key: one for key, one in bad.items() if key not in branches}
-        branches |= _keep_evidence(store, spec, lacking, verdicts, newest, run)
+        branches |= _keep_evidence(store, spec, lacking, newest, run)
         rows = {key: _new_row(verdicts[key], run.run_id, branches[key]) for key in bad}
         rows |= {key: _new_row(verdicts[key], run.run_id, MAIN) for key in good}
         with contextlib.suppress(_Overtaken):
@@ -94,11 +109,11 @@ def publish(
     return PublishResult(
         merged={
             key: PublishedPartition(
-                content_digest=one.digest,
-                rows=one.manifest.rows,
-                size=one.manifest.size,
-                changed=before.get(key) != one.digest,
-                verdict=verdicts[key],
+                content_digest=one.partition.digest,
+                rows=one.partition.manifest.rows,
+                size=one.partition.manifest.size,
+                changed=before.get(key) != one.partition.digest,
+                verdict=one.verdict,
             )
             for key, one in good.items()
         },
@@ -108,14 +123,35 @@ def publish(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """A partition with its verdict."""
+
+    verdict: Verdict
+    partition: Prepared
+    """The rows that the verdict is about. Rows that were set aside are left out."""
+    set_aside: Prepared | None = None
+    """Those rows, as a partition of the quarantine table."""
+
+    @property
+    def stored(self) -> list[StoredPartition]:
+        """Everything to write. A quarantine without rows is written, too: it removes an earlier one."""
+        mine = self.partition.stored
+        table = layout.quarantine_of(mine.table)
+        if table is None:
+            return [mine]
+        aside = self.set_aside.stored if self.set_aside else StoredPartition(table, mine.key, {}, {})
+        return [mine, aside]
+
+
 def validate(
     ledger: Ledger, spec: TableSpec, partitions: Mapping[str, Prepared], newest: Mapping[str, VerdictRow]
-) -> dict[str, Verdict]:
+) -> dict[str, Validated]:
     """Return key → verdict on exactly this content: known verdicts, and new content validated as one joined frame.
 
     `newest` is the ledger's newest verdict per key. A verdict that let content pass holds as long as content and rules
     stay the same. A rejected partition is validated again, because the rule on its row count compares with a history
-    that grows.
+    that grows. So is content that was a rest, whose other rows were set aside: these may be gone or others now.
     """
     digests = {key: one.digest for key, one in partitions.items()}
     stored = ledger.find_verdicts(spec.table, digests, spec.rules_digest)
@@ -125,8 +161,12 @@ def validate(
         for key, row in stored.items()
         if row.status in ("passed", "warned") or (row.status == "accepted" and row == newest.get(key))
     }
+    known = {key: verdict for key, verdict in known.items() if not verdict.quarantine_digest}
     unknown = {key: one for key, one in partitions.items() if key not in known}
-    return known | _validate_new(ledger, spec, unknown, known) if unknown else known
+    fresh = _validate_new(ledger, spec, unknown, known) if unknown else {}
+    return {
+        key: fresh[key] if key in fresh else Validated(known[key], one) for key, one in partitions.items()
+    }
 
 
 def _verdict_of(row: VerdictRow) -> Verdict:
@@ -136,31 +176,79 @@ def _verdict_of(row: VerdictRow) -> Verdict:
 
 def _validate_new(
     ledger: Ledger, spec: TableSpec, partitions: Mapping[str, Prepared], known: Mapping[str, Verdict]
-) -> dict[str, Verdict]:
-    # Imported here, because pandera is heavy and definitions load this module.
-    from ml_assets.validation.check import check_partitions
-
-    is_partitioned = spec.cadence.kind != "none"
-    findings = check_partitions(
-        {key: one.frame for key, one in partitions.items()},
-        spec.contract,
-        bounds={key: spec.cadence.bounds(key) for key in partitions} if is_partitioned else None,
-    )
+) -> dict[str, Validated]:
+    divided = _divide_all(spec, partitions)
     history = ledger.volumes(spec.table) | {key: verdict.rows for key, verdict in known.items()}
     # Count only partitions that no other rule blocks: a broken day says nothing about the days after it.
-    counted = {key: one.frame.height for key, one in partitions.items() if not _blocks(findings[key])}
+    counted = {key: one.partition.frame.height for key, one in divided.items() if not _blocks(one.findings)}
     volumes = volume_findings(counted, history, spec.volume)
     return {
-        key: Verdict.of(
-            spec.table,
-            key,
-            [*findings[key], *([volumes[key]] if key in volumes else [])],
-            rows=one.frame.height,
-            content_digest=one.digest,
-            contract_digest=spec.rules_digest,
+        key: Validated(
+            Verdict.of(
+                spec.table,
+                key,
+                [*one.findings, *([volumes[key]] if key in volumes else [])],
+                rows=one.partition.frame.height,
+                content_digest=one.partition.digest,
+                contract_digest=spec.rules_digest,
+                quarantined=one.set_aside.frame.height if one.set_aside else 0,
+                quarantine_digest=one.set_aside.digest if one.set_aside else "",
+            ),
+            one.partition,
+            one.set_aside,
         )
-        for key, one in partitions.items()
+        for key, one in divided.items()
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Divided:
+    """A partition after the rules of its contract."""
+
+    findings: list[Finding]
+    partition: Prepared
+    set_aside: Prepared | None = None
+
+
+def _divide_all(spec: TableSpec, partitions: Mapping[str, Prepared]) -> dict[str, _Divided]:
+    """Check the contract; set bad rows aside where the table allows it and they are few."""
+    # Imported here, because pandera is heavy and definitions load this module.
+    from ml_assets.validation.check import broken_rules
+
+    def check(some: Mapping[str, Prepared]):
+        is_partitioned = spec.cadence.kind != "none"
+        return broken_rules(
+            {key: one.frame for key, one in some.items()},
+            spec.contract,
+            bounds={key: spec.cadence.bounds(key) for key in some} if is_partitioned else None,
+        )
+
+    divided: dict[str, _Divided] = {}
+    for key, broken in check(partitions).items():
+        one, findings = partitions[key], [each.finding for each in broken]
+        limit, division = spec.quarantine_limit, None
+        if limit is not None:
+            division = divide(one.frame, spec.contract, broken)
+        if limit is None or division is None:
+            divided[key] = _Divided(findings, one)
+        elif division.bad > limit * one.frame.height:
+            divided[key] = _Divided(
+                [over_limit_finding(division.bad, one.frame.height, limit), *findings], one
+            )
+        else:
+            bad, rows = division.bad, one.frame.height
+            divided[key] = _Divided(
+                set_aside_findings(findings, bad, rows, limit, spec.table, key),
+                with_rows(spec, one, one.frame.filter(pl.Series(division.keep))),
+                with_rows(spec, one, division.bad_rows(one.frame), table=layout.quarantine_of(spec.table)),
+            )
+    # A rule may compare rows with each other, so what is left is checked once more.
+    rests = {key: one.partition for key, one in divided.items() if one.set_aside}
+    for key, broken in (check(rests) if rests else {}).items():
+        findings = [one.finding for one in broken]
+        if _blocks(findings):
+            divided[key] = _Divided(findings, partitions[key])
+    return divided
 
 
 def _blocks(findings: Sequence[Finding]) -> bool:
@@ -183,12 +271,15 @@ def _new_row(verdict: Verdict, run_id: str, branch: str) -> NewVerdict:
 
 
 def _says(row: VerdictRow | None, verdict: Verdict | NewVerdict) -> bool:
-    """True if a recorded verdict has the same content, rules and status as `verdict`."""
-    return row is not None and (row.content_digest, row.contract_digest, row.status) == (
+    """True if a recorded verdict has the same content, rules and status as `verdict`, and set the same rows aside."""
+    if row is None or (row.content_digest, row.contract_digest, row.status) != (
         verdict.content_digest,
         verdict.contract_digest,
         verdict.status,
-    )
+    ):
+        return False
+    new = verdict if isinstance(verdict, Verdict) else Verdict.from_json(verdict.body_json)
+    return Verdict.from_json(row.body_json).quarantine_digest == new.quarantine_digest
 
 
 class _Overtaken(Exception):
@@ -199,7 +290,7 @@ def _land(
     store: VersionedStore,
     ledger: Ledger,
     spec: TableSpec,
-    good: Mapping[str, Prepared],
+    good: Mapping[str, Validated],
     verdicts: Mapping[str, Verdict],
     newest: Mapping[str, VerdictRow],
     rows: Mapping[str, NewVerdict],
@@ -208,7 +299,7 @@ def _land(
     """Merge `good` and record every verdict that the ledger lacks. Raises `_Overtaken`."""
 
     def facts(keys: Sequence[str]) -> CommitFacts:
-        return _commit_facts("Publish", spec, keys, run, "passed")
+        return _commit_facts("Publish", spec, list(dict.fromkeys(keys)), run, "passed")
 
     def record(keys: Sequence[str]) -> None:
         now = ledger.newest_verdicts(spec.table, keys)
@@ -222,7 +313,7 @@ def _land(
             raise _Overtaken
         record([key for key in rows if key not in good])
 
-    stored = [one.stored for one in good.values()]
+    stored = [each for one in good.values() for each in one.stored]
     return land(
         store, ledger, spec.table, stored, run.run_id, facts, begin=begin, record=lambda: record(list(good))
     )
@@ -236,8 +327,7 @@ def _is_recorded(row: VerdictRow | None, new: NewVerdict) -> bool:
 def _keep_evidence(
     store: VersionedStore,
     spec: TableSpec,
-    bad: Mapping[str, Prepared],
-    verdicts: Mapping[str, Verdict],
+    bad: Mapping[str, Validated],
     newest: Mapping[str, VerdictRow],
     run: PublishingRun,
 ) -> dict[str, str]:
@@ -248,18 +338,18 @@ def _keep_evidence(
     existing = store.branches(layout.AUDIT) if bad else {}
     kept = {
         key: newest[key].branch
-        for key in bad
-        if _says(newest.get(key), verdicts[key]) and newest[key].branch in existing
+        for key, one in bad.items()
+        if _says(newest.get(key), one.verdict) and newest[key].branch in existing
     }
     fresh = [one for key, one in bad.items() if key not in kept]
     if not fresh:
         return kept
     base = TableReader.at(store, MAIN)
-    branch = new_branch(store, base, fresh[0].stored, run.run_id)
-    write(store, branch, base, [one.stored for one in fresh])
-    facts = _commit_facts("Reject", spec, [one.key for one in fresh], run, "rejected")
+    branch = new_branch(store, base, fresh[0].partition.stored, run.run_id)
+    write(store, branch, base, [each for one in fresh for each in one.stored])
+    facts = _commit_facts("Reject", spec, [one.verdict.key for one in fresh], run, "rejected")
     store.commit(branch, facts.message, facts.metadata)
-    return kept | {one.key: branch for one in fresh}
+    return kept | {one.verdict.key: branch for one in fresh}
 
 
 def _commit_facts(

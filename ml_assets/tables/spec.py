@@ -10,6 +10,7 @@ import polars as pl
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.layout import check_table
 from ml_assets.validation.contract import Contract
+from ml_assets.validation.quarantine import COLUMN, REASON, RULE
 from ml_assets.validation.volume import VolumeRule
 
 
@@ -24,6 +25,8 @@ class TableSpec:
     cadence: Cadence
     volume: VolumeRule
     """Allowed deviation of a partition's row count from the usual count, and if a partition may be empty."""
+    quarantine_limit: float | None = None
+    """Largest share of bad rows that are set aside; None: any bad row rejects its partition."""
     code_version: str = ""
     """`code_version.code_version` of the function that makes the frames."""
     sort_key: tuple[str, ...] = ()
@@ -48,10 +51,16 @@ class TableSpec:
         event_time = (self.contract.event_time,) if self.contract.event_time else ()
         return self.sort_key or (*self.contract.primary_key, *event_time)
 
+    def hides(self, name: str) -> bool:
+        """True if values of a stored column must not be shown: `Contract.hides`, and never those of a quarantine."""
+        return name not in (RULE, COLUMN, REASON) and self.contract.hides(name)
+
     @property
     def rules_digest(self) -> str:
         """SHA-256 of all rules for a partition. Content that passed by these rules is not validated again."""
-        rules = (self.contract.contract_digest, self.volume.model_dump_json(), self.cadence.kind)
+        rules = [self.contract.contract_digest, self.volume.model_dump_json(), self.cadence.kind]
+        if self.quarantine_limit is not None:
+            rules.append(f"quarantine {self.quarantine_limit!r}")
         return hashlib.sha256("\n".join(rules).encode()).hexdigest()
 
 

@@ -8,6 +8,7 @@
     explain.py       findings in words for broken rules
     findings.py      Finding; table_rows(key, findings) for an asset page
     volume.py        VolumeRule; volume_findings(rows, history, rule)
+    quarantine.py    divide(frame, contract, broken): rows to keep and rows to set aside
     verdict.py       Verdict.of(…), explain(), to_json(), from_json(text)
     profile.py       profile(frame): completeness, ranges, distributions as JSON
     drift.py         drift(baseline, current): distances between stored profiles

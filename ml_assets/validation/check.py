@@ -4,10 +4,12 @@ Here: values, keys and event times of partitions. Not here: columns and types (`
 (`volume.py`), the pandera schema (`compiled_contract.py`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from ml_assets.validation.compiled_contract import PARTITION, Violation, violations
@@ -21,6 +23,15 @@ Days = tuple[date, date]
 """First and last day of a partition, both inclusive."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class BrokenRule:
+    """A rule that a partition breaks, with the rows that break it."""
+
+    finding: Finding
+    rows: npt.NDArray[np.int64] | None = None
+    """Positions of the rows, ascending; None if the rule is about the whole partition."""
+
+
 def check_partitions(
     frames: Mapping[str, pl.DataFrame],
     contract: Contract,
@@ -28,28 +39,43 @@ def check_partitions(
     bounds: Mapping[str, Days] | None = None,
     now: datetime | None = None,
 ) -> dict[str, list[Finding]]:
-    """Return the findings of every partition; an empty list if no rule is broken.
+    """Return the findings of every partition; an empty list if no rule is broken. See `broken_rules`."""
+    broken = broken_rules(frames, contract, bounds=bounds, now=now)
+    return {key: [one.finding for one in found] for key, found in broken.items()}
+
+
+def broken_rules(
+    frames: Mapping[str, pl.DataFrame],
+    contract: Contract,
+    *,
+    bounds: Mapping[str, Days] | None = None,
+    now: datetime | None = None,
+) -> dict[str, list[BrokenRule]]:
+    """Return the broken rules of every partition; an empty list if there are none.
 
     `frames` is partition key → rows. `bounds` is partition key → days, for event times. Without `bounds` (a table
     without partitions) only event times in the future are findings. `max_future_hours` counts from `now`
     (timezone-aware; default: the current time). Never raises for bad data.
     """
-    findings = {key: schema_findings(frame, contract) for key, frame in frames.items()}
+    broken = {
+        key: [BrokenRule(finding=finding) for finding in schema_findings(frame, contract)]
+        for key, frame in frames.items()
+    }
     clean = {
-        key: contract.in_order(frame) for key, frame in frames.items() if not findings[key] and frame.height
+        key: contract.in_order(frame) for key, frame in frames.items() if not broken[key] and frame.height
     }
     if not clean:
-        return findings
-    for key, finding in _value_findings(clean, contract):
-        findings[key].append(finding)
+        return broken
+    for key, one in _broken_values(clean, contract):
+        broken[key].append(one)
     if contract.event_time:
         moment = now or datetime.now(UTC)
         for key, frame in clean.items():
-            findings[key] += _event_findings(frame, contract, (bounds or {}).get(key), moment)
-    return findings
+            broken[key] += _broken_times(frame, contract, (bounds or {}).get(key), moment)
+    return broken
 
 
-def _value_findings(clean: Mapping[str, pl.DataFrame], contract: Contract) -> Sequence[tuple[str, Finding]]:
+def _broken_values(clean: Mapping[str, pl.DataFrame], contract: Contract) -> list[tuple[str, BrokenRule]]:
     keys, frames = list(clean), list(clean.values())
     heights = np.array([frame.height for frame in frames])
     joined = pl.concat(frames)
@@ -58,20 +84,21 @@ def _value_findings(clean: Mapping[str, pl.DataFrame], contract: Contract) -> Se
             pl.Series(PARTITION, np.repeat(np.arange(len(keys), dtype=np.uint32), heights))
         )
     starts = np.concatenate([[0], np.cumsum(heights)])
-    found: list[tuple[str, Finding]] = []
+    found: list[tuple[str, BrokenRule]] = []
     for violation in violations(joined, contract):
         # Start of each partition's share in the failing rows, which are ascending.
         cuts = np.searchsorted(violation.rows, starts)
         for index in np.flatnonzero(np.diff(cuts)):
             rows = violation.rows[cuts[index] : cuts[index + 1]] - starts[index]
             local = Violation(rule=violation.rule, column=violation.column, rows=rows)
-            found.append((keys[index], explain_rows(frames[index], contract, local)))
+            finding = explain_rows(frames[index], contract, local)
+            found.append((keys[index], BrokenRule(finding=finding, rows=rows)))
     return found
 
 
-def _event_findings(
+def _broken_times(
     frame: pl.DataFrame, contract: Contract, days: Days | None, now: datetime
-) -> list[Finding]:
+) -> list[BrokenRule]:
     name = contract.event_time
     if name is None:
         return []
@@ -86,20 +113,22 @@ def _event_findings(
             pl.Series(moments, dtype=pl.Datetime("us", "UTC")),
             return_dtype=pl.Datetime("us", "UTC"),
         )
-    findings: list[Finding] = []
+    broken: list[BrokenRule] = []
     if contract.max_future_hours is not None:
         latest = now.astimezone(UTC) + timedelta(hours=contract.max_future_hours)
         rows = np.flatnonzero(times.gt(latest).fill_null(value=False))
         if len(rows):
             limit = f"no later than {_moment(latest)}"
-            findings.append(explain_times(frame, contract, name, "future_event", rows, limit))
+            finding = explain_times(frame, contract, name, "future_event", rows, limit)
+            broken.append(BrokenRule(finding=finding, rows=rows))
     if days is not None:
         first, end = _instants(contract, days)
         rows = np.flatnonzero((times.lt(first) | times.ge(end)).fill_null(value=False))
         if len(rows):
             limit = f"from {_moment(first)} to before {_moment(end)}"
-            findings.append(explain_times(frame, contract, name, "event_outside_partition", rows, limit))
-    return findings
+            finding = explain_times(frame, contract, name, "event_outside_partition", rows, limit)
+            broken.append(BrokenRule(finding=finding, rows=rows))
+    return broken
 
 
 def _instants(contract: Contract, days: Days) -> tuple[datetime, datetime]:

@@ -30,6 +30,10 @@ class Verdict:
     """Identity of the partition's content."""
     contract_digest: str
     """Identity of the rules that validated it."""
+    quarantined: int = 0
+    """Rows that were set aside and are not in this content."""
+    quarantine_digest: str = ""
+    """Identity of those rows' content; empty without any."""
 
     @classmethod
     def of(
@@ -41,6 +45,8 @@ class Verdict:
         rows: int,
         content_digest: str,
         contract_digest: str,
+        quarantined: int = 0,
+        quarantine_digest: str = "",
     ) -> Self:
         """Return the verdict that follows from `findings`."""
         rejected = any(finding.blocks for finding in findings)
@@ -52,6 +58,8 @@ class Verdict:
             rows=rows,
             content_digest=content_digest,
             contract_digest=contract_digest,
+            quarantined=quarantined,
+            quarantine_digest=quarantine_digest,
         )
 
     @property

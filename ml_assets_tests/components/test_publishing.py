@@ -70,6 +70,32 @@ def test_checks_sum_up_the_run_and_show_findings_of_the_rejected(
     ]
 
 
+def test_few_bad_rows_are_set_aside_and_counted_on_the_page(
+    installation: Installation, source: Source
+) -> None:
+    """By keys of the declaration: `on_bad_rows` and `quarantine`."""
+    lenient = {"on_bad_rows": "quarantine", "quarantine": {"limit": 0.05}}
+    installation = installation.declared_as(readings_components(dataset=lenient))
+    first, *_, last = wanted = days(2)
+    source.spoiled[last] = lambda rows: rows.with_columns(
+        pl.when(pl.int_range(pl.len()) == 7).then(-1.0).otherwise("made").alias("made")
+    )
+    result = installation.run(READINGS, partition=first, last=last)
+    assert result.success
+    page = materialized(result, READINGS)
+    assert "quarantined rows" not in page[first].metadata
+    assert page[last].metadata["quarantined rows"].value == 1
+    assert page[last].metadata["dagster/partition_row_count"].value == 47
+    checks = {check.check_name: check for check in result.get_asset_check_evaluations()}
+    assert checks["contract"].passed
+    assert checks["warnings"].description == f"2 partitions validated, 1 warned: {last}"
+    shown = [record.data for record in checks["warnings"].metadata["findings"].records]
+    assert {row["rule"] for row in shown} == {"quarantined", "out_of_range"}
+    assert installation.main.keys("quarantine/datasets_readings") == [last]
+    assert installation.run(FEATURES, partition=first, last=last).success
+    assert installation.main.scan(FEATURES, wanted).collect().height == 95
+
+
 def test_a_rejected_day_fails_the_run_by_name_while_the_good_ones_land(
     installation: Installation, source: Source
 ) -> None:

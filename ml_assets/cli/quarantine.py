@@ -1,0 +1,111 @@
+"""`ml-assets quarantine`: rows that tables set aside, and their readmission."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ml_assets.cli.groups import SuggestingGroup
+from ml_assets.cli.problems import Problem
+from ml_assets.cli.project import Project, say
+from resources.words import counted
+
+if TYPE_CHECKING:
+    from ml_assets.tables.reader import TableReader
+    from ml_assets.tables.spec import TableSpec
+
+
+@click.group(
+    "quarantine", cls=SuggestingGroup, short_help="Show rows that were set aside; readmit them after a fix."
+)
+def command() -> None:
+    """Show rows that break a rule and were set aside (`on_bad_rows: quarantine`), and readmit them after a fix."""
+
+
+@command.command("list", short_help="List the partitions with quarantined rows.")
+@click.argument("table", required=False)
+def list_(table: str | None) -> None:
+    """List the partitions with quarantined rows, of TABLE or of all tables, and the rules that these rows break."""
+    from ml_assets.tables.readmit import quarantined_keys, quarantined_rules
+
+    with Project.to_read() as project:
+        reader = _reader(project)
+        lines: list[str] = []
+        for name in [table] if table else sorted(_specs(project)):
+            _spec(project, name)
+            for key in quarantined_keys(reader, name):
+                rows, rules = quarantined_rules(reader, name, key)
+                why = ", ".join(f"{rule} {count}" for rule, count in rules.items())
+                lines.append(f"{name} {key}  {counted(rows, 'row')}: {why}")
+    for line in lines:
+        say(line)
+    if not lines:
+        say("No rows are in quarantine.")
+
+
+@command.command("show", short_help="Print quarantined rows with their reasons.")
+@click.argument("table")
+@click.argument("partition", required=False)
+@click.option("--rows", default=20, show_default=True, help="Print this many rows of each partition.")
+def show(table: str, partition: str | None, rows: int) -> None:
+    """Print the quarantined rows of TABLE, or of one PARTITION of it. Values of sensitive columns are hidden."""
+    import polars as pl
+
+    from ml_assets.tables.readmit import quarantined_keys, quarantined_rules, shown_rows
+
+    with Project.to_read() as project:
+        spec, reader = _spec(project, table), _reader(project)
+        for key in [partition] if partition else quarantined_keys(reader, table):
+            first = shown_rows(reader, spec, key, rows)
+            count, _ = quarantined_rules(reader, table, key)
+            say(f"{table} {key}: {counted(count, 'row')} in quarantine")
+            with pl.Config(tbl_cols=-1, tbl_rows=-1, fmt_str_lengths=60, tbl_width_chars=200):
+                say(str(first))
+
+
+@command.command("readmit", short_help="Validate quarantined rows again; merge those that pass now.")
+@click.argument("table")
+@click.argument("partition", required=False)
+def readmit(table: str, partition: str | None) -> None:
+    """Validate the quarantined rows of TABLE, or of one PARTITION, by today's rules, together with the rows on main.
+
+    Rows that pass now are merged; the others stay in quarantine. After a fix of the source, materialize the partition
+    again instead.
+    """
+    from ml_assets.tables.readmit import quarantined_keys, quarantined_rows
+    from ml_assets.tables.readmit import readmit as readmit_partition
+    from ml_assets.tables.spec import PublishingRun
+
+    project = Project.here()
+    spec, reader, platform = _spec(project, table), _reader(project), project.platform
+    keys = [partition] if partition else quarantined_keys(reader, table)
+    for key in keys:
+        before = quarantined_rows(reader, table, key).height
+        result = readmit_partition(platform.lake, platform.ledger, spec, key, PublishingRun(run_id="readmit"))
+        left = result.merged[key].verdict.quarantined
+        say(f"{table} {key}: {counted(before - left, 'row')} readmitted, {left} still in quarantine")
+    if keys:
+        project.tidy()
+        say("Tables that read these partitions are stale now: materialize them to use the rows.")
+    else:
+        say(f"{table} has no rows in quarantine.")
+
+
+def _reader(project: Project) -> "TableReader":
+    from ml_assets.tables.reader import TableReader
+
+    return TableReader.at(project.platform.lake)
+
+
+def _specs(project: Project) -> "dict[str, TableSpec]":
+    from ml_assets.components.dataset import Dataset
+    from ml_assets.components.feature_table import FeatureTable
+
+    specs = [one.table for kind in (Dataset, FeatureTable) for one in project.components(kind)]
+    return {spec.table: spec for spec in specs}
+
+
+def _spec(project: Project, table: str) -> "TableSpec":
+    specs = _specs(project)
+    if table not in specs:
+        raise Problem(f"no table is named '{table}'; there are: {', '.join(sorted(specs)) or 'none'}")
+    return specs[table]
