@@ -18,6 +18,7 @@ COMMANDS = {
     "launch": "Materialize a model or a table in this process.",
     "leaktest": "Rebuild features without the future; require identical rows.",
     "accept": "Accept a rejected partition as it is, with a reason.",
+    "acceptances": "List accepted partitions: who accepted them, and why.",
     "quarantine": "Show rows that were set aside; readmit them after a fix.",
     "card": "Print the model card of a version: use, data, metrics, limits, lineage.",
     "diff": "Show what differs between two versions, and what moved on the same rows.",

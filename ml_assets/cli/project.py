@@ -113,6 +113,7 @@ class Project:
         reconcile(
             self.instance,
             TableReader.at(self.platform.lake, "main"),
+            self.platform.ledger,
             tables_of(self.defs.resolve_asset_graph()),
         )
 

@@ -4,21 +4,29 @@ If a run is stopped between its merge and its events, Dagster does not know part
 when a person accepts a rejected partition. The lake is right, because trainings read the lake.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.asset_checks.asset_check_evaluation import (
+    AssetCheckEvaluationTargetMaterializationData,
+)
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
 from ml_assets.components.declared_metadata import is_table
 from ml_assets.components.pages import ON_A_PAGE, commit_facts
+from ml_assets.components.table_asset import check_results
 from ml_assets.components.tags import DATA_VERSION
 from ml_assets.tables.cadence import UNPARTITIONED
+from ml_assets.tables.publish import verdict_of
 from ml_assets.tables.reader import TableReader
+from resources.ledger import Acceptance, Ledger
 from resources.platform import Platform
 from resources.words import name_some
 
 _UNDER_WAY = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
+_ACCEPTED_AT = "accepted at"
 REPORTED_LATER = (
     "Reported later: a run was stopped before it could report this, or a person accepted the partition."
 )
@@ -58,29 +66,87 @@ def is_busy(instance: dg.DagsterInstance) -> bool:
     return bool(instance.get_runs_count(dg.RunsFilter(statuses=list(_UNDER_WAY))))
 
 
-def reconcile(instance: dg.DagsterInstance, reader: TableReader, tables: Iterable[str]) -> list[Apart]:
+def reconcile(
+    instance: dg.DagsterInstance, reader: TableReader, ledger: Ledger, tables: Iterable[str]
+) -> list[Apart]:
     """Log a materialization for each partition of main that Dagster lacks; return the differences before that.
 
+    An accepted partition is reported with the name and the reason of the person, and its table's checks turn green.
     Does nothing while a run is in progress.
     """
     if is_busy(instance):
         return []
     apart = compare(instance, reader, tables)
     for one in apart:
-        manifests = reader.manifests(one.table, one.unreported)
-        for key, manifest in manifests.items():
-            event = dg.AssetMaterialization(
-                _asset(one.table),
-                partition=None if key == UNPARTITIONED else key,
-                description=REPORTED_LATER,
-                metadata={
-                    "dagster/partition_row_count": manifest.rows,
-                    **commit_facts(reader.store, reader.commit_id),
-                },
-                tags={DATA_VERSION: manifest.content_digest},
-            )
-            instance.report_runless_asset_event(event)
+        report_partitions(instance, reader, ledger, one.table, one.unreported)
     return apart
+
+
+def report_partitions(
+    instance: dg.DagsterInstance, reader: TableReader, ledger: Ledger, table: str, keys: Sequence[str]
+) -> None:
+    """Log a materialization for each of `keys` on main. If one was accepted, report the checks, too."""
+    newest = ledger.newest_verdicts(table, keys)
+    accepted = {key: row.acceptance for key, row in newest.items() if row.acceptance is not None}
+    for key, manifest in reader.manifests(table, keys).items():
+        facts: dict[str, Any] = {"dagster/partition_row_count": manifest.rows}
+        said, acceptance = REPORTED_LATER, accepted.get(key)
+        if acceptance is not None:
+            said = f"Accepted by {acceptance.author}: {acceptance.reason}"
+            facts |= {"accepted by": acceptance.author, "reason": acceptance.reason}
+            facts[_ACCEPTED_AT] = dg.MetadataValue.timestamp(acceptance.at)
+        event = dg.AssetMaterialization(
+            _asset(table),
+            partition=None if key == UNPARTITIONED else key,
+            description=said,
+            metadata={**facts, **commit_facts(reader.store, reader.commit_id)},
+            tags={DATA_VERSION: manifest.content_digest},
+        )
+        instance.report_runless_asset_event(event)
+    if accepted:
+        _report_checks(instance, ledger, table, accepted)
+
+
+def report_acceptance(
+    instance: dg.DagsterInstance, reader: TableReader, ledger: Ledger, acceptance: Acceptance
+) -> None:
+    """Report an acceptance, also if Dagster already knows this content from before its rejection. Once for each.
+
+    Does nothing while a run is in progress; the sensor reports it later.
+    """
+    if is_busy(instance):
+        return
+    table, key = acceptance.table, acceptance.key
+    wanted = dg.AssetRecordsFilter(_asset(table), asset_partitions=None if key == UNPARTITIONED else [key])
+    for record in instance.fetch_materializations(wanted, limit=1).records:
+        event = record.asset_materialization
+        at = event.metadata.get(_ACCEPTED_AT) if event else None
+        if at == dg.MetadataValue.timestamp(acceptance.at):
+            return
+    report_partitions(instance, reader, ledger, table, [key])
+
+
+def _report_checks(
+    instance: dg.DagsterInstance, ledger: Ledger, table: str, accepted: Mapping[str, Acceptance]
+) -> None:
+    """Report the table's checks after acceptances: green unless the newest verdict on another partition rejects it."""
+    rows = {key: row for key, row in ledger.newest_verdicts(table).items() if row.blocks or key in accepted}
+    who = "; ".join(f"{key} accepted by {one.author}: {one.reason}" for key, one in accepted.items())
+    asset = _asset(table)
+    (newest,) = instance.fetch_materializations(asset, limit=1).records
+    for result in check_results({key: verdict_of(row) for key, row in rows.items()}):
+        evaluation = dg.AssetCheckEvaluation(
+            asset_key=asset,
+            check_name=result.check_name or "",
+            passed=result.passed,
+            severity=result.severity,
+            description=f"{who}. {result.description}",
+            metadata=result.metadata,
+            target_materialization_data=AssetCheckEvaluationTargetMaterializationData(
+                storage_id=newest.storage_id, run_id=newest.run_id, timestamp=newest.timestamp
+            ),
+        )
+        instance.report_runless_asset_event(evaluation)
 
 
 @dg.sensor(
@@ -100,7 +166,8 @@ def report_missing_materializations(
         return dg.SensorResult(
             skip_reason="waiting for the runs in progress, which report their own partitions"
         )
-    apart = reconcile(context.instance, reader, tables_of(context.repository_def.asset_graph))
+    tables = tables_of(context.repository_def.asset_graph)
+    apart = reconcile(context.instance, reader, platform.ledger, tables)
     reported = [f"{one.table}: {name_some(one.unreported, ON_A_PAGE)}" for one in apart if one.unreported]
     said = f"reported {'; '.join(reported)}" if reported else "Dagster knows all partitions of main"
     return dg.SensorResult(skip_reason=said, cursor=reader.commit_id)

@@ -160,7 +160,7 @@ def publish_and_report(
         **{key: good.verdict for key, good in result.merged.items()},
         **{key: bad.verdict for key, bad in result.rejected.items()},
     }
-    yield from _checks(verdicts)
+    yield from check_results(verdicts)
     _fail_if_any_is_lacking(spec, result, allow_retries=bool(out_of_reach))
 
 
@@ -208,7 +208,8 @@ def _materialization(
     )
 
 
-def _checks(verdicts: Mapping[str, Verdict]) -> Iterator[dg.AssetCheckResult]:
+def check_results(verdicts: Mapping[str, Verdict]) -> Iterator[dg.AssetCheckResult]:
+    """Yield the results of a table's checks that follow from the verdicts on some of its partitions."""
     for check in (CONTRACT, VOLUME, WARNINGS):
         found = [
             row

@@ -157,7 +157,7 @@ def validate(
     stored = ledger.find_verdicts(spec.table, digests, spec.rules_digest)
     # An acceptance covers one verdict: it holds while that verdict is the newest.
     known = {
-        key: _verdict_of(row)
+        key: verdict_of(row)
         for key, row in stored.items()
         if row.status in ("passed", "warned") or (row.status == "accepted" and row == newest.get(key))
     }
@@ -169,7 +169,7 @@ def validate(
     }
 
 
-def _verdict_of(row: VerdictRow) -> Verdict:
+def verdict_of(row: VerdictRow) -> Verdict:
     """Return the recorded verdict with its current status: a person may have accepted the partition since."""
     return replace(Verdict.from_json(row.body_json), status=row.status)
 

@@ -5,10 +5,16 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ml_assets.components.reconcile import Apart, compare, reconcile, report_missing_materializations
+from ml_assets.components.reconcile import (
+    Apart,
+    compare,
+    reconcile,
+    report_acceptance,
+    report_missing_materializations,
+)
 from ml_assets.tables.accept import accept_partition
-from ml_assets_tests.components.installation import Installation, key_of
-from ml_assets_tests.components.readings_pipeline import FEATURES, READINGS, Source, days
+from ml_assets_tests.components.installation import Installation, key_of, readings_components
+from ml_assets_tests.components.readings_pipeline import DATASET, FEATURES, READINGS, Source, days
 
 TABLES = (READINGS, FEATURES)
 DAYS = days(4)
@@ -28,20 +34,20 @@ def test_partitions_of_main_are_told_with_the_version_they_have(forgetful: Insta
     reader = forgetful.main
     apart = [Apart(READINGS, unreported=tuple(DAYS[1:]), gone=())]
     assert compare(forgetful.instance, reader, TABLES) == apart
-    assert reconcile(forgetful.instance, reader, TABLES) == apart
+    assert reconcile(forgetful.instance, reader, forgetful.platform.ledger, TABLES) == apart
     assert compare(forgetful.instance, reader, TABLES) == []
     assert forgetful.instance.get_materialized_partitions(key_of(READINGS)) == set(DAYS)
     (newest,) = forgetful.instance.fetch_materializations(key_of(READINGS), limit=1).records
     assert newest.asset_materialization is not None
     assert newest.asset_materialization.metadata["dagster/partition_row_count"].value == 48
-    assert reconcile(forgetful.instance, reader, TABLES) == []
+    assert reconcile(forgetful.instance, reader, forgetful.platform.ledger, TABLES) == []
 
 
 def test_nothing_is_told_while_a_run_may_be_about_to(forgetful: Installation) -> None:
     forgetful.instance.create_run_for_job(
         forgetful.defs.resolve_implicit_global_asset_job_def(), status=dg.DagsterRunStatus.STARTED
     )
-    assert reconcile(forgetful.instance, forgetful.main, TABLES) == []
+    assert reconcile(forgetful.instance, forgetful.main, forgetful.platform.ledger, TABLES) == []
     assert compare(forgetful.instance, forgetful.main, TABLES) != []
 
 
@@ -59,10 +65,69 @@ def test_an_accepted_day_and_one_that_main_lost_are_apart(installation: Installa
     assert compare(installation.instance, installation.main, TABLES) == [
         Apart(READINGS, unreported=(bad,), gone=(DAYS[-1],))
     ]
-    reconcile(installation.instance, installation.main, TABLES)
+    reconcile(installation.instance, installation.main, installation.platform.ledger, TABLES)
     assert compare(installation.instance, installation.main, TABLES) == [
         Apart(READINGS, unreported=(), gone=(DAYS[-1],))
     ]
+
+
+def test_an_acceptance_turns_the_page_green_and_says_who_and_why(
+    installation: Installation, source: Source
+) -> None:
+    first, second, third = days(3)
+    for day in (first, second):
+        source.spoiled[day] = lambda rows: rows.with_columns(-rows["made"])
+    installation.run(READINGS, partition=first, last=third)
+    assert not _checks(installation)["contract"].passed
+    platform = installation.platform
+
+    def accept(day: str) -> None:
+        acceptance = accept_partition(platform.lake, platform.ledger, READINGS, day, "ada", "returned goods")
+        report_acceptance(installation.instance, installation.main, platform.ledger, acceptance)
+
+    accept(first)
+    still = _checks(installation)["contract"]
+    assert not still.passed
+    assert still.description == (
+        f"{first} accepted by ada: returned goods. 2 partitions validated, 1 rejected: {second}"
+    )
+    accept(second)
+    checks = _checks(installation)
+    assert checks["contract"].passed
+    assert checks["volume"].passed
+    assert not checks["warnings"].passed, "the accepted findings stay visible"
+    assert f"{second} accepted by ada: returned goods" in (checks["contract"].description or "")
+    (page,) = installation.instance.fetch_materializations(key_of(READINGS), limit=1).records
+    assert page.asset_materialization is not None
+    assert page.partition_key == second
+    assert page.asset_materialization.description == "Accepted by ada: returned goods"
+    assert page.asset_materialization.metadata["accepted by"].value == "ada"
+    accept(second)
+    (again,) = installation.instance.fetch_materializations(key_of(READINGS), limit=1).records
+    assert again.storage_id == page.storage_id, "a repeated acceptance reports nothing"
+
+
+def test_an_acceptance_of_known_content_is_reported(installation: Installation, source: Source) -> None:
+    """Stricter rules reject rows that Dagster knows as materialized."""
+    (day,) = days(1)
+    installation.run(READINGS, partition=day)
+    columns = [{**one, "le": 20} if one["name"] == "made" else one for one in DATASET["contract"]["columns"]]
+    strict = installation.declared_as(
+        readings_components(dataset={"contract": {**DATASET["contract"], "columns": columns}})
+    )
+    strict.run(READINGS, partition=day)
+    assert not _checks(strict)["contract"].passed
+    platform = strict.platform
+    acceptance = accept_partition(platform.lake, platform.ledger, READINGS, day, "ada", "a good day")
+    report_acceptance(strict.instance, strict.main, platform.ledger, acceptance)
+    assert _checks(strict)["contract"].passed
+
+
+def _checks(installation: Installation) -> dict[str, Any]:
+    """Return check → its newest evaluation, as the page shows it."""
+    keys = [dg.AssetCheckKey(key_of(READINGS), name) for name in ("contract", "volume", "warnings")]
+    found = installation.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    return {key.name: record.evaluation for key, record in found.items()}
 
 
 def test_a_sensor_tells_where_nobody_types_a_command(forgetful: Installation) -> None:

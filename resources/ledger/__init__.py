@@ -27,6 +27,7 @@ from resources.ledger.model_log import ModelLog
 from resources.ledger.rows import (
     AboutBundle,
     Acceptance,
+    AcceptedPartition,
     Account,
     Archival,
     CheckedBy,
@@ -55,6 +56,7 @@ from resources.ledger.rows import (
 __all__ = [
     "AboutBundle",
     "Acceptance",
+    "AcceptedPartition",
     "Account",
     "AccountRefused",
     "Accounts",

@@ -84,19 +84,24 @@ ABOUT_MODELS = tuple(kind_of(one) for one in (*get_args(AboutBundle), RulesRow))
 """Kinds of rows about models."""
 
 
+def chained_acceptances(connection: sa.Connection) -> list[AcceptedPartition]:
+    """Return the acceptances of the chain, oldest first. Raise `LedgerChanged` if one cannot be read."""
+    of_chain = sa.select(decisions).where(decisions.c.kind == kind_of(AcceptedPartition))
+    with naming_a_changed_row():
+        rows = connection.execute(of_chain.order_by(decisions.c.place)).mappings()
+        return [row for row in map(row_of, rows) if isinstance(row, AcceptedPartition)]
+
+
 def require_chained_acceptances(connection: sa.Connection) -> None:
     """Raise `LedgerChanged` with the first acceptance that differs from its row of the chain.
 
     The table of acceptances decides; the chain shows a change of it only while both have the same acceptances.
     """
-    of_chain = sa.select(decisions).where(decisions.c.kind == kind_of(AcceptedPartition))
+    every = chained_acceptances(connection)
     with naming_a_changed_row():
-        every = [row_of(row) for row in connection.execute(of_chain.order_by(decisions.c.place)).mappings()]
         stored = [Acceptance(**row) for row in connection.execute(sa.select(acceptances)).mappings()]
     deciding = {(one.table, one.key, one.number): one for one in stored}
     for row in every:
-        if not isinstance(row, AcceptedPartition):
-            continue
         named = f"the acceptance of verdict {row.number} on {row.table} {row.key}"
         found = deciding.pop((row.table, row.key, row.number), None)
         if found is None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from resources.ledger import migrations
 from resources.ledger.accounts import Accounts, require_identity
 from resources.ledger.database import ANSWER_SECONDS, LedgerDatabase
-from resources.ledger.decision_rows import append, begin_decision
+from resources.ledger.decision_rows import append, begin_decision, chained_acceptances
 from resources.ledger.errors import NothingToAccept, refuse_unprintable
 from resources.ledger.model_log import ModelLog
 from resources.ledger.rows import Acceptance, AcceptedPartition, CheckedBy, NewVerdict, Person, VerdictRow
@@ -155,6 +155,11 @@ class Ledger:
         """Return key → rows of its newest verdict that passed, warned or was accepted, sorted by key."""
         with self._database.reading() as connection:
             return {row.key: row.rows for row in connection.execute(_VOLUMES, {"of": table})}
+
+    def acceptances(self, table: str | None = None) -> list[AcceptedPartition]:
+        """Return the acceptances of `table`, or of all tables, oldest first, with the proof behind each name."""
+        with self._database.reading() as connection:
+            return [one for one in chained_acceptances(connection) if table is None or one.table == table]
 
     def accept(
         self,
