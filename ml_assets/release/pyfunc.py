@@ -9,7 +9,6 @@ Here: only the conversion from pandas. Not here: prediction (the bundle's own `r
 # (pandas has no types, mlflow has some)
 
 import base64
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -73,14 +72,11 @@ def _as_pandas(frame: pl.DataFrame, inputs: Any) -> pd.DataFrame:
 
 
 def _runtime(path: Path) -> ModuleType:
-    """Load the module in `path` under a unique name: two loaded bundles may have different runtimes."""
-    name = f"bundle_runtime_{abs(hash(path))}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot load {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look up their module
-    spec.loader.exec_module(module)
+    """Load the module in `path`, and not its bytecode, as `load_module` there does for the others."""
+    module = ModuleType(f"bundle_runtime_{abs(hash(path))}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses look up their module
+    exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
     return module
 
 

@@ -14,7 +14,6 @@ onnxruntime, and imports nothing else of this project. Not here: building a bund
 # (onnxruntime has no types)
 
 import hashlib
-import importlib.util
 import json
 import re
 import sys
@@ -43,14 +42,14 @@ from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 
 def load_module(path: Path, kind: str) -> ModuleType:
-    """Load the module in `path` under a unique name: two loaded bundles may have different modules."""
-    name = f"bundle_{kind}_{abs(hash(path))}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look up their module
-    spec.loader.exec_module(module)
+    """Load the module in `path` under a unique name: two loaded bundles may have different modules.
+
+    Compile the file itself. Python's import would prefer bytecode in `__pycache__`, which no digest covers.
+    """
+    module = ModuleType(f"bundle_{kind}_{abs(hash(path))}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses look up their module
+    exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
     return module
 
 

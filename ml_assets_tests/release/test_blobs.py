@@ -1,9 +1,12 @@
 """Bundles of models that read blobs: they take along how one is read, and answer rows with bytes, by themselves."""
 
+import importlib.util
+import py_compile
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import mlflow.pyfunc
 import numpy as np
 import polars as pl
 import pytest
@@ -177,6 +180,26 @@ def test_a_changed_decode_is_damage_and_one_that_does_not_load_is_refused(
     with pytest.raises(BundleDamaged, match=r"lacks decode\.py"):
         other.open(seeing.digest)
     assert store.open(seeing.digest) == seeing
+
+
+def test_bytecode_beside_a_bundle_never_runs(seeing: Bundle, served: ServingModel, tmp_path: Path) -> None:
+    """No digest covers `__pycache__`, and Python's import prefers it to the file."""
+    files = {"copy_function": shutil.copyfile, "ignore": shutil.ignore_patterns("__pycache__")}
+    copy = Path(shutil.copytree(seeing.folder, tmp_path / "bundle", **files))
+    other = tmp_path / "other.py"
+    other.write_text("raise RuntimeError('bytecode ran')")
+    for name in ("decode.py", "categories.py", "runtime.py"):
+        py_compile.compile(
+            str(other),
+            importlib.util.cache_from_source(str(copy / name)),
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+            doraise=True,
+        )
+    golden = pl.read_parquet(copy / "golden.parquet")
+    assert (ServingModel.load(copy).predict(golden) == served.predict(golden)).all()
+    through_mlflow = mlflow.pyfunc.load_model(str(copy))
+    found = np.asarray(through_mlflow.predict(golden.drop("__prediction__").to_pandas()))
+    assert found == pytest.approx(served.predict(golden), rel=1e-5)
 
 
 def test_pictures_are_explained_and_timed_like_columns(
