@@ -44,7 +44,7 @@ test: setup ## everyday tests, without servers and the tiers below; under 8 minu
 	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-end-to-end: setup ## whole pipelines in one process: refused, stale, planned, trained, promoted, stopped half-way
-	$(BIN)/pytest ml_assets_tests/components/end_to_end ml_assets_tests/cli/end_to_end \
+	$(BIN)/pytest ml_assets_tests/components/end_to_end ml_assets_tests/cli/end_to_end --timeout 1200 \
 	  -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-layouts: setup ## trainings over several processes: layouts, precisions, scripts; needs g++ for one
