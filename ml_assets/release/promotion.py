@@ -166,8 +166,9 @@ class Promotions(MlflowView):
                 and not found.was_taken_back
                 and found.shown is not None
             ):
-                # If no version passes the gates of the transition, the promotion of the newest names what failed.
-                passes = not why_not_past_gates(rules, role, found.shown)
+                # If no version passes the gates of the transition, the promotion of the newest names what failed. The
+                # version in production needs no transition: a passing backfill of an old day must not replace it.
+                passes = found.is_in_production or not why_not_past_gates(rules, role, found.shown)
                 ranked.append((passes, found.shown.partition, version.number, version))
         return max(ranked, key=lambda one: one[:3])[3] if ranked else None
 

@@ -112,6 +112,18 @@ def test_the_default_is_a_version_that_passes(
     assert newest.number == 1
 
 
+def test_a_passing_backfill_is_not_the_default_beside_newer_data_in_production(
+    releases: Releases, two_versions: tuple[Bundle, Bundle], evaluate: Evaluate
+) -> None:
+    """The gates were declared after the promotion, so the version in production has no decision about them."""
+    promote(releases, ReleaseSection(), 1)
+    said = (outcome(RULES, "production", "blessed"),)
+    evaluate(two_versions[1], partition="2013-12-30", transitions=said)
+    newest = releases.newest_data("small", RULES)
+    assert newest is not None
+    assert newest.number == 1
+
+
 def test_nobody_reviews_a_version_that_fails_the_gates_of_production(
     releases: Releases, two_versions: tuple[Bundle, Bundle], decided: Decided
 ) -> None:
