@@ -146,7 +146,9 @@ def publish_and_report(
     allows retries only if the source was unreachable, because other faults need a change first.
     """
     run_id = context.run.run_id
-    run = PublishingRun(run_id=run_id, url=run_url(platform.settings.ui_url, run_id))
+    run = PublishingRun(
+        run_id=run_id, url=run_url(platform.settings.ui_url, run_id), author=platform.settings.author
+    )
     out_of_reach: set[str] = set()
     result = publish(platform.lake, platform.ledger, spec, _noting(incoming, out_of_reach), run)
     materializations: list[dg.AssetMaterialization] = []

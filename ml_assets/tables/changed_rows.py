@@ -5,7 +5,7 @@ Here: which partitions came, went or hold other rows, and the declarations and c
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -28,6 +28,8 @@ class PartitionChange:
     """Rows with the same primary key and other values; 0 if both partitions have no key in common."""
     why: str
     """Parts of the manifest that differ: code, contract, columns, inputs."""
+    columns: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Column of both partitions → rows with the same primary key and another value in it, if there are any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,46 +66,72 @@ def compare_windows(before: ReadWindow, after: ReadWindow, primary_key: Sequence
         came={key: one.rows for key, one in new.items() if key not in old},
         went={key: one.rows for key, one in old.items() if key not in new},
         same=len(both) - len(differing),
-        changed=tuple(_changed(key, old[key], new[key], before, after, primary_key) for key in differing),
+        changed=tuple(
+            compare_partition(before, after, key, (old[key], new[key]), primary_key) for key in differing
+        ),
         declarations=tuple(_declarations(before, after)),
     )
 
 
-def _changed(
-    key: str,
-    old: PartitionManifest,
-    new: PartitionManifest,
+def compare_partition(
     before: ReadWindow,
     after: ReadWindow,
+    key: str,
+    manifests: tuple[PartitionManifest, PartitionManifest],
     primary_key: Sequence[str],
 ) -> PartitionChange:
+    """Read partition `key` of two windows and count the rows and the values that differ."""
+    old, new = manifests
     frames = [window.reader.scan(window.table, [key]).collect() for window in (before, after)]
     there = all(set(primary_key) <= set(frame.columns) for frame in frames)
-    rows = [_hashed(frame, primary_key if there else []) for frame in frames]
+    named = tuple(primary_key) if there else ()
+    shared = [name for name in frames[0].columns if name in frames[1].columns and name not in named]
+    rows = [_hashed(frame, named, shared) for frame in frames]
     if any(frame["key"].is_duplicated().any() for frame in rows):  # it is the key of one of both alone
-        rows = [_hashed(frame, []) for frame in frames]
+        rows = [_hashed(frame, [], []) for frame in frames]
     joined = rows[0].join(rows[1], on="key", how="full", nulls_equal=True, suffix="_after")
     came, went = pl.col("row").is_null(), pl.col("row_after").is_null()
-    counts = joined.select(
-        came=came.sum(),
-        went=went.sum(),
-        changed=(~came & ~went & (pl.col("row") != pl.col("row_after"))).sum(),
-    ).row(0, named=True)
-    return PartitionChange(key=key, before=old.rows, after=new.rows, why=_why(old, new), **counts)
+    differing = ~came & ~went & (pl.col("row") != pl.col("row_after"))
+    counts = joined.select(came=came.sum(), went=went.sum(), changed=differing.sum()).row(0, named=True)
+    columns = [name for name in rows[0].columns if name.startswith(_VALUE)]
+    values = joined.filter(differing).select(
+        (pl.col(name) != pl.col(f"{name}_after")).sum() for name in columns
+    )
+    return PartitionChange(
+        key=key,
+        before=old.rows,
+        after=new.rows,
+        why=reasons(old, new),
+        columns={
+            name.removeprefix(_VALUE): number
+            for name, number in (values.row(0, named=True) if columns else {}).items()
+            if number
+        },
+        **counts,
+    )
 
 
-def _hashed(frame: pl.DataFrame, named: Sequence[str]) -> pl.DataFrame:
-    """Return the hashes `key` and `row` of each row. Without names, the key is the row and its place among equals."""
-    values = sorted(frame.columns)  # another order of the columns is the same row
-    row = pl.struct(values).hash()
+_VALUE = "value of "
+"""Prefix of the names of the hashes of single values."""
+
+
+def _hashed(frame: pl.DataFrame, named: Sequence[str], shared: Sequence[str]) -> pl.DataFrame:
+    """Return the hashes `key` and `row` of each row, and of its values in the columns `shared`.
+
+    Without names, the key is the row and its place among equals.
+    """
+    columns = sorted(frame.columns)  # another order of the columns is the same row
+    row = pl.struct(columns).hash()
     if named:
-        return frame.select(key=pl.struct(named).hash(), row=row)
+        values = [pl.col(name).hash().alias(f"{_VALUE}{name}") for name in shared]
+        return frame.select(pl.struct(named).hash().alias("key"), row.alias("row"), *values)
     return frame.select(row=row).select(
         "row", key=pl.struct("row", copy=pl.int_range(pl.len()).over("row")).hash()
     )
 
 
-def _why(old: PartitionManifest, new: PartitionManifest) -> str:
+def reasons(old: PartitionManifest, new: PartitionManifest) -> str:
+    """Return the parts of two manifests that differ, in words: inputs, code, contract, columns; else the source."""
     inputs = sorted(
         table for table in {*old.inputs, *new.inputs} if old.inputs.get(table) != new.inputs.get(table)
     )

@@ -17,6 +17,8 @@ DATASETS, FEATURES, QUARANTINE = "datasets", "features", "quarantine"
 AUDIT = "audit-"
 """Prefix of every audit branch's name."""
 _MANIFESTS = "_manifests"
+ALL_MANIFESTS = f"{_MANIFESTS}/"
+"""Path prefix of the manifests of all tables."""
 _TABLE = re.compile(r"[a-z]\w*/[a-z]\w*", re.ASCII)
 
 
@@ -67,6 +69,16 @@ def manifest_path(table: str, key: str) -> str:
 def key_of_part(path: str) -> str:
     """Return the partition key in the path of a data file."""
     return path.split("/")[2].removeprefix("date=")
+
+
+def partition_of(path: str) -> tuple[str, str] | None:
+    """Return table id and key of the partition to which a data file or a manifest belongs; None for other paths."""
+    parts = path.split("/")
+    if parts[0] == _MANIFESTS:
+        return ("/".join(parts[1:3]), parts[3].removesuffix(".json")) if len(parts) == 4 else None
+    table = "/".join(parts[:2])
+    is_part = len(parts) == 4 and parts[3].startswith("part-") and _TABLE.fullmatch(table) is not None
+    return (table, key_of_part(path)) if is_part else None
 
 
 def audit_branch(table: str, first_key: str, run_id: str) -> str:

@@ -363,6 +363,8 @@ def _commit_facts(
         "rules_digest": spec.rules_digest,
         "code_version": spec.code_version,
     }
+    if run.author:
+        metadata["author"] = run.author
     if run.url:
         # lakeFS's pages show an entry of this name as a button.
         metadata["::lakefs::Dagster::url[url:ui]"] = run.url

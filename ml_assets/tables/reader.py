@@ -61,6 +61,13 @@ class TableReader:
         """Return a reader at the commit that `ref` names now. It does not follow the branch."""
         return cls(store, store.resolve(ref))
 
+    def tables(self) -> list[str]:
+        """Return the ids of all tables that have a partition, sorted."""
+        found = (
+            layout.partition_of(one.path) for one in self.store.list(self.commit_id, layout.ALL_MANIFESTS)
+        )
+        return sorted({place[0] for place in found if place is not None})
+
     def keys(self, table: str) -> list[str]:
         """Return the keys of the existing partitions, sorted."""
         return sorted(self._partitions(table))

@@ -93,3 +93,5 @@ class PublishingRun:
     run_id: str
     url: str | None = None
     """Page of the run, linked from the lake's commit."""
+    author: str = ""
+    """Name of the person who runs it, for the lake's history. Nobody checks it."""

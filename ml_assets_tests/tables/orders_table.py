@@ -15,6 +15,7 @@ from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule
+from resources.lake import VersionedStore
 from resources.lake.local import LocalStore
 from resources.ledger import Ledger
 
@@ -76,9 +77,9 @@ def days(count: int, start: int = 0) -> dict[str, pl.DataFrame]:
 class OrdersTable:
     """A lake and a ledger in one folder, as every process opens them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, store: VersionedStore | None = None) -> None:
         self.folder = folder
-        self.store = LocalStore(folder / "lake")
+        self.store: VersionedStore = LocalStore(folder / "lake") if store is None else store
         self.ledger = Ledger(f"sqlite:///{folder / 'ledger.db'}")
 
     def publish(
@@ -87,7 +88,7 @@ class OrdersTable:
         """Publish frames, or ready `Incoming`s, as the table of orders."""
         if isinstance(frames, Mapping):
             frames = [Incoming(key=key, data=frame) for key, frame in frames.items()]
-        facts = PublishingRun(run_id=run, url=f"http://127.0.0.1:3000/runs/{run}")
+        facts = PublishingRun(run_id=run, url=f"http://127.0.0.1:3000/runs/{run}", author="ada")
         return publish(self.store, self.ledger, spec(**changes), frames, facts)
 
     def ask_guard(self, wanted: Sequence[str], *specs: TableSpec) -> WindowValidation:

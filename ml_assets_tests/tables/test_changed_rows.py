@@ -27,9 +27,18 @@ def test_days_and_rows_that_differ_are_counted_with_the_reason(orders: OrdersTab
     assert (found.came, found.went, found.same) == ({"2013-01-04": 40}, {"2013-01-01": 40}, 0)
     assert found.changed == (
         PartitionChange(
-            key=changed, before=40, after=41, came=2, went=1, changed=1, why="rows of the source"
+            key=changed,
+            before=40,
+            after=41,
+            came=2,
+            went=1,
+            changed=1,
+            why="rows of the source",
+            columns={"amount": 1},
         ),
-        PartitionChange(key=other, before=40, after=40, came=0, went=0, changed=40, why="code"),
+        PartitionChange(
+            key=other, before=40, after=40, came=0, went=0, changed=40, why="code", columns={"amount": 40}
+        ),
     )
     assert found.declarations == ("datasets/orders: code v1 became v1+v2.",)
 

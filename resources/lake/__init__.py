@@ -20,7 +20,7 @@ from resources.lake.errors import (
     RefNotFound,
     RepositoryMissing,
 )
-from resources.lake.store import Commit, ObjectStat, VersionedStore
+from resources.lake.store import Commit, ObjectChange, ObjectStat, VersionedStore
 
 __all__ = [
     "AuditHookMissing",
@@ -34,6 +34,7 @@ __all__ = [
     "LakeUnavailable",
     "MergeConflict",
     "NameRefused",
+    "ObjectChange",
     "ObjectNotFound",
     "ObjectStat",
     "RefExists",

@@ -13,7 +13,8 @@ from resources.lake.errors import LakeError, ObjectNotFound, RefNotFound
 from resources.lake.lakefs_api import LakeFSApi, Refusal, texts
 from resources.lake.lakefs_content import PRESIGN_FROM, Content
 from resources.lake.lakefs_listing import PAGE, Listing
-from resources.lake.store import Commit, ObjectStat
+from resources.lake.names import SERVERS_OWN
+from resources.lake.store import Commit, ObjectChange, ObjectStat
 from resources.words import name_some
 
 
@@ -65,6 +66,18 @@ class LakeFSReader:
         except Refusal as refusal:
             self._not_found(ref, refusal)
         return [ObjectStat(path, digests[path], entry.size) for path, entry in entries.items()]
+
+    def compare(self, before: str, after: str) -> Sequence[ObjectChange]:
+        """Paths whose content differs between two refs, sorted. For a branch, its head counts, without uncommitted
+        changes."""
+        commits = [self.resolve(ref) for ref in (before, after)]
+        try:
+            paths = self._differing(*commits)
+            old, new = (self._stats(commit, paths) for commit in commits)
+        except Refusal as refusal:
+            self._not_found(before, refusal)
+        # lakeFS also names a path whose content was uploaded again in another way.
+        return [ObjectChange(path, old[path], new[path]) for path in paths if old[path] != new[path]]
 
     def stat(self, ref: str, path: str) -> ObjectStat:
         """Return one object. Raise `ObjectNotFound` if it is missing."""
@@ -136,6 +149,26 @@ class LakeFSReader:
         if found is None:
             raise RefNotFound(f"No branch {branch!r}. branches() lists them; create_branch makes one.")
         return str(found.commit_id)
+
+    def _differing(self, before: str, after: str) -> Sequence[str]:
+        found: dict[str, None] = {}
+        last = ""
+        while True:
+            page = self.api.ask_plainly(
+                "refs_api", "diff_refs", before, after, type="two_dot", after=last, amount=PAGE
+            )
+            found |= dict.fromkeys(one["path"] for one in page["results"])
+            if not page["pagination"]["has_more"]:
+                return [path for path in found if not path.startswith(SERVERS_OWN)]
+            last = page["pagination"]["next_offset"]
+
+    def _stats(self, commit: str, paths: Sequence[str]) -> Mapping[str, ObjectStat | None]:
+        entries = self.listing.find(commit, paths)
+        digests = self.content.digests(commit, entries)
+        return {
+            path: ObjectStat(path, digests[path], entries[path].size) if path in entries else None
+            for path in paths
+        }
 
     def _names(self, section: str, operation: str, prefix: str) -> dict[str, str]:
         found: dict[str, str] = {}

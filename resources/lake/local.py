@@ -24,7 +24,7 @@ from resources.lake.merge import merge_base, merge_trees
 from resources.lake.names import check_name, check_path
 from resources.lake.objects import ObjectFiles
 from resources.lake.sqlite_database import SQLiteDatabase
-from resources.lake.store import Commit, ObjectStat
+from resources.lake.store import Commit, ObjectChange, ObjectStat
 from resources.lake.tree import Tree, Trees
 from resources.words import name_some
 
@@ -82,6 +82,14 @@ class LocalStore:
             return entries
         merged = {entry.path: entry for entry in entries} | staged
         return [entry for _, entry in sorted(merged.items()) if entry is not None]
+
+    def compare(self, before: str, after: str) -> Sequence[ObjectChange]:
+        """Paths whose content differs between two refs, sorted. Reads only the ranges that the two do not share."""
+        with self._database.reading() as db:
+            old, new = self._tree(db, before), self._tree(db, after)
+            changes = self._trees.difference(old, new)
+            known = self._trees.find(old, changes)
+        return [ObjectChange(path, known.get(path), changes[path]) for path in sorted(changes)]
 
     def stat(self, ref: str, path: str) -> ObjectStat:
         """Return one object. Raise `ObjectNotFound` if it is missing."""

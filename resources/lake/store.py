@@ -20,6 +20,17 @@ class ObjectStat:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectChange:
+    """One path whose content differs between two commits."""
+
+    path: str
+    before: ObjectStat | None
+    """None: the path is new."""
+    after: ObjectStat | None
+    """None: the path was removed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """One immutable version of the whole repository."""
 
@@ -66,6 +77,11 @@ class VersionedStore(Protocol):
 
     def list(self, ref: str, prefix: str = "") -> list[ObjectStat]:
         """Objects whose path starts with `prefix`, sorted by path."""
+        ...
+
+    def compare(self, before: str, after: str) -> Sequence[ObjectChange]:
+        """Paths whose content differs between two refs, sorted. For a branch, its head counts, without uncommitted
+        changes. The cost follows the number of changes, not the size of the lake."""
         ...
 
     def stat(self, ref: str, path: str) -> ObjectStat:

@@ -330,3 +330,26 @@ class VersionedStoreContract:
         store.put("two", WEATHER, b"1")
         with pytest.raises(BranchDirty, match="two"):
             store.merge("one", "two", "merge", {})
+
+    # Comparing
+
+    def test_compare_names_every_path_whose_content_differs(self, store: VersionedStore) -> None:
+        written = {f"datasets/flights/{n:04}": str(n).encode() for n in range(1200)}
+        before = publish(store, "first", written)
+        store.put("first", "datasets/flights/0007", b"other")
+        store.put("first", "datasets/flights/0008", b"8")
+        store.put("first", WEATHER, b"new")
+        store.remove("first", "datasets/flights/1100")
+        after = store.commit("first", "change", {})
+        found = {one.path: one for one in store.compare(before, after)}
+        assert list(found) == ["datasets/flights/0007", "datasets/flights/1100", WEATHER]
+        for path, one in found.items():
+            assert one.before == (store.stat(before, path) if path in written else None)
+            assert one.after == (store.stat(after, path) if not path.endswith("1100") else None)
+        assert store.compare(after, after) == []
+
+    def test_compare_reads_heads_without_uncommitted_changes(self, store: VersionedStore) -> None:
+        publish(store, "first", {FLIGHTS: b"1"})
+        store.put("first", WEATHER, b"1")
+        assert [one.path for one in store.compare("main", "first")] == [FLIGHTS]
+        assert [one.after for one in store.compare("first", "main")] == [None]

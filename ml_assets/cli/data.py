@@ -1,0 +1,210 @@
+"""`ml-assets data`: history of the lake, differences of two commits, copies of a commit, origin of a partition."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ml_assets.cli.groups import SuggestingGroup
+from ml_assets.cli.problems import Problem
+from ml_assets.cli.project import Project, say
+from ml_assets.cli.written import html_option, show
+
+if TYPE_CHECKING:
+    from ml_assets.tables.lake_history import PartitionContent, TableCommit
+    from resources.ledger import TrainedOn
+
+_SHOWN_KEYS = 3
+"""Partitions of a commit that a line names. It counts the others."""
+
+
+@click.group(
+    "data", cls=SuggestingGroup, short_help="Show history and differences of the data; copy it; blame a day."
+)
+def command() -> None:
+    """Look at the versions of the lake's tables. Changes nothing.
+
+    A REF is a branch (`main`), a tag, a commit id, or MODEL/VERSION: the commit behind that version's training set.
+    """
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+_tables = click.option(
+    "--table", "tables", multiple=True, metavar="TABLE", help="Only this table; repeatable."
+)
+
+
+@command.command("log", short_help="Show the commits of the lake, newest first.")
+@click.argument("ref", default="main")
+@click.option("--table", default="", metavar="TABLE", help="Only commits about this table.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1), help="Commits to show.")
+@_json
+def log(ref: str, table: str, limit: int, as_json: bool) -> None:
+    """Show the commits of REF (default main), newest first: tables, partitions, run, person and reason."""
+    from ml_assets.tables.lake_history import log_of
+
+    with Project.to_read() as project:
+        found = list(log_of(project.platform.lake, _at(project, ref), table=table, limit=limit))
+    if as_json:
+        say(json.dumps([_commit_facts(one) for one in found], indent=1))
+        return
+    for one in found:
+        say(f"{one.commit[:12]}  {one.at:%Y-%m-%d %H:%M:%S} UTC  {_in_words(one)}")
+    if not found:
+        say(f"no commit of {ref} is about {table}")
+
+
+@command.command("diff", short_help="Show which partitions, rows and columns differ between two commits.")
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@_tables
+@click.option("--no-rows", is_flag=True, help="Compare manifests and profiles only; read no data file.")
+@_json
+@html_option
+def diff(
+    before: str, after: str, tables: tuple[str, ...], no_rows: bool, as_json: bool, html: Path | None
+) -> None:
+    """Compare the lake at A and at B, each a REF: partitions, rows, columns, and statistics of columns.
+
+    Reads data files only of the partitions that differ.
+    """
+    from ml_assets.pipeline.lake_page import difference_of_lake
+    from ml_assets.tables.lake_difference import compare_lake
+
+    with Project.to_read() as project:
+        found = compare_lake(
+            project.platform.lake,
+            _at(project, before),
+            _at(project, after),
+            primary_keys_of(project),
+            tables=tables,
+            read_rows=not no_rows,
+        )
+    if as_json:
+        say(json.dumps(asdict(found), indent=1))
+    else:
+        show(difference_of_lake(found, f"{before} → {after}"), html)
+
+
+@command.command("checkout", short_help="Write the partitions at a commit to a folder, as Parquet.")
+@click.argument("ref")
+@click.argument("folder", type=click.Path(path_type=Path))
+@_tables
+@click.option("--partitions", metavar="FIRST..LAST", help="Only these partitions: a key, or a range.")
+@_json
+def checkout(ref: str, folder: Path, tables: tuple[str, ...], partitions: str | None, as_json: bool) -> None:
+    """Write the partitions at REF to the new folder FOLDER, read-only, with the paths that they have in the lake.
+
+    For MODEL/VERSION: the window that the version was trained and evaluated on, unless --table names other tables.
+    """
+    from ml_assets.release.rows_behind import keys_of
+    from ml_assets.tables.reader import TableReader
+    from ml_assets.tables.written_out import write_out
+
+    with Project.to_read() as project:
+        reader = TableReader.at(project.platform.lake, _at(project, ref))
+        window = _window(project, ref)
+        if window is not None and not tables:
+            wanted = {window.table: list(keys_of(reader, window))}
+        else:
+            wanted = {table: reader.keys(table) for table in tables or reader.tables()}
+        wanted = _only(wanted, partitions)
+        written = write_out(reader, wanted, folder)
+    if as_json:
+        say(json.dumps({**asdict(written), "folder": str(folder)}, indent=1))
+        return
+    for table, number in written.partitions.items():
+        say(f"{table}: {number} partitions")
+    say(f"wrote {written.files} files, {written.size:,} bytes, at commit {written.commit[:12]} to {folder}")
+
+
+@command.command("blame", short_help="Show who and what made a partition, and its contents before.")
+@click.argument("table")
+@click.argument("partition")
+@click.option("--ref", default="main", show_default=True, help="Branch, tag, commit or MODEL/VERSION.")
+@_json
+def blame(table: str, partition: str, ref: str, as_json: bool) -> None:
+    """Show each content that PARTITION of TABLE had, newest first: commit, run, person, code, time and reason."""
+    from ml_assets.tables.lake_history import blame as blamed
+
+    with Project.to_read() as project:
+        found = blamed(project.platform.lake, table, partition, _at(project, ref))
+    if as_json:
+        say(json.dumps([_content_facts(one) for one in found], indent=1))
+        return
+    for one in found:
+        made = one.made_by
+        rows = "no rows" if one.rows is None else f"{one.rows:,} rows"
+        say(
+            f"{made.commit[:12]}  {made.at:%Y-%m-%d %H:%M:%S} UTC  {rows}, content {(one.content_digest or '–')[:12]}"
+        )
+        say(f"    {_in_words(made)}")
+        say(f"    code {one.code_version or 'not stated'}; differs from the content before by: {one.why}")
+
+
+def primary_keys_of(project: Project) -> Mapping[str, Sequence[str]]:
+    """Return table → columns that name a row, for the declared tables."""
+    from ml_assets.components.dataset import Dataset
+    from ml_assets.components.feature_table import FeatureTable
+
+    return {
+        f"{kind}/{one.spec.name}": one.spec.contract.primary_key
+        for kind, components in (
+            ("datasets", project.components(Dataset)),
+            ("features", project.components(FeatureTable)),
+        )
+        for one in components
+    }
+
+
+def _at(project: Project, ref: str) -> str:
+    """Return the commit that `ref` names, or `ref` itself if it is not a version of a model."""
+    window = _window(project, ref)
+    return ref if window is None else window.commit
+
+
+def _window(project: Project, ref: str) -> "TrainedOn | None":
+    """Return the window behind `MODEL/VERSION`; None for other refs."""
+    from ml_assets.cli.registered import registered
+    from ml_assets.pipeline.model_card import evaluation_of
+
+    model, slash, number = ref.partition("/")
+    if not slash:
+        return None
+    if not number.isdecimal():
+        raise Problem(f"'{ref}' is not MODEL/VERSION: the version is a number, as in {model}/1")
+    return evaluation_of(project.platform, registered(project, model, int(number))).trained_on
+
+
+def _only(wanted: Mapping[str, list[str]], partitions: str | None) -> dict[str, list[str]]:
+    if partitions is None:
+        return dict(wanted)
+    first, dots, last = partitions.partition("..")
+    found = {
+        table: [key for key in keys if first <= key <= (last if dots else first)]
+        for table, keys in wanted.items()
+    }
+    found = {table: keys for table, keys in found.items() if keys}
+    if not found:
+        raise Problem(f"no partition {partitions} in {', '.join(wanted) or 'any table'} at this commit")
+    return found
+
+
+def _in_words(one: "TableCommit") -> str:
+    said = one.message
+    if len(one.keys) > _SHOWN_KEYS:
+        said += f" ({len(one.keys)} partitions)"
+    said += f", run {one.run_id}" if one.run_id else ""
+    said += f", by {one.author}" if one.author else ""
+    return said + (f": {one.reason}" if one.reason else "")
+
+
+def _commit_facts(one: "TableCommit") -> dict[str, object]:
+    return {**asdict(one), "at": one.at.isoformat()}
+
+
+def _content_facts(one: "PartitionContent") -> dict[str, object]:
+    return {**asdict(one), "made_by": _commit_facts(one.made_by)}

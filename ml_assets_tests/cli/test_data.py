@@ -1,0 +1,75 @@
+"""`ml-assets data` as a person types it: log, diff, checkout, blame."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ml_assets_tests.cli.terminal import Terminal
+from ml_assets_tests.tables.history_contract import FIRST, SECOND, changed_day
+from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days
+from resources.lake.local import LocalStore
+
+
+@pytest.fixture
+def orders(terminal: Terminal) -> OrdersTable:
+    """Two versions of the table of orders, in the lake of the terminal."""
+    assert terminal("lake", "init").status == 0
+    orders = OrdersTable(terminal.home, LocalStore(terminal.home / "lake" / "local"))
+    orders.publish(days(2))
+    orders.publish({SECOND: changed_day(SECOND)}, run="run00002")
+    return orders
+
+
+def test_log_and_blame_name_run_and_person(terminal: Terminal, orders: OrdersTable) -> None:
+    said = terminal("data", "log")
+    assert said.status == 0, said.err
+    newest, first, _ = said.out.splitlines()
+    assert newest.endswith(f"Publish {ORDERS} {SECOND}, run run00002, by ada")
+    assert f"Publish {ORDERS} {FIRST}, {SECOND}, run run00001" in first
+    facts = json.loads(terminal("data", "log", "--table", ORDERS, "--limit", "1", "--json").out)
+    assert [one["keys"] for one in facts] == [[SECOND]]
+    said = terminal("data", "blame", ORDERS, SECOND)
+    assert said.status == 0, said.err
+    assert "41 rows" in said.out.splitlines()[0]
+    assert "code v1; differs from the content before by: rows of the source" in said.out
+    assert len(json.loads(terminal("data", "blame", ORDERS, SECOND, "--json").out)) == 2
+
+
+def test_diff_prints_a_page_json_or_html(terminal: Terminal, orders: OrdersTable, tmp_path: Path) -> None:
+    before = json.loads(terminal("data", "log", "--json").out)[1]["commit"]
+    said = terminal("data", "diff", before, "main")
+    assert said.status == 0, said.err
+    assert "1 partition in 1 table differ" in said.out
+    assert "1 partition with other rows: 2013-01-02" in said.out
+    facts = json.loads(terminal("data", "diff", before, "main", "--json").out)
+    assert {"amount", "order"} <= {one["column"] for one in facts["partitions"][0]["statistics"]}
+    assert "not read" in terminal("data", "diff", before, "main", "--no-rows").out
+    said = terminal("data", "diff", before, "main", "--html", str(tmp_path / "page.html"))
+    assert "2013-01-02" in (tmp_path / "page.html").read_text()
+    assert "No partition differs." in terminal("data", "diff", "main", "main").out
+
+
+def test_checkout_writes_a_commit_to_a_new_folder(
+    terminal: Terminal, orders: OrdersTable, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    said = terminal("data", "checkout", "main", str(folder), "--partitions", SECOND)
+    assert said.status == 0, said.err
+    (part,) = folder.rglob("*.parquet")
+    assert json.loads((folder / "checkout.json").read_text())["commit"] == orders.store.resolve("main")
+    assert part.relative_to(folder) == Path(ORDERS, f"date={SECOND}", "part-0.parquet")
+    said = terminal("data", "checkout", "main", str(folder))
+    assert said.status == 1
+    assert "name a new folder" in said.err
+    said = terminal("data", "checkout", "main", str(tmp_path / "other"), "--partitions", "2014-01-01")
+    assert f"no partition 2014-01-01 in {ORDERS}" in said.err
+
+
+def test_a_ref_that_is_nothing_is_explained(terminal: Terminal, orders: OrdersTable) -> None:
+    assert "No branch, tag or commit 'nowhere'" in terminal("data", "log", "nowhere").err
+    assert "the version is a number" in terminal("data", "log", "flights/newest").err
+    said = terminal("data", "checkout", "flight_delay/1", "somewhere")
+    assert said.status == 1
+    assert "flight_delay has no registered version yet" in said.err
+    assert "has no partition 2014-01-01" in terminal("data", "blame", ORDERS, "2014-01-01").err
