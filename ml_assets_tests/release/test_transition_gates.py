@@ -112,7 +112,7 @@ def test_the_default_is_a_version_that_passes(
     assert newest.number == 1
 
 
-def test_a_passing_backfill_is_not_the_default_beside_newer_data_in_production(
+def test_a_passing_backfill_is_not_the_default_beside_newer_data(
     releases: Releases, two_versions: tuple[Bundle, Bundle], evaluate: Evaluate
 ) -> None:
     """The gates were declared after the promotion, so the version in production has no decision about them."""
