@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -29,6 +29,7 @@ from ml_assets.defs import flights
 from ml_assets.defs.flights import features, model, source
 from ml_assets.features.encoding import FittedState, fit
 from ml_assets.snapshots.builder import input_spec
+from ml_assets.tables.user_code import building
 from resources.job.training_settings import TrainingSettings
 
 SEEDS = (1, 2, 3)
@@ -79,12 +80,16 @@ class BareRun:
         return sum(self.stages.values())
 
 
+def _features(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    return building(features.flight_departures)(tables, date(2013, 1, 1), LAST_DAY)
+
+
 def bare_run(seed: int) -> BareRun:
     """Run all stages once, in this process and the ranks that it starts."""
     stages: dict[str, float] = {}
     pipeline = Pipeline.read()
     tables = _timed(stages, "read", read_year)
-    rows = _timed(stages, "features", lambda: features.flight_departures(tables, date(2013, 1, 1), LAST_DAY))
+    rows = _timed(stages, "features", lambda: _features(tables))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _timed(stages, "encode", lambda: write_arrays(rows, pipeline, folder))

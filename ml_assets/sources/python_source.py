@@ -78,13 +78,11 @@ class PythonReader(SourceReader):
 
 
 def _returning_one_frame(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`, with a LazyFrame collected and an iterator of frames joined. Other results pass unchanged."""
+    """Return `function`, with an iterator of frames joined. Other results pass unchanged."""
 
     @wraps(function)
     def one_frame(*arguments: Any) -> Any:
         answer: object = function(*arguments)
-        if isinstance(answer, pl.LazyFrame):
-            return answer.collect()
         return _joined(cast(Iterator[object], answer)) if isinstance(answer, Iterator) else answer
 
     return one_frame

@@ -13,13 +13,14 @@ import polars as pl
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.declared import DeclaredTables, InputTable
 from ml_assets.tables.guard import validate_window
+from ml_assets.tables.read_columns import WatchedInputs
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming
 from ml_assets.tables.user_code import FeatureFunctionError, answering, place_of
 from resources.ledger import Ledger
 from resources.words import name_some
 
-FeatureFunction = Callable[[Mapping[str, pl.DataFrame], date, date], pl.DataFrame]
+FeatureFunction = Callable[[Mapping[str, pl.LazyFrame], date, date], pl.DataFrame | pl.LazyFrame]
 """`(inputs: table → rows, first day, last day) -> rows of the partitions that cover these days`."""
 
 
@@ -101,16 +102,21 @@ def derive(
     """
     for keys in ranges:
         needed = {t.table: sorted({n for key in keys for n in t.needed_for(key)}) for t in inputs}
-        frames = {table: reader.scan(table, wanted).collect() for table, wanted in needed.items()}
+        watched = WatchedInputs({table: reader.scan(table, wanted) for table, wanted in needed.items()})
         first, _ = cadence.bounds(keys[0])
         _, last = cadence.bounds(keys[-1])
-        rows = answering(function)(frames, first, last)
+        rows = answering(function)(watched.frames, first, last)
         by_key = _split(rows, keys, partition_date, place_of(function))
+        columns = {t.table: watched.columns_read(t.table) for t in inputs}
         for key in keys:
             yield Incoming(
                 key=key,
                 data=by_key[key],
                 inputs={t.table: reader.input_digests(t.table, t.needed_for(key)) for t in inputs},
+                read_columns=columns,
+                read_digests={
+                    t.table: reader.read_digests(t.table, t.needed_for(key), columns[t.table]) for t in inputs
+                },
                 behind=reader.behind({t.table: t.needed_for(key) for t in inputs}),
             )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from ml_assets.tables.user_code import FeatureFunctionError, answering
+from ml_assets.tables.user_code import FeatureFunctionError, building
 
 Build = Callable[[Mapping[str, pl.DataFrame], date, date], pl.DataFrame]
 
@@ -40,7 +40,7 @@ def in_fresh_process(function: Build, path: str) -> Generator[Build]:
 
 
 def _call(place: str, inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
-    return answering(_found(place))(inputs, first, last)
+    return building(_found(place))(inputs, first, last)
 
 
 def _importable(function: Any) -> str:

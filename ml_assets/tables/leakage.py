@@ -13,7 +13,7 @@ from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.declared import InputTable
 from ml_assets.tables.fresh_process import in_fresh_process
 from ml_assets.tables.reader import TableReader
-from ml_assets.tables.user_code import answering
+from ml_assets.tables.user_code import building
 
 TESTED_PARTITIONS = 28
 """Partitions that are tested by default: the newest of the table."""
@@ -55,7 +55,7 @@ def find_leaks(
     """
     with in_fresh_process(declared.function, declared.path) as rebuild:
         return leak_test(
-            answering(declared.function),
+            building(declared.function),
             {
                 one.table: reader.scan(one.table, _around(reader, one, keys)).collect()
                 for one in declared.inputs

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
-FORMAT = 3
+FORMAT = 4
 _PROFILE = ',\n"profile":'
 """Text before the profile. Canonical JSON has no other line break."""
 
@@ -57,6 +57,12 @@ class PartitionManifest:
     """Watermark of the source, ISO 8601 in UTC, if it has one."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """Inputs of a derived table: table → key → content digest of every input partition."""
+    read_columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """Columns that the feature function read: table → names, sorted. An input without an entry was read whole."""
+    read_digests: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    """`digest_of(read_columns[table])` of every input partition: table → key → digest; empty if it was missing."""
+    columns: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Column → digest of its values, in the order of the rows (`parquet.column_digests`)."""
     behind: tuple[tuple[str, str, str], ...] = ()
     """(table, key, content digest) of the partitions behind those inputs, at any depth; sorted. Stored here, because a
     later version of an input may be made from other rows and no longer name these."""
@@ -77,6 +83,16 @@ class PartitionManifest:
     def content_digest(self) -> str:
         """Identity of the partition's content: see `content_digest`."""
         return content_digest((f.path, f.sha256) for f in self.files)
+
+    def digest_of(self, columns: Iterable[str]) -> str:
+        """Return 32 hex digits of the SHA-256 of the values of `columns`, and of the names and types of all columns.
+
+        Names and types count, because a function may choose columns by a pattern or by their types.
+        """
+        digest = hashlib.sha256(self.schema_hash.encode())
+        for name in columns:
+            digest.update(f"\n{name}\0{self.columns.get(name, '')}".encode())
+        return digest.hexdigest()[:32]
 
     @property
     def watermark(self) -> datetime | None:
@@ -118,6 +134,7 @@ class PartitionManifest:
         facts["files"] = tuple(FileEntry(**f) for f in facts["files"])
         facts["schema"] = dict(facts["schema"])
         facts["behind"] = tuple(tuple(one) for one in facts["behind"])
+        facts["read_columns"] = {table: tuple(names) for table, names in facts["read_columns"].items()}
         facts["event_time"] = tuple(facts["event_time"]) if facts["event_time"] else None
         return cls(**facts, profile_json=profile[:-1])
 

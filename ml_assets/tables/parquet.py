@@ -4,8 +4,11 @@ polars writes equal bytes for equal rows only if the rows are sorted, the row gr
 is pinned. polars also writes its own version into the file, so the manifest records `WRITER`.
 """
 
+import hashlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
+from typing import Any
 
 import polars as pl
 
@@ -77,6 +80,28 @@ def encode(frame: pl.DataFrame) -> Iterator[bytes]:
             statistics=True,
         )
         yield buffer.getvalue()
+
+
+def column_digests(files: Iterable[bytes]) -> dict[str, str]:
+    """Return column → 32 hex digits of the SHA-256 of its values. `files` are the parts of a partition, by `encode`.
+
+    Equal columns have equal bytes in a file, whatever its other columns hold; so the digest is that of the bytes.
+    """
+    pyarrow: Any = import_module("pyarrow.parquet")  # it ships no types
+    digests: dict[str, Any] = {}
+    for content in files:
+        with pyarrow.ParquetFile(io.BytesIO(content)) as file:
+            found = file.metadata
+            for group in range(found.num_row_groups):
+                for index in range(found.num_columns):
+                    chunk = found.row_group(group).column(index)
+                    start = chunk.data_page_offset
+                    if chunk.dictionary_page_offset is not None:
+                        start = min(start, chunk.dictionary_page_offset)
+                    # A nested column has several leaves: `list.list.element`.
+                    digest = digests.setdefault(chunk.path_in_schema.partition(".")[0], hashlib.sha256())
+                    digest.update(memoryview(content)[start : start + chunk.total_compressed_size])
+    return {name: digest.hexdigest()[:32] for name, digest in digests.items()}
 
 
 def _group_rows(frame: pl.DataFrame) -> int:

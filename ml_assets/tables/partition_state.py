@@ -11,7 +11,8 @@ from typing import Literal
 
 from ml_assets.tables.cadence import KeyRefused
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
-from ml_assets.tables.manifest import PartitionManifest
+from ml_assets.tables.manifest import ManifestUnreadable, PartitionManifest
+from ml_assets.tables.parquet import WRITER
 from ml_assets.tables.reader import TableReader
 from ml_assets.validation.column_types import explain_columns
 from ml_assets.validation.verdict import Verdict
@@ -40,8 +41,10 @@ class PartitionState:
     """Differences from the declaration, in words."""
     reads: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     """Table → input keys: those it was made from and those that the declaration requires now."""
-    changed: set[Node] = field(default_factory=set[Node])
+    replaced: set[Node] = field(default_factory=set[Node])
     """Inputs whose content on main changed since the partition was made."""
+    changed: set[Node] = field(default_factory=set[Node])
+    """Those of them whose change is in what the partition was made from: in columns that its function read."""
     manifest: PartitionManifest | None = None
     verdict: VerdictRow | None = None
 
@@ -112,14 +115,27 @@ def _standings(
                 name: sorted({*needed.get(name, ()), *manifest.inputs.get(name, ())})
                 for name in {**needed, **manifest.inputs}
             }
-            one.changed = {
+            one.replaced = {
                 (name, read)
                 for name, recorded in manifest.inputs.items()
                 for read, digest in recorded.items()
                 if reader.digests(name).get(read, "") != digest
             }
+            one.changed = {node for node in one.replaced if _is_read_anew(reader, manifest, node)}
         one.reads = needed
         yield key, one
+
+
+def _is_read_anew(reader: TableReader, manifest: PartitionManifest, node: Node) -> bool:
+    """True if a function that reads the replaced input `node` again would see other values than before."""
+    name, key = node
+    before = manifest.read_digests.get(name, {}).get(key, "")
+    if not before:
+        return True
+    try:
+        return reader.read_digests(name, [key], manifest.read_columns[name])[key] != before
+    except ManifestUnreadable:
+        return True
 
 
 def _own_state(
@@ -161,6 +177,8 @@ def _compare(
         one.differs.append("the volume rule or the quarantine changed")
     if manifest.code_version != declared.code_version:
         one.differs.append(f"the code changed ({manifest.code_version} to {declared.code_version})")
+    if manifest.inputs and manifest.writer != WRITER:
+        one.differs.append(f"the platform changed ({manifest.writer} to {WRITER})")
     for name in sorted({*needed, *manifest.inputs}):
         if name not in needed:
             one.differs.append(f"{name} is no longer an input")
@@ -234,7 +252,7 @@ def _replaced(found: Mapping[Node, PartitionState], one: PartitionState) -> set[
         for name, keys in one.reads.items()
         for key in keys
         if (digest := one.read_digest(name, key))
-        and ((name, key) in one.changed or found[name, key].state == "missing")
+        and ((name, key) in one.replaced or found[name, key].state == "missing")
     }
 
 

@@ -94,6 +94,8 @@ def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared
         writer=parquet.WRITER,
         source_watermark=iso_utc(incoming.watermark) if incoming.watermark else None,
         inputs={table: dict(sorted(keys.items())) for table, keys in incoming.inputs.items()},
+        read_columns=incoming.read_columns,
+        read_digests={table: dict(sorted(keys.items())) for table, keys in incoming.read_digests.items()},
         behind=incoming.behind,
     )
     return _with_rows(spec, manifest, frame)
@@ -127,6 +129,7 @@ def _with_rows(spec: TableSpec, manifest: PartitionManifest, frame: pl.DataFrame
         schema=dict(schema),
         schema_hash=schema_hash(schema),
         event_time=_event_range(profiled, spec.contract.event_time),
+        columns=parquet.column_digests(objects[one.path] for one in files),
         profile_json=profile_text(profiled),
     )
     objects[layout.manifest_path(manifest.table, manifest.key)] = manifest.to_json()

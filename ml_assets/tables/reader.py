@@ -136,6 +136,15 @@ class TableReader:
         digests = self.digests(table)
         return {key: digests.get(key, "") for key in keys}
 
+    def read_digests(self, table: str, keys: Iterable[str], columns: Sequence[str]) -> dict[str, str]:
+        """Return key → digest of the values of `columns`, as `PartitionManifest.digest_of`; empty if it is missing.
+
+        Raises `ManifestUnreadable`.
+        """
+        digests = dict.fromkeys(keys, "")
+        present = [key for key in digests if key in self._partitions(table)]
+        return digests | {key: one.digest_of(columns) for key, one in self.manifests(table, present).items()}
+
     def behind(self, read: Mapping[str, Sequence[str]]) -> tuple[tuple[str, str, str], ...]:
         """Return (table, key, content digest), sorted, of all partitions behind those in `read`, at any depth.
 

@@ -80,6 +80,10 @@ class Incoming:
     """Any columns. A frame that breaks the contract is validated and kept like any other."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """Inputs of a derived table: table → key → content digest of each input partition."""
+    read_columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """Columns of the inputs that the function read: table → names. An input without an entry was read whole."""
+    read_digests: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    """Digests of these columns: table → key → `TableReader.read_digests`."""
     behind: tuple[tuple[str, str, str], ...] = ()
     """Inputs of those inputs: see `TableReader.behind`."""
     watermark: datetime | None = None

@@ -5,21 +5,21 @@ Here: the place in the author's code, and the check of the returned type. Not he
 
 import inspect
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import date
 from pathlib import Path
 from types import FunctionType
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, cast
 
 import polars as pl
 
 from ml_assets.checkout import ROOT
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+Arguments = ParamSpec("Arguments")
 
 _PASS = (ConnectionError, TimeoutError)
 """Errors for which the retry policy repeats the step, by their type."""
 _HINTS = {
-    "polars.LazyFrame": "; call .collect() on it",
     "pandas.DataFrame": "; polars.from_pandas(…) makes one",
     "NoneType": "; a path through it ends without `return`",
     "list": "; polars.DataFrame(…) makes one of rows",
@@ -30,23 +30,26 @@ class FeatureFunctionError(Exception):
     """A source or feature function raised an error or did not return the requested rows."""
 
 
-def answering(function: Function) -> Function:
+def answering(
+    function: Callable[Arguments, pl.DataFrame | pl.LazyFrame],
+) -> Callable[Arguments, pl.DataFrame]:
     """Wrap `function` so that its failures become `FeatureFunctionError`, which names the line of the author's file.
 
-    Any error counts, panics of polars too. `ConnectionError` and `TimeoutError` pass unchanged. A result that is not
-    a `polars.DataFrame` is a failure as well.
+    Any error counts, panics of polars too. `ConnectionError` and `TimeoutError` pass unchanged. A `polars.LazyFrame` is
+    collected. Any other result than a `polars.DataFrame` is a failure as well.
     """
 
     name = getattr(function, "__name__", type(function).__name__)
 
-    def ask(*arguments: Any) -> pl.DataFrame:
+    def ask(*arguments: Arguments.args, **named: Arguments.kwargs) -> pl.DataFrame:
         try:
-            answer: object = function(*arguments)
+            answer = cast(object, function(*arguments, **named))  # an author may return anything
+            answer = answer.collect() if isinstance(answer, pl.LazyFrame) else answer
         except _PASS:
             raise
         except (Exception, pl.exceptions.PanicException) as error:
             raise FeatureFunctionError(
-                f"{place_of(function, error)}: {name} raised {type(error).__name__}: {error}"
+                f"{place_of(function, error)}: {name} raised {type(error).__name__}: {_without_plan(error)}"
             ) from error
         if not isinstance(answer, pl.DataFrame):
             found = _type_name(answer)
@@ -55,7 +58,19 @@ def answering(function: Function) -> Function:
             )
         return answer
 
-    return cast(Function, ask)
+    return ask
+
+
+def building(
+    function: Callable[..., Any],
+) -> Callable[[Mapping[str, pl.DataFrame], date, date], pl.DataFrame]:
+    """Wrap a feature function as `answering` does, to be called with frames in memory, as the leakage test does."""
+    ask = answering(function)
+
+    def build(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+        return ask({table: rows.lazy() for table, rows in inputs.items()}, first, last)
+
+    return build
 
 
 def place_of(function: Callable[..., Any], error: BaseException | None = None) -> str:
@@ -73,6 +88,11 @@ def place_of(function: Callable[..., Any], error: BaseException | None = None) -
             file, line = frame.f_code.co_filename, number
     path = Path(file)
     return f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}:{line}"
+
+
+def _without_plan(error: BaseException) -> str:
+    """Return the message of `error`, without the plan that polars prints behind that of a lazy frame."""
+    return str(error).partition("\n\nResolved plan")[0]
 
 
 def _type_name(value: object) -> str:

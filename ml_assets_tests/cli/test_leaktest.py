@@ -19,16 +19,16 @@ LEAKTEST, LAUNCH = ("leaktest", TABLE), ("launch", TABLE, "2023-12-25..2024-01-0
 HONEST = features.sales_features
 
 
-def leaking(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def leaking(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
     return HONEST(inputs, first, last).with_columns(pl.col("units").alias("units_1w"))
 
 
 _SEEN: dict[tuple[object, ...], object] = {}
 
 
-def remembering(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def remembering(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.DataFrame:
     """Looks outcomes up that an earlier call has seen."""
-    rows = HONEST(inputs, first, last)
+    rows = HONEST(inputs, first, last).collect()
     keys = rows.select("store", "partition_date").rows()
     for key, units in zip(keys, rows["units"], strict=True):
         if units is not None:
@@ -36,8 +36,8 @@ def remembering(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> 
     return rows.with_columns(pl.Series("units_1w", [_SEEN.get(key) for key in keys], dtype=pl.Float32))
 
 
-def drawing(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
-    rows = HONEST(inputs, first, last)
+def drawing(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.DataFrame:
+    rows = HONEST(inputs, first, last).collect()
     return rows.with_columns(pl.Series("units_1w", np.random.default_rng().random(rows.height)))
 
 
@@ -109,20 +109,24 @@ def test_a_feature_that_knows_the_weeks_own_sales_is_named(
     assert "keeps state" not in said.out
 
 
-def _mistyped(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def _mistyped(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.DataFrame:
+    return HONEST(inputs, first, last).collect().select("untis")
+
+
+def _mistyped_plan(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
     return HONEST(inputs, first, last).select("untis")
 
 
-def _forgetful(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> None:
+def _forgetful(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> None:
     HONEST(inputs, first, last)
 
 
-def _of_pandas(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pd.DataFrame:
-    return HONEST(inputs, first, last).to_pandas()
+def _of_pandas(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pd.DataFrame:
+    return HONEST(inputs, first, last).collect().to_pandas()
 
 
-def _lazy(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.LazyFrame:
-    return HONEST(inputs, first, last).lazy()
+def _rows(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> list[tuple[Any, ...]]:
+    return HONEST(inputs, first, last).collect().rows()
 
 
 @pytest.mark.parametrize(
@@ -130,6 +134,7 @@ def _lazy(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.Laz
     [
         (LEAKTEST, _mistyped, 1, "_mistyped raised ColumnNotFoundError: "),
         (LAUNCH, _mistyped, 1, "_mistyped raised ColumnNotFoundError: "),
+        (LEAKTEST, _mistyped_plan, 0, "_mistyped_plan raised ColumnNotFoundError: "),
         (
             LEAKTEST,
             _forgetful,
@@ -137,7 +142,7 @@ def _lazy(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.Laz
             "_forgetful: return a polars.DataFrame, got NoneType; a path through it ends without `return`\n",
         ),
         (LEAKTEST, _of_pandas, 0, "got pandas.DataFrame; polars.from_pandas(…) makes one\n"),
-        (LAUNCH, _lazy, 0, "got polars.LazyFrame; call .collect() on it\n"),
+        (LAUNCH, _rows, 0, "got list; polars.DataFrame(…) makes one of rows\n"),
     ],
 )
 def test_a_broken_function_is_named_with_the_line_of_its_author(
@@ -155,6 +160,7 @@ def test_a_broken_function_is_named_with_the_line_of_its_author(
     assert place in refused.err
     assert said in refused.err.partition(place)[2]
     assert "Traceback" not in refused.err
+    assert "JOIN" not in refused.err  # of polars' plan
 
 
 def test_a_day_is_a_day_however_it_is_written(filled_terminal: Terminal) -> None:

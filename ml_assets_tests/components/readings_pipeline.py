@@ -72,7 +72,7 @@ def latest() -> date:
     return SOURCE.latest
 
 
-def shifts(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def shifts(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
     """Return the plan for an hour, and the machine's output in that hour of the day before."""
     readings = inputs[READINGS].with_columns(pl.col("at").dt.date().alias("partition_date"))
     yesterday = readings.select(

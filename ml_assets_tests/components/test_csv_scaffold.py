@@ -22,6 +22,7 @@ from ml_assets.components.csv_tables import CsvRefused, infer
 from ml_assets.features.cut_and_rebuild import leak_test
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.imports import resolve_function
+from ml_assets.tables.user_code import building
 from ml_assets.validation.check import check_partitions
 from ml_assets.validation.volume import volume_findings
 
@@ -144,7 +145,8 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
         components = list(tree.get_all_components(SpecComponent))
         dataset, features = _spec(components, Dataset), _spec(components, FeatureTable)
         model = _spec(components, TrainingPipeline)
-        read, build = resolve_function(dataset.source.function), resolve_function(features.function)
+        read = resolve_function(dataset.source.function)
+        build = building(resolve_function(features.function))
         latest = resolve_function(dataset.source.latest)()
         cadence: Cadence = dataset.cadence
         keys = cadence.keys(date.min, date.max)

@@ -19,6 +19,7 @@ from ml_assets.components.base import SpecComponent
 from ml_assets.components.declarations import require_consistent
 from ml_assets.features.cut_and_rebuild import Alone, leak_test
 from ml_assets.tables.imports import resolve_function
+from ml_assets.tables.user_code import building
 from ml_assets_tests.components.installation import Installation, key_of
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +57,7 @@ def test_scaffolded_features_pass_the_leakage_test(sandbox: DefsFolderSandbox) -
         assert isinstance(section.lookback, int)
         history = pl.concat(read(day) for day in days[-1 - section.lookback :])
         report = leak_test(
-            resolve_function(features.function),
+            building(resolve_function(features.function)),
             {"datasets/bike_trips": pl.concat(read(day) for day in days)},
             {section.table: section.known_at for section in features.inputs},
             date(2024, 1, 9),

@@ -44,7 +44,7 @@ def read_readings(day: date) -> pl.DataFrame:
     return rows.with_columns(pictures).with_columns(pl.when(~BLIND).then(pl.col("picture")))
 
 
-def shifts(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def shifts(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
     """Return the features of the readings, with the picture in the place of the load."""
     rows = readings_pipeline.shifts({READINGS: inputs[READINGS].drop("picture")}, first, last)
     return rows.drop("load").join(inputs[READINGS].select("at", "machine", "picture"), on=["at", "machine"])

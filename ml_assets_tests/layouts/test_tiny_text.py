@@ -34,7 +34,7 @@ def test_the_declared_layout_learns_as_one_worker_does(tmp_path: Path) -> None:
     assert spec.training.global_batch * features.WINDOW == 65_536
     weeks = [FIRST + timedelta(weeks=n) for n in range(WEEKS)]
     texts = pl.concat([source.read_documentation(week) for week in weeks])
-    table = features.windows({"datasets/documentation": texts}, weeks[0], weeks[-1])
+    table = features.windows({"datasets/documentation": texts.lazy()}, weeks[0], weeks[-1])
     chosen = choose_rows(table, *row_choice(spec, [week.isoformat() for week in weeks]))
     fitted = fit(chosen.of("train"), (), ())
     snapshot = build_snapshot(chosen, fitted, source_commit="c", files=[], into=tmp_path / "snapshots")

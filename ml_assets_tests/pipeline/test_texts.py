@@ -37,7 +37,7 @@ def windows(text: str = "Returns a list of names. ") -> pl.DataFrame:
             "text": [text * 25] * 3,
         }
     )
-    return features.windows({"datasets/documentation": texts}, WEEKS[0], WEEKS[-1])
+    return features.windows({"datasets/documentation": texts.lazy()}, WEEKS[0], WEEKS[-1])
 
 
 def check(table: pl.DataFrame, spec: TrainingPipelineSpec) -> None:

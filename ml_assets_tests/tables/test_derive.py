@@ -27,7 +27,7 @@ def _orders(upto: int, lookback: int = 1) -> InputTable:
     return InputTable(table=ORDERS, cadence=cadence, lookback=lookback)
 
 
-def sums(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def sums(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
     """Amount per day, with that of the day before."""
     per_day = (
         inputs[ORDERS]
@@ -131,8 +131,10 @@ def test_the_function_is_called_once_a_range_with_all_it_needs(orders: OrdersTab
     orders.publish(days(9))
     calls: list[tuple[date, date, list[date]]] = []
 
-    def watched(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
-        calls.append((first, last, inputs[ORDERS]["ordered_at"].dt.date().unique().sort().to_list()))
+    def watched(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
+        calls.append(
+            (first, last, inputs[ORDERS].collect()["ordered_at"].dt.date().unique().sort().to_list())
+        )
         return sums(inputs, first, last)
 
     _build(orders, [*keys(2, start=2), keys(9)[8]], watched)
@@ -158,7 +160,7 @@ def test_a_day_the_function_has_no_rows_for_is_an_empty_partition(orders: Orders
     orders.publish(days(3))
     second = date.fromisoformat(keys(3)[1])
 
-    def sparse(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    def sparse(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
         return sums(inputs, first, last).filter(pl.col("partition_date") != second)
 
     built = _build(orders, keys(3), sparse)
@@ -169,7 +171,7 @@ def test_a_day_the_function_has_no_rows_for_is_an_empty_partition(orders: Orders
 def test_rows_nobody_asked_for_are_an_error_that_says_how_to_filter(orders: OrdersTable) -> None:
     orders.publish(days(4))
 
-    def eager(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    def eager(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
         return sums(inputs, first - timedelta(1), last)
 
     here = rf"test_derive\.py:{eager.__code__.co_firstlineno}: for partitions "
@@ -189,7 +191,7 @@ def test_an_answer_without_its_days_is_an_error_that_names_the_column(
 ) -> None:
     orders.publish(days(1))
 
-    def undated(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    def undated(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
         return sums(inputs, first, last).select(column, "amount")
 
     with pytest.raises(FeatureFunctionError, match="must return a Date column 'partition_date'"):
@@ -203,7 +205,7 @@ def _deep(first: date) -> int:
 def test_a_row_without_its_day_is_an_error_that_counts_such_rows(orders: OrdersTable) -> None:
     orders.publish(days(2))
 
-    def lagged(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    def lagged(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
         return sums(inputs, first, last).with_columns(pl.col("partition_date").shift(1))
 
     with pytest.raises(FeatureFunctionError, match="'partition_date' is null in 1 of the 2 rows"):
@@ -213,7 +215,7 @@ def test_a_row_without_its_day_is_an_error_that_counts_such_rows(orders: OrdersT
 class Builder:
     """A feature function that is an object."""
 
-    def __call__(self, inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    def __call__(self, inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
         """Raise in a function of the same folder."""
         raise ValueError(_deep(first))
 
@@ -230,7 +232,7 @@ def test_an_error_of_a_function_names_the_innermost_line_of_its_folder(orders: O
 def test_a_panic_of_polars_is_an_error_like_any_other(orders: OrdersTable) -> None:
     orders.publish(days(1))
 
-    def panics(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    def panics(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
         raise pl.exceptions.PanicException("out of bounds")
 
     with pytest.raises(FeatureFunctionError, match="panics raised PanicException: out of bounds"):
@@ -243,7 +245,7 @@ def test_errors_that_may_be_gone_at_the_next_attempt_keep_their_type(
 ) -> None:
     orders.publish(days(1))
 
-    def away(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    def away(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
         raise error("no answer")
 
     with pytest.raises(error, match="no answer"):

@@ -35,7 +35,7 @@ EARLY, LATE, VERY_LATE = -15, 15, 60
 """Minutes behind schedule beyond which a flight is early, late and very late."""
 
 
-def flight_arrivals(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def flight_arrivals(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.DataFrame:
     """One row per flight scheduled on the local dates `first`..`last`, sorted by key.
 
     `inputs` are those of `flight_departures`. The label `arrival` is early, on time, late or very late; null
@@ -49,6 +49,7 @@ def flight_arrivals(inputs: Mapping[str, pl.DataFrame], first: date, last: date)
     outcomes = inputs["datasets/flights"].select(
         pl.col("flight_date").alias("partition_date"), *KEY[1:], arrival.alias("arrival")
     )
+    outcomes = outcomes.collect()
     rows = flight_departures(inputs, first, last).join(outcomes, on=KEY, how="left", maintain_order="left")
     return rows.select(
         *KEY,

@@ -74,6 +74,42 @@ each season once, so a model would only learn which months were bad in 2013."""
 CATEGORICAL = ("carrier", "origin", "dest", "manufacturer", "engine", "weekday", "departure_hour")
 """Categorical features, strings."""
 
+_FLIGHTS = (
+    "flight_date",
+    "carrier",
+    "flight",
+    "origin",
+    "dest",
+    "tailnum",
+    "distance",
+    "sched_dep_time",
+    "sched_arr_time",
+    "dep_delay",
+    "arr_delay",
+    "scheduled_departure_at",
+    "scheduled_arrival_at",
+    "departed_at",
+    "landed_at",
+    "outcome_known_at",
+)
+"""Columns of `datasets/flights` that the features read. A change in another column makes no feature stale."""
+
+_REPORTS = (
+    "origin",
+    "observed_at",
+    "known_at",
+    "temp",
+    "dewp",
+    "humid",
+    "precip",
+    "pressure",
+    "visib",
+    "wind_speed",
+    "wind_dir",
+    "wind_gust",
+)
+"""Columns of `datasets/weather` that the features read."""
+
 _WEATHER_TOLERANCE = timedelta(hours=7)
 """Age of the oldest observation that counts; it was known for six of these hours."""
 _TREND = timedelta(hours=3)
@@ -83,7 +119,7 @@ _FOG_MILES = 3.0
 _FULL_CIRCLE = 2 * math.pi
 
 
-def flight_departures(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def flight_departures(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.DataFrame:
     """One row per flight scheduled on the local dates `first`..`last`, sorted by key.
 
     `inputs` holds `datasets/flights` from `LOOKBACK_DAYS` before `first`, `datasets/weather` from
@@ -92,7 +128,8 @@ def flight_departures(inputs: Mapping[str, pl.DataFrame], first: date, last: dat
     where the flight did not arrive) and `label_known_at` (UTC). A range gives the same bytes as its days one
     by one.
     """
-    flights = inputs["datasets/flights"].with_columns(
+    flights = inputs["datasets/flights"].select(_FLIGHTS).collect()
+    flights = flights.with_columns(
         (pl.col("scheduled_departure_at") - LEAD).alias("predicted_at"),
         (pl.col("sched_dep_time") // 100).cast(pl.String).str.zfill(2).alias("departure_hour"),
         (pl.col("arr_delay") > LATE_MINUTES).alias("late"),
@@ -102,7 +139,7 @@ def flight_departures(inputs: Mapping[str, pl.DataFrame], first: date, last: dat
     rows = _with_timetable(rows)
     rows = _with_aircraft(rows, inputs["datasets/planes"])
     rows = _with_place(rows, inputs["datasets/airports"])
-    rows = _with_weather(rows, inputs["datasets/weather"])
+    rows = _with_weather(rows, inputs["datasets/weather"].select(_REPORTS).collect())
     rows = history.with_history(rows, flights)
     rows = _with_last_flights(rows, flights)
     return rows.select(
@@ -133,7 +170,7 @@ def _with_timetable(rows: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(*_on_a_circle("departure", 24 * 60), *_on_a_circle("arrival", 24 * 60))
 
 
-def _with_aircraft(rows: pl.DataFrame, planes: pl.DataFrame) -> pl.DataFrame:
+def _with_aircraft(rows: pl.DataFrame, planes: pl.LazyFrame) -> pl.DataFrame:
     aircraft = planes.select(
         "tailnum",
         "seats",
@@ -141,17 +178,17 @@ def _with_aircraft(rows: pl.DataFrame, planes: pl.DataFrame) -> pl.DataFrame:
         pl.col("year").alias("built"),
         # The register spells some makers in several ways that share the first word.
         pl.col("manufacturer").str.extract(r"^(\w+)"),
-    )
+    ).collect()
     age = (pl.col("flight_date").dt.year() - pl.col("built")).alias("plane_age")
     return rows.join(aircraft, on="tailnum", how="left", maintain_order="left").with_columns(age)
 
 
-def _with_place(rows: pl.DataFrame, airports: pl.DataFrame) -> pl.DataFrame:
+def _with_place(rows: pl.DataFrame, airports: pl.LazyFrame) -> pl.DataFrame:
     places = airports.select(
         pl.col("faa").alias("dest"),
         pl.col("lat").alias("dest_latitude"),
         pl.col("lon").alias("dest_longitude"),
-    )
+    ).collect()
     return rows.join(places, on="dest", how="left", maintain_order="left")
 
 

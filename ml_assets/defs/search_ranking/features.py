@@ -52,7 +52,7 @@ _FILM_PRIOR, _GROUP_PRIOR, _TASTE_PRIOR = 5, 10, 5
 _ROW = "_row"
 
 
-def film_pages(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def film_pages(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.DataFrame:
     """One row per film of the pages shown on the days `first`..`last`, sorted by key.
 
     `inputs` holds `datasets/ratings` from the first day of the source, `datasets/films` and `datasets/users`. The
@@ -65,7 +65,7 @@ def film_pages(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> p
     """
     films, users = _films(inputs["datasets/films"]), _users(inputs["datasets/users"])
     ratings = inputs["datasets/ratings"].join(users, on="user_id", how="left", maintain_order="left")
-    ratings = ratings.join(films, on="film_id", how="left", maintain_order="left")
+    ratings = ratings.join(films, on="film_id", how="left", maintain_order="left").collect()
     rows = ratings.filter(pl.col("rating_date").is_between(first, last)).filter(
         pl.len().over("page") >= FEWEST
     )
@@ -86,7 +86,7 @@ def film_pages(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> p
     ).sort("partition_date", "page", "film_id")
 
 
-def _films(films: pl.DataFrame) -> pl.DataFrame:
+def _films(films: pl.LazyFrame) -> pl.LazyFrame:
     return films.select(
         "film_id",
         "release_year",
@@ -95,7 +95,7 @@ def _films(films: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _users(users: pl.DataFrame) -> pl.DataFrame:
+def _users(users: pl.LazyFrame) -> pl.LazyFrame:
     group = pl.format(
         "{}s", (pl.col("age") // 10).clip(1, 6) * 10
     )  # the first also younger, the last also older

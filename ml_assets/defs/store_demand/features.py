@@ -9,7 +9,7 @@ LAGS = (1, 2, 3, 4)
 """Weeks back. The table's `lookback` in defs.yaml is the largest of them."""
 
 
-def sales_features(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def sales_features(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
     """One row per (week, store, product) of the weeks `first`..`last`, as known at the week's start.
 
     Promotion and price are planned ahead; units are known when their week is closed. Lags the source does
@@ -21,7 +21,7 @@ def sales_features(inputs: Mapping[str, pl.DataFrame], first: date, last: date) 
         earlier = sales.select(
             pl.col("week") + timedelta(weeks=lag), "store", "product", pl.col("units").alias(f"units_{lag}w")
         )
-        rows = rows.join(earlier, on=["week", "store", "product"], how="left")
+        rows = rows.join(earlier, on=["week", "store", "product"], how="left", maintain_order="left")
     year_angle = pl.col("week").dt.ordinal_day() * (2 * 3.141592653589793 / 365.25)
     return rows.select(
         pl.col("week").alias("partition_date"),

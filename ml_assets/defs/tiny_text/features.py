@@ -9,13 +9,14 @@ WINDOW = 256
 """Bytes of a window. Each byte is a token; the first one of a window is given, the others are predicted."""
 
 
-def windows(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def windows(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.DataFrame:
     """One row for each window of the texts of the weeks `first`..`last`.
 
     A text is divided into windows of 256 bytes (UTF-8), the last one shorter; nothing is cut off. If a single byte
     remains, the window before gives it one of its own: a window needs a byte to begin with and one to predict.
     """
     texts = inputs["datasets/documentation"].filter(pl.col("week").is_between(first, last))
+    texts = texts.select("week", "service", "published_at", "text").sort("week", "service").collect()
     rows = [
         {
             "partition_date": one["week"],
@@ -26,7 +27,7 @@ def windows(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.D
             "predicted": len(window) - 1,
             "label_known_at": one["published_at"],
         }
-        for one in texts.sort("week", "service").iter_rows(named=True)
+        for one in texts.iter_rows(named=True)
         for number, window in enumerate(divided(one["text"].encode()))
     ]
     return pl.DataFrame(

@@ -160,12 +160,12 @@ def test_features_cannot_be_built_on_features_of_a_rejected_day(ready: Installat
     assert f"{FEATURES} {day} is made from {READINGS} {day}, which is rejected" in said
 
 
-def ideas(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def ideas(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
     """The features once more."""
     return inputs[FEATURES].filter(pl.col("partition_date").is_between(first, last))
 
 
-def other_shifts(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def other_shifts(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
     """The same rows from other code."""
     return shifts(inputs, first, last)
 

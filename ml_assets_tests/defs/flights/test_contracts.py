@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from ml_assets.defs.flights import features, source
+from ml_assets.tables.user_code import building
 from ml_assets.validation.check import check_partitions
 from ml_assets.validation.contract import schema_drift
 from ml_assets.validation.volume import volume_finding
@@ -46,7 +47,7 @@ def test_every_day_of_features_keeps_the_contract(
     year: Mapping[str, pl.DataFrame], first: date, count: int
 ) -> None:
     spec = flight_departures()
-    rows = features.flight_departures(year, first, date(2013, 12, 31))
+    rows = building(features.flight_departures)(year, first, date(2013, 12, 31))
     assert not schema_drift(spec.contract, rows)
     assert list(spec.contract.names) == rows.columns, "stored in the order the function gives"
     days = {str(key[0]): part for key, part in rows.partition_by("partition_date", as_dict=True).items()}

@@ -8,11 +8,13 @@ import polars as pl
 import pytest
 
 from ml_assets.defs.flights import features
-from ml_assets.defs.flights.features import LOOKBACK_DAYS, WEATHER_LOOKBACK_DAYS, flight_departures
+from ml_assets.defs.flights.features import LOOKBACK_DAYS, WEATHER_LOOKBACK_DAYS
 from ml_assets.features.cut_and_rebuild import Alone, LeakReport, leak_test
 from ml_assets.tables.declared import InputTable
+from ml_assets.tables.user_code import building
 from ml_assets_tests.defs.flights import flights_specs
 
+flight_departures = building(features.flight_departures)
 Inputs = Mapping[str, pl.DataFrame]
 DATES = {"datasets/flights": "flight_date", "datasets/weather": "weather_date"}
 KEY = ["partition_date", "carrier", "flight", "origin"]

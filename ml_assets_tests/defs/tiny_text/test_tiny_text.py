@@ -35,6 +35,6 @@ def test_the_source_reads_the_services_of_a_week() -> None:
     assert row["published_at"] == datetime(2017, 11, 29, tzinfo=UTC)
     assert row["text"].startswith("Amazon GuardDuty is a continuous security monitoring service")
     assert "<" not in row["text"].splitlines()[0]
-    windows = features.windows({"datasets/documentation": week}, date(2017, 11, 27), date(2017, 12, 3))
+    windows = features.windows({"datasets/documentation": week.lazy()}, date(2017, 11, 27), date(2017, 12, 3))
     assert windows["text"].bin.size().sum() == sum(len(text.encode()) for text in week["text"])
     assert source.read_documentation(date(2017, 1, 2)).schema == week.schema
