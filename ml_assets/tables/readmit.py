@@ -78,6 +78,8 @@ def readmit(
         key=key,
         data=pl.concat([good, bad.select(good.columns)]),
         inputs=manifest.inputs,
+        read_columns=manifest.read_columns,
+        read_digests=manifest.read_digests,
         behind=manifest.behind,
         watermark=manifest.watermark,
     )
