@@ -134,7 +134,7 @@ class FeaturesView:
         """
         import polars as pl
 
-        from ml_assets.validation.column_types import POLARS_TYPES
+        from ml_assets.validation.column_types import polars_type
 
         if time.tzinfo is None:
             raise ValueError(f"{time} has no time zone: write datetime(…, tzinfo=UTC)")
@@ -149,7 +149,7 @@ class FeaturesView:
         ]
         first, last = ((time + shift).date().isoformat() for shift in (-timedelta(days_back), _AHEAD))
         keys = [key for key in self.reader.keys(self.table) if first <= key <= last]
-        found = pl.DataFrame(schema={name: POLARS_TYPES[dtypes[name]] for name in columns})
+        found = pl.DataFrame(schema={name: polars_type(dtypes[name]) for name in columns})
         for end in range(len(keys), 0, -_PARTITIONS_AT_ONCE):
             rows = self.reader.scan(self.table, keys[max(0, end - _PARTITIONS_AT_ONCE) : end])
             known = rows.filter(pl.col(known_by) <= time, *is_entity).select(columns)

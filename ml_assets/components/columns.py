@@ -33,6 +33,8 @@ DAYS_BEGIN_IN = "days_begin_in"
 """Metadata of a table with an event time, and of a training set: time zone in whose midnight its days begin."""
 
 _NUMBERS = NUMERIC | {"bool"}
+_PLAIN = _NUMBERS | {"string", "date", "datetime"}
+"""Types of columns that a model, a report or a join reads."""
 _DTYPES = {
     "features.numeric": (_NUMBERS, "list it in categorical, or cast it in the feature function"),
     "features.label": (_NUMBERS, "cast it in the feature function"),
@@ -191,4 +193,9 @@ def _fault(
         return f"names '{column}' in {key}, which takes {wanted}, and its dtype is {dtype}: {remedy}"
     if legal is None and dtype == "binary":
         return f"names '{column}' in {key}, and its dtype is binary: only features.blob.column takes bytes"
+    if legal is None and dtype not in _PLAIN:
+        return (
+            f"names '{column}' in {key}, and its dtype is {dtype}, which no model reads: return a number, a text or a "
+            "moment from the feature function, of a vector each item as a column"
+        )
     return ""

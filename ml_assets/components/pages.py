@@ -43,6 +43,9 @@ def column_schema(contract: Contract) -> dg.TableSchema:
             f"<= {column.le}" if column.le is not None else None,
             f"one of {len(column.isin)} values" if column.isin is not None else None,
             f"matches {column.pattern}" if column.pattern is not None else None,
+            f"length >= {column.min_length}" if column.min_length is not None else None,
+            f"length <= {column.max_length}" if column.max_length is not None else None,
+            f"nulls <= {column.max_null_share:.2%}" if column.max_null_share is not None else None,
         ]
         columns.append(
             dg.TableColumn(
@@ -57,7 +60,11 @@ def column_schema(contract: Contract) -> dg.TableSchema:
     return dg.TableSchema(
         columns,
         constraints=dg.TableConstraints(
-            other=[f"primary key: {', '.join(contract.primary_key)}"] if contract.primary_key else []
+            other=[
+                *([f"primary key: {', '.join(contract.primary_key)}"] if contract.primary_key else []),
+                *(f"{one.name}: {one.expression}" for one in contract.conditions),
+                *(f"{', '.join(one.columns)} in {one.table}" for one in contract.foreign_keys),
+            ]
         ),
     )
 

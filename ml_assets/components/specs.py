@@ -116,6 +116,15 @@ class TableSpecSection(Section):
         return self
 
     @property
+    def referred_columns(self) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+        """Table to which a foreign key refers → dotted key that names columns of it → the columns."""
+        named: dict[str, dict[str, tuple[str, ...]]] = {}
+        for i, one in enumerate(self.contract.foreign_keys):
+            key = f"contract.foreign_keys.{i}.{'references' if one.references else 'columns'}"
+            named.setdefault(one.table, {})[key] = one.named
+        return named
+
+    @property
     def quarantine_limit(self) -> float | None:
         """Largest share of rows that are set aside; None if any bad row rejects its partition."""
         return (self.quarantine or QuarantineSection()).limit if self.on_bad_rows == "quarantine" else None

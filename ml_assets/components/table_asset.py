@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.components.base import freshness_policy
-from ml_assets.components.columns import COLUMN_SCHEMA, DAYS_BEGIN_IN
+from ml_assets.components.columns import COLUMN_SCHEMA, DAYS_BEGIN_IN, NAMED_COLUMNS
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.declared_metadata import DECLARED
 from ml_assets.components.failures import OUT_OF_REACH, RETRY_TRANSIENT, final_unless_transient
@@ -70,10 +70,17 @@ def table_asset(
     `publish_table` yields check results and logs materializations. It raises if a partition is missing.
     """
     key = dg.AssetKey([table.kind, table.name])
+    read = {dep.asset_key for dep in deps}
+    looked_up = [dg.AssetKey(one.split("/")) for one in section.referred_columns]
+    named = {
+        name: {**section.referred_columns.get(name, {}), **own.get(name, {})}
+        for own in [(facts or {}).get(NAMED_COLUMNS, {})]
+        for name in [*section.referred_columns, *own]
+    }
 
     @dg.asset(
         key=key,
-        deps=deps,
+        deps=[*deps, *(dg.AssetDep(one) for one in looked_up if one not in read)],
         partitions_def=partitions_definition(section.partitions),
         # A range is one run: validated as one frame and merged once, with one event per day.
         backfill_policy=dg.BackfillPolicy.single_run(),
@@ -90,6 +97,7 @@ def table_asset(
             DECLARED: dg.MetadataValue.json(DeclaredTable.of(table).to_facts()),
             **_days_begin(section.contract),
             **(facts or {}),
+            NAMED_COLUMNS: named,
         },
         automation_condition=condition_named(section.automation_condition),
         freshness_policy=freshness_policy(section.freshness),

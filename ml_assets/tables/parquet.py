@@ -38,7 +38,7 @@ def canonical(frame: pl.DataFrame, sort_key: Sequence[str]) -> pl.DataFrame:
     columns of the sort key are ignored, because a broken frame is kept as evidence too. Raises `UnstorableFrame`.
     """
     by = [c for c in sort_key if c in frame.columns]
-    by += [c for c, dtype in frame.schema.items() if c not in by and not dtype.is_nested()]
+    by += [c for c, dtype in frame.schema.items() if c not in by and not isinstance(dtype, pl.Struct)]
     objects = [c for c, dtype in frame.schema.items() if dtype == pl.Object]
     if objects:
         raise UnstorableFrame(

@@ -14,7 +14,7 @@ from ml_assets.tables import layout, parquet
 from ml_assets.tables.landing import StoredPartition
 from ml_assets.tables.manifest import FileEntry, PartitionManifest, iso_utc, profile_text
 from ml_assets.tables.spec import Incoming, SourceFailed, TableSpec
-from ml_assets.validation.column_types import POLARS_TYPES, schema_hash, schema_of
+from ml_assets.validation.column_types import polars_type, schema_hash, schema_of
 from ml_assets.validation.profile import profile
 from resources.addresses import hide_credentials
 
@@ -142,7 +142,7 @@ def _typed_if_empty(spec: TableSpec, data: pl.DataFrame) -> pl.DataFrame:
 
     A source without rows returns `pl.DataFrame()`. That is an empty partition, not the file of another table.
     """
-    expected = {name: POLARS_TYPES[column.dtype] for name, column in spec.contract.by_name.items()}
+    expected = {name: polars_type(column.dtype) for name, column in spec.contract.by_name.items()}
     is_untyped = all(expected.get(name) == dtype or dtype == pl.Null for name, dtype in data.schema.items())
     if data.height == 0 and is_untyped and data.columns in ([], list(expected)):
         return pl.DataFrame(schema=expected)

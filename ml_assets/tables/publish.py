@@ -34,6 +34,7 @@ from ml_assets.tables.landing import (
 )
 from ml_assets.tables.prepare import Prepared, prepare_all, with_rows
 from ml_assets.tables.reader import TableReader
+from ml_assets.tables.referred import ReferredTables
 from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.validation.findings import Finding
 from ml_assets.validation.quarantine import divide, over_limit_finding, set_aside_findings
@@ -94,7 +95,7 @@ def publish(
     branches: dict[str, str] = {}
     while True:
         newest = ledger.newest_verdicts(spec.table, partitions)
-        validated = validate(ledger, spec, partitions, newest)
+        validated = validate(ledger, spec, partitions, newest, TableReader.at(store, MAIN))
         verdicts = {key: one.verdict for key, one in validated.items()}
         bad = {key: one for key, one in validated.items() if one.verdict.blocks}
         good = {key: one for key, one in validated.items() if key not in bad}
@@ -145,13 +146,18 @@ class Validated:
 
 
 def validate(
-    ledger: Ledger, spec: TableSpec, partitions: Mapping[str, Prepared], newest: Mapping[str, VerdictRow]
+    ledger: Ledger,
+    spec: TableSpec,
+    partitions: Mapping[str, Prepared],
+    newest: Mapping[str, VerdictRow],
+    reader: TableReader,
 ) -> dict[str, Validated]:
     """Return key → verdict on exactly this content: known verdicts, and new content validated as one joined frame.
 
-    `newest` is the ledger's newest verdict per key. A verdict that let content pass holds as long as content and rules
-    stay the same. A rejected partition is validated again, because the rule on its row count compares with a history
-    that grows. So is content that was a rest, whose other rows were set aside: these may be gone or others now.
+    `newest` is the ledger's newest verdict per key. `reader` reads the tables to which foreign keys refer. A verdict
+    that let content pass holds as long as content and rules stay the same, also if such a table changes. A rejected
+    partition is validated again, because the rule on its row count compares with a history that grows. So is content
+    that was a rest, whose other rows were set aside: these may be gone or others now.
     """
     digests = {key: one.digest for key, one in partitions.items()}
     stored = ledger.find_verdicts(spec.table, digests, spec.rules_digest)
@@ -163,7 +169,7 @@ def validate(
     }
     known = {key: verdict for key, verdict in known.items() if not verdict.quarantine_digest}
     unknown = {key: one for key, one in partitions.items() if key not in known}
-    fresh = _validate_new(ledger, spec, unknown, known) if unknown else {}
+    fresh = _validate_new(ledger, spec, unknown, known, reader) if unknown else {}
     return {
         key: fresh[key] if key in fresh else Validated(known[key], one) for key, one in partitions.items()
     }
@@ -175,9 +181,14 @@ def verdict_of(row: VerdictRow) -> Verdict:
 
 
 def _validate_new(
-    ledger: Ledger, spec: TableSpec, partitions: Mapping[str, Prepared], known: Mapping[str, Verdict]
+    ledger: Ledger,
+    spec: TableSpec,
+    partitions: Mapping[str, Prepared],
+    known: Mapping[str, Verdict],
+    reader: TableReader,
 ) -> dict[str, Validated]:
-    divided = _divide_all(spec, partitions)
+    referred = ReferredTables(reader)
+    divided = _divide_all(spec, partitions, referred)
     history = ledger.volumes(spec.table) | {key: verdict.rows for key, verdict in known.items()}
     # Count only partitions that no other rule blocks: a broken day says nothing about the days after it.
     counted = {key: one.partition.frame.height for key, one in divided.items() if not _blocks(one.findings)}
@@ -193,6 +204,7 @@ def _validate_new(
                 contract_digest=spec.rules_digest,
                 quarantined=one.set_aside.frame.height if one.set_aside else 0,
                 quarantine_digest=one.set_aside.digest if one.set_aside else "",
+                referred=referred.read_for(key),
             ),
             one.partition,
             one.set_aside,
@@ -210,7 +222,9 @@ class _Divided:
     set_aside: Prepared | None = None
 
 
-def _divide_all(spec: TableSpec, partitions: Mapping[str, Prepared]) -> dict[str, _Divided]:
+def _divide_all(
+    spec: TableSpec, partitions: Mapping[str, Prepared], referred: ReferredTables
+) -> dict[str, _Divided]:
     """Check the contract; set bad rows aside where the table allows it and they are few."""
     # Imported here, because pandera is heavy and definitions load this module.
     from ml_assets.validation.check import broken_rules
@@ -221,6 +235,7 @@ def _divide_all(spec: TableSpec, partitions: Mapping[str, Prepared]) -> dict[str
             {key: one.frame for key, one in some.items()},
             spec.contract,
             bounds={key: spec.cadence.bounds(key) for key in some} if is_partitioned else None,
+            referred=referred,
         )
 
     divided: dict[str, _Divided] = {}

@@ -84,7 +84,7 @@ def readmit(
         watermark=manifest.watermark,
     )
     ready, failed = prepare_all(spec, [incoming])
-    verdicts = [one.verdict for one in validate(ledger, spec, ready, newest).values()]
+    verdicts = [one.verdict for one in validate(ledger, spec, ready, newest, reader).values()]
     refused = [*failed.values(), *(verdict.explain() for verdict in verdicts if verdict.blocks)]
     if refused:
         raise NotReadmitted(

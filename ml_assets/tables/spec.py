@@ -40,6 +40,9 @@ class TableSpec:
         if unknown:
             raise ValueError(f"{self.table}: sort_key names {', '.join(unknown)}, which the contract lacks")
 
+        if any(one.table == self.table for one in self.contract.foreign_keys):
+            raise ValueError(f"{self.table}: a foreign key refers to another table, not to its own")
+
     @property
     def table(self) -> str:
         """Table id, `<kind>/<name>`."""

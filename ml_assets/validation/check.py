@@ -4,7 +4,7 @@ Here: values, keys and event times of partitions. Not here: columns and types (`
 (`volume.py`), the pandera schema (`compiled_contract.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
@@ -12,15 +12,26 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ml_assets.validation.compiled_contract import PARTITION, Violation, violations
-from ml_assets.validation.contract import Contract
-from ml_assets.validation.explain import explain_rows, explain_times
+from ml_assets.validation.compiled_contract import PARTITION, Violation, is_present, violations
+from ml_assets.validation.contract import Contract, ForeignKey
+from ml_assets.validation.explain import (
+    explain_foreign_key,
+    explain_no_table,
+    explain_null_share,
+    explain_other_types,
+    explain_rows,
+    explain_times,
+)
 from ml_assets.validation.findings import Finding
 from ml_assets.validation.midnight import midnight
 from ml_assets.validation.schema_check import schema_findings
 
 Days = tuple[date, date]
 """First and last day of a partition, both inclusive."""
+
+
+Referred = Callable[[ForeignKey, str], pl.DataFrame | None]
+"""(foreign key, partition key) → the columns of the other table that it names; None if main has no such rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +61,17 @@ def broken_rules(
     *,
     bounds: Mapping[str, Days] | None = None,
     now: datetime | None = None,
+    referred: Referred | None = None,
 ) -> dict[str, list[BrokenRule]]:
     """Return the broken rules of every partition; an empty list if there are none.
 
     `frames` is partition key → rows. `bounds` is partition key → days, for event times. Without `bounds` (a table
     without partitions) only event times in the future are findings. `max_future_hours` counts from `now`
-    (timezone-aware; default: the current time). Never raises for bad data.
+    (timezone-aware; default: the current time). `referred` finds the rows to which foreign keys refer; it is needed if
+    there are any. Never raises for bad data.
     """
+    if contract.foreign_keys and referred is None:
+        raise ValueError("a contract with foreign keys needs the tables to which they refer")
     broken = {
         key: [BrokenRule(finding=finding) for finding in schema_findings(frame, contract)]
         for key, frame in frames.items()
@@ -68,6 +83,12 @@ def broken_rules(
         return broken
     for key, one in _broken_values(clean, contract):
         broken[key].append(one)
+    if referred is not None:
+        for key, frame in clean.items():
+            looked_up = (
+                _broken_key(frame, contract, one, referred(one, key)) for one in contract.foreign_keys
+            )
+            broken[key] += filter(None, looked_up)
     if contract.event_time:
         moment = now or datetime.now(UTC)
         for key, frame in clean.items():
@@ -93,7 +114,37 @@ def _broken_values(clean: Mapping[str, pl.DataFrame], contract: Contract) -> lis
             local = Violation(rule=violation.rule, column=violation.column, rows=rows)
             finding = explain_rows(frames[index], contract, local)
             found.append((keys[index], BrokenRule(finding=finding, rows=rows)))
-    return found
+    return [*found, *_null_shares(clean, contract)]
+
+
+def _null_shares(clean: Mapping[str, pl.DataFrame], contract: Contract) -> Iterator[tuple[str, BrokenRule]]:
+    limited = {
+        name: (column, limit)
+        for name, column in contract.by_name.items()
+        if (limit := column.max_null_share) is not None
+    }
+    for key, frame in clean.items() if limited else ():
+        absent = frame.select((~is_present(pl.col(name), one)).sum() for name, (one, _) in limited.items())
+        for (name, (column, limit)), nulls in zip(limited.items(), absent.row(0), strict=True):
+            if nulls > limit * frame.height:
+                finding = explain_null_share(name, column, nulls, frame.height)
+                yield key, BrokenRule(finding=finding)
+
+
+def _broken_key(
+    frame: pl.DataFrame, contract: Contract, key: ForeignKey, others: pl.DataFrame | None
+) -> BrokenRule | None:
+    columns = list(key.columns)
+    if others is None:
+        return BrokenRule(finding=explain_no_table(key))
+    mine, theirs = frame.select(columns), others.rename(dict(zip(key.named, columns, strict=True)))
+    if mine.schema != theirs.schema:
+        return BrokenRule(finding=explain_other_types(key, mine, theirs))
+    lonely = mine.with_row_index("__row").join(theirs.unique(), on=columns, how="anti", maintain_order="left")
+    rows = lonely.drop_nulls(columns)["__row"].to_numpy().astype(np.int64)
+    if not len(rows):
+        return None
+    return BrokenRule(finding=explain_foreign_key(frame, contract, key, rows), rows=rows)
 
 
 def _broken_times(

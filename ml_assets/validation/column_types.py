@@ -5,30 +5,13 @@ The names are our own, because `str(polars_dtype)` changes between polars versio
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from difflib import get_close_matches
+from typing import Annotated
 
 import polars as pl
-
-TypeName = Literal[
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float32",
-    "float64",
-    "bool",
-    "string",
-    "date",
-    "datetime",
-    "binary",
-]
-"""`datetime` is in microseconds and UTC. Other times get another name and so break the contract. `binary` is bytes:
-an image, a sound, a text."""
+from pydantic import AfterValidator, Field
 
 POLARS_TYPES: dict[str, pl.DataType] = {
     "int8": pl.Int8(),
@@ -45,8 +28,19 @@ POLARS_TYPES: dict[str, pl.DataType] = {
     "string": pl.String(),
     "date": pl.Date(),
     "datetime": pl.Datetime("us", "UTC"),
+    "duration": pl.Duration("us"),
+    "categorical": pl.Categorical(),
     "binary": pl.Binary(),
 }
+"""Names without arguments. `datetime` is in microseconds and UTC, `duration` in microseconds. Other times get another
+name and so break the contract. `categorical` is a text that is stored as a dictionary. `binary` is bytes: an image, a
+sound, a text."""
+_WITH_ARGUMENTS = {
+    "decimal": re.compile(r"decimal\[\s*(\d+)\s*,\s*(\d+)\s*\]"),
+    "list": re.compile(r"list\[\s*(\w+)\s*\]"),
+    "array": re.compile(r"array\[\s*(\w+)\s*,\s*(\d+)\s*\]"),
+}
+_MOST_DIGITS = 38
 NUMERIC = frozenset(name for name in POLARS_TYPES if name.startswith(("int", "uint", "float")))
 FLOATS = frozenset({"float32", "float64"})
 
@@ -56,6 +50,67 @@ Schema = tuple[tuple[str, str], ...]
 """Ordered (column name, type name)."""
 
 
+def polars_type(name: str) -> pl.DataType:
+    """Return the polars type of a name: one of `POLARS_TYPES`, `decimal[18, 4]` (digits in all, after the point),
+    `list[int64]`, or `array[float32, 384]` (a vector of fixed size, such as an embedding).
+
+    Raises `ValueError` with the legal names.
+    """
+    if name in POLARS_TYPES:
+        return POLARS_TYPES[name]
+    if found := _WITH_ARGUMENTS["decimal"].fullmatch(name):
+        digits, scale = map(int, found.groups())
+        if not 1 <= digits <= _MOST_DIGITS or scale > digits:
+            raise ValueError(
+                f"'{name}' is not a type: a decimal has 1 to {_MOST_DIGITS} digits, and no more of them after the point"
+            )
+        return pl.Decimal(digits, scale)
+    for kind in ("list", "array"):
+        if found := _WITH_ARGUMENTS[kind].fullmatch(name):
+            inner, *size = found.groups()
+            if inner not in POLARS_TYPES or inner == "binary":
+                raise ValueError(
+                    f"'{name}' is not a type: items of a {kind} have a plain type such as float32"
+                )
+            if size and not int(size[0]):
+                raise ValueError(f"'{name}' is not a type: a vector has at least one item")
+            return pl.Array(POLARS_TYPES[inner], int(size[0])) if size else pl.List(POLARS_TYPES[inner])
+    nearest = get_close_matches(name, POLARS_TYPES, n=1)
+    raise ValueError(
+        f"'{name}' is not a type{f'; did you mean {nearest[0]!r}?' if nearest else ''} There are "
+        f"{', '.join(POLARS_TYPES)}, decimal[18, 4], list[int64] and array[float32, 384], with other numbers and items"
+    )
+
+
+def _must_be_a_type(name: str) -> str:
+    return type_name(polars_type(name))  # normal form: `decimal[18,4]` and `decimal[18, 4]` are one type
+
+
+TypeName = Annotated[
+    str,
+    AfterValidator(_must_be_a_type),
+    Field(
+        json_schema_extra={
+            "anyOf": [
+                {"enum": list(POLARS_TYPES)},
+                {"pattern": r"^(decimal\[\d+, ?\d+\]|list\[\w+\]|array\[\w+, ?\d+\])$"},
+            ]
+        }
+    ),
+]
+"""Name that `polars_type` knows, in its normal form."""
+
+
+def is_nested(name: str) -> bool:
+    """True for lists and vectors."""
+    return name.startswith(("list[", "array["))
+
+
+def is_decimal(name: str) -> bool:
+    """True for decimals of any size."""
+    return name.startswith("decimal[")
+
+
 def type_name(dtype: pl.DataType) -> str:
     """Return this project's name of a polars type. Types that no contract can name get a descriptive name."""
     if dtype in _NAMES:
@@ -63,9 +118,19 @@ def type_name(dtype: pl.DataType) -> str:
     if isinstance(dtype, pl.Datetime):
         return f"datetime[{dtype.time_unit}, {dtype.time_zone or 'no time zone'}]"
     if isinstance(dtype, pl.List):
-        inner = dtype.inner
-        return f"list[{type_name(inner() if isinstance(inner, type) else inner)}]"
+        return f"list[{_inner_name(dtype)}]"
+    if isinstance(dtype, pl.Array):
+        return f"array[{_inner_name(dtype)}, {dtype.size}]"
+    if isinstance(dtype, pl.Decimal):
+        return f"decimal[{dtype.precision}, {dtype.scale}]"
+    if isinstance(dtype, pl.Duration):
+        return f"duration[{dtype.time_unit}]"
     return type(dtype).__name__.lower()
+
+
+def _inner_name(dtype: pl.List | pl.Array) -> str:
+    inner = dtype.inner
+    return type_name(inner() if isinstance(inner, type) else inner)
 
 
 def schema_of(frame: pl.DataFrame | pl.LazyFrame) -> Schema:

@@ -6,6 +6,7 @@ turns the violations into findings.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ml_assets.validation.column_types import FLOATS, POLARS_TYPES
-from ml_assets.validation.contract import Column, Contract, whole
+from ml_assets.validation.column_types import FLOATS, is_decimal, is_nested
+from ml_assets.validation.contract import Bound, Column, Contract, whole
 
 if TYPE_CHECKING:
     import pandera.polars as pa
@@ -33,6 +34,7 @@ class Violation:
 
     rule: str
     column: str | None
+    """Column; name of the condition for the rule `condition`; None for the primary key."""
     rows: npt.NDArray[np.int64]
     """Positions of the rows that break it, ascending."""
 
@@ -46,21 +48,28 @@ def violations(frame: pl.DataFrame, contract: Contract) -> list[Violation]:
     from pandera.config import ValidationDepth, config_context
     from pandera.errors import SchemaErrors
 
-    # Replace bytes by True or null: only nulls are checked, and pandera would write all bytes of a bad row as JSON.
-    there = [
-        pl.when(pl.col(name).is_not_null()).then(statement=True).alias(name) for name in _binary(contract)
-    ]
+    # Replace bytes by their number: only nulls and lengths are checked, and pandera would write all bytes of a bad row
+    # as JSON. Replace durations by microseconds, which pandera can write at all.
+    plain = [pl.col(name).bin.size() for name, one in contract.by_name.items() if one.dtype == "binary"]
+    plain += [pl.selectors.duration().dt.total_microseconds()]
     # Set the depth, because the environment can change it: by default even to "schema only".
     with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
         try:
-            _compile(contract).validate(frame.with_columns(there), lazy=True)
+            _compile(contract).validate(frame.with_columns(plain), lazy=True)
         except SchemaErrors as errors:
-            return [_violation(error) for error in errors.schema_errors]
-    return []
+            found = [_violation(error) for error in errors.schema_errors]
+        else:
+            found = []
+    return [*found, *_false_conditions(frame, contract)]
 
 
-def _binary(contract: Contract) -> list[str]:
-    return [name for name, column in contract.by_name.items() if column.dtype == "binary"]
+def _false_conditions(frame: pl.DataFrame, contract: Contract) -> list[Violation]:
+    # Without pandera, which writes whole rows of a failed rule over columns as text, and cannot for every type.
+    if not contract.conditions:
+        return []
+    results = frame.select(one.parsed.fill_null(value=True).alias(one.name) for one in contract.conditions)
+    found = {name: np.flatnonzero(~results[name].to_numpy()) for name in results.columns}
+    return [Violation(rule="condition", column=name, rows=rows) for name, rows in found.items() if len(rows)]
 
 
 def _violation(error: Any) -> Violation:
@@ -91,11 +100,8 @@ def _compile(contract: Contract) -> "pa.DataFrameSchema":
     return pa.DataFrameSchema(
         {
             # Nullable for pandera, because pandera's own null check keeps every failing row in memory.
-            name: pa.Column(
-                pl.Boolean() if column.dtype == "binary" else POLARS_TYPES[column.dtype],
-                checks=_checks(column),
-                nullable=True,
-            )
+            # Without a type, because `schema_check.py` has compared it.
+            name: pa.Column(checks=_checks(column), nullable=True)
             for name, column in contract.by_name.items()
         },
         checks=over_rows,
@@ -105,29 +111,66 @@ def _compile(contract: Contract) -> "pa.DataFrameSchema":
 def _checks(column: Column) -> list["pa.Check"]:
     value_rules: list[pa.Check] = []
     if not column.nullable:
-        value_rules.append(_rule("null", lambda value: _present(value, column), nulls_pass=False))
+        value_rules.append(_rule("null", lambda value: is_present(value, column), nulls_pass=False))
     if column.ge is not None or column.le is not None:
         value_rules.append(_rule("out_of_range", lambda value: _in_range(value, column)))
     if column.isin is not None:
         legal = list(column.isin)
-        value_rules.append(_rule("unknown_category", lambda value: value.is_in(legal)))
+        value_rules.append(_rule("unknown_category", lambda value: _text(value, column).is_in(legal)))
     if column.pattern is not None:
         expression = whole(column.pattern)
-        value_rules.append(_rule("pattern", lambda value: value.str.contains(expression)))
+        value_rules.append(_rule("pattern", lambda value: _text(value, column).str.contains(expression)))
+    if column.min_length is not None or column.max_length is not None:
+        value_rules.append(_rule("length", lambda value: _in_length(value, column)))
     return value_rules
 
 
-def _present(value: pl.Expr, column: Column) -> pl.Expr:
+def length_of(value: pl.Expr, column: Column) -> pl.Expr:
+    """Return the characters of a string or the items of a list. Bytes were replaced by their number before."""
+    if column.dtype == "string":
+        return value.str.len_chars()
+    return value if column.dtype == "binary" else value.list.len()
+
+
+def _in_length(value: pl.Expr, column: Column) -> pl.Expr:
+    length = length_of(value, column)
+    low = length >= (column.min_length or 0)
+    return low if column.max_length is None else low & (length <= column.max_length)
+
+
+def _text(value: pl.Expr, column: Column) -> pl.Expr:
+    return value.cast(pl.String) if column.dtype == "categorical" else value
+
+
+def is_present(value: pl.Expr, column: Column) -> pl.Expr:
+    """True for a value. A NaN is none, and a list or vector with a null or a NaN among its items is none."""
+    if is_nested(column.dtype):
+        lacks = pl.element().is_null()
+        if "[float" in column.dtype:
+            lacks = lacks | pl.element().is_nan()
+        is_vector = column.dtype.startswith("array[")
+        hole = value.arr.eval(lacks).arr.any() if is_vector else value.list.eval(lacks).list.any()
+        return value.is_not_null() & ~hole.fill_null(value=False)
     return value.is_not_null() & value.is_not_nan() if column.dtype in FLOATS else value.is_not_null()
 
 
 def _in_range(value: pl.Expr, column: Column) -> pl.Expr:
-    if column.ge is not None and column.le is not None:
-        inside = value.is_between(column.ge, column.le)
+    low, high = (None if bound is None else _literal(bound, column) for bound in column.bounds)
+    if low is not None and high is not None:
+        inside = value.is_between(low, high)
     else:
-        inside = value >= column.ge if column.le is None else value <= column.le
+        inside = value >= low if high is None else value <= high
     # A NaN is a missing value, so the rule for `nullable` checks it; polars treats it as the largest number.
     return inside | value.is_nan() if column.dtype in FLOATS and column.le is not None else inside
+
+
+def _literal(bound: Bound, column: Column) -> Bound | pl.Expr:
+    if isinstance(bound, int | float):
+        if is_decimal(column.dtype):
+            return pl.lit(Decimal(str(bound)))
+        if column.dtype == "duration":
+            return int(bound * 1e6)
+    return bound
 
 
 def _rule(name: str, holds: Callable[[pl.Expr], pl.Expr], *, nulls_pass: bool = True) -> "pa.Check":

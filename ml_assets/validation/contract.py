@@ -5,16 +5,110 @@ A pydantic section of `defs.yaml`; unknown keys are errors. `check.py` validates
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, cast
 
 import polars as pl
 from pydantic import Field, model_validator
 
 from ml_assets.sections import Section, TimeZone
-from ml_assets.validation.column_types import NUMERIC, Schema, TypeName, schema_hash, schema_of
+from ml_assets.validation.column_types import (
+    NUMERIC,
+    Schema,
+    TypeName,
+    is_decimal,
+    is_nested,
+    polars_type,
+    schema_hash,
+    schema_of,
+    type_name,
+)
+
+Bound = int | float | datetime | date
+"""Bound of a range. YAML reads a day or a moment without quotes as such."""
+_LATER_RULES = ("min_length", "max_length", "max_null_share")
+"""Rules that change a contract's digest only if they are set, so that tables without them do not become stale."""
+
+
+class Condition(Section):
+    """A rule over several columns of a row."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z]\w*$")]
+    """Name in findings, such as `arrives_after_departure`."""
+    expression: str
+    """SQL expression of polars over columns of the contract, true for a good row: `arrival >= departure`. Null passes.
+    The expression sees one row alone."""
+    description: str = ""
+    """Text for people; not part of the contract's digest."""
+
+    @cached_property
+    def parsed(self) -> pl.Expr:
+        """The expression. Raises `ValueError` if polars cannot parse it."""
+        try:
+            return pl.sql_expr(self.expression)
+        except pl.exceptions.PolarsError as error:
+            raise ValueError(f"condition {self.name}: {error}; write an SQL expression of polars") from error
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that it reads, in the order in which it names them."""
+        return tuple(dict.fromkeys(self.parsed.meta.root_names()))
+
+    def require_for(self, columns: Mapping[str, "Column"]) -> None:
+        """Raise `ValueError` unless the expression is a boolean per row of a table with these columns."""
+        who = f"condition {self.name} ({self.expression})"
+        if unknown := [name for name in self.columns if name not in columns]:
+            raise ValueError(f"{who} reads {unknown[0]!r}, which is not a column of the contract")
+        if not self.columns:
+            raise ValueError(f"{who} reads no column of the contract")
+        if _mixes_rows(json.loads(self.parsed.meta.serialize(format="json"))):
+            raise ValueError(f"{who} compares rows with each other: a condition sees one row alone")
+        empty = pl.DataFrame(schema={name: polars_type(one.dtype) for name, one in columns.items()})
+        try:
+            dtype = empty.select(self.parsed.alias("holds")).schema["holds"]
+        except pl.exceptions.PolarsError as error:
+            raise ValueError(f"{who} cannot be evaluated: {error}") from error
+        if dtype != pl.Boolean:
+            raise ValueError(f"{who} is {type_name(dtype)}, not true or false: compare something")
+
+
+def _mixes_rows(part: Any) -> bool:
+    """True if an expression, as JSON of polars, reads other rows: an aggregation, a window or the number of rows."""
+    if isinstance(part, dict):
+        tree = cast("dict[str, Any]", part)
+        return any(name in ("Agg", "Over") or _mixes_rows(inside) for name, inside in tree.items())
+    if isinstance(part, list):
+        return any(map(_mixes_rows, cast("list[Any]", part)))
+    return part == "Len"
+
+
+class ForeignKey(Section):
+    """Columns whose values must exist in another table. A row with a null among them passes."""
+
+    columns: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Columns of this table."""
+    table: Annotated[str, Field(pattern=r"^(datasets|features)/\w+$")]
+    """`datasets/<name>` or `features/<name>`, without partitions, or with the same partitions: then the same partition
+    is looked at."""
+    references: tuple[str, ...] = ()
+    """Columns of that table, in the same order. Not given: columns of the same names."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.references and len(self.references) != len(self.columns):
+            raise ValueError(
+                f"foreign key to {self.table}: {len(self.columns)} columns and {len(self.references)} references: name "
+                "one for each"
+            )
+        return self
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Columns of the other table."""
+        return self.references or self.columns
 
 
 class Column(Section):
@@ -25,17 +119,23 @@ class Column(Section):
     names: tuple[str, ...] = ()
     """Several columns with the same rules."""
     dtype: TypeName
-    """`datetime` means microseconds in UTC."""
+    """`int64`, `float32`, `string`, `date`, `datetime` (microseconds in UTC), … : see `column_types.polars_type`."""
     nullable: bool = False
     """Allow nulls; if false, a null breaks the rule. A NaN counts as a null, here and in `ge` and `le`."""
-    ge: int | float | None = None
-    """Smallest legal number."""
-    le: int | float | None = None
-    """Largest legal number."""
+    ge: Bound | None = None
+    """Smallest legal value of a number, date, datetime or duration (in seconds)."""
+    le: Bound | None = None
+    """Largest legal value."""
     isin: tuple[str | int | bool, ...] | None = None
     """All legal values. Nulls are left to `nullable`."""
     pattern: str | None = None
     """Regular expression (Rust syntax) that the whole string matches."""
+    min_length: Annotated[int, Field(ge=0)] | None = None
+    """Fewest characters of a string, bytes of a binary or items of a list."""
+    max_length: Annotated[int, Field(ge=0)] | None = None
+    """Most characters, bytes or items."""
+    max_null_share: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
+    """Largest share of a partition's rows without a value, for a column with `nullable: true`."""
     unique: bool = False
     """No value occurs twice in a partition; nulls do not count."""
     stationary: bool = False
@@ -57,13 +157,16 @@ class Column(Section):
             raise ValueError(
                 f"{who}: `stationary` is not supported yet, and no check looks for drift: leave it out"
             )
-        if (self.ge is not None or self.le is not None) and self.dtype not in NUMERIC:
-            raise ValueError(f"{who}: `ge` and `le` are for numbers, not for {self.dtype}")
-        if self.ge is not None and self.le is not None and self.ge > self.le:
-            raise ValueError(f"{who}: `ge` {self.ge} is larger than `le` {self.le}: no number would pass")
-        if self.unique and self.dtype == "binary":
+        self._check_range(who)
+        self._check_lengths(who)
+        if self.max_null_share is not None and not self.nullable:
             raise ValueError(
-                f"{who}: `unique` is not for binary: add a column with the identity of the bytes and make that unique"
+                f"{who}: `max_null_share` without `nullable: true`: a null breaks the rule already; set `nullable`"
+            )
+        if self.unique and (self.dtype == "binary" or is_nested(self.dtype)):
+            raise ValueError(
+                f"{who}: `unique` is not for {self.dtype}: add a column with the identity of the value and make that "
+                "unique"
             )
         if self.isin is not None:
             self._check_categories(who)
@@ -71,9 +174,62 @@ class Column(Section):
             self._check_pattern(who, self.pattern)
         return self
 
+    @property
+    def bounds(self) -> tuple[Bound | None, Bound | None]:
+        """`ge` and `le` in the type of the column: a date, a moment (a date is its midnight in UTC), or a number."""
+        return self._bound("ge", self.ge), self._bound("le", self.le)
+
+    def _bound(self, name: str, value: Bound | None) -> Bound | None:
+        if value is None:
+            return None
+        who = f"{', '.join(self.all_names)}: `{name}` {value}"
+        if self.dtype == "date":
+            if isinstance(value, datetime) and value.time() == time() and value.tzinfo is None:
+                return value.date()
+            if type(value) is not date:
+                raise ValueError(f"{who} of a date column has to be a date such as 2013-01-31")
+        elif self.dtype == "datetime":
+            if type(value) is date:
+                return datetime.combine(value, time(), UTC)
+            if not isinstance(value, datetime):
+                raise ValueError(
+                    f"{who} of a datetime column has to be a moment such as 2013-01-31T12:00:00Z"
+                )
+            if value.tzinfo is None:
+                raise ValueError(f"{who} has no time zone: add Z for UTC")
+        elif isinstance(value, date):
+            raise ValueError(f"{who} of a {self.dtype} column has to be a number")
+        return value
+
+    def _check_range(self, who: str) -> None:
+        if self.ge is None and self.le is None:
+            return
+        is_number = self.dtype in NUMERIC or self.dtype == "duration" or is_decimal(self.dtype)
+        if not is_number and self.dtype not in ("date", "datetime"):
+            raise ValueError(
+                f"{who}: `ge` and `le` are for numbers, dates, datetimes and durations, not for {self.dtype}"
+            )
+        low, high = self.bounds
+        if low is not None and high is not None and low > high:  # pyright: ignore[reportOperatorIssue] - of one type
+            nothing = "number" if is_number else "value"
+            raise ValueError(f"{who}: `ge` {self.ge} is larger than `le` {self.le}: no {nothing} would pass")
+
+    def _check_lengths(self, who: str) -> None:
+        if self.min_length is None and self.max_length is None:
+            return
+        if self.dtype not in ("string", "binary") and not self.dtype.startswith("list["):
+            raise ValueError(
+                f"{who}: `min_length` and `max_length` are for strings, binaries and lists, not for {self.dtype}"
+            )
+        if self.min_length is not None and self.max_length is not None and self.min_length > self.max_length:
+            raise ValueError(
+                f"{who}: `min_length` {self.min_length} is larger than `max_length` {self.max_length}: no value would "
+                "pass"
+            )
+
     def _check_categories(self, who: str) -> None:
-        legal = {"string": str, "bool": bool}.get(self.dtype, int)
-        if self.dtype not in NUMERIC | {"string", "bool"} or self.dtype.startswith("float"):
+        legal = {"string": str, "categorical": str, "bool": bool}.get(self.dtype, int)
+        if self.dtype not in NUMERIC | {"string", "categorical", "bool"} or self.dtype.startswith("float"):
             raise ValueError(
                 f"{who}: `isin` is for strings, whole numbers and booleans, not for {self.dtype}"
             )
@@ -86,7 +242,7 @@ class Column(Section):
             )
 
     def _check_pattern(self, who: str, pattern: str) -> None:
-        if self.dtype != "string":
+        if self.dtype not in ("string", "categorical"):
             raise ValueError(f"{who}: `pattern` is for strings, not for {self.dtype}")
         # Try both: only the first refuses `a)|(?:b`, only the second a comment at the end that hides the closing `)`.
         for expression in (pattern, whole(pattern)):
@@ -107,14 +263,16 @@ class Column(Section):
 
     @property
     def meaning(self) -> dict[str, Any]:
-        """Rules of the column as JSON values, equal for columns with equal rules."""
+        """Rules of the column as JSON values, equal for columns with equal rules. Unset rules are left out."""
         facts = self.model_dump(mode="json", exclude={"names", "description"})
-        for bound in ("ge", "le"):
-            if isinstance(facts[bound], float) and facts[bound].is_integer():
+        for bound, value in zip(("ge", "le"), self.bounds, strict=True):
+            if isinstance(value, date):
+                facts[bound] = value.isoformat()
+            elif isinstance(facts[bound], float) and facts[bound].is_integer():
                 facts[bound] = int(facts[bound])
         if self.isin is not None:
             facts["isin"] = sorted(set(self.isin))
-        return facts
+        return {name: value for name, value in facts.items() if value is not None or name not in _LATER_RULES}
 
     def apart(self) -> list["Column"]:
         """Return one column per name."""
@@ -133,6 +291,10 @@ class Contract(Section):
     """All columns, in the order in which they are stored."""
     primary_key: tuple[str, ...] = ()
     """Columns that together identify a row: never null, no combination twice in a partition."""
+    conditions: tuple[Condition, ...] = ()
+    """Rules over several columns of a row."""
+    foreign_keys: tuple[ForeignKey, ...] = ()
+    """Columns whose values must exist in other tables."""
     event_time: str | None = None
     """Column of type `datetime` or `date` with the time of a row's event. It must be inside the partition's days."""
     event_time_zone: TimeZone = "UTC"
@@ -157,9 +319,12 @@ class Contract(Section):
                 raise ValueError(
                     f"{name!r} is in `primary_key` or `event_time` but is not a column of the contract"
                 )
-        binary = [name for name in self.primary_key if by_name[name].dtype == "binary"]
-        if binary:
-            raise ValueError(f"a column of `primary_key` cannot be binary: {', '.join(binary)}")
+        self._check_keys(by_name)
+        for condition in self.conditions:
+            condition.require_for({str(name): column for name, column in by_name.items()})
+        names = [condition.name for condition in self.conditions]
+        if len(set(names)) < len(names):
+            raise ValueError(f"conditions with one name: {', '.join(names)}: rename all but one")
         nullable = [name for name in self.primary_key if by_name[name].nullable]
         if nullable:
             raise ValueError(f"a column of `primary_key` cannot be nullable: {', '.join(nullable)}")
@@ -170,6 +335,20 @@ class Contract(Section):
                 f"`event_time` {self.event_time!r} cannot be sensitive: manifests show its first and last value"
             )
         return self
+
+    def _check_keys(self, by_name: Mapping[str | None, Column]) -> None:
+        for name in self.primary_key:
+            dtype = by_name[name].dtype
+            if dtype == "binary" or is_nested(dtype):
+                raise ValueError(f"a column of `primary_key` cannot be {dtype}: {name}")
+        for key in self.foreign_keys:
+            for name in key.columns:
+                if name not in by_name:
+                    raise ValueError(
+                        f"foreign key to {key.table} names {name!r}, which is not a column of the contract"
+                    )
+                if by_name[name].dtype == "binary" or is_nested(by_name[name].dtype):
+                    raise ValueError(f"a column of a foreign key cannot be {by_name[name].dtype}: {name}")
 
     @cached_property
     def by_name(self) -> dict[str, Column]:
@@ -206,7 +385,13 @@ class Contract(Section):
 
         Descriptions, the grouping of columns, the order of `isin`, and `1` against `1.0` do not change it.
         """
-        facts: dict[str, Any] = self.model_dump(mode="json", exclude={"columns"})
+        facts: dict[str, Any] = self.model_dump(
+            mode="json", exclude={"columns", "conditions", "foreign_keys"}
+        )
+        if self.conditions:
+            facts["conditions"] = sorted([one.name, one.expression] for one in self.conditions)
+        if self.foreign_keys:
+            facts["foreign_keys"] = sorted([one.table, one.columns, one.named] for one in self.foreign_keys)
         facts["columns"] = [column.meaning for column in self.by_name.values()]
         return hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

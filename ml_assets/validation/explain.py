@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ml_assets.validation.column_types import FLOATS
+from ml_assets.validation.column_types import FLOATS, is_nested, schema_of
 from ml_assets.validation.compiled_contract import Violation
-from ml_assets.validation.contract import Column, Contract
+from ml_assets.validation.contract import Column, Contract, ForeignKey
 from ml_assets.validation.findings import Finding
 
 EXAMPLES = 5
@@ -31,6 +31,8 @@ def explain_rows(frame: pl.DataFrame, contract: Contract, violation: Violation) 
         return _repeated(frame, contract, violation, list(contract.primary_key))
     if violation.rule == "duplicate_value":
         return _repeated(frame, contract, violation, [violation.column])
+    if violation.rule == "condition":
+        return _condition(frame, contract, violation)
     column = contract.by_name[violation.column]
     failing = shown(frame.get_column(violation.column).gather(violation.rows), contract)
     measured, limit, explanation = _WORDS[violation.rule](violation.column, column, failing)
@@ -131,8 +133,9 @@ def _repeated(frame: pl.DataFrame, contract: Contract, violation: Violation, col
 
 def _null(name: str, column: Column, failing: pl.Series) -> tuple[str, str, str]:
     nulls = failing.null_count()
-    nans = failing.len() - nulls
-    parts = [f"{count} {what}" for count, what in ((nulls, "null"), (nans, "NaN")) if count]
+    others = failing.len() - nulls
+    what = "with a null or NaN among its items" if is_nested(column.dtype) else "NaN"
+    parts = [f"{count} {name}" for count, name in ((nulls, "null"), (others, what)) if count]
     return (
         " and ".join(parts),
         "a value in every row",
@@ -142,8 +145,9 @@ def _null(name: str, column: Column, failing: pl.Series) -> tuple[str, str, str]
 
 
 def _out_of_range(name: str, column: Column, failing: pl.Series) -> tuple[str, str, str]:
-    bounds = [f"at least {column.ge}"] if column.ge is not None else []
-    bounds += [f"at most {column.le}"] if column.le is not None else []
+    seconds = " seconds" if column.dtype == "duration" else ""
+    bounds = [f"at least {column.ge}{seconds}"] if column.ge is not None else []
+    bounds += [f"at most {column.le}{seconds}"] if column.le is not None else []
     unit = " Has the unit of the source changed?" if column.dtype in FLOATS else ""
     return (
         _extent(failing),
@@ -162,6 +166,18 @@ def _unknown_category(name: str, column: Column, failing: pl.Series) -> tuple[st
         limit,
         f"{found} is not among the {len(known)} values of {name!r} in the contract. If it is correct, add it "
         f"to `isin`; otherwise fix the source.",
+    )
+
+
+def _length(name: str, column: Column, failing: pl.Series) -> tuple[str, str, str]:
+    unit = {"string": "characters", "binary": "bytes"}.get(column.dtype, "items")
+    bounds = [f"at least {column.min_length}"] if column.min_length is not None else []
+    bounds += [f"at most {column.max_length}"] if column.max_length is not None else []
+    return (
+        f"{failing.len()} values of another length",
+        f"{' and '.join(bounds)} {unit}",
+        f"Values of {name!r} are too short or too long. Fix the source, or change `min_length` and `max_length` in the "
+        "contract.",
     )
 
 
@@ -189,7 +205,45 @@ _WORDS: dict[str, Callable[[str, Column, pl.Series], tuple[str, str, str]]] = {
     "out_of_range": _out_of_range,
     "unknown_category": _unknown_category,
     "pattern": _pattern,
+    "length": _length,
 }
+
+
+def _condition(frame: pl.DataFrame, contract: Contract, violation: Violation) -> Finding:
+    condition = next(one for one in contract.conditions if one.name == violation.column)
+    first = _masked(frame[violation.rows[:EXAMPLES]], contract)
+    values = _named(first, list(condition.columns))
+    identity = _named(first, [name for name in contract.primary_key if name not in condition.columns])
+    why = f" ({condition.description.rstrip('.')})" if condition.description else ""
+    return Finding(
+        rule="condition",
+        column=", ".join(condition.columns),
+        measured=f"{len(violation.rows)} rows in which it is false",
+        limit=f"{condition.name}: {condition.expression}",
+        failing_rows=len(violation.rows),
+        examples=tuple(
+            f"{said} in row {row}" + (f" ({who})" if who else "")
+            for said, row, who in zip(values, violation.rows, identity, strict=False)
+        ),
+        explanation=(
+            f"Rows break the condition {condition.name}{why}. Fix the source, or change `conditions` in the contract."
+        ),
+    )
+
+
+def explain_null_share(name: str, column: Column, nulls: int, rows: int) -> Finding:
+    """Return the finding for a partition in which too many rows have no value in a column."""
+    return Finding(
+        rule="null_share",
+        column=name,
+        measured=f"{nulls / rows:.2%} of the rows without a value",
+        limit=f"at most {column.max_null_share or 0:.2%}",
+        failing_rows=nulls,
+        explanation=(
+            f"{nulls} of {rows} rows have no value of {name!r}. Check that the source was complete; if so many are "
+            "usual, raise `max_null_share` in the contract."
+        ),
+    )
 
 
 def explain_times(
@@ -212,4 +266,53 @@ def explain_times(
             f"{len(rows)} of {frame.height} rows have {column!r} {where}. Check the clock and the time zone "
             f"of the source, and the days that it returns for this partition."
         ),
+    )
+
+
+def explain_foreign_key(
+    frame: pl.DataFrame, contract: Contract, key: ForeignKey, rows: npt.NDArray[np.int64]
+) -> Finding:
+    """Return the finding for rows whose values of a foreign key do not exist in its table."""
+    columns = list(key.columns)
+    masked = _masked(frame[rows].select(columns), contract)
+    distinct = _named(masked.unique(maintain_order=True).head(VALUES), columns)
+    others = [name for name in contract.primary_key if name not in columns]
+    identity = _named(_masked(frame[rows[:EXAMPLES]], contract), others)
+    values = _named(masked.head(EXAMPLES), columns)
+    return Finding(
+        rule="foreign_key",
+        column=", ".join(columns),
+        measured=f"{', '.join(distinct)} in {len(rows)} rows",
+        limit=f"a row of {key.table} with this {', '.join(key.named)}",
+        failing_rows=len(rows),
+        examples=tuple(
+            f"{said} in row {row}" + (f" ({who})" if who else "")
+            for said, row, who in zip(values, rows, identity, strict=False)
+        ),
+        explanation=(
+            f"Values of {', '.join(columns)} are not in {key.table}. If they are right, that table lacks rows: "
+            "materialize it again, then this partition; otherwise fix the source."
+        ),
+    )
+
+
+def explain_no_table(key: ForeignKey) -> Finding:
+    """Return the finding for a foreign key whose table has no rows for this partition."""
+    return Finding(
+        rule="foreign_key",
+        column=", ".join(key.columns),
+        measured=f"main has no such partition of {key.table}",
+        limit=f"rows of {key.table} with {', '.join(key.named)}",
+        explanation=f"Materialize {key.table} first, then this partition again.",
+    )
+
+
+def explain_other_types(key: ForeignKey, mine: pl.DataFrame, theirs: pl.DataFrame) -> Finding:
+    """Return the finding for a foreign key whose columns have other types than the columns of its table."""
+    return Finding(
+        rule="foreign_key",
+        column=", ".join(key.columns),
+        measured=", ".join(dict(schema_of(mine)).values()),
+        limit=f"{', '.join(dict(schema_of(theirs)).values())}, the types of {', '.join(key.named)} in {key.table}",
+        explanation="Columns of a foreign key have the types of the columns to which they refer: change a contract.",
     )

@@ -31,15 +31,19 @@ def profile(frame: pl.DataFrame, bins: int = BINS, hidden: Collection[str] = ())
     * numbers: `min`, `max`, `mean` of the finite values; then `values`, or for more than `FEW` distinct values
       `edges` (inner quantiles and `TAILS`, ascending) and `counts` (one item more than `edges`: rows of each
       interval up to and including its edge, then the rows above the last edge)
-    * strings and booleans: `distinct`, `values` (the most frequent, cut to `LONGEST`), `others` (rows with
+    * strings, categories and booleans: `distinct`, `values` (the most frequent, cut to `LONGEST`), `others` (rows with
       another value)
+    * durations: as numbers, in seconds; lists and vectors: `fewest_items`, `most_items`
     * dates and times: `min`, `max` (ISO 8601; times in UTC)
 
     `values` is a list of [value, rows], the most frequent first. A column in `hidden` has only `nulls` and
     `hidden: true`.
     """
     seen = frame.drop(hidden, strict=False)
-    columns: dict[str, dict[str, Any]] = _numbers(seen.select(pl.selectors.numeric()), bins)
+    seconds = pl.selectors.duration().dt.total_microseconds().cast(pl.Float64) / 1e6
+    columns: dict[str, dict[str, Any]] = _numbers(
+        seen.select(pl.selectors.numeric() | pl.selectors.duration()).with_columns(seconds), bins
+    )
     for name, dtype in frame.schema.items():
         if name in columns:
             continue
@@ -49,6 +53,10 @@ def profile(frame: pl.DataFrame, bins: int = BINS, hidden: Collection[str] = ())
         series = frame.get_column(name)
         if isinstance(dtype, pl.String | pl.Boolean):
             columns[name] = _categories(series)
+        elif isinstance(dtype, pl.Categorical):
+            columns[name] = _categories(series.cast(pl.String))
+        elif isinstance(dtype, pl.List | pl.Array):
+            columns[name] = _items(series)
         elif isinstance(dtype, pl.Date | pl.Datetime):
             columns[name] = _times(series)
         else:
@@ -129,6 +137,15 @@ def _categories(series: pl.Series) -> dict[str, Any]:
         "values": [[_cut(value), rows] for value, rows in first.iter_rows()],
         "others": series.len() - series.null_count() - int(first["n"].sum()),
     }
+
+
+def _items(series: pl.Series) -> dict[str, Any]:
+    """Profile a list or a vector by its number of items."""
+    column: dict[str, Any] = {"nulls": series.null_count()}
+    sizes = (series.list if isinstance(series.dtype, pl.List) else series.arr).len().drop_nulls()
+    if sizes.len():
+        column["fewest_items"], column["most_items"] = sizes.sort().gather([0, -1]).to_list()
+    return column
 
 
 def _times(series: pl.Series) -> dict[str, Any]:

@@ -34,6 +34,8 @@ class Verdict:
     """Rows that were set aside and are not in this content."""
     quarantine_digest: str = ""
     """Identity of those rows' content; empty without any."""
+    referred: tuple[tuple[str, str, str], ...] = ()
+    """(table, key, content digest) of the partitions in which foreign keys were looked up."""
 
     @classmethod
     def of(
@@ -47,6 +49,7 @@ class Verdict:
         contract_digest: str,
         quarantined: int = 0,
         quarantine_digest: str = "",
+        referred: tuple[tuple[str, str, str], ...] = (),
     ) -> Self:
         """Return the verdict that follows from `findings`."""
         rejected = any(finding.blocks for finding in findings)
@@ -60,6 +63,7 @@ class Verdict:
             contract_digest=contract_digest,
             quarantined=quarantined,
             quarantine_digest=quarantine_digest,
+            referred=referred,
         )
 
     @property
@@ -93,5 +97,6 @@ class Verdict:
     def from_json(cls, text: str) -> Self:
         """Inverse of `to_json`."""
         facts: dict[str, Any] = json.loads(text)
+        facts["referred"] = tuple(tuple(one) for one in facts["referred"])
         facts["findings"] = tuple(Finding.from_facts(one) for one in facts["findings"])
         return cls(**facts)

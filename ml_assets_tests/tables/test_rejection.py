@@ -220,7 +220,9 @@ def test_a_word_that_was_given_while_a_run_began_is_not_for_that_run(orders: Ord
     newest = orders.ledger.newest_verdicts(ORDERS)
     orders.publish({bad: spoiled})
     accept_partition(orders.store, orders.ledger, ORDERS, bad, "ada", "refunds")
-    assert validate(orders.ledger, orders_table.spec(), ready, newest)[bad].verdict.blocks
+    assert validate(orders.ledger, orders_table.spec(), ready, newest, TableReader.at(orders.store))[
+        bad
+    ].verdict.blocks
 
 
 def test_an_accepted_day_loses_its_acceptance_with_a_newer_attempt(orders: OrdersTable) -> None:

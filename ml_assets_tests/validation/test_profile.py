@@ -76,7 +76,8 @@ def test_profile_of_a_day_has_every_column_in_order() -> None:
 
 def test_types_without_a_distribution_are_counted_for_completeness() -> None:
     frame = pl.DataFrame({"many": [[1], None], "nothing": [None, None], "picture": [b"\x89", None]})
-    expected = {"many": {"nulls": 1}, "nothing": {"nulls": 2}, "picture": {"nulls": 1}}
+    many = {"nulls": 1, "fewest_items": 1, "most_items": 1}
+    expected = {"many": many, "nothing": {"nulls": 2}, "picture": {"nulls": 1}}
     assert profile(frame)["columns"] == expected
 
 
