@@ -18,6 +18,7 @@ from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.components.tags import ASKED_BY, PARTITION, RANGE_END, RANGE_START
 from ml_assets.sources.kinds import open_source
+from ml_assets.sources.protocol import SourceReader
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.guard import validate_window
@@ -29,7 +30,8 @@ from resources.words import name_some
 def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
     """Return the sensor that asks the source for its latest day and requests partitions that are new or not usable.
 
-    After `retry_seconds` it requests partitions again that failed, were rejected or are missing.
+    After `retry_seconds` it requests partitions again that failed, were rejected or are missing. If the source knows
+    when a row changed, it also requests partitions with changes newer than the watermark that is stored with the table.
     """
     watch = spec.source.watch
     if watch is None:
@@ -50,10 +52,13 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
     ) -> dg.SensorResult:
         with closing(open_source(spec.source, spec.source_table, platform)) as source:
             day = source.latest()
-        if day is None:
-            return dg.SensorResult(skip_reason=f"the source of {table} has no complete day yet", cursor="")
-        keys = _complete_keys(spec.cadence, day)
-        lacking = _lacking(platform, tables, table, keys)
+            if day is None:
+                return dg.SensorResult(
+                    skip_reason=f"the source of {table} has no complete day yet", cursor=""
+                )
+            keys = _complete_keys(spec.cadence, day)
+            lacking = _lacking(platform, tables, table, keys)
+            lacking |= _changed(source, platform, spec.cadence, table).intersection(keys)
         if not lacking:
             return dg.SensorResult(
                 skip_reason=f"{table} is complete up to the latest day of the source, {day}", cursor=""
@@ -86,6 +91,16 @@ def _lacking(platform: Platform, tables: DeclaredTables, table: str, keys: Seque
     validation = validate_window(reader, platform.ledger, tables, table, keys)
     rejected = {key for key in keys if f"{table} {key}" in validation.rejected}
     return rejected | {*validation.to_build.get(table, ())}
+
+
+def _changed(source: SourceReader, platform: Platform, cadence: Cadence, table: str) -> set[str]:
+    """Return the keys with changes at the source that are newer than everything main has read."""
+    if not source.records_changes:
+        return set()
+    reader = TableReader.at(platform.lake, "main")
+    read = reader.manifests(table, reader.keys(table)).values()
+    marks = [datetime.fromisoformat(one.source_watermark) for one in read if one.source_watermark]
+    return {cadence.key_of(day) for day in source.changed(max(marks))} if marks else set()
 
 
 def _neighbours(keys: Sequence[str], chosen: Sequence[str]) -> Iterator[tuple[str, str]]:

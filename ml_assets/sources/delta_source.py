@@ -12,6 +12,7 @@ from ml_assets.sources.object_storage import StoredSource, storage_options
 from ml_assets.sources.protocol import SourceReader, SourceRows, SourceTable, Span
 from ml_assets.sources.source_section import PublicAddress
 from ml_assets.sources.tabular import (
+    day_of,
     fit,
     in_span,
     newest_complete_day,
@@ -83,6 +84,20 @@ class DeltaReader(SourceReader):
         column = self._require(time_column(self._section, self._table), self._ask(rows.collect_schema))
         newest = self._ask(rows.select(pl.col(column).max()).collect).item()
         return newest_complete_day(newest, self._table, self._section.complete_after_hours)
+
+    @property
+    def records_changes(self) -> bool:
+        """See `SourceReader`."""
+        return self._section.watermark_column is not None
+
+    def changed(self, after: datetime) -> frozenset[date]:
+        """See `SourceReader`."""
+        rows = self._scan()
+        found = self._ask(rows.collect_schema)
+        column = self._require(time_column(self._section, self._table), found)
+        mark = self._require(self._section.watermark_column or "", found)
+        days = rows.filter(pl.col(mark) > after).select(day_of(column, found[column], self._table).unique())
+        return frozenset(self._ask(days.collect).to_series().drop_nulls().to_list())
 
     def preview(self, rows: int) -> pl.DataFrame:
         """See `SourceReader`."""
@@ -157,7 +172,7 @@ class DeltaReader(SourceReader):
             ) from error
         except OSError as error:
             raise SourceAway(
-                f"{self._table.name}: {self._section.path} did not answer for {self._patience:.0f} s: "
+                f"{self._table.name}: {self._section.path} did not answer for {self._patience:g} s: "
                 f"{hide_credentials(_line(error))}"
             ) from error
         except (DeltaError, pl.exceptions.PolarsError) as error:

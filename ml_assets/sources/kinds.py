@@ -7,6 +7,7 @@ from pydantic import Discriminator, Tag
 from ml_assets.sources.delta_source import DeltaReader, DeltaSource
 from ml_assets.sources.protocol import SourceReader, SourceTable
 from ml_assets.sources.python_source import PythonReader, PythonSource
+from ml_assets.sources.sql_source import SqlReader, SqlSource
 from resources.platform import Platform
 
 
@@ -16,7 +17,9 @@ def kind(value: Any) -> Any:
 
 
 AnySource = Annotated[
-    Annotated[PythonSource, Tag("python")] | Annotated[DeltaSource, Tag("delta")],
+    Annotated[PythonSource, Tag("python")]
+    | Annotated[SqlSource, Tag("sql")]
+    | Annotated[DeltaSource, Tag("delta")],
     Discriminator(kind),
 ]
 """The `source` section of a dataset."""
@@ -30,5 +33,7 @@ def open_source(section: AnySource, table: SourceTable, platform: Platform) -> S
     match section:
         case PythonSource():
             return PythonReader(section, table)
+        case SqlSource():
+            return SqlReader(section, table, platform)
         case DeltaSource():
             return DeltaReader(section, table, platform)

@@ -70,8 +70,13 @@ class SourceReader(ABC):
     def check(self) -> Sequence[str]:
         """Connect, and return a sentence with a remedy for each fault; empty if there is none."""
 
+    @property
+    def records_changes(self) -> bool:
+        """True if the source knows when a row last changed, so that `changed` finds late changes."""
+        return False
+
     def changed(self, after: datetime) -> frozenset[date]:
-        """Return the days with changes newer than the watermark `after`; empty if it records none."""
+        """Return the days with changes newer than the watermark `after`."""
         return frozenset()
 
     def close(self) -> None:  # noqa: B027 - most readers hold nothing open

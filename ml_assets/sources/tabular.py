@@ -48,6 +48,13 @@ def in_span(column: str, dtype: pl.DataType, span: Span, table: SourceTable) -> 
     )
 
 
+def day_of(column: str, dtype: pl.DataType, table: SourceTable) -> pl.Expr:
+    """Return the day of each row by a column of type date or datetime."""
+    if isinstance(dtype, pl.Datetime):
+        return pl.col(column).dt.convert_time_zone(table.time_zone).dt.date()
+    return pl.col(column)
+
+
 def newest_complete_day(
     newest: date | datetime | None,
     table: SourceTable,

@@ -2,14 +2,18 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import dagster as dg
 import polars as pl
 import pytest
 from deltalake import DeltaTable
 
 from ml_assets.components import Dataset
 from ml_assets.components.attribute_faults import attribute_faults
-from ml_assets_tests.components.installation import failure_of, materialized
+from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.components.tags import RANGE_START
+from ml_assets_tests.components.installation import Installation, failure_of, materialized
 from ml_assets_tests.sources.conftest import Declare
 from ml_assets_tests.sources.sales import DATASET, DAYS, SALES, rows
 
@@ -108,3 +112,32 @@ def test_an_unknown_kind_is_answered_with_all_kinds() -> None:
     ((path, words),) = attribute_faults(Dataset.get_model_cls(), DATASET | {"source": {"kind": "dleta"}})
     assert path == ("source",)
     assert words.startswith("kind 'dleta' should be 'python', ")
+
+
+def _requested(installation: Installation) -> list[str]:
+    """Return the first day of each range that the sensor requests."""
+    sensor = installation.defs.get_repository_def().get_sensor_def("sales_new_data")
+    resources = {"platform": installation.platform, "tables": declared_tables(installation.defs)}
+    context = dg.build_sensor_context(instance=installation.instance, resources=resources)
+    answer: Any = sensor(context)
+    return [one.tags[RANGE_START] for one in answer.run_requests or ()]
+
+
+def test_the_sensor_requests_failed_days_and_days_that_changed(declare: Declare, path: str) -> None:
+    """Of five days, one fails and is requested. Then a row of another day changes, and that day is requested."""
+    source = {"kind": "delta", "path": path, "watermark_column": "changed_at", "watch": {}}
+    installation = declare(source)
+    assert _requested(installation) == [DAYS[0]]
+    pl.concat([rows(*DAYS), rows(DAYS[3])]).write_delta(path, mode="overwrite")  # each sale of a day twice
+    assert not installation.run(SALES, partition=DAYS[0], last=DAYS[4]).success
+    assert _requested(installation) == [DAYS[3]]
+    rows(*DAYS).write_delta(path, mode="overwrite")
+    assert installation.run(SALES, partition=DAYS[3]).success
+    assert _requested(installation) == []
+
+    late = pl.when(pl.col("sale") == rows(DAYS[1])["sale"][2])
+    changed = late.then(pl.col("changed_at") + timedelta(days=9)).otherwise("changed_at")
+    rows(*DAYS).with_columns(changed.alias("changed_at")).write_delta(path, mode="overwrite")
+    assert _requested(installation) == [DAYS[1]]
+    assert installation.run(SALES, partition=DAYS[1]).success
+    assert _requested(installation) == []

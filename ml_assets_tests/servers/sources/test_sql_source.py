@@ -1,0 +1,170 @@
+"""A table of a real PostgreSQL as a source: days by time zone, queries, watermarks, changes and outages."""
+
+import threading
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from deployment.testbed.servers import Servers
+from ml_assets.sources.errors import SourceRefused
+from ml_assets.sources.kinds import open_source
+from ml_assets.sources.sql_source import SqlReader
+from ml_assets_tests.components.installation import Installation, failure_of, materialized
+from ml_assets_tests.servers.running_servers import RunningServers
+from ml_assets_tests.servers.sources.conftest import URL_ENV, Declare, Warehouse
+from ml_assets_tests.sources.sales import DAYS, SALES, rows
+
+TABLE = {"kind": "sql", "url_env": URL_ENV, "table": "sales"}
+QUERY = {
+    "kind": "sql",
+    "url_env": URL_ENV,
+    "query": """
+        SELECT *, ':first' = ':end' AS same FROM (SELECT * FROM sales /* :first */) AS all_sales
+        WHERE sold_at >= :first AND sold_at < :end -- and not :end
+    """,
+}
+
+
+def _reader(installation: Installation) -> SqlReader:
+    spec = installation._components[0].spec  # pyright: ignore[reportPrivateUsage]
+    reader = open_source(spec.source, spec.source_table, installation.platform)
+    assert isinstance(reader, SqlReader)
+    return reader
+
+
+def test_each_day_of_a_table_lands_bit_for_bit(declare: Declare, warehouse: Warehouse) -> None:
+    warehouse.store("sales", rows(*reversed(DAYS)))
+    installation = declare(TABLE | {"watermark_column": "changed_at"})
+    result = installation.run(SALES, partition=DAYS[0], last=DAYS[4])
+    assert result.success, failure_of(result)
+    for day in DAYS:
+        assert installation.main.scan(SALES, [day]).collect().equals(rows(day))
+    shown = materialized(result, SALES)[DAYS[4]].metadata["source watermark"].value
+    assert datetime.fromisoformat(str(shown)) == rows(DAYS[4])["changed_at"].max()
+
+
+def test_the_bounds_of_a_query_are_days_of_the_time_zone(declare: Declare, warehouse: Warehouse) -> None:
+    warehouse.store("sales", rows(*DAYS))
+    contract = declare(TABLE)._components[0].spec.contract.model_dump(mode="json")  # pyright: ignore[reportPrivateUsage]
+    contract["columns"] = [*contract["columns"], {"name": "same", "dtype": "bool"}]
+    installation = declare(QUERY, contract=contract)
+    result = installation.run(SALES, partition=DAYS[0], last=DAYS[4])
+    assert result.success, failure_of(result)
+    for day in DAYS:
+        assert installation.main.scan(SALES, [day]).drop("same").collect().equals(rows(day))
+    assert _reader(installation).latest() == date.fromisoformat(DAYS[-1])
+
+
+def test_changed_columns_name_what_changed_since_yesterday(declare: Declare, warehouse: Warehouse) -> None:
+    warehouse.store("sales", rows(*DAYS))
+    installation = declare(TABLE)
+    assert installation.run(SALES, partition=DAYS[0]).success
+    before = installation.main.digests(SALES)
+    warehouse.run("ALTER TABLE sales RENAME gift TO present")
+    warehouse.run("ALTER TABLE sales ALTER price TYPE text")
+    warehouse.run("ALTER TABLE sales ADD note numeric")
+    result = installation.run(SALES, partition=DAYS[0], last=DAYS[1])
+    said = failure_of(result)
+    assert "added: present (bool), note (object)" in said
+    assert "removed: gift (bool); changed: price (is string, expected float64)" in said
+    assert "Change the contract, or choose and cast the columns in source.query" in said
+    assert installation.main.digests(SALES) == before
+    (fault,) = _faults(installation)
+    assert "added: present" in fault
+
+
+def _faults(installation: Installation) -> list[str]:
+    try:
+        return list(_reader(installation).check())
+    except SourceRefused as error:
+        return [str(error)]
+
+
+def test_changes_behind_the_watermark_name_their_days(declare: Declare, warehouse: Warehouse) -> None:
+    warehouse.store("sales", rows(*DAYS))
+    reader = _reader(declare(TABLE | {"watermark_column": "changed_at"}))
+    seen = rows(*DAYS)["changed_at"].max()
+    assert isinstance(seen, datetime)
+    assert reader.changed(seen) == frozenset()
+    number = 3 * date.fromisoformat(DAYS[1]).toordinal() + 2  # the sale at 23:59:59
+    later = (seen + timedelta(days=1)).isoformat()
+    warehouse.run(f"UPDATE sales SET units = 5, changed_at = '{later}' WHERE sale = {number}")
+    assert reader.changed(seen) == {date.fromisoformat(DAYS[1])}
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"table": "sale"}, 'relation "sale" does not exist'),
+        ({"table": "sales", "time_column": "nope"}, "time_column 'nope' of sales is missing"),
+        ({"query": "SELECT * FROM sales"}, "does not use :first and :end"),
+        ({"query": "DELETE FROM sales WHERE sold_at >= :first AND sold_at < :end RETURNING *"}, "refused"),
+    ],
+)
+def test_a_wrong_section_is_refused_with_its_remedy(
+    declare: Declare, warehouse: Warehouse, source: dict[str, Any], said: str
+) -> None:
+    warehouse.store("sales", rows(*DAYS))
+    installation = declare({"kind": "sql", "url_env": URL_ENV, **source})
+    assert said in failure_of(installation.run(SALES, partition=DAYS[0]))
+    assert declare(TABLE).run(SALES, partition=DAYS[0]).success  # no row was deleted
+
+
+def test_a_wrong_password_is_refused_and_never_shown(
+    declare: Declare, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, servers: RunningServers
+) -> None:
+    secret = "a-wrong-secret"
+    monkeypatch.setenv(URL_ENV, warehouse.url.replace(servers.record.database_password, secret))
+    said = failure_of(declare(TABLE).run(SALES, partition=DAYS[0]))
+    assert "password authentication failed" in said
+    assert f"Check {URL_ENV}" in said
+    assert secret not in said
+    monkeypatch.delenv(URL_ENV)
+    assert f"the environment variable {URL_ENV} is not set" in failure_of(
+        declare(TABLE).run(SALES, partition=DAYS[0])
+    )
+
+
+def test_an_outage_is_waited_for_and_costs_one_wait(
+    declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of its own, because lakeFS and MLflow need the others' PostgreSQL."""
+    group = Servers(tmp_path / "own", ("postgresql",))
+    try:
+        group.up()
+        url = group.record.database_url("ledger").replace("postgresql+psycopg2", "postgresql")
+        monkeypatch.setenv(URL_ENV, url)
+        Warehouse(url).store("sales", rows(*DAYS))
+        reader = _reader(declare(TABLE))
+        assert reader.latest() == date.fromisoformat(DAYS[-1])
+        group.kill("postgresql")
+        impatient = declare(TABLE, patience_seconds=0.5)
+        result = impatient.run(SALES, partition=DAYS[0], last=DAYS[4])
+        assert "did not answer for 0.5 s" in failure_of(result)
+        assert materialized(result, SALES) == {}
+        back = threading.Timer(0.5, group.up)
+        back.start()
+        assert reader.latest() == date.fromisoformat(DAYS[-1])
+        back.join()
+    finally:
+        group.down()
+
+
+def test_a_partition_of_many_batches_is_whole(declare: Declare, warehouse: Warehouse) -> None:
+    """Rows of about 20 MB arrive in several record batches, with the types of the contract."""
+    warehouse.run(
+        "CREATE TABLE sales AS SELECT n::int8 AS sale, timestamptz '2024-03-08 12:00Z' AS sold_at, "
+        "repeat('tea', 40) AS product, (n % 100)::int4 AS units, n::real AS price, n % 2 = 0 AS gift, "
+        "timestamptz '2024-03-09Z' AS changed_at FROM generate_series(1, 100000) AS n"
+    )
+    installation = declare(TABLE)
+    result = installation.run(SALES, partition=DAYS[0])
+    assert result.success, failure_of(result)
+    stored = installation.main.scan(SALES, [DAYS[0]]).collect()
+    assert stored["sale"].to_list() == list(range(1, 100_001))
+    assert stored["units"].dtype == pl.Int16
+    assert stored["price"].to_list()[-1] == 100_000.0
+    assert stored["changed_at"].unique().to_list() == [datetime(2024, 3, 9, tzinfo=UTC)]
