@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Tag
 
 from ml_assets.sources.delta_source import DeltaReader, DeltaSource
+from ml_assets.sources.file_source import FileReader, FileSource
 from ml_assets.sources.protocol import SourceReader, SourceTable
 from ml_assets.sources.python_source import PythonReader, PythonSource
 from ml_assets.sources.sql_source import SqlReader, SqlSource
@@ -19,6 +20,8 @@ def kind(value: Any) -> Any:
 AnySource = Annotated[
     Annotated[PythonSource, Tag("python")]
     | Annotated[SqlSource, Tag("sql")]
+    | Annotated[FileSource, Tag("s3")]
+    | Annotated[FileSource, Tag("file")]
     | Annotated[DeltaSource, Tag("delta")],
     Discriminator(kind),
 ]
@@ -35,5 +38,7 @@ def open_source(section: AnySource, table: SourceTable, platform: Platform) -> S
             return PythonReader(section, table)
         case SqlSource():
             return SqlReader(section, table, platform)
+        case FileSource():
+            return FileReader(section, table, platform)
         case DeltaSource():
             return DeltaReader(section, table, platform)

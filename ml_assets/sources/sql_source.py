@@ -34,7 +34,7 @@ Answer = TypeVar("Answer")
 
 BATCH_BYTES = 8 * 2**20
 """Bytes of a record batch: beside the rows of a partition, one batch is in memory."""
-_REMEDY = "choose and cast the columns in source.query; numeric, uuid, json and interval have no type here, so cast them"
+_REMEDY = "choose and cast the columns in source.query; cast numeric, uuid, json and interval, which have no type here"
 _FIRST, _END = "ml_assets.first", "ml_assets.end"
 """Settings of the session that hold the bounds. COPY, which streams, takes no parameters of its own."""
 _TEXT = re.compile(

@@ -124,7 +124,7 @@ def _requested(installation: Installation) -> list[str]:
 
 
 def test_the_sensor_requests_failed_days_and_days_that_changed(declare: Declare, path: str) -> None:
-    """Of five days, one fails and is requested. Then a row of another day changes, and that day is requested."""
+    """One of five days fails and is requested. Then a row of another day changes, and that day is requested."""
     source = {"kind": "delta", "path": path, "watermark_column": "changed_at", "watch": {}}
     installation = declare(source)
     assert _requested(installation) == [DAYS[0]]
