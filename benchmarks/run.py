@@ -26,6 +26,7 @@ WHEN_NAMED = (
     "demo_servers",
     "lake_servers",
     "loader_libraries",
+    "online",
     "point_in_time",
     "registry_reads",
     "scaffold",

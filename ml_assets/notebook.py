@@ -123,6 +123,18 @@ class FeaturesView:
     table: str
     spec: "FeatureTableSpec"
     reader: "TableReader"
+    _platform: Platform
+
+    def online(self, entity: Mapping[str, object]) -> "pl.DataFrame":
+        """Return the newest row of `entity` as requests get it now, from the online store; empty without one.
+
+        `entity` has a value for each column of `online.entity`. The store does not know commits: it holds what the
+        asset `features/<name>/online` stored last. Raises `NothingOnline`, `OnlineEntityRefused`, `OnlineRowsDiffer`
+        and `OnlineStoreError`.
+        """
+        declared = self.spec.online_table
+        found = declared.newest(self._platform.online, [declared.entity_of(entity)])
+        return declared.frame_of([row for row in found if row is not None])
 
     def at(self, entity: Mapping[str, object], time: datetime, *, days_back: int = 60) -> "pl.DataFrame":
         """Return the newest rows of `entity` that a prediction at `time` could have used, without labels.
@@ -176,8 +188,9 @@ def features(table: str, *, commit: str = "main", settings: Settings | None = No
     name = table.removeprefix("features/")
     if name not in declared:
         raise NotFound(f"no feature table is named '{name}'{did_you_mean(name, declared)}")
-    reader = TableReader.at(Platform(settings or Settings()).lake, commit)
-    return FeaturesView(table=f"features/{name}", spec=declared[name], reader=reader)
+    platform = Platform(settings or Settings())
+    reader = TableReader.at(platform.lake, commit)
+    return FeaturesView(table=f"features/{name}", spec=declared[name], reader=reader, _platform=platform)
 
 
 def _kept(platform: Platform, name: str) -> tuple[str, str, str]:

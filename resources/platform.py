@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from resources.lake.lakefs_api import LakeFSApi
     from resources.launcher.protocol import TrainingLauncher
     from resources.ledger import Ledger, Person
+    from resources.online import OnlineStore
     from resources.tracker import Tracker
 
 
@@ -120,6 +121,19 @@ class Platform:
         of.home.mkdir(parents=True, exist_ok=True)
         return Ledger(
             of.resolved_ledger_url.reveal(),
+            environment=of.environment,
+            **self._patience("patience_seconds"),
+        )
+
+    @cached_property
+    def online(self) -> "OnlineStore":
+        """Newest feature row of each entity. Raises `OnlineStoreRefused` for an address of another kind."""
+        from resources.online.online_opening import open_online_store
+
+        of = self.settings
+        return open_online_store(
+            of.online_url,
+            of.home / "online.db",
             environment=of.environment,
             **self._patience("patience_seconds"),
         )

@@ -108,6 +108,8 @@ class Settings(BaseSettings):
     """Address of MLflow. Default: SQLite under `home`."""
     ledger_url: Address | None = None
     """SQLAlchemy address of the ledger, `postgresql+psycopg2://…`. Default: SQLite under `home`."""
+    online_url: Address | None = None
+    """Address of the online store, `redis://host:port/0` or `sqlite:///path`. Default: SQLite under `home`."""
     dagster_url: Address | None = None
     """PostgreSQL for Dagster's runs, events and schedules, `postgresql+psycopg2://…`. Default: SQLite under `home`."""
     gpu_hour_price: float | None = Field(default=None, ge=0)

@@ -37,7 +37,8 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
 
     TARGET is a model (`flight_delay`: validated, trained, evaluated, registered), its study
     (`flight_delay/hyperparameters`, if it declares `tuning`), its predictions and their live performance
-    (`flight_delay/predictions`, `flight_delay/live`, if it declares `scoring`) or a table (`datasets/flights`).
+    (`flight_delay/predictions`, `flight_delay/live`, if it declares `scoring`), a table (`datasets/flights`), or the
+    online store of a feature table (`features/sales_features/online`, if it declares `online`).
     PARTITIONS is one key (`2013-12-31`) or, for a table, predictions or their performance, a range
     (`2013-01-01..2013-12-31`). Leave it out for a table
     without partitions.
@@ -116,6 +117,7 @@ def _model_named(project: Project, target: str, partitions: str | None) -> "Trai
     from ml_assets.components.declared_metadata import is_table
     from ml_assets.components.hyperparameters import HYPERPARAMETERS
     from ml_assets.components.live_performance import LIVE
+    from ml_assets.components.online_features import is_online
     from ml_assets.components.training_pipeline import STAGES, TrainingPipeline
     from ml_assets.pipeline.scoring import PREDICTIONS
 
@@ -123,7 +125,7 @@ def _model_named(project: Project, target: str, partitions: str | None) -> "Trai
     if target in models:
         return models[target]
     keys = project.defs.resolve_asset_graph().get_all_asset_keys()
-    tables = sorted(key.to_user_string() for key in keys if is_table(key))
+    tables = sorted(key.to_user_string() for key in keys if is_table(key) or is_online(key))
     if target in tables:
         return None
     first, _, rest = target.partition("/")

@@ -23,4 +23,4 @@ def declared_tables(defs: dg.Definitions) -> DeclaredTables:
 
 def is_table(key: dg.AssetKey) -> bool:
     """True if the asset is a table of the lake: a dataset, a feature table, or predictions of a model."""
-    return key.path[0] in ("datasets", "features") or key.path[1:] == [PREDICTIONS]
+    return len(key.path) == 2 and (key.path[0] in ("datasets", "features") or key.path[1] == PREDICTIONS)

@@ -14,6 +14,7 @@ from resources.job.errors import ClusterUnavailable
 from resources.lake import LakeBusy, LakeUnavailable
 from resources.ledger import LedgerBusy, LedgerUnavailable
 from resources.mlflow_client import TrackerUnavailable
+from resources.online import OnlineStoreUnavailable
 from resources.studies import StudiesUnavailable
 
 TRANSIENT = (
@@ -23,6 +24,7 @@ TRANSIENT = (
     LedgerUnavailable,
     TrackerUnavailable,
     StudiesUnavailable,
+    OnlineStoreUnavailable,
     ArtifactsUnavailable,
     ClusterUnavailable,
     ConnectionError,

@@ -8,6 +8,7 @@ from ml_assets.code.code_version import code_version
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.columns import LABELS, NAMED_COLUMNS, PARTITION_DATE, SENSITIVE
 from ml_assets.components.leakage_check import leakage_check
+from ml_assets.components.online_features import online_asset
 from ml_assets.components.partitions import lookback_mapping
 from ml_assets.components.scaffolders import FeatureTableScaffolder
 from ml_assets.components.specs import FeatureTableSpec, InputSection
@@ -42,7 +43,7 @@ class FeatureTable(SpecComponent):
         return table_spec("features", self.spec, code_version(self.spec.function), reads)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Return one asset with its checks."""
+        """Return the asset of the table with its checks, and the asset of its online rows if they are declared."""
         spec = self.spec
         function = resolve_function(spec.function)
         table = self.table
@@ -70,7 +71,8 @@ class FeatureTable(SpecComponent):
         facts |= {SENSITIVE: [name for name in spec.contract.names if spec.contract.hides(name)]}
         asset = table_asset(spec, table, deps, kind="polars", publish_table=build, facts=facts)
         checks = [leakage_check(spec, table)] if spec.leakage_check == "weekly" else []
-        return dg.Definitions(assets=[asset], asset_checks=checks)
+        assets = [asset] if spec.online is None else [asset, online_asset(spec, spec.online)]
+        return dg.Definitions(assets=assets, asset_checks=checks)
 
 
 def _key(section: InputSection) -> dg.AssetKey:

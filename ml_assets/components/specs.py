@@ -5,6 +5,7 @@ Not here: the sections for training and evaluating a model (`pipeline.spec`).
 """
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
 from dagster._core.definitions.utils import DISALLOWED_NAMES, is_valid_owner
@@ -22,6 +23,7 @@ from ml_assets.sources.protocol import SourceTable
 from ml_assets.tables.cadence import Cadence, PartitionsSection
 from ml_assets.tables.imports import FunctionPath, VersionedPath
 from ml_assets.tables.layout import TableNameRefused, check_table
+from ml_assets.tables.online_rows import ENTITY_TYPES, KEPT_TYPES, NothingOnline, OnlineTable
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.quarantine import OnBadRows, QuarantineSection
 from ml_assets.validation.volume import VolumeRule, VolumeSection
@@ -169,6 +171,17 @@ class InputSection(Section):
     facts were always known."""
 
 
+class OnlineSection(Section):
+    """Asset `features/<name>/online`, which stores the newest row of each entity for requests."""
+
+    entity: tuple[str, ...] = Field(min_length=1)
+    """Columns that name an entity, such as a customer: texts, whole numbers, booleans or dates."""
+    ttl_hours: Hours | None = None
+    """Hours after `predicted_at` until a row is no longer returned. Not given: until a newer one comes."""
+    automation_condition: Literal["none", "on_valid_inputs"] = "none"
+    """`on_valid_inputs`: store a partition when it was materialized and its blocking checks passed."""
+
+
 class FeatureTableSpec(TableSpecSection):
     """A table computed from other tables."""
 
@@ -185,6 +198,8 @@ class FeatureTableSpec(TableSpecSection):
     leakage_check: LeakageCheck = "weekly"
     """`weekly`: the leakage test runs on the newest 28 partitions each week, and when the code changes; the table's
     page shows its result. `off`: only `ml-assets leaktest` runs it."""
+    online: OnlineSection | None = None
+    """Columns of an entity whose newest row is kept for requests. Not given: nothing is stored online."""
 
     @model_validator(mode="after")
     def _is_dated(self) -> Self:
@@ -216,6 +231,47 @@ class FeatureTableSpec(TableSpecSection):
                 )
         refuse_at(type(self).__name__, why)
         return self
+
+    @model_validator(mode="after")
+    def _online_rows_can_be_kept(self) -> Self:
+        if self.online is None:
+            return self
+        why: dict[tuple[str | int, ...], str] = {}
+        for place, name in enumerate(self.online.entity):
+            column = self.contract.by_name.get(name)
+            if column is None:
+                hint = did_you_mean(name, self.contract.names)
+                why["online", "entity", place] = f"entity '{name}' is not a column of the contract{hint}"
+            elif name in self.labels or column.dtype not in ENTITY_TYPES:
+                what = "a label" if name in self.labels else f"a {column.dtype}"
+                why["online", "entity", place] = (
+                    f"entity '{name}' is {what}: an entity is named by texts, whole numbers, booleans or dates "
+                    "that are known when the model predicts"
+                )
+        strange = [name for name, dtype in self.online_table.columns if dtype not in KEPT_TYPES]
+        if strange:
+            why["online",] = (
+                f"column '{strange[0]}' is a {self.contract.by_name[strange[0]].dtype}, which an online store does not "
+                "keep: leave out `online`, or return another type from the feature function"
+            )
+        refuse_at(type(self).__name__, why)
+        return self
+
+    @property
+    def online_table(self) -> OnlineTable:
+        """Return the declaration of the rows that are online. Raises `NothingOnline` without `online`."""
+        if self.online is None:
+            raise NothingOnline(
+                f"features/{self.name} declares no `online`: add `online: {{entity: [COLUMN, …]}}` to its defs.yaml"
+            )
+        hours = self.online.ttl_hours
+        return OnlineTable(
+            table=f"features/{self.name}",
+            entity=self.online.entity,
+            event_at=self.predicted_at,
+            ttl=None if hours is None else timedelta(hours=hours),
+            columns=tuple(one for one in self.contract.stored_schema if one[0] not in self.labels),
+        )
 
     def _written(self, key: str) -> tuple[str]:
         """Return the place of a fault of `key`: the contract if the file does not set the key."""

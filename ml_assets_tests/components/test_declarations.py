@@ -111,6 +111,24 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
             "source.watch needs partitions",
             id="watched whole",
         ),
+        pytest.param(
+            "online: {entity: [store,",
+            "online: {entity: [stores,",
+            "attributes.online.entity.0: entity 'stores' is not a column of the contract: did you mean 'store'?",
+            id="entity",
+        ),
+        pytest.param(
+            "online: {entity: [store,",
+            "online: {entity: [price,",
+            "entity 'price' is a float32: an entity is named by texts",
+            id="entity by a float",
+        ),
+        pytest.param(
+            "online: {entity: [store, product]}",
+            "online: {entity: [store], ttl_hours: 0}",
+            "attributes.online.ttl_hours: Input should be greater than or equal to",
+            id="time to live",
+        ),
         pytest.param("lookback: 4", "lookback: -1", "greater than or equal to 0", id="negative"),
         pytest.param(
             "workers: 2",
