@@ -14,24 +14,24 @@ from ml_assets_tests.components.readings_pipeline import FEATURE_TABLE, PIPELINE
 HERE = "ml_assets_tests.components.objectives_pipeline"
 
 
-def levels(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def levels(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
     """Return the rows of `shifts` with the output as one of a few words."""
     word = pl.when(pl.col("made") > 60).then(pl.lit("absurd")).when(pl.col("made") > 26).then(pl.lit("high"))
     word = word.when(pl.col("made") > 20).then(pl.lit("medium")).otherwise(pl.lit("low"))
     return shifts(inputs, first, last).with_columns(word.alias("made"))
 
 
-def whole(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def whole(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
     """Return the rows of `shifts` with the output in whole numbers."""
     return shifts(inputs, first, last).with_columns(pl.col("made").round().cast(pl.Int64))
 
 
-def busy(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def busy(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
     """Return the rows of `shifts` with 1 for a large output, else 0."""
     return shifts(inputs, first, last).with_columns((pl.col("made") > 22).cast(pl.Float32).alias("made"))
 
 
-def grades(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def grades(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
     """Return the rows of `shifts` with the output as a grade from 0 to 2: the machines of an hour form a list."""
     grade = (pl.col("made") > 20).cast(pl.Int64) + (pl.col("made") > 30).cast(pl.Int64)
     return shifts(inputs, first, last).with_columns(grade.alias("made"))
@@ -40,9 +40,9 @@ def grades(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.Da
 TEXT_TOKENS = 14
 
 
-def sentences(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def sentences(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.DataFrame:
     """Return the rows of `shifts` with a text that says machine and load, and its letters less one as the label."""
-    rows = shifts(inputs, first, last)
+    rows = shifts(inputs, first, last).collect()
     level = pl.when(pl.col("load") > 0.5).then(pl.lit("high")).otherwise(pl.lit("low"))
     texts = rows.select(pl.format("{} is {}", "machine", level)).to_series()
     return rows.with_columns(
@@ -51,7 +51,7 @@ def sentences(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl
     )
 
 
-def too_few(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+def too_few(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.DataFrame:
     """Return the rows of `sentences` with a label of one token less for one machine."""
     rows = sentences(inputs, first, last)
     return rows.with_columns(pl.col("made") - (pl.col("machine") == "mill").cast(pl.Int64))

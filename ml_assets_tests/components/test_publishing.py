@@ -183,11 +183,10 @@ def test_a_source_that_keeps_failing_is_named_with_its_day(
 def test_answers_that_are_no_rows_fail_their_day_alone_by_name_and_column(
     installation: Installation, source: Source
 ) -> None:
-    """A None, a LazyFrame, a list, a panic of polars and an infinite time once ended the run of all days."""
+    """A None, a list, a panic of polars and an infinite time once ended the run of all days."""
     infinite = pl.lit(2**63 - 1).cast(pl.Datetime("us", "UTC"))
     answers = {
         "return a polars.DataFrame, got NoneType; a path": lambda rows: None,
-        "return a polars.DataFrame, got polars.LazyFrame; call .collect": lambda rows: rows.lazy(),
         "return a polars.DataFrame, got list; polars.DataFrame(…)": lambda rows: rows.rows(),
         "raised PanicException": lambda rows: pl.select(infinite.dt.to_string("%Y")),
         "column 'at' holds 48 times after the year 99999": lambda rows: rows.with_columns(at=infinite),
