@@ -61,7 +61,7 @@ FAULTS = [
     ("group_name: store_demand", "group: store_demand", "group", OF_TODAY.format("group", "group_name")),
     ("latest: ml_assets", "newest: ml_assets", "source.newest", OF_TODAY.format("newest", "latest")),
     ("primary_key: [week", "key: [week", "contract.key", OF_TODAY.format("key", "primary_key")),
-    ("dtype: bool", "dtype: bol", "contract.columns.3.dtype", "'bol' should be "),
+    ("dtype: bool", "dtype: bol", "contract.columns.3.dtype", "'bol' is not a type; did you mean 'bool'?"),
     ("lookback: 4", "lookback: whole", "inputs.0.lookback", OF_TODAY.format("whole", "all")),
     ("known_at:\n", "known:\n", "inputs.0.known", OF_TODAY.format("known", "known_at")),
     ("column: closed_at,", "at: closed_at,", "inputs.0.known.0.at", OF_TODAY.format("at", "column")),
