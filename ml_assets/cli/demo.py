@@ -169,9 +169,9 @@ def _tell(console: Any, project: Project, facts: dict[str, Any]) -> None:
     if facts["gate"] == "blessed":
         say("  put it into production   .venv/bin/ml-assets promote flight_delay --reason 'first model'")
         say(
-            f"  let others approve it    .venv/bin/ml-assets approve flight_delay {facts['model_version']} --reason '…',"
+            "  let others approve it    .venv/bin/ml-assets approve flight_delay VERSION --reason '…', or on a page:"
         )
-        say("                           or on a page: ml-assets review; once release.approval asks for it")
+        say("                           .venv/bin/ml-assets review; both once release.approval asks for it")
         say("  answer requests with it  .venv/bin/ml-assets serve flight_delay")
     say("  pages, lineage, sensors  make ui")
     say(f"  curves, versions         {_mlflow_pages(project)}")
