@@ -21,6 +21,7 @@ from ml_assets.serving.answering import Limits, ServerParts
 from ml_assets.serving.app import make_app
 from ml_assets.serving.canary_threads import CanaryThreads
 from ml_assets.serving.counters import ServingMetrics
+from ml_assets.serving.http_protocol import JsonErrorProtocol
 from ml_assets.serving.log_retention import LogBounds, LogRetention
 from ml_assets.serving.request_log import RequestLog
 from ml_assets.serving.shadow import ShadowQueue
@@ -121,7 +122,7 @@ def serve(
     ):
         config = uvicorn.Config(
             make_app(parts),
-            http="httptools",
+            http=JsonErrorProtocol,
             access_log=False,
             log_config=None,
             timeout_graceful_shutdown=settings.stop_seconds,

@@ -129,6 +129,18 @@ def test_an_altered_bundle_never_answers(serve: Serve, tmp_path: Path, store: Bu
     assert "version 1 is production in the ledger and does not load, so it does not answer" in answered.text
 
 
+def test_a_ledger_that_vanished_is_named_without_its_statements(serve: Serve, tmp_path: Path) -> None:
+    serving = serve()
+    for part in tmp_path.glob("ledger.db*"):
+        if part.is_file():
+            part.unlink()
+    serving.parts.watch.refresh()
+    assert _version(serving) == 1
+    problem = serving.client.get("/ready").json()["ledger"]["problem"]
+    assert "check ML_ASSETS_LEDGER_URL" in problem
+    assert "SELECT" not in problem
+
+
 def test_a_ledger_that_is_away_changes_no_answer(serve: Serve, tmp_path: Path) -> None:
     serving = serve()
     for part in tmp_path.glob("ledger.db*"):

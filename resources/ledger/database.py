@@ -85,6 +85,8 @@ class LedgerDatabase:
                 raise LedgerUnavailable(
                     f"{self}: the connection broke while reading ({self._first_line(error)}). Run it again"
                 ) from error
+            if isinstance(error, exc.OperationalError):
+                raise self._unreadable(error) from error
             raise
 
     def write(self, work: Callable[[sa.Connection], Answer], *, still: Sequence[sa.Table] = ()) -> Answer:
@@ -212,8 +214,14 @@ class LedgerDatabase:
             if may_pass(error):
                 raise self._at_its_end(error) from error
             if isinstance(error, exc.OperationalError):
-                raise LedgerError(f"{self}: {self._first_line(error)}: check ML_ASSETS_LEDGER_URL") from error
+                raise self._unreadable(error) from error
             raise
+
+    def _unreadable(self, error: exc.DBAPIError) -> LedgerError:
+        """Return the error of a database that answers and is not the ledger, such as a file that someone deleted."""
+        return LedgerError(
+            f"{self}: {self._first_line(error)}: check ML_ASSETS_LEDGER_URL, and that the ledger is still there"
+        )
 
     def _at_its_end(self, error: exc.DBAPIError) -> LedgerError:
         if is_away(error):

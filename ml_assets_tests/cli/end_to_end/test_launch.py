@@ -431,6 +431,7 @@ def test_demoting_leaves_nothing_in_production_and_stands_in_the_log(
     assert "no version was in production, since " in at
     assert "    demoted version 1 (1.0.0), by ada: prices were wrong" in at
     assert "is not a time" in filled_terminal("history", "store_demand", "--at", "noon").err
+    assert "is in the future" in filled_terminal("history", "store_demand", "--at", "9999-01-01").err
     forged = filled_terminal(
         "promote", "store_demand", "1", "--reason", "fine\nTIME  approved  version 1, by bob"
     )

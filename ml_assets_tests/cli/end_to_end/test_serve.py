@@ -1,8 +1,10 @@
 """`ml-assets serve` as a process: promotions and rollbacks while clients ask, and a kill in the middle of a change."""
 
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -53,6 +55,14 @@ def _served(home: Path, *options: str) -> Generator[tuple[httpx.Client, subproce
     finally:
         server.kill()
         server.wait()
+
+
+def _raw(client: httpx.Client, sent: bytes) -> str:
+    """Send bytes to the server; return all that it answers until it closes the connection."""
+    address = client.base_url
+    with socket.create_connection((address.host, address.port or 80), PATIENCE) as connection:
+        connection.sendall(sent)
+        return b"".join(iter(lambda: connection.recv(4096), b"")).decode()
 
 
 class _Asking:
@@ -106,6 +116,9 @@ def test_a_server_follows_promotion_and_rollback_without_an_error(
     old.parent.mkdir(parents=True)
     old.write_bytes(b"a log of long ago")
     with _served(terminal.home, "--log-keep-days", "30") as (client, server):
+        no_http = _raw(client, b"\x16\x03\x01 not HTTP\r\n\r\n")
+        assert no_http.startswith("HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n")
+        assert "Send HTTP/1.1" in json.loads(no_http.partition("\r\n\r\n")[2])["message"]
         with _Asking(client, row) as asking:
             asking.wait_for(1)
             assert terminal("promote", MODEL, "2", "--reason", "newer data").status == 0
