@@ -16,6 +16,7 @@ COMMANDS = {
     "demo": "Build a registered model from raw data on this machine.",
     "plan": "Show what a launch of a model would run, and why.",
     "launch": "Materialize a model or a table in this process.",
+    "source": "Show rows of a dataset's source, and a contract for them; check sources.",
     "online": "Print the newest feature row of an entity, as requests get it.",
     "leaktest": "Rebuild features without the future; require identical rows.",
     "accept": "Accept a rejected partition as it is, with a reason.",

@@ -42,6 +42,16 @@ def place_of(document: ValueAndSourcePositionTree, path: Sequence[str | int]) ->
     return f"{short(position.filename)}:{position.start.line}"
 
 
+def lines_of_faults(document: ValueAndSourcePositionTree, model: Any, attributes: Any) -> list[str]:
+    """Return one line per fault that the pydantic `model` finds in the attributes of `document`, in their order."""
+    lines: list[tuple[int, str]] = []
+    for below, words in attribute_faults(model, attributes):
+        path = ("attributes", *below)
+        place = place_of(document, path)
+        lines.append((int(place.rpartition(":")[2]), f"{place} {'.'.join(map(str, path))}: {words}"))
+    return [text for _, text in sorted(lines, key=lambda one: one[0])]
+
+
 def short(file: str) -> str:
     """Return the path of `file` relative to the checkout; unchanged if it is outside."""
     path = Path(file)
@@ -85,13 +95,7 @@ def _faults_of_document(document: ValueAndSourcePositionTree) -> Iterator[str]:
         return
     model = component.get_model_cls()
     if model is not None:
-        lines: list[tuple[int, str]] = []
-        for below, words in attribute_faults(model, said.get("attributes")):
-            path = ("attributes", *below)
-            place = place_of(document, path)
-            line = int(place.rpartition(":")[2])
-            lines.append((line, f"{place} {'.'.join(map(str, path))}: {words}"))
-        yield from (text for _, text in sorted(lines, key=lambda one: one[0]))
+        yield from lines_of_faults(document, model, said.get("attributes"))
 
 
 def _component_at(path: str) -> Any:

@@ -13,11 +13,12 @@ from ml_assets.sources.protocol import SourceReader, SourceRows, SourceTable, Sp
 from ml_assets.sources.source_section import PublicAddress
 from ml_assets.sources.tabular import (
     day_of,
+    faults_of_columns,
     fit,
     in_span,
     newest_complete_day,
     require_columns,
-    time_column,
+    typed_time_column,
     watermark_of,
 )
 from resources.addresses import hide_credentials
@@ -71,8 +72,8 @@ class DeltaReader(SourceReader):
         found = self._ask(rows.collect_schema)
         require_columns(found, self._table, self._place, _REMEDY)
         if span is not None:
-            column = self._require(time_column(self._section, self._table), found)
-            rows = rows.filter(in_span(column, found[column], span, self._table))
+            column, dtype = typed_time_column(found, self._section, self._table, self._place)
+            rows = rows.filter(in_span(column, dtype, span, self._table))
         frame = fit(self._ask(rows.collect), self._table, self._place, _REMEDY)
         return SourceRows(
             frame=frame, watermark=watermark_of(frame, self._section.watermark_column, self._table)
@@ -81,7 +82,8 @@ class DeltaReader(SourceReader):
     def latest(self) -> date | None:
         """See `SourceReader`."""
         rows = self._scan()
-        column = self._require(time_column(self._section, self._table), self._ask(rows.collect_schema))
+        found = self._ask(rows.collect_schema)
+        column, _ = typed_time_column(found, self._section, self._table, self._place)
         newest = self._ask(rows.select(pl.col(column).max()).collect).item()
         return newest_complete_day(newest, self._table, self._section.complete_after_hours)
 
@@ -94,9 +96,9 @@ class DeltaReader(SourceReader):
         """See `SourceReader`."""
         rows = self._scan()
         found = self._ask(rows.collect_schema)
-        column = self._require(time_column(self._section, self._table), found)
+        column, dtype = typed_time_column(found, self._section, self._table, self._place)
         mark = self._require(self._section.watermark_column or "", found)
-        days = rows.filter(pl.col(mark) > after).select(day_of(column, found[column], self._table).unique())
+        days = rows.filter(pl.col(mark) > after).select(day_of(column, dtype, self._table).unique())
         return frozenset(self._ask(days.collect).to_series().drop_nulls().to_list())
 
     def preview(self, rows: int) -> pl.DataFrame:
@@ -105,8 +107,8 @@ class DeltaReader(SourceReader):
 
     def check(self) -> Sequence[str]:
         """See `SourceReader`."""
-        require_columns(self._ask(self._scan().collect_schema), self._table, self._place, _REMEDY)
-        return ()
+        found = self._ask(self._scan().collect_schema)
+        return faults_of_columns(found, self._section, self._table, self._place, _REMEDY)
 
     def close(self) -> None:
         """Choose the version again at the next use."""

@@ -1,36 +1,34 @@
 """Sources `s3` and `file`: Parquet, CSV or JSON lines in S3 or in a folder, found by a pattern of their paths."""
 
-import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, cast
 
 import polars as pl
 from pydantic import field_validator, model_validator
 
 from ml_assets.checkout import ROOT
 from ml_assets.sources.errors import SourceAway, SourceRefused
+from ml_assets.sources.file_formats import FileFormat, parsed
 from ml_assets.sources.object_storage import StoredSource, storage_options
 from ml_assets.sources.protocol import SourceReader, SourceRows, SourceTable, Span
 from ml_assets.sources.source_section import PublicAddress
 from ml_assets.sources.tabular import (
+    faults_of_columns,
     fit,
     in_span,
     newest_complete_day,
-    require_columns,
-    time_column,
+    typed_time_column,
     watermark_of,
 )
-from ml_assets.validation.column_types import POLARS_TYPES
 from resources.addresses import hide_credentials
 from resources.platform import Platform
 from resources.retry import patiently
 
 Answer = TypeVar("Answer")
-FileFormat = Literal["parquet", "csv", "jsonl"]
 _SUFFIXES: Mapping[str, FileFormat] = {
     ".parquet": "parquet",
     ".csv": "csv",
@@ -43,7 +41,6 @@ _REMEDY = "write files with the columns of the contract"
 KEPT_BYTES = 256 * 2**20
 """Most bytes of files that stay in memory between the partitions of a run, if each partition needs all files."""
 _GZIP = b"\x1f\x8b"
-_NULLS = ("", "NA", "NULL", "null")
 
 
 class FileChanged(SourceRefused):
@@ -123,7 +120,7 @@ class FileReader(SourceReader):
     def __init__(self, section: FileSource, table: SourceTable, platform: Platform) -> None:
         self._section = section
         self._table = table
-        self._format = section.format or section.format_of_path
+        self._format: FileFormat = cast("FileFormat", section.format or section.format_of_path)
         self._options = storage_options(section, platform) if section.kind == "s3" else {}
         self._patience = 60.0 if platform.patience_seconds is None else platform.patience_seconds
         # Paths of a folder begin at the project, because Dagster chooses the working folder.
@@ -157,8 +154,14 @@ class FileReader(SourceReader):
     def check(self) -> Sequence[str]:
         """See `SourceReader`."""
         newest = self._newest()
-        require_columns(self._frame(newest).schema, self._table, newest.path, _REMEDY)
-        return ()
+        return faults_of_columns(
+            self._frame(newest).schema,
+            self._section,
+            self._table,
+            newest.path,
+            _REMEDY,
+            rows_tell_day=not self._section.is_by_day,
+        )
 
     def close(self) -> None:
         """Forget the connection and the files that are kept."""
@@ -183,19 +186,9 @@ class FileReader(SourceReader):
     def _rows(self, file: FoundFile, span: Span | None) -> pl.DataFrame:
         frame = self._frame(file)
         if span is not None and not self._section.is_by_day:
-            column = time_column(self._section, self._table)
-            frame = self._with(frame, column, file).filter(
-                in_span(column, frame.schema[column], span, self._table)
-            )
+            column, dtype = typed_time_column(frame.schema, self._section, self._table, file.path)
+            frame = frame.filter(in_span(column, dtype, span, self._table))
         return fit(frame, self._table, file.path, _REMEDY)
-
-    def _with(self, frame: pl.DataFrame, column: str, file: FoundFile) -> pl.DataFrame:
-        if column not in frame.columns:
-            raise SourceRefused(
-                f"{self._table.name}: {file.path} has no column '{column}', which tells the day of a row: set "
-                "source.time_column, or name the day in source.path"
-            )
-        return frame
 
     def _listing(self, day: date | None = None) -> list[FoundFile]:
         """Return the files that match the path, of one day or of all days, in the order of their paths."""
@@ -233,7 +226,7 @@ class FileReader(SourceReader):
                 "leaves out the last one. Write the whole file, then run this partition again"
             )
         try:
-            frame = self._parsed(content)
+            frame = parsed(content, self._format, self._section.separator, self._table.contract)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             why = " ".join(str(error).split())[:200]
             raise FileUnreadable(
@@ -268,30 +261,6 @@ class FileReader(SourceReader):
             if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (404, 412):
                 raise changed from error
             raise
-
-    def _parsed(self, content: bytes) -> pl.DataFrame:
-        if self._format == "parquet":
-            return pl.read_parquet(io.BytesIO(content))
-        contract = self._table.contract
-        types = {name: POLARS_TYPES[one.dtype] for name, one in contract.by_name.items()} if contract else {}
-        if self._format == "csv":
-            # Moments are texts with an offset, which polars does not read as UTC by itself.
-            texts = {
-                name: pl.String() if isinstance(one, pl.Datetime) else one for name, one in types.items()
-            }
-            frame = pl.read_csv(
-                content,
-                separator=self._section.separator,
-                schema_overrides=texts,
-                null_values=list(_NULLS),
-                infer_schema_length=None,
-            )
-        else:
-            # Without the types, a column that is null in the first rows would be read as null.
-            frame = pl.read_ndjson(content, infer_schema_length=None)
-        return frame.with_columns(
-            _from_text(name, types[name]) for name in frame.columns if _is_text(frame, name, types)
-        )
 
     @property
     def _client(self) -> Any:
@@ -371,18 +340,6 @@ def _day_in(match: re.Match[str]) -> date | None:
 def _state(path: Path) -> tuple[object, ...]:
     facts = path.stat()
     return facts.st_ino, facts.st_mtime_ns, facts.st_size
-
-
-def _is_text(frame: pl.DataFrame, name: str, types: Mapping[str, pl.DataType]) -> bool:
-    return frame.schema[name] == pl.String and isinstance(types.get(name), pl.Datetime | pl.Date | pl.Binary)
-
-
-def _from_text(name: str, dtype: pl.DataType) -> pl.Expr:
-    """Return a column of texts as dates or moments; a moment needs its offset from UTC."""
-    text = pl.col(name)
-    if isinstance(dtype, pl.Datetime):
-        return text.str.to_datetime(time_unit="us", time_zone="UTC", strict=True)
-    return text.str.to_date(strict=True) if dtype == pl.Date else text.str.decode("base64")
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -19,13 +19,14 @@ from ml_assets.sources.protocol import SourceReader, SourceRows, SourceTable, Sp
 from ml_assets.sources.source_section import VariableName
 from ml_assets.sources.tabular import (
     TabularSource,
+    faults_of_columns,
     fit,
     newest_complete_day,
     require_columns,
     time_column,
+    typed_time_column,
     watermark_of,
 )
-from ml_assets.validation.column_types import type_name
 from resources.addresses import Address
 from resources.platform import Platform
 from resources.retry import patiently
@@ -134,8 +135,8 @@ class SqlReader(SourceReader):
 
     def check(self) -> Sequence[str]:
         """See `SourceReader`."""
-        self._ask(self._require_columns)
-        return ()
+        found = self._ask(self._columns)
+        return faults_of_columns(found, self._section, self._table, self._place, _REMEDY)
 
     def close(self) -> None:
         """Close the connection."""
@@ -156,7 +157,8 @@ class SqlReader(SourceReader):
         return f"({_with_bounds(cast(str, self._section.query))}) AS source"
 
     def _read(self, span: Span | None) -> pl.DataFrame:
-        found = self._require_columns()
+        found = self._columns()
+        require_columns(found, self._table, self._place, _REMEDY)
         if self._section.query is not None:
             days = ("-infinity", "infinity") if span is None else (str(span.first), str(span.end))
             return self._rows(_with_bounds(self._section.query), days, fitted=True)
@@ -164,32 +166,22 @@ class SqlReader(SourceReader):
         query = f"SELECT {', '.join(map(_quoted, names))} FROM {self._whole}"
         if span is None:
             return self._rows(query, fitted=True)
-        column = time_column(self._section, self._table)
-        kind = found.get(column)
-        if kind == pl.Date:
+        column, dtype = typed_time_column(found, self._section, self._table, self._place)
+        if dtype == pl.Date:
             cast_to, bounds = "date", (str(span.first), str(span.end))
-        elif isinstance(kind, pl.Datetime) and kind.time_zone is not None:
+        else:
             first, end = span.moments(self._table.time_zone)
             cast_to, bounds = "timestamptz", (first.isoformat(), end.isoformat())
-        else:
-            said = "missing" if kind is None else type_name(kind)
-            raise SourceRefused(
-                f"{self._table.name}: time_column '{column}' of {self._place} is {said}: it must be a date or a "
-                "timestamptz. Set source.time_column, or cast it in source.query"
-            )
         where = (
             f" WHERE {_quoted(column)} >= current_setting('{_FIRST}')::{cast_to} "
             f"AND {_quoted(column)} < current_setting('{_END}')::{cast_to}"
         )
         return self._rows(query + where, bounds, fitted=True)
 
-    def _require_columns(self) -> Mapping[str, pl.DataType]:
-        """Return the columns of the source, without reading rows. Raises `ColumnsChanged`."""
+    def _columns(self) -> Mapping[str, pl.DataType]:
+        """Return the columns of the source, without reading rows."""
         with self._cursor(("-infinity", "infinity")) as cursor:
-            fields = cursor.adbc_execute_schema(f"SELECT * FROM {self._whole}")
-        found = _types(fields)
-        require_columns(found, self._table, self._place, _REMEDY)
-        return found
+            return _types(cursor.adbc_execute_schema(f"SELECT * FROM {self._whole}"))
 
     def _rows(
         self, query: str, bounds: tuple[str, str] = ("-infinity", "infinity"), *, fitted: bool = False

@@ -1,6 +1,6 @@
 """Common part of sources that hold tables: their keys, the filter of a day, and columns as the contract has them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated
 from zoneinfo import ZoneInfo
@@ -11,7 +11,7 @@ from pydantic import Field
 from ml_assets.sources.errors import ColumnsChanged, SourceRefused
 from ml_assets.sources.protocol import SourceTable, Span
 from ml_assets.sources.source_section import SourceSection
-from ml_assets.validation.column_types import POLARS_TYPES, type_name
+from ml_assets.validation.column_types import polars_type, type_name
 
 
 class TabularSource(SourceSection):
@@ -36,16 +36,29 @@ def time_column(section: TabularSource, table: SourceTable) -> str:
     return named
 
 
+def typed_time_column(
+    found: Mapping[str, pl.DataType], section: TabularSource, table: SourceTable, place: str
+) -> tuple[str, pl.DataType]:
+    """Return name and type of the column that decides a row's day: a date, or a datetime with a time zone.
+
+    `found` are the columns of the source. Raises `SourceRefused`.
+    """
+    column = time_column(section, table)
+    dtype = found.get(column)
+    if isinstance(dtype, pl.Date) or (isinstance(dtype, pl.Datetime) and dtype.time_zone is not None):
+        return column, dtype
+    raise SourceRefused(
+        f"{table.name}: time_column '{column}' of {place} is {_said(dtype)}: it must be a date, or a datetime with a "
+        "time zone (timestamptz in SQL). Set source.time_column to such a column, or change its type at the source"
+    )
+
+
 def in_span(column: str, dtype: pl.DataType, span: Span, table: SourceTable) -> pl.Expr:
-    """Return the filter of the rows of `span` by a column of type date or datetime. Raises `SourceRefused`."""
+    """Return the filter of the rows of `span` by a column that `typed_time_column` returned."""
     if dtype == pl.Date:
         return pl.col(column).is_between(span.first, span.end, closed="left")
-    if isinstance(dtype, pl.Datetime) and dtype.time_zone is not None:
-        first, end = span.moments(table.time_zone)
-        return pl.col(column).is_between(first, end, closed="left")
-    raise SourceRefused(
-        f"{table.name}: time_column '{column}' is {type_name(dtype)}: it must be a date, or a datetime with a time zone"
-    )
+    first, end = span.moments(table.time_zone)
+    return pl.col(column).is_between(first, end, closed="left")
 
 
 def day_of(column: str, dtype: pl.DataType, table: SourceTable) -> pl.Expr:
@@ -77,21 +90,56 @@ def watermark_of(frame: pl.DataFrame, column: str | None, table: SourceTable) ->
     """Return the greatest value of the watermark column; None without such a column or without rows."""
     if column is None:
         return None
-    dtype = frame.schema.get(column)
-    if not isinstance(dtype, pl.Datetime) or dtype.time_zone is None:
-        found = "missing" if dtype is None else type_name(dtype)
-        raise SourceRefused(
-            f"{table.name}: watermark_column '{column}' is {found}: name a column of the contract of type datetime"
-        )
+    _require_watermark(frame.schema, column, table)
     newest = frame.get_column(column).max()
     return newest if isinstance(newest, datetime) else None
+
+
+def _require_watermark(found: Mapping[str, pl.DataType], column: str, table: SourceTable) -> None:
+    dtype = found.get(column)
+    if not isinstance(dtype, pl.Datetime) or dtype.time_zone is None:
+        raise SourceRefused(
+            f"{table.name}: watermark_column '{column}' is {_said(dtype)}: name a column of the contract of type "
+            "datetime"
+        )
+
+
+def _said(dtype: pl.DataType | None) -> str:
+    return "missing" if dtype is None else type_name(dtype)
+
+
+def faults_of_columns(
+    found: Mapping[str, pl.DataType],
+    section: TabularSource,
+    table: SourceTable,
+    place: str,
+    remedy: str,
+    *,
+    rows_tell_day: bool = True,
+) -> Sequence[str]:
+    """Return a sentence with a remedy for each fault of a source's columns, without reading rows.
+
+    `rows_tell_day`: a column decides to which day a row belongs.
+    """
+    rules: list[Callable[[], object]] = [lambda: require_columns(found, table, place, remedy)]
+    if rows_tell_day and table.start is not None:
+        rules.append(lambda: typed_time_column(found, section, table, place))
+    if (mark := section.watermark_column) is not None:
+        rules.append(lambda: _require_watermark(found, mark, table))
+    faults: list[str] = []
+    for rule in rules:
+        try:
+            rule()
+        except SourceRefused as error:
+            faults.append(str(error))
+    return faults
 
 
 def require_columns(found: Mapping[str, pl.DataType], table: SourceTable, place: str, remedy: str) -> None:
     """Raise `ColumnsChanged` if a source's columns are not the contract's, apart from types that `fit` converts."""
     if table.contract is None:
         return
-    expected = {name: POLARS_TYPES[column.dtype] for name, column in table.contract.by_name.items()}
+    expected = {name: polars_type(column.dtype) for name, column in table.contract.by_name.items()}
     said = {
         "added": [f"{name} ({type_name(dtype)})" for name, dtype in found.items() if name not in expected],
         "removed": [f"{name} ({type_name(dtype)})" for name, dtype in expected.items() if name not in found],
@@ -119,7 +167,7 @@ def fit(frame: pl.DataFrame, table: SourceTable, place: str, remedy: str) -> pl.
     require_columns(frame.schema, table, place, remedy)
     columns: list[pl.Series] = []
     for name, column in table.contract.by_name.items():
-        series, dtype = frame.get_column(name), POLARS_TYPES[column.dtype]
+        series, dtype = frame.get_column(name), polars_type(column.dtype)
         try:
             columns.append(series if series.dtype == dtype else _converted(series, dtype))
         except pl.exceptions.PolarsError as error:

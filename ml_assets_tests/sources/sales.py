@@ -5,9 +5,11 @@ A function named by `source.function` returns what a test planted in `ANSWERS`.
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import polars as pl
+import yaml
 
 FIRST = date(2024, 3, 8)
 """Two days before summer time begins in New York."""
@@ -75,3 +77,15 @@ DATASET: dict[str, Any] = {
         ],
     },
 }
+
+
+def declared_in(folder: Path, **datasets: dict[str, Any]) -> None:
+    """Write a `defs.yaml` for each name below `folder`: the declaration of the sales with these changes.
+
+    An attribute that becomes None is left out.
+    """
+    for name, changes in datasets.items():
+        attributes = {key: value for key, value in (DATASET | changes).items() if value is not None}
+        declared = {"type": "ml_assets.components.Dataset", "attributes": attributes | {"name": name}}
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "defs.yaml").write_text(yaml.safe_dump(declared))
