@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from resources.artifacts import Artifacts
     from resources.lake import VersionedStore
     from resources.lake.lakefs_api import LakeFSApi
+    from resources.lake_environment import Environment
     from resources.launcher.protocol import TrainingLauncher
     from resources.ledger import Ledger, Person
     from resources.online import OnlineStore
@@ -33,7 +34,23 @@ class Platform:
 
     @cached_property
     def lake(self) -> "VersionedStore":
-        """Versioned storage of tables."""
+        """Versioned storage of tables. In an environment, its branch takes the place of main.
+
+        Raises `EnvironmentMissing` if the settings name an environment that does not exist.
+        """
+        if self.environment is not None:
+            from resources.lake.environment_view import EnvironmentView
+
+            return EnvironmentView(self.whole_lake, self.environment.name)
+        return self.whole_lake
+
+    def inside(self, env: str) -> "Platform":
+        """Return the platform of an environment."""
+        return Platform(self.settings.inside(env), self.patience_seconds)
+
+    @cached_property
+    def whole_lake(self) -> "VersionedStore":
+        """The lake itself, with main and the branches of all environments."""
         if self.settings.lake_url is not None:
             from resources.lake.lakefs import LakeFSStore
 
@@ -42,6 +59,15 @@ class Platform:
         from resources.lake.local import LocalStore
 
         return LocalStore(self.settings.lake_folder)
+
+    @cached_property
+    def environment(self) -> "Environment | None":
+        """Environment in which this process works; None on main. Raises `EnvironmentMissing`."""
+        if self.settings.env is None:
+            return None
+        from resources.lake_environment import read_environment
+
+        return read_environment(self.settings.home, self.settings.env)
 
     def make_lake_ready(self) -> list[str]:
         """Set up the lake before its first use; return sentences on the changes. Idempotent."""
@@ -118,10 +144,10 @@ class Platform:
         from resources.ledger import Ledger
 
         of = self.settings
-        of.home.mkdir(parents=True, exist_ok=True)
+        self._make_home()
         return Ledger(
             of.resolved_ledger_url.reveal(),
-            environment=of.environment,
+            environment=of.namespace,
             **self._patience("patience_seconds"),
         )
 
@@ -133,8 +159,8 @@ class Platform:
         of = self.settings
         return open_online_store(
             of.online_url,
-            of.home / "online.db",
-            environment=of.environment,
+            of.own_home / "online.db",
+            environment=of.namespace,
             **self._patience("patience_seconds"),
         )
 
@@ -159,7 +185,7 @@ class Platform:
         from resources.tracker import Tracker
 
         of = self.settings
-        of.home.mkdir(parents=True, exist_ok=True)
+        self._make_home()
         if of.s3_endpoint_url is not None:
             os.environ.setdefault(
                 "MLFLOW_S3_ENDPOINT_URL", of.s3_endpoint_url.reveal()
@@ -167,8 +193,10 @@ class Platform:
         # Do not give a foreign MLflow server a folder of this machine as the place of files.
         is_ours = of.artifacts_url is not None or not of.resolved_tracking_uri.reveal().startswith("http")
         files = self.artifacts.address("mlflow") if is_ours else None
-        copies = None if of.artifacts_url is None else SpoolCopies(self.artifacts)
-        return Tracker(of.resolved_tracking_uri.reveal(), of.artifacts_folder, files, copies)
+        # Whoever settles spools delivers them to its own tracker: those of an environment stay in its folder.
+        copies = None if of.artifacts_url is None or of.env else SpoolCopies(self.artifacts)
+        spools = of.own_home / "artifacts" if of.env else of.artifacts_folder
+        return Tracker(of.resolved_tracking_uri.reveal(), spools, files, copies)
 
     @cached_property
     def launcher(self) -> "TrainingLauncher":
@@ -189,6 +217,11 @@ class Platform:
     def variable(self, name: str) -> str | None:
         """Return an environment variable that a declaration names for a credential; None if it is not set or empty."""
         return os.environ.get(name) or None
+
+    def _make_home(self) -> None:
+        """Create the folder of this process's records. The folder of an environment must exist."""
+        if self.environment is None:
+            self.settings.home.mkdir(parents=True, exist_ok=True)
 
     def _patience(self, argument: str) -> dict[str, float]:
         """Return `patience_seconds` as the keyword argument of a part; empty if it is not set."""

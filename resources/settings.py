@@ -8,10 +8,10 @@ counts as not set. botocore reads the credentials of S3 itself (`AWS_*` of the p
 import getpass
 import unicodedata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from resources.addresses import Address
@@ -60,6 +60,12 @@ class KubernetesSettings(BaseSettings):
     """Seconds for which the API server may be away before a launcher gives up. The pods train on meanwhile."""
 
 
+ENV_NAME = r"^[a-z0-9][a-z0-9_]*$"
+"""Names of environments. Lakes allow no other characters in names of branches; - separates the parts of a name."""
+_SERVERS_OF_MAIN = frozenset(("tracking_uri", "ledger_url", "online_url", "dagster_url"))
+"""Servers that an environment does not use: what it records is in files of its own."""
+
+
 class Settings(BaseSettings):
     """Settings of all systems outside the process. Its repr shows no credentials."""
 
@@ -72,6 +78,9 @@ class Settings(BaseSettings):
     registration writes a dossier."""
     environment: str = "local"
     """Name of the environment and of its lake repository."""
+    env: str | None = Field(default=None, pattern=ENV_NAME, max_length=40)
+    """Environment of `ml-assets env create` in which this process works: a branch of the lake in place of main, with a
+    ledger, tracking and a Dagster home of its own. Default: main."""
     author: str = Field(default_factory=getpass.getuser)
     """Name of the acting person, for decisions and run records, if there is no `token`. Nobody checks it."""
     token: SecretStr | None = None
@@ -119,6 +128,13 @@ class Settings(BaseSettings):
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     """Settings of the cluster, if `launcher` is kubernetes: `ML_ASSETS_KUBERNETES_…`."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_servers_of_main(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if not values.get("env"):
+            return values
+        return {name: value for name, value in values.items() if name not in _SERVERS_OF_MAIN}
+
     @field_validator("author")
     @classmethod
     def _in_one_line(cls, value: str) -> str:
@@ -152,6 +168,20 @@ class Settings(BaseSettings):
             )
         return value
 
+    def inside(self, env: str) -> Self:
+        """Return these settings as they are in an environment."""
+        return self.model_copy(update={"env": env, **dict.fromkeys(_SERVERS_OF_MAIN)})
+
+    @property
+    def own_home(self) -> Path:
+        """Folder of ledger, tracking, studies, online store and Dagster: `home`, or the folder of the environment."""
+        return self.home if self.env is None else self.home / "environments" / self.env
+
+    @property
+    def namespace(self) -> str:
+        """Name under which decisions and studies are kept apart: `environment`, or `environment/env`."""
+        return self.environment if self.env is None else f"{self.environment}/{self.env}"
+
     @property
     def lake_folder(self) -> Path:
         """Folder of the embedded lake."""
@@ -170,21 +200,23 @@ class Settings(BaseSettings):
     @property
     def dagster_home(self) -> Path:
         """Home folder of Dagster. The CLI writes its `dagster.yaml`."""
-        return self.home / "dagster"
+        return self.own_home / "dagster"
 
     @property
     def resolved_tracking_uri(self) -> Address:
-        """`tracking_uri`, or SQLite under `home`."""
-        return self.tracking_uri or Address(f"sqlite:///{self.home}/mlflow.db")
+        """`tracking_uri`, or SQLite under `own_home`."""
+        return self.tracking_uri or Address(f"sqlite:///{self.own_home}/mlflow.db")
 
     @property
     def studies_url(self) -> Address:
-        """Database of studies: the ledger's, if that is PostgreSQL, or SQLite under `home`."""
+        """Database of studies: the ledger's, if that is PostgreSQL, or SQLite under `own_home`."""
         ledger = self.ledger_url
         is_server = ledger is not None and ledger.reveal().startswith("postgres")
-        return ledger if ledger is not None and is_server else Address(f"sqlite:///{self.home}/studies.db")
+        return (
+            ledger if ledger is not None and is_server else Address(f"sqlite:///{self.own_home}/studies.db")
+        )
 
     @property
     def resolved_ledger_url(self) -> Address:
-        """`ledger_url`, or SQLite under `home`."""
-        return self.ledger_url or Address(f"sqlite:///{self.home}/ledger.db")
+        """`ledger_url`, or SQLite under `own_home`."""
+        return self.ledger_url or Address(f"sqlite:///{self.own_home}/ledger.db")

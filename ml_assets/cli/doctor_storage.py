@@ -197,10 +197,12 @@ def dagster_storage(project: Project) -> str:
 def dagster_events(project: Project) -> str:
     """Check that Dagster knows the partitions that main holds."""
     from ml_assets.components.reconcile import compare, tables_of
+    from ml_assets.tables.environments import inherited_by
     from ml_assets.tables.reader import TableReader
 
     tables = tables_of(project.defs.resolve_asset_graph())
-    apart = compare(project.instance, TableReader.at(project.platform.lake, "main"), tables)
+    reader, inherited = TableReader.at(project.platform.lake, "main"), inherited_by(project.platform)
+    apart = compare(project.instance, reader, tables, inherited)
     unreported = [f"{one.table}: {name_some(one.unreported, 3)}" for one in apart if one.unreported]
     gone = [f"{one.table}: {name_some(one.gone, 3)}" for one in apart if one.gone]
     help_ = "the next ml-assets launch reports them, and so does the sensor report_missing_materializations"

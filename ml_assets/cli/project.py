@@ -46,6 +46,13 @@ class Project:
         return cls(settings, patience_seconds)
 
     @classmethod
+    def on_main(cls) -> "Project":
+        """Return the project on main, also if ML_ASSETS_ENV names an environment."""
+        settings = read_settings(on_main=True)
+        prepare_home(settings)
+        return cls(settings)
+
+    @classmethod
     @contextmanager
     def to_read(cls) -> Iterator["Project"]:
         """Yield the project of the environment for a command that changes nothing.
@@ -54,6 +61,7 @@ class Project:
         created in a temporary folder, which is as empty as the home.
         """
         settings = read_settings()
+        _require_environment(settings)
         _point_dagster(settings)
         if _is_made(settings):
             _make_home(settings)
@@ -107,6 +115,7 @@ class Project:
         """Update Dagster's records: cancel runs whose process is gone, and log partitions that Dagster lacks."""
         from ml_assets.cli.abandoned import end_abandoned
         from ml_assets.components.reconcile import reconcile, tables_of
+        from ml_assets.tables.environments import inherited_by
         from ml_assets.tables.reader import TableReader
 
         end_abandoned(self.settings, self.instance)
@@ -115,6 +124,7 @@ class Project:
             TableReader.at(self.platform.lake, "main"),
             self.platform.ledger,
             tables_of(self.defs.resolve_asset_graph()),
+            inherited_by(self.platform),
         )
 
     def components(self, of_type: type[Component]) -> Sequence[Component]:
@@ -147,6 +157,7 @@ def prepare_home(settings: Settings) -> None:
 
     Raises `Problem` if the home cannot be written.
     """
+    _require_environment(settings)
     _make_home(settings)
     _point_dagster(settings)
 
@@ -160,6 +171,15 @@ def _point_dagster(settings: Settings) -> None:
         )
     os.environ["DAGSTER_HOME"] = str(settings.dagster_home)
     os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", EVENT_BATCH)
+
+
+def _require_environment(settings: Settings) -> None:
+    """Raise `EnvironmentMissing` if the settings name an environment that does not exist, before anything is created
+    for it."""
+    if settings.env is not None:
+        from resources.lake_environment import read_environment
+
+        read_environment(settings.home, settings.env)
 
 
 def _make_home(settings: Settings) -> None:

@@ -20,13 +20,13 @@ _VARIABLES = {
 _READ_ELSEWHERE = {"ML_ASSETS_TRACEBACK", "ML_ASSETS_BUILD_CACHE", "ML_ASSETS_SERVER_OF"}
 
 
-def read_settings() -> Settings:
-    """Read the settings from the environment.
+def read_settings(*, on_main: bool = False) -> Settings:
+    """Read the settings from the environment. `on_main`: as if ML_ASSETS_ENV were not set.
 
     `Problem` names each variable with an illegal value. It does not repeat the value, which may be a secret.
     """
     try:
-        return Settings()
+        return Settings(env=None) if on_main else Settings()
     except ValidationError as error:
         wrong = [f"{_VARIABLES[error.title, str(one['loc'][0])]}: {one['msg']}" for one in error.errors()]
     except SettingsError as error:  # it names the field only in its sentence

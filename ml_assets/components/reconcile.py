@@ -19,6 +19,7 @@ from ml_assets.components.pages import ON_A_PAGE, commit_facts
 from ml_assets.components.table_asset import check_results
 from ml_assets.components.tags import DATA_VERSION
 from ml_assets.tables.cadence import UNPARTITIONED
+from ml_assets.tables.environments import inherited_by
 from ml_assets.tables.publish import verdict_of
 from ml_assets.tables.reader import TableReader
 from resources.ledger import Acceptance, Ledger
@@ -49,12 +50,23 @@ def tables_of(graph: BaseAssetGraph) -> list[str]:
     return sorted(key.to_user_string() for key in keys if is_table(key))
 
 
-def compare(instance: dg.DagsterInstance, reader: TableReader, tables: Iterable[str]) -> list[Apart]:
-    """Return the tables on which Dagster and the commit of `reader` differ."""
+def compare(
+    instance: dg.DagsterInstance,
+    reader: TableReader,
+    tables: Iterable[str],
+    inherited: TableReader | None = None,
+) -> list[Apart]:
+    """Return the tables on which Dagster and the commit of `reader` differ.
+
+    Partitions that are the same in `inherited` need no event. An environment has them from main, and copies no history.
+    """
     found: list[Apart] = []
     for table in tables:
         held, known = reader.digests(table), _known(instance, _asset(table))
-        unreported = tuple(key for key, digest in held.items() if known.get(key) != digest)
+        same = {} if inherited is None else inherited.digests(table)
+        unreported = tuple(
+            key for key, digest in held.items() if digest not in (known.get(key), same.get(key))
+        )
         gone = tuple(sorted(set(known) - set(held)))
         if unreported or gone:
             found.append(Apart(table, unreported, gone))
@@ -67,7 +79,11 @@ def is_busy(instance: dg.DagsterInstance) -> bool:
 
 
 def reconcile(
-    instance: dg.DagsterInstance, reader: TableReader, ledger: Ledger, tables: Iterable[str]
+    instance: dg.DagsterInstance,
+    reader: TableReader,
+    ledger: Ledger,
+    tables: Iterable[str],
+    inherited: TableReader | None = None,
 ) -> list[Apart]:
     """Log a materialization for each partition of main that Dagster lacks; return the differences before that.
 
@@ -76,7 +92,7 @@ def reconcile(
     """
     if is_busy(instance):
         return []
-    apart = compare(instance, reader, tables)
+    apart = compare(instance, reader, tables, inherited)
     for one in apart:
         report_partitions(instance, reader, ledger, one.table, one.unreported)
     return apart
@@ -167,7 +183,7 @@ def report_missing_materializations(
             skip_reason="waiting for the runs in progress, which report their own partitions"
         )
     tables = tables_of(context.repository_def.asset_graph)
-    apart = reconcile(context.instance, reader, platform.ledger, tables)
+    apart = reconcile(context.instance, reader, platform.ledger, tables, inherited_by(platform))
     reported = [f"{one.table}: {name_some(one.unreported, ON_A_PAGE)}" for one in apart if one.unreported]
     said = f"reported {'; '.join(reported)}" if reported else "Dagster knows all partitions of main"
     return dg.SensorResult(skip_reason=said, cursor=reader.commit_id)

@@ -120,4 +120,4 @@ def _newest(platform: Platform, model: str) -> str:
 
 def _folder(platform: Platform, model: str, name: str) -> str:
     # By environment: a study of staging must not choose for production, even if both share a bucket.
-    return f"{STUDIES}/{platform.settings.environment}/{model}/{name}"
+    return f"{STUDIES}/{platform.settings.namespace}/{model}/{name}"

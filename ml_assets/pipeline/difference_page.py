@@ -27,10 +27,10 @@ def difference_page(found: VersionDifference) -> WrittenPage:
             f"evaluation {before.evaluation.name} ({before.evaluation.partition}) · "
             f"evaluation {after.evaluation.name} ({after.evaluation.partition})"
         ),
-        headline=_headline(found),
+        headline=headline_of(found),
         tone=_tone(found),
         chapters=(
-            *_metrics(found),
+            *metric_chapters(found),
             Chapter("Rows", tuple(_rows(found))),
             Chapter("Feature code and contracts", tuple(_declarations(found))),
             Chapter("Model and settings", tuple(_settings(found))),
@@ -38,7 +38,8 @@ def difference_page(found: VersionDifference) -> WrittenPage:
     )
 
 
-def _headline(found: VersionDifference) -> str:
+def headline_of(found: VersionDifference) -> str:
+    """Return the sentence for someone who reads nothing else."""
     if found.measured is None:
         return "Not comparable: " + " ".join(found.cannot_score)
     moved = [
@@ -63,7 +64,8 @@ def _direction(one: "MetricChange") -> int:
     return 0 if low is None or high is None else int(low > 0) - int(high < 0)
 
 
-def _metrics(found: VersionDifference) -> Iterator[Chapter]:
+def metric_chapters(found: VersionDifference) -> Iterator[Chapter]:
+    """Yield the chapters about both versions on the same rows, or else what their reports say."""
     measured = found.measured
     notes = (*found.seen, *(() if measured is None else measured.left_out))
     seen = [Bullets(notes)] if notes else []

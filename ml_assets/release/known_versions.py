@@ -104,14 +104,14 @@ class NumberReader:
 def stage_reader_of(platform: Platform) -> StageReader:
     """Return the reader of stages, with connections of its own that give up soon."""
     settings = platform.settings
-    settings.home.mkdir(parents=True, exist_ok=True)
+    settings.own_home.mkdir(parents=True, exist_ok=True)
     quick = Ledger(
         settings.resolved_ledger_url.reveal(),
         min(_ONE_TRY_SECONDS, _patience(platform)),
-        environment=settings.environment,
+        environment=settings.namespace,
         answer_seconds=_ANSWER_SECONDS,
     )
-    server = f"ledger {settings.resolved_ledger_url} of environment {settings.environment}"
+    server = f"ledger {settings.resolved_ledger_url} of environment {settings.namespace}"
     away = (LedgerUnavailable, LedgerBusy)
     folder = settings.cache_folder / _FOLDER
     return StageReader(quick, LastAnswers(folder, server, away, _patience(platform)))

@@ -57,7 +57,7 @@ def log_of(store: VersionedStore, ref: str, *, table: str = "", limit: int = 100
     number = 0
     for commit in store.log(ref, limit=_EVERY if table else limit):
         found = facts_of(commit)
-        if table and found.table != table:
+        if table and table not in (found.table, *commit.metadata.get("tables", "").split(",")):
             continue
         yield found
         number += 1

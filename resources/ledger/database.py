@@ -67,6 +67,11 @@ class LedgerDatabase:
         self._ready: sa.Engine | None = None
         self._writing = threading.local()
 
+    @property
+    def sqlite_file(self) -> Path | None:
+        """File of the database; None for PostgreSQL."""
+        return Path(self._url.database) if self._is_sqlite and self._url.database else None
+
     @contextmanager
     def reading(self) -> Generator[sa.Connection]:
         """Yield a connection in one transaction, so that several reads see one state. It cannot write.

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -50,6 +51,13 @@ class Ledger:
         """Evaluations and promotions of models."""
         self.accounts = Accounts(self._database)
         """Accounts of the persons who decide."""
+
+    def copy_to(self, path: Path, environment: str) -> None:
+        """Write all rows to a new ledger of another environment, in SQLite at `path`, which must not exist."""
+        from resources.ledger.ledger_copy import copy_rows
+
+        copy = LedgerDatabase(f"sqlite:///{path}", 30.0, environment)
+        copy_rows(self._database, copy)
 
     def revision(self) -> str | None:
         """Return the schema revision of the tables; None before the first use."""
@@ -119,6 +127,15 @@ class Ledger:
         query = _with_acceptance().where(verdicts.c.table == table, verdicts.c.key == key)
         with self._database.reading() as connection:
             return [_verdict_row(row) for row in connection.execute(query.order_by(verdicts.c.number))]
+
+    def histories(self, table: str, keys: Iterable[str]) -> dict[str, list[VerdictRow]]:
+        """Return key → all verdicts on it, oldest first, for those of `keys` that have a verdict."""
+        found: dict[str, list[VerdictRow]] = {}
+        with self._database.reading() as connection:
+            for some in _chunks(keys):
+                for row in connection.execute(_OF_KEYS, {"of": table, "keys": some}):
+                    found.setdefault(row.key, []).append(_verdict_row(row))
+        return found
 
     def find_verdicts(
         self, table: str, contents: Mapping[str, str], contract_digest: str
@@ -252,6 +269,7 @@ def _newest(chosen: sa.ColumnElement[bool]) -> sa.Select[Any]:
     return _with_acceptance().join(one, same)
 
 
+_OF_KEYS = _with_acceptance().where(_SOME_KEYS).order_by(verdicts.c.number)
 _NEWEST, _NEWEST_OF_KEYS = _newest(_ANY_KEY), _newest(_SOME_KEYS)
 _BY_CONTENT = _with_acceptance().where(_ANY_KEY, _SOME_CONTENTS).order_by(verdicts.c.number)
 _BY_CONTENT_AND_RULES = (

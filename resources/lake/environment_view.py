@@ -1,0 +1,162 @@
+"""`EnvironmentView`: the lake as an environment sees it. Its own branch has the name `main` there.
+
+Here: the names of branches and tags. Everything else is the work of the store behind it. So no code that reads or
+publishes to main knows of environments.
+
+    main            the branch `env-NAME` of the store
+    audit-orders    the branch `env-NAME--audit-orders`: branches that the environment creates are its own
+    any other ref   a branch or tag of its own, or else of the lake; or a commit id
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from resources.lake.errors import BranchProtected, NameRefused, RefNotFound
+from resources.lake.names import check_name
+from resources.lake.store import Commit, ObjectChange, ObjectStat, VersionedStore
+
+_MAIN = "main"
+_OWN = "--"
+"""Between the branch of an environment and the rest of the name of another branch of it."""
+_COMMIT = re.compile(r"[0-9a-f]{64}")
+
+
+def branch_of(environment: str) -> str:
+    """Return the name of the branch that is main in an environment."""
+    return f"env-{environment}"
+
+
+def own_prefix(environment: str) -> str:
+    """Return the prefix of all other branches of an environment."""
+    return branch_of(environment) + _OWN
+
+
+class EnvironmentView:
+    """A `VersionedStore` in which the branch of an environment takes the place of main. Main takes merges only."""
+
+    def __init__(self, store: VersionedStore, environment: str) -> None:
+        self._store = store
+        self._main = branch_of(environment)
+        self._prefix = own_prefix(environment)
+
+    def __repr__(self) -> str:
+        return f"EnvironmentView({self._store!r}, {self._main!r})"
+
+    # Reading
+
+    def resolve(self, ref: str) -> str:
+        """Return the commit id of `ref`. For a branch, return its head, without uncommitted changes."""
+        return self._store.resolve(self._ref(ref))
+
+    def branches(self, prefix: str = "") -> dict[str, str]:
+        """Branch name → commit id of main and the environment's own branches, sorted by name."""
+        found = self._own(self._store.branches(self._prefix), prefix)
+        if _MAIN.startswith(prefix):
+            found[_MAIN] = self._store.resolve(self._main)
+        return dict(sorted(found.items()))
+
+    def tags(self) -> dict[str, str]:
+        """Tag name → commit id of the environment's own tags, sorted by name."""
+        return self._own(self._store.tags(), "")
+
+    def list(self, ref: str, prefix: str = "") -> list[ObjectStat]:
+        """Objects whose path starts with `prefix`, sorted by path."""
+        return self._store.list(self._ref(ref), prefix)
+
+    def compare(self, before: str, after: str) -> Sequence[ObjectChange]:
+        """Paths whose content differs between two refs, sorted."""
+        return self._store.compare(self._ref(before), self._ref(after))
+
+    def stat(self, ref: str, path: str) -> ObjectStat:
+        """Return one object. Raise `ObjectNotFound` if it is missing."""
+        return self._store.stat(self._ref(ref), path)
+
+    def fetch(self, ref: str, paths: Sequence[str]) -> dict[str, Path]:
+        """Return local read-only files with the content of `paths` at `ref`."""
+        return self._store.fetch(self._ref(ref), paths)
+
+    def log(self, ref: str, limit: int = 100) -> Iterator[Commit]:
+        """Commits from `ref` backwards along first parents, newest first."""
+        return self._store.log(self._ref(ref), limit)
+
+    def read_commit(self, commit_id: str) -> Commit:
+        """Return one commit by id."""
+        return self._store.read_commit(commit_id)
+
+    def commit_url(self, commit_id: str) -> str | None:
+        """Return the address of the page that shows a commit, or None if the lake has no pages."""
+        return self._store.commit_url(commit_id)
+
+    # Writing
+
+    def put(self, branch: str, path: str, source: Path | bytes) -> ObjectStat:
+        """Write one object without committing it. Raise `BranchProtected` for main."""
+        return self._store.put(self._for_writing(branch), path, source)
+
+    def remove(self, branch: str, path: str) -> None:
+        """Remove one object without committing the removal. Raise `BranchProtected` for main."""
+        self._store.remove(self._for_writing(branch), path)
+
+    def commit(self, branch: str, message: str, metadata: Mapping[str, str]) -> str:
+        """Commit the uncommitted changes of `branch`; return the new head. Without changes, return the current head."""
+        return self._store.commit(self._for_writing(branch), message, metadata)
+
+    def merge(self, source: str, into: str, message: str, metadata: Mapping[str, str]) -> str:
+        """Merge three ways by path; return the new head of `into`. Raise `MergeConflict` or `BranchDirty`."""
+        target = self._main if into == _MAIN else self._name(into)
+        return self._store.merge(self._ref(source), target, message, metadata)
+
+    def create_branch(self, name: str, source: str) -> str:
+        """Create branch `name` of the environment at `source`; return its commit id."""
+        check_name("branch", name)
+        return self._store.create_branch(self._main if name == _MAIN else self._name(name), self._ref(source))
+
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch of the environment and its uncommitted changes. Raise `BranchProtected` for main."""
+        self._store.delete_branch(self._for_writing(name))
+
+    def tag(self, name: str, ref: str) -> str:
+        """Name a commit for people in this environment; return its id."""
+        check_name("tag", name)
+        return self._store.tag(self._name(name), self._ref(ref))
+
+    def keep(self, name: str, ref: str) -> str:
+        """Create branch `name` of the environment at `ref`; return the commit id. Idempotent."""
+        return self.create_branch(name, ref)
+
+    def release(self, name: str) -> None:
+        """Delete a kept branch of the environment. Do nothing if it does not exist."""
+        self._store.release(self._for_writing(name))
+
+    # Names
+
+    def _name(self, name: str) -> str:
+        return self._prefix + name
+
+    def _for_writing(self, branch: str) -> str:
+        if branch == _MAIN:
+            raise BranchProtected(
+                f"Cannot write to {self._main!r}, which is main in this environment: it takes merges only. Write to a "
+                "branch made from it, then merge."
+            )
+        return self._name(branch)
+
+    def _ref(self, ref: str) -> str:
+        if ref == _MAIN:
+            return self._main
+        if _COMMIT.fullmatch(ref):
+            return ref
+        try:
+            self._store.resolve(self._name(ref))
+        except (RefNotFound, NameRefused):
+            return ref
+        return self._name(ref)
+
+    def _own(self, names: Mapping[str, str], prefix: str) -> dict[str, str]:
+        start = self._name(prefix)
+        return {
+            name.removeprefix(self._prefix): commit
+            for name, commit in names.items()
+            if name.startswith(start)
+        }
