@@ -121,6 +121,9 @@ class Settings(BaseSettings):
     """Address of the online store, `redis://host:port/0` or `sqlite:///path`. Default: SQLite under `home`."""
     dagster_url: Address | None = None
     """PostgreSQL for Dagster's runs, events and schedules, `postgresql+psycopg2://…`. Default: SQLite under `home`."""
+    chunk_mib: float = Field(default=256.0, gt=0, allow_inf_nan=False)
+    """MiB of memory that the partitions of a range need, with their files, until they are validated and merged; then
+    the next ones follow."""
     gpu_hour_price: float | None = Field(default=None, ge=0)
     """Price of one GPU hour, in any currency. If it is set, every run records its `cost`."""
     launcher: Literal["local", "kubernetes"] = "local"

@@ -9,11 +9,20 @@ from ml_assets.components.base import SpecComponent
 from ml_assets.components.scaffolders import DatasetScaffolder
 from ml_assets.components.sensors import new_data_sensor
 from ml_assets.components.specs import DatasetSpec
-from ml_assets.components.table_asset import publish_and_report, table_asset, table_spec
+from ml_assets.components.table_asset import (
+    Reported,
+    publish_and_report,
+    runs_of_retries,
+    table_asset,
+    table_spec,
+)
 from ml_assets.sources.kinds import open_source
 from ml_assets.sources.reading import read_partitions
 from ml_assets.tables.cadence import UNPARTITIONED
 from ml_assets.tables.declared import DeclaredTables
+from ml_assets.tables.landing import MAIN
+from ml_assets.tables.reader import TableReader
+from ml_assets.tables.resumed import published_by
 from ml_assets.tables.spec import TableSpec
 from resources.platform import Platform
 
@@ -38,11 +47,15 @@ class Dataset(SpecComponent):
 
         def ingest(
             context: dg.AssetExecutionContext, platform: Platform, _: DeclaredTables
-        ) -> Iterator[dg.AssetCheckResult]:
+        ) -> Iterator[Reported]:
             keys = context.partition_keys if spec.partitions else [UNPARTITIONED]
+            reader = TableReader.at(platform.lake, MAIN)
+            resumed = published_by(runs_of_retries(context), reader, platform.ledger, table, keys)
             with closing(open_source(spec.source, spec.source_table, platform)) as source:
-                incoming = read_partitions(source, table.cadence, keys)
-                yield from publish_and_report(context, platform, table, incoming)
+                incoming = read_partitions(source, table.cadence, [key for key in keys if key not in resumed])
+                yield from publish_and_report(
+                    context, platform, table, incoming, total=len(keys), resumed=resumed
+                )
 
         asset = table_asset(
             spec, table, deps=[], kind="table", publish_table=ingest, facts={"source": spec.source.kind}

@@ -12,12 +12,20 @@ from ml_assets.components.online_features import online_asset
 from ml_assets.components.partitions import lookback_mapping
 from ml_assets.components.scaffolders import FeatureTableScaffolder
 from ml_assets.components.specs import FeatureTableSpec, InputSection
-from ml_assets.components.table_asset import publish_and_report, table_asset, table_spec
+from ml_assets.components.table_asset import (
+    Reported,
+    publish_and_report,
+    runs_of_retries,
+    table_asset,
+    table_spec,
+)
 from ml_assets.tables.declared import DeclaredTables, InputTable
-from ml_assets.tables.derive import derive, plan
+from ml_assets.tables.derive import derive, in_pieces, plan
 from ml_assets.tables.imports import resolve_function
+from ml_assets.tables.landing import MAIN
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.refusal import InputsRefused
+from ml_assets.tables.resumed import published_by
 from ml_assets.tables.spec import TableSpec
 from resources.platform import Platform
 
@@ -50,14 +58,21 @@ class FeatureTable(SpecComponent):
 
         def build(
             context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables
-        ) -> Iterator[dg.AssetCheckResult]:
-            reader = TableReader.at(platform.lake, "main")
+        ) -> Iterator[Reported]:
+            reader = TableReader.at(platform.lake, MAIN)
             inputs = [_input_table(tables, section) for section in spec.inputs]
             keys = context.partition_keys
-            possible = plan(reader, platform.ledger, tables, inputs, keys, table.cadence)
-            partitions = derive(reader, inputs, possible.ranges, table.cadence, function, spec.partition_date)
-            if possible.ranges:
-                yield from publish_and_report(context, platform, table, partitions)
+            runs = runs_of_retries(context)
+            resumed = published_by(runs, reader, platform.ledger, table, keys, inputs)
+            wanted = [key for key in keys if key not in resumed]
+            possible = plan(reader, platform.ledger, tables, inputs, wanted, table.cadence)
+            pieces = in_pieces(reader, inputs, possible.ranges, platform.settings.chunk_mib * 2**20 / 2)
+            partitions = derive(reader, inputs, pieces, table.cadence, function, spec.partition_date)
+            if possible.ranges or resumed:
+                total = len(keys) - len(possible.refused)
+                yield from publish_and_report(
+                    context, platform, table, partitions, total=total, resumed=resumed
+                )
             if possible.refused:
                 refused = {f"{table.table} {key}": why for key, why in possible.refused.items()}
                 raise InputsRefused(table.table, refused, possible.missing)

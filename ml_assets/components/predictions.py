@@ -14,7 +14,7 @@ from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transien
 from ml_assets.components.many_events import log_output
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.specs import ScoringSection, TrainingPipelineSpec
-from ml_assets.components.table_asset import check_specs, publish_and_report
+from ml_assets.components.table_asset import Reported, check_specs, publish_and_report
 from ml_assets.pipeline.scoring import (
     PREDICTIONS,
     CanaryCannotScore,
@@ -76,7 +76,7 @@ def _publish(
     scoring: ScoringSection,
     platform: Platform,
     tables: DeclaredTables,
-) -> Iterator[dg.AssetCheckResult]:
+) -> Iterator[Reported]:
     """Score the partitions of the run whose features may be used; raise for the others when these have landed."""
     features = tables.find(spec.features.table)
     assert features is not None  # otherwise `require_consistent` refuses the declarations
@@ -89,7 +89,7 @@ def _publish(
     faults: dict[str, str] = {}
     if keys:
         partitions = scored_partitions(spec, scorers, reader, keys, faults)
-        yield from publish_and_report(context, platform, table, partitions)
+        yield from publish_and_report(context, platform, table, partitions, total=len(keys))
     if possible.refused:
         refused = {f"{table.table} {key}": why for key, why in possible.refused.items()}
         raise InputsRefused(table.table, refused, possible.missing)

@@ -19,11 +19,12 @@ from ml_assets.components.many_events import log_materializations, log_output
 from ml_assets.components.pages import ON_A_PAGE, column_schema, commit_facts, profile_table, table_of
 from ml_assets.components.partitions import partitions_definition
 from ml_assets.components.specs import TableSpecSection
-from ml_assets.components.tags import DATA_VERSION
+from ml_assets.components.tags import DATA_VERSION, ROOT_RUN
 from ml_assets.pipeline.links import run_url
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.tables.landing import MAIN
 from ml_assets.tables.manifest import PartitionManifest
-from ml_assets.tables.publish import PublishedPartition, PublishResult, publish
+from ml_assets.tables.publish import PublishedPartition, PublishResult, RejectedPartition, publish_in_chunks
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, PublishingRun, SourceFailed, TableSpec
 from ml_assets.validation.contract import Contract
@@ -32,7 +33,8 @@ from ml_assets.validation.verdict import Verdict
 from resources.platform import Platform
 from resources.words import counted, name_some
 
-PublishTable = Callable[[dg.AssetExecutionContext, Platform, DeclaredTables], Iterator[dg.AssetCheckResult]]
+Reported = dg.AssetCheckResult | dg.AssetMaterialization
+PublishTable = Callable[[dg.AssetExecutionContext, Platform, DeclaredTables], Iterator[Reported]]
 CONTRACT = "contract"
 VOLUME = "volume"
 WARNINGS = "warnings"
@@ -145,10 +147,28 @@ def check_specs(key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
     ]
 
 
+def runs_of_retries(context: dg.AssetExecutionContext) -> frozenset[str]:
+    """Return the ids of the runs that this run repeats, and its own if it repeats a step; empty at the first try."""
+    again = frozenset({context.run.run_id}) if context.retry_number else frozenset[str]()
+    root = context.run.tags.get(ROOT_RUN)
+    if root is None:
+        return again
+    repeats = context.instance.get_run_ids(dg.RunsFilter(tags={ROOT_RUN: root}))
+    return again | ({root, *repeats} - {context.run.run_id})
+
+
 def publish_and_report(
-    context: dg.AssetExecutionContext, platform: Platform, spec: TableSpec, incoming: Iterable[Incoming]
-) -> Iterator[dg.AssetCheckResult]:
-    """Publish `incoming` and report the result to Dagster.
+    context: dg.AssetExecutionContext,
+    platform: Platform,
+    spec: TableSpec,
+    incoming: Iterable[Incoming],
+    *,
+    total: int,
+    resumed: Mapping[str, PublishedPartition] | None = None,
+) -> Iterator[Reported]:
+    """Publish `incoming` chunk by chunk and report each to Dagster.
+
+    `total` counts all partitions of the run, with those in `resumed`, which an earlier try of it left on main.
 
     Raises `dg.Failure` if partitions were rejected or the source failed for some, after the good partitions landed. It
     allows retries only if the source was unreachable, because other faults need a change first.
@@ -158,20 +178,55 @@ def publish_and_report(
         run_id=run_id, url=run_url(platform.settings.ui_url, run_id), author=platform.settings.author
     )
     out_of_reach: set[str] = set()
-    result = publish(platform.lake, platform.ledger, spec, _noting(incoming, out_of_reach), run)
+    done = {key: one.verdict for key, one in (resumed or {}).items()}
+    rejected: dict[str, RejectedPartition] = {}
+    failed: dict[str, str] = {}
+    if resumed:
+        said = f"published by the run that this one repeats: {name_some(sorted(resumed), ON_A_PAGE)}"
+        context.log.info(f"{spec.table}: {len(resumed)} of {counted(total, 'partition')} {said}")
+        yield from _materialize(context, platform, spec, resumed, platform.lake.resolve(MAIN))
+    results = publish_in_chunks(
+        platform.lake,
+        platform.ledger,
+        spec,
+        _noting(incoming, out_of_reach),
+        run,
+        chunk_bytes=platform.settings.chunk_mib * 2**20,
+    )
+    for result in results:
+        yield from _materialize(context, platform, spec, result.merged, result.commit_id)
+        done |= {key: good.verdict for key, good in result.merged.items()}
+        rejected |= result.rejected
+        failed |= result.failed
+        context.log.info(_progress(spec, len(done) + len(rejected) + len(failed), total, result))
+    yield from check_results(dict(sorted((done | {k: bad.verdict for k, bad in rejected.items()}).items())))
+    _fail_if_any_is_lacking(spec, len(done), rejected, failed, allow_retries=bool(out_of_reach))
+
+
+def _progress(spec: TableSpec, count: int, total: int, result: PublishResult) -> str:
+    size = sum(one.size for one in result.merged.values()) / 2**20
+    last = max([*result.merged, *result.rejected, *result.failed], default="none")
+    return (
+        f"{spec.table}: {count} of {counted(total, 'partition')} done, up to {last} ({size:,.1f} MiB merged)"
+    )
+
+
+def _materialize(
+    context: dg.AssetExecutionContext,
+    platform: Platform,
+    spec: TableSpec,
+    merged: Mapping[str, PublishedPartition],
+    commit_id: str,
+) -> Iterator[dg.AssetMaterialization]:
+    """Log the events of partitions; yield the last one, because Dagster stores logged events at the next yield."""
     materializations: list[dg.AssetMaterialization] = []
-    for key, partition in result.merged.items():
-        facts = _facts(key, partition) | commit_facts(platform.lake, result.commit_id)
-        if key == max(result.merged):  # the page shows the newest event, so one profile per run is enough
-            facts |= _statistics(TableReader(platform.lake, result.commit_id).manifest(spec.table, key))
+    for key, partition in merged.items():
+        facts = _facts(key, partition) | commit_facts(platform.lake, commit_id)
+        if key == max(merged):  # the page shows the newest event, so one profile per chunk is enough
+            facts |= _statistics(TableReader(platform.lake, commit_id).manifest(spec.table, key))
         materializations.append(_materialization(context.asset_key, spec, key, partition, facts))
-    log_materializations(context, materializations)
-    verdicts = {
-        **{key: good.verdict for key, good in result.merged.items()},
-        **{key: bad.verdict for key, bad in result.rejected.items()},
-    }
-    yield from check_results(verdicts)
-    _fail_if_any_is_lacking(spec, result, allow_retries=bool(out_of_reach))
+    log_materializations(context, materializations[:-1])
+    yield from materializations[-1:]
 
 
 def _noting(incoming: Iterable[Incoming], out_of_reach: set[str]) -> Iterator[Incoming]:
@@ -249,10 +304,17 @@ def _shown_by(finding: Finding, verdict: Verdict) -> str:
     return VOLUME if finding.rule in VOLUME_RULES else CONTRACT
 
 
-def _fail_if_any_is_lacking(spec: TableSpec, result: PublishResult, *, allow_retries: bool) -> None:
-    said = _rejected(spec, result) + _failed(spec, result)
+def _fail_if_any_is_lacking(
+    spec: TableSpec,
+    passed: int,
+    rejected: Mapping[str, RejectedPartition],
+    failed: Mapping[str, str],
+    *,
+    allow_retries: bool,
+) -> None:
+    said = _rejected(spec, passed, rejected) + _failed(spec, failed)
     if said:
-        why = {key: one.verdict.explain() for key, one in result.rejected.items()} | dict(result.failed)
+        why = {key: one.verdict.explain() for key, one in rejected.items()} | dict(failed)
         raise dg.Failure(
             "\n".join(said),
             metadata={"lacking": table_of([{"partition": key, "why": text} for key, text in why.items()])},
@@ -260,22 +322,22 @@ def _fail_if_any_is_lacking(spec: TableSpec, result: PublishResult, *, allow_ret
         )
 
 
-def _rejected(spec: TableSpec, result: PublishResult) -> list[str]:
-    if not result.rejected:
+def _rejected(spec: TableSpec, passed: int, rejected: Mapping[str, RejectedPartition]) -> list[str]:
+    if not rejected:
         return []
-    first, bad = next(iter(result.rejected.items()))
-    count = len(result.rejected) + len(result.merged)
+    first, bad = next(iter(rejected.items()))
     return [
-        f"{spec.table}: rejected and not merged into main: {name_some(result.rejected, ON_A_PAGE)} "
-        f"({len(result.rejected)} of {counted(count, 'partition')}). Their rows are kept on branch {bad.branch}.",
+        f"{spec.table}: rejected and not merged into main: {name_some(rejected, ON_A_PAGE)} "
+        f"({len(rejected)} of {counted(len(rejected) + passed, 'partition')}). Their rows are kept on branch "
+        f"{bad.branch}.",
         bad.verdict.explain(),
         f"Fix the source and materialize them again, or accept one as it is: "
         f"ml-assets accept {spec.table} {first} --reason '…'",
     ]
 
 
-def _failed(spec: TableSpec, result: PublishResult) -> list[str]:
-    if not result.failed:
+def _failed(spec: TableSpec, failed: Mapping[str, str]) -> list[str]:
+    if not failed:
         return []
-    named = name_some(result.failed, ON_A_PAGE)
-    return [f"{spec.table}: the source failed for {named}: {next(iter(result.failed.values()))}"]
+    named = name_some(failed, ON_A_PAGE)
+    return [f"{spec.table}: the source failed for {named}: {next(iter(failed.values()))}"]

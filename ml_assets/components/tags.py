@@ -7,6 +7,8 @@ RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_p
 """First and last partition of a run over a range."""
 PARTITION = "dagster/partition"
 """Partition of a run over a single partition."""
+ROOT_RUN = "dagster/root_run_id"
+"""Tag of a run that repeats another one: the first run of all tries."""
 DATA_VERSION = "dagster/data_version"
 """Identity of a materialization's content."""
 ASKED_BY = "ml_assets/asked_by"

@@ -12,7 +12,9 @@ Used from outside:
     reader.py        TableReader.at(store, "main"): keys, digests, manifest(s), scan, input_digests
     publish.py       publish(store, ledger, spec, incoming, run) -> PublishResult(merged, rejected, failed,
                      commit_id)
+                     publish_in_chunks(…, chunk_bytes) -> iterator of PublishResult, for long ranges
     derive.py        partitions computed from other tables
+    resumed.py       published_by(runs, …): what an interrupted run has already published
     accept.py        accept_partition(store, ledger, table, key, author, reason)
     readmit.py       readmit(store, ledger, spec, key, run): quarantined rows that pass now
     audits.py        unaudited(store, newest): commits on main without an audit

@@ -4,7 +4,7 @@ Here: choosing and reading inputs, splitting the function's result by partition.
 result (`publish`), and the function itself, which the user writes.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -87,10 +87,35 @@ def plan(
     )
 
 
+def in_pieces(
+    reader: TableReader, inputs: Sequence[InputTable], ranges: Sequence[Sequence[str]], most_bytes: float
+) -> Iterator[tuple[str, ...]]:
+    """Yield `ranges` in pieces of neighbouring keys, so that one call does not need the inputs of years in memory.
+
+    A piece ends when the input files of its keys, beyond those of its first key, have `most_bytes`. What the first key
+    looks back at does not count: each piece needs it again.
+    """
+    for keys in ranges:
+        piece: list[str] = []
+        read: set[tuple[str, str]] = set()
+        size = 0
+        for key in keys:
+            needed = {(one.table, n) for one in inputs for n in one.needed_for(key)} - read
+            added = sum(file.size for table, n in needed for file in reader.files(table, [n])) if piece else 0
+            if piece and size + added > most_bytes:
+                yield tuple(piece)
+                piece, read, size, added = [], set[tuple[str, str]](), 0, 0
+                needed = {(one.table, n) for one in inputs for n in one.needed_for(key)}
+            piece.append(key)
+            read |= needed
+            size += added
+        yield tuple(piece)
+
+
 def derive(
     reader: TableReader,
     inputs: Sequence[InputTable],
-    ranges: Sequence[Sequence[str]],
+    ranges: Iterable[Sequence[str]],
     cadence: Cadence,
     function: FeatureFunction,
     partition_date: str,

@@ -4,7 +4,8 @@ Pure functions: the same `Incoming` gives the same `Prepared`, so its digest is 
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,15 +47,39 @@ class Prepared:
         """Content digest."""
         return self.manifest.content_digest
 
+    @property
+    def memory(self) -> int:
+        """Bytes that the frame and its files need in memory."""
+        return int(self.frame.estimated_size()) + self.manifest.size
 
-def prepare_all(spec: TableSpec, incoming: Iterable[Incoming]) -> tuple[dict[str, Prepared], dict[str, str]]:
-    """Return key → partition, sorted by key, and key → reason why it has no rows. Raises `KeyRefused`, `KeyTwice`."""
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Partitions that are validated and land together."""
+
+    ready: dict[str, Prepared]
+    """Key → partition, sorted by key."""
+    failed: dict[str, str]
+    """Key → reason why it has no rows."""
+
+
+def prepare_chunks(
+    spec: TableSpec, incoming: Iterable[Incoming], most_bytes: float = math.inf
+) -> Iterator[Chunk]:
+    """Yield the partitions of `incoming` in chunks that end when their frames and files need `most_bytes` of memory.
+
+    Reads `incoming` once, one partition at a time. Without any partition, there is one empty chunk. Raises `KeyRefused`
+    and `KeyTwice`.
+    """
+    seen: set[str] = set()
     ready: dict[str, Prepared] = {}
     failed: dict[str, str] = {}
+    size = 0
     for one in incoming:
         spec.cadence.require(one.key)
-        if one.key in ready or one.key in failed:
+        if one.key in seen:
             raise KeyTwice(f"{spec.table}: the source returned {one.key} twice: return each partition once")
+        seen.add(one.key)
         if isinstance(one.data, SourceFailed):
             failed[one.key] = hide_credentials(str(one.data))
             continue
@@ -62,9 +87,17 @@ def prepare_all(spec: TableSpec, incoming: Iterable[Incoming]) -> tuple[dict[str
             ready[one.key] = prepare(spec, one, one.data)
         except parquet.UnstorableFrame as error:
             failed[one.key] = str(error)
+            continue
         except POLARS_FAILED as error:
             failed[one.key] = _column_that_fails(one.data) or f"{type(error).__name__}: {error}"
-    return dict(sorted(ready.items())), failed
+            continue
+        size += ready[one.key].memory
+        del one  # otherwise the frame of the source stays in memory beside the next one
+        if size >= most_bytes:
+            yield Chunk(dict(sorted(ready.items())), failed)
+            ready, failed, size = {}, {}, 0
+    if ready or failed or not seen:
+        yield Chunk(dict(sorted(ready.items())), failed)
 
 
 def _column_that_fails(data: pl.DataFrame) -> str:

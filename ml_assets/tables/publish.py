@@ -17,7 +17,8 @@ Not here: the rules of validation (`ml_assets.validation`), acceptance of a reje
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -32,7 +33,7 @@ from ml_assets.tables.landing import (
     new_branch,
     write,
 )
-from ml_assets.tables.prepare import Prepared, prepare_all, with_rows
+from ml_assets.tables.prepare import Prepared, prepare_chunks, with_rows
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.referred import ReferredTables
 from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
@@ -91,7 +92,36 @@ def publish(
     `LakeBusy` or `MergeConflict` after `TRIES` lost races, `KeyRefused` for a key that the table cannot have and
     `KeyTwice` for a repeated key. Bad data never raises.
     """
-    partitions, failed = prepare_all(spec, incoming)
+    [result] = publish_in_chunks(store, ledger, spec, incoming, run, chunk_bytes=math.inf)
+    return result
+
+
+def publish_in_chunks(
+    store: VersionedStore,
+    ledger: Ledger,
+    spec: TableSpec,
+    incoming: Iterable[Incoming],
+    run: PublishingRun,
+    chunk_bytes: float,
+) -> Iterator[PublishResult]:
+    """Publish chunks of `incoming` one after the other, as `publish` does, so that memory does not grow with the range.
+
+    A chunk ends when its frames and files need `chunk_bytes`. After a kill, the chunks before are on main.
+    """
+    for chunk in prepare_chunks(spec, incoming, chunk_bytes):
+        result = _publish(store, ledger, spec, chunk.ready, chunk.failed, run)
+        del chunk  # or its frames would stay in memory while the next chunk is read
+        yield result
+
+
+def _publish(
+    store: VersionedStore,
+    ledger: Ledger,
+    spec: TableSpec,
+    partitions: Mapping[str, Prepared],
+    failed: Mapping[str, str],
+    run: PublishingRun,
+) -> PublishResult:
     branches: dict[str, str] = {}
     while True:
         newest = ledger.newest_verdicts(spec.table, partitions)

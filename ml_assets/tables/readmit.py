@@ -3,7 +3,7 @@
 import polars as pl
 
 from ml_assets.tables import layout
-from ml_assets.tables.prepare import prepare_all
+from ml_assets.tables.prepare import prepare_chunks
 from ml_assets.tables.publish import PublishResult, publish, validate
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
@@ -83,9 +83,9 @@ def readmit(
         behind=manifest.behind,
         watermark=manifest.watermark,
     )
-    ready, failed = prepare_all(spec, [incoming])
-    verdicts = [one.verdict for one in validate(ledger, spec, ready, newest, reader).values()]
-    refused = [*failed.values(), *(verdict.explain() for verdict in verdicts if verdict.blocks)]
+    [chunk] = prepare_chunks(spec, [incoming])
+    verdicts = [one.verdict for one in validate(ledger, spec, chunk.ready, newest, reader).values()]
+    refused = [*chunk.failed.values(), *(verdict.explain() for verdict in verdicts if verdict.blocks)]
     if refused:
         raise NotReadmitted(
             f"{spec.table} {key} stays as it is, because its rows would be rejected together with those in "

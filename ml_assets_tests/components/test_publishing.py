@@ -1,12 +1,15 @@
 """A table as Dagster sees it: one run a range, one event a partition, and failures that name what to do."""
 
 import re
+from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import polars as pl
 from dagster import ExecuteInProcessResult
 
 from ml_assets.components.table_asset import UNCHANGED
+from ml_assets.components.tags import ROOT_RUN
 from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.reader import TableReader
 from ml_assets_tests.components.installation import (
@@ -18,6 +21,7 @@ from ml_assets_tests.components.installation import (
     versions,
 )
 from ml_assets_tests.components.readings_pipeline import FEATURES, READINGS, Source, days
+from resources.settings import Settings
 
 
 def lacking(result: ExecuteInProcessResult) -> list[dict[str, Any]]:
@@ -157,8 +161,50 @@ def test_other_days_land_while_a_failing_source_is_asked_again(
     source.spoiled[second] = fails_once
     result = installation.run(READINGS, partition=first, last=third)
     assert result.success
-    assert source.asked == [first, second, third] * 2
+    assert source.asked == [first, second, third, second], "the retry asks only for what is missing"
     assert installation.main.keys(READINGS) == [first, second, third]
+
+
+class _Killed(BaseException):
+    """An end that neither the platform nor Dagster handles, as that of a killed process."""
+
+
+def test_an_interrupted_backfill_goes_on_where_it_ended(tmp_path: Path, source: Source) -> None:
+    """Chunks of one day: the days before the crash are on main, in Dagster, and are not read again."""
+    small = Settings.model_validate({"home": tmp_path, "chunk_mib": 1e-6})
+    installation = Installation(tmp_path, settings=small)
+    first, second, third, last = wanted = days(4)
+
+    def crash(rows: pl.DataFrame) -> pl.DataFrame:
+        raise _Killed
+
+    source.spoiled[third] = crash
+    assert not installation.run(READINGS, partition=first, last=last).success
+    assert installation.main.keys(READINGS) == [first, second]
+    seen = installation.instance.get_materialized_partitions(dg.AssetKey(READINGS.split("/")))
+    assert seen == {first, second}
+    source.mend()
+    [died] = installation.instance.get_runs()
+    root = {ROOT_RUN: died.run_id, "dagster/parent_run_id": died.run_id}
+    repeated = installation.run(READINGS, partition=first, last=last, **root)
+    assert repeated.success
+    assert source.asked == [third, last]
+    assert versions(repeated, READINGS) == dict(installation.main.digests(READINGS))
+    checks = {check.check_name: check for check in repeated.get_asset_check_evaluations()}
+    assert checks["contract"].description == "4 partitions validated, 0 rejected"
+    source.asked.clear()
+    assert installation.run(READINGS, partition=first, last=last).success
+    assert source.asked == wanted, "another run asks the source again"
+
+
+def test_features_of_a_range_come_in_pieces_and_go_on(tmp_path: Path, source: Source) -> None:
+    """The same rows as at once, though each piece is a call of its own."""
+    whole = Installation(tmp_path / "whole").with_tables(3)
+    settings = Settings.model_validate({"home": tmp_path / "pieces", "chunk_mib": 1e-6})
+    pieces = Installation(tmp_path / "pieces", settings=settings).with_tables(3)
+    assert dict(pieces.main.digests(FEATURES)) == dict(whole.main.digests(FEATURES))
+    commits = [len(list(one.platform.lake.log("main"))) for one in (pieces, whole)]
+    assert commits[0] > 10 * commits[1]
 
 
 def test_a_source_that_keeps_failing_is_named_with_its_day(

@@ -5,12 +5,15 @@ from datetime import UTC, date, datetime
 
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ml_assets.tables import parquet
 from ml_assets.tables.cadence import Cadence, KeyRefused
-from ml_assets.tables.prepare import KeyTwice
+from ml_assets.tables.prepare import KeyTwice, prepare
+from ml_assets.tables.publish import publish_in_chunks
 from ml_assets.tables.reader import ColumnsDiffer, PartitionMissing, TableReader
-from ml_assets.tables.spec import Incoming, SourceFailed
+from ml_assets.tables.spec import Incoming, PublishingRun, SourceFailed
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule
 from ml_assets_tests.tables import orders_table
@@ -129,6 +132,28 @@ def test_an_iterable_is_read_once_and_one_partition_at_a_time(orders: OrdersTabl
 
     orders.publish(source())
     assert given == keys(3)
+
+
+@given(
+    rows=st.lists(st.sampled_from([0, 20, 40, 60, 90]), min_size=1, max_size=40), at_once=st.integers(1, 9)
+)
+@settings(max_examples=15)
+def test_chunks_give_the_verdicts_of_one_call(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[int], at_once: int
+) -> None:
+    """Also where the rule on row counts compares a day with days of an earlier chunk, some of which it rejected."""
+    given_days = [Incoming(key=key, data=day(key, count)) for key, count in zip(keys(40), rows, strict=False)]
+    [whole, apart] = (OrdersTable(tmp_path_factory.mktemp(name)) for name in ("whole", "apart"))
+    spec = orders_table.spec()
+    size = at_once * prepare(spec, given_days[0], day(keys(1)[0])).memory
+    run = PublishingRun(run_id="run00001")
+    chunks = list(publish_in_chunks(apart.store, apart.ledger, spec, given_days, run, chunk_bytes=size))
+    result = whole.publish(given_days)
+    merged = {key: one for chunk in chunks for key, one in chunk.merged.items()}
+    assert dict(result.merged) == merged
+    assert {key: one.verdict for key, one in result.rejected.items()} == {
+        key: one.verdict for chunk in chunks for key, one in chunk.rejected.items()
+    }
 
 
 def test_a_repeated_or_foreign_key_is_refused_before_anything_is_written(

@@ -9,7 +9,7 @@ from ml_assets.defs.flights import source
 from ml_assets.tables import parquet
 from ml_assets.tables.accept import EvidenceGone, accept_partition
 from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.prepare import prepare_all
+from ml_assets.tables.prepare import prepare_chunks
 from ml_assets.tables.publish import publish, validate
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
@@ -216,7 +216,8 @@ def test_a_rerun_finishes_an_acceptance_that_died_after_its_merge(
 def test_a_word_that_was_given_while_a_run_began_is_not_for_that_run(orders: OrdersTable) -> None:
     bad = keys(1)[0]
     spoiled = day(bad, factor=-1)
-    ready, _ = prepare_all(orders_table.spec(), [Incoming(key=bad, data=spoiled)])
+    [chunk] = prepare_chunks(orders_table.spec(), [Incoming(key=bad, data=spoiled)])
+    ready = chunk.ready
     newest = orders.ledger.newest_verdicts(ORDERS)
     orders.publish({bad: spoiled})
     accept_partition(orders.store, orders.ledger, ORDERS, bad, "ada", "refunds")
