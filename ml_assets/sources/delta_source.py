@@ -1,8 +1,9 @@
 """Source `delta`: a Delta Lake table in a folder or in S3, at its newest version, a pinned one, or as of a moment."""
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar, cast
 
 import polars as pl
 from pydantic import AwareDatetime, Field, model_validator
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
+_COLOURS = re.compile(r"\x1b\[\d*m|↳")
+"""Marks of deltalake's messages for a terminal."""
+_STATUS = re.compile(r"non-2xx status code:?\s*(\d{3})")
+_S3_ANSWER = re.compile(r"<Code>(\w+)</Code>\s*<Message>([^<]*)</Message>")
 _REMEDY = "restore the columns in the Delta table"
 
 
@@ -63,6 +68,7 @@ class DeltaReader(SourceReader):
         self._section = section
         self._table = table
         self._options = storage_options(section, platform)
+        self._is_in_s3 = section.path.startswith("s3://")
         self._patience = platform.patience_seconds or 60.0
         self._opened: DeltaTable | None = None
 
@@ -127,15 +133,18 @@ class DeltaReader(SourceReader):
     def _scan(self) -> pl.LazyFrame:
         if self._opened is None:
             self._opened = self._ask(self._open)
-        return pl.scan_delta(self._opened, storage_options=self._options or None)
+        # The client of polars retries less often than the patience of a run, which `_ask` counts.
+        options = {**self._options, "max_retries": 1} if self._is_in_s3 else None
+        return pl.scan_delta(self._opened, storage_options=cast("dict[str, str] | None", options))
 
     def _open(self) -> "DeltaTable":
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         path, version, as_of = self._section.path, self._section.version, self._section.as_of
+        retries = {"max_retries": "1", "timeout": "30s"} if self._is_in_s3 else {}
         try:
-            table = DeltaTable(path, version=version, storage_options=self._options)
+            table = DeltaTable(path, version=version, storage_options=self._options | retries)
             if as_of is None:
                 return table
             written = {
@@ -173,9 +182,14 @@ class DeltaReader(SourceReader):
                 "version, or leave `version` and `as_of` out"
             ) from error
         except OSError as error:
+            said = hide_credentials(_line(error))
+            if not _may_pass(error):
+                raise SourceRefused(
+                    f"{self._table.name}: {self._place} cannot be read: {said}. Check source.path, and the credentials "
+                    "and rights of its reader"
+                ) from error
             raise SourceAway(
-                f"{self._table.name}: {self._section.path} did not answer for {self._patience:g} s: "
-                f"{hide_credentials(_line(error))}"
+                f"{self._table.name}: {self._section.path} did not answer for {self._patience:g} s: {said}"
             ) from error
         except (DeltaError, pl.exceptions.PolarsError) as error:
             raise SourceRefused(
@@ -184,8 +198,16 @@ class DeltaReader(SourceReader):
 
 
 def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, OSError) and not isinstance(error, FileNotFoundError | PermissionError)
+    if not isinstance(error, OSError) or isinstance(error, FileNotFoundError | PermissionError):
+        return False
+    # deltalake raises a plain OSError for each answer of S3.
+    status = _STATUS.search(_COLOURS.sub("", str(error)))
+    return status is None or status[1] in ("408", "429") or status[1] >= "500"
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    """Return an error in one line: S3's own code and sentence, if it has one."""
+    text = _COLOURS.sub("", str(error))
+    if (answer := _S3_ANSWER.search(text)) is not None:
+        return f"{answer[1]}: {answer[2]}".rstrip(".")
+    return " ".join(text.split())[:300].rstrip(".")

@@ -27,6 +27,7 @@ from ml_assets.sources.tabular import (
     typed_time_column,
     watermark_of,
 )
+from ml_assets.sources.watched_call import ServerSilent, watched
 from resources.addresses import Address
 from resources.platform import Platform
 from resources.retry import patiently
@@ -35,6 +36,8 @@ Answer = TypeVar("Answer")
 
 BATCH_BYTES = 8 * 2**20
 """Bytes of a record batch: beside the rows of a partition, one batch is in memory."""
+_ANSWER_SECONDS = 10
+"""Time for a new connection. A server that needs longer is away."""
 _REMEDY = "choose and cast the columns in source.query; cast numeric, uuid, json and interval, which have no type here"
 _FIRST, _END = "ml_assets.first", "ml_assets.end"
 """Settings of the session that hold the bounds. COPY, which streams, takes no parameters of its own."""
@@ -131,7 +134,11 @@ class SqlReader(SourceReader):
         """See `SourceReader`."""
         newest = self._section.time_column or (self._table.contract and self._table.contract.event_time)
         order = f" ORDER BY {_quoted(newest)} DESC" if newest else ""
-        return self._ask(lambda: self._rows(f"SELECT * FROM {self._whole}{order} LIMIT {rows:d}"))
+        query = f"SELECT * FROM {self._whole}{order} LIMIT {rows:d}"
+        found, frame = self._ask(lambda: (self._columns(), self._rows(query)))
+        # What arrives as text or bytes has a type of its own, which a contract cannot name.
+        special = [name for name, dtype in found.items() if dtype == pl.Object()]
+        return frame.with_columns(pl.Series(name, frame[name].to_list(), dtype=pl.Object) for name in special)
 
     def check(self) -> Sequence[str]:
         """See `SourceReader`."""
@@ -207,7 +214,8 @@ class SqlReader(SourceReader):
         """Yield a cursor in a read-only transaction with the bounds and the table's time zone."""
         if self._connection is None:
             self._connection = _connect(self._address)
-        with self._connection.cursor() as cursor:
+        connection = self._connection  # that of this call, also after the reader gave the call up
+        with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION READ ONLY")
             cursor.execute(
                 f"SELECT set_config('{_FIRST}', $1, true), set_config('{_END}', $2, true), "
@@ -217,7 +225,7 @@ class SqlReader(SourceReader):
             cursor.fetchall()
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
             yield cursor
-        self._connection.rollback()
+        connection.rollback()
 
     def _ask(self, call: Callable[[], Answer]) -> Answer:
         """Return the result of `call`; retry while the server does not answer. Raises our errors only."""
@@ -225,8 +233,10 @@ class SqlReader(SourceReader):
 
         def once() -> Answer:
             try:
-                return call()
-            except BaseException:
+                return watched(call, self._is_answering, self._patience, _ANSWER_SECONDS)
+            except BaseException as error:
+                if isinstance(error, ServerSilent | KeyboardInterrupt):
+                    self._connection = None  # a thread still waits on it
                 self.close()  # its transaction, or the connection itself, is broken
                 raise
 
@@ -244,13 +254,25 @@ class SqlReader(SourceReader):
                 f"{self._section.url_env}, the rights of its user, and the source section"
             ) from error
 
+    def _is_answering(self) -> bool:
+        """Return True if the server answers a connection, with a refusal or with the result of a query."""
+        from adbc_driver_manager import Error
+
+        try:
+            with _connect(self._address) as connection, connection.cursor() as cursor:
+                cursor.execute("SELECT 1")
+                cursor.fetchall()
+        except (Error, OSError) as error:
+            return "FATAL:" in str(error)
+        return True
+
 
 def _connect(address: Address) -> Any:
     from adbc_driver_postgresql import dbapi
 
     url = re.sub(r"^postgres(ql)?(\+\w+)?://", "postgresql://", address.reveal())
     if "connect_timeout" not in url:
-        url += f"{'&' if '?' in url else '?'}connect_timeout=10"
+        url += f"{'&' if '?' in url else '?'}connect_timeout={_ANSWER_SECONDS:d}"
     return dbapi.connect(url)
 
 

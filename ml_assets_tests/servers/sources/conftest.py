@@ -1,7 +1,7 @@
-"""A database of PostgreSQL for the sources of each test, and an installation whose dataset reads it."""
+"""A database and a bucket for the sources of each test, and an installation whose dataset reads them."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from deployment.testbed.servers.postgresql import make_database
 from ml_assets.components import Dataset
 from ml_assets_tests.components.installation import Installation, component
 from ml_assets_tests.servers.running_servers import RunningServers
+from ml_assets_tests.servers.sources.object_warehouse import ObjectWarehouse
+from ml_assets_tests.servers.training.s3_server import running
 from ml_assets_tests.sources.sales import DATASET
 from resources.platform import Platform
 from resources.settings import Settings
@@ -48,6 +50,16 @@ def warehouse(servers: RunningServers, tmp_path: Path, monkeypatch: pytest.Monke
     url = servers.record.database_url(name).replace("postgresql+psycopg2", "postgresql")
     monkeypatch.setenv(URL_ENV, url)
     return Warehouse(url)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectWarehouse]:
+    """An empty bucket on a server of the test's own; declarations with `ACCESS` reach it."""
+    with running(tmp_path / "objects", tmp_path / "s3.log") as server:
+        made = ObjectWarehouse(server)
+        made.make_bucket()
+        made.set_variables(monkeypatch)
+        yield made
 
 
 Declare = Callable[..., Installation]

@@ -1,6 +1,7 @@
 """A table of a real PostgreSQL as a source: days by time zone, queries, watermarks, changes and outages."""
 
 import threading
+import time
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ import polars as pl
 import pytest
 
 from deployment.testbed.servers import Servers
+from deployment.testbed.servers.postgresql import query
+from ml_assets.sources import sql_source
+from ml_assets.sources.errors import SourceAway
 from ml_assets.sources.kinds import open_source
 from ml_assets.sources.sql_source import SqlReader
 from ml_assets_tests.components.installation import Installation, failure_of, materialized
@@ -142,6 +146,69 @@ def test_an_outage_is_waited_for_and_costs_one_wait(
         assert reader.latest() == date.fromisoformat(DAYS[-1])
         back.join()
     finally:
+        group.down()
+
+
+def test_a_frozen_server_is_given_up_and_a_slow_query_is_not(
+    declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped process keeps its connections, so nothing but another connection tells it from a slow query."""
+    group = Servers(tmp_path / "own", ("postgresql",))
+    try:
+        group.up()
+        url = group.record.database_url("ledger").replace("postgresql+psycopg2", "postgresql")
+        monkeypatch.setenv(URL_ENV, url)
+        Warehouse(url).store("sales", rows(*DAYS))
+        slow = "SELECT * FROM sales, pg_sleep(2) WHERE sold_at >= :first AND sold_at < :end"
+        slow = slow.replace("SELECT *", f"SELECT {', '.join(rows(DAYS[0]).columns)}")
+        installation = declare({"kind": "sql", "url_env": URL_ENV, "query": slow}, patience_seconds=0.2)
+        assert installation.run(SALES, partition=DAYS[0]).success
+        before = installation.main.digests(SALES)
+        monkeypatch.setattr(sql_source, "_ANSWER_SECONDS", 2)
+        for connected in (True, False):
+            reader = _reader(declare(TABLE, patience_seconds=0.2))
+            assert not connected or reader.latest() == date.fromisoformat(DAYS[-1])
+            group.freeze("postgresql")
+            with pytest.raises(SourceAway, match=r"did not answer for 0\.2 s") as raised:
+                reader.latest()
+            assert ("kept the connection without an answer" in str(raised.value)) == connected
+            if connected:
+                said = failure_of(installation.run(SALES, partition=DAYS[0], last=DAYS[4]))
+                assert "did not answer for 0.2 s" in said
+            group.thaw("postgresql")
+            assert reader.latest() == date.fromisoformat(DAYS[-1])
+            assert installation.main.digests(SALES) == before
+    finally:
+        group.thaw("postgresql")
+        group.down()
+
+
+def test_a_server_that_freezes_during_a_query_is_given_up(
+    declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Servers(tmp_path / "own", ("postgresql",))
+    try:
+        group.up()
+        url = group.record.database_url("ledger").replace("postgresql+psycopg2", "postgresql")
+        monkeypatch.setenv(URL_ENV, url)
+        monkeypatch.setattr(sql_source, "_ANSWER_SECONDS", 2)
+        Warehouse(url).store("sales", rows(*DAYS))
+        slow = "SELECT * FROM sales, pg_sleep(600) WHERE sold_at >= :first AND sold_at < :end"
+        reader = _reader(declare({"kind": "sql", "url_env": URL_ENV, "query": slow}, patience_seconds=0.5))
+
+        def freeze_it() -> None:
+            sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+            while query(group.record, sleeping).strip() == "0":
+                time.sleep(0.05)
+            group.freeze("postgresql")
+
+        froze = threading.Thread(target=freeze_it)
+        froze.start()
+        with pytest.raises(SourceAway, match="kept the connection without an answer"):
+            reader.preview(3)
+        froze.join()
+    finally:
+        group.thaw("postgresql")
         group.down()
 
 
