@@ -1,4 +1,4 @@
-"""Common parts of all tests: options, a home no person uses, and a loud report of an absent browser."""
+"""Common parts of all tests: options, and a home no person uses."""
 
 import logging
 import os
@@ -13,7 +13,6 @@ import pytest
 
 from ml_assets_tests.faults.summary import keep, rounds_of, summary
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 NAMED_ONLY = tuple(
     Path(__file__).parent / name
     for name in (
@@ -65,12 +64,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Collect the slow tiers only where their folder is named, as `make test-journeys` and its like do. Without a
-    browser the browser tests do not exist; `pytest_terminal_summary` says so."""
+    """Collect the slow tiers only where their folder is named, as `make test-journeys` and its like do."""
     if collection_path not in NAMED_ONLY:
         return None
-    is_lacking = CHROMIUM is None and collection_path.name == "browser"
-    return None if _is_named(collection_path, config) and not is_lacking else True
+    return None if _is_named(collection_path, config) else True
 
 
 def _is_named(folder: Path, config: pytest.Config) -> bool:
@@ -85,10 +82,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("chaos")
         terminalreporter.write_line("\n".join(lines))
         keep(lines, kept, config.invocation_params.args)
-    if CHROMIUM is None and _is_named(Path(__file__).parent / "browser", config):
-        terminalreporter.section(
-            "BROWSER TESTS DID NOT RUN: no chromium here (apt-get install chromium)", "!"
-        )
 
 
 @pytest.fixture(scope="session", autouse=True)
