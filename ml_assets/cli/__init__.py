@@ -18,6 +18,7 @@ COMMANDS = {
     "launch": "Materialize a model or a table in this process.",
     "source": "Show rows of a dataset's source, and a contract for them; check sources.",
     "online": "Print the newest feature row of an entity, as requests get it.",
+    "skew": "Compare served rows with the feature table, bit by bit.",
     "leaktest": "Rebuild features without the future; require identical rows.",
     "accept": "Accept a rejected partition as it is, with a reason.",
     "acceptances": "List accepted partitions: who accepted them, and why.",

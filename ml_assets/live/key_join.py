@@ -34,20 +34,38 @@ def key_in(row: str | None, key: Sequence[str]) -> tuple[str | None, ...] | str:
 def labelled_rows(
     keys: Sequence[tuple[str | None, ...]], spec: PipelineSpec, reader: TableReader, columns: Iterable[str]
 ) -> pl.DataFrame:
-    """Return the rows of the feature table with a label and one of `keys`, by partition date and then by place.
+    """Return the rows of `rows_of_keys` that have a label, with the label."""
+    label = spec.features.label
+    return _rows(keys, spec, reader, (label, *columns), pl.col(label).is_not_null())
 
-    They have `PLACE`, the index into `keys`, the partition date, the label, and `columns`. A key is the text of each
-    column of the primary key, as sent: only in a column of dates or times, different texts can be one value. If several
-    rows have the same key, the first one counts.
+
+def rows_of_keys(
+    keys: Sequence[tuple[str | None, ...]], spec: PipelineSpec, reader: TableReader, columns: Iterable[str]
+) -> pl.DataFrame:
+    """Return the rows of the feature table with one of `keys`, by partition date and then by place.
+
+    They have `PLACE`, the index into `keys`, the partition date, and `columns`. A key is the text of each column of the
+    primary key, as sent: only in a column of dates or times, different texts can be one value. If several rows have the
+    same key, the first one counts.
     """
+    return _rows(keys, spec, reader, columns, pl.lit(value=True))
+
+
+def _rows(
+    keys: Sequence[tuple[str | None, ...]],
+    spec: PipelineSpec,
+    reader: TableReader,
+    columns: Iterable[str],
+    counts: pl.Expr,
+) -> pl.DataFrame:
     features = spec.features
     key, day = list(features.primary_key), features.partition_date
-    wanted = list(dict.fromkeys((day, features.label, *columns)))
+    wanted = list(dict.fromkeys((day, *columns)))
     partitions = reader.keys(features.table)
     if not keys or not partitions:
         return pl.DataFrame({PLACE: []}, schema={PLACE: pl.Int64()})
     named = {f"text of {name}": name for name in key}  # the table has columns of these names
-    table = reader.scan(features.table, partitions).filter(pl.col(features.label).is_not_null())
+    table = reader.scan(features.table, partitions).filter(counts)
     dtypes = table.collect_schema()
     asked = pl.DataFrame(
         {

@@ -91,7 +91,7 @@ class LoggedDay:
 
 def logged_day(spec: PipelineSpec, artifacts: Artifacts, key: str) -> LoggedDay:
     """Read the answers that arrived in partition `key`. Raises `ArtifactsError`."""
-    begin, end = _bounds(spec, key)
+    begin, end = bounds_of(spec, key)
     before = log_marks(artifacts, spec.name, key)
     parts: list[pl.DataFrame] = [pl.DataFrame(schema=_COLUMNS)]
     files: FilesRead = {}
@@ -130,7 +130,7 @@ def mark_measured(spec: PipelineSpec, artifacts: Artifacts, key: str, logged: Lo
 
 def days_at(spec: PipelineSpec, key: str) -> list[date]:
     """Return the days (UTC) of the log with requests that arrived in a partition."""
-    begin, end = _bounds(spec, key)
+    begin, end = bounds_of(spec, key)
     first, last = begin.date(), (end - timedelta.resolution).date()
     return [first + timedelta(days=n) for n in range((last - first).days + 1)]
 
@@ -227,7 +227,7 @@ def _version(
     )
 
 
-def _bounds(spec: PipelineSpec, key: str) -> tuple[datetime, datetime]:
+def bounds_of(spec: PipelineSpec, key: str) -> tuple[datetime, datetime]:
     """Return begin and end of a partition in UTC."""
     zone = ZoneInfo(spec.features.time_zone)
     first, last = spec.partitions.as_cadence.bounds(key)

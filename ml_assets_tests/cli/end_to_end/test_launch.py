@@ -19,7 +19,10 @@ from ml_assets.checkout import ROOT
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.notebook import NotFound, features, load_model, open_snapshot
 from ml_assets.pipeline.spec import WindowSection
+from ml_assets.release.of_platform import registry_of
 from ml_assets.release.rules import ReleaseSection
+from ml_assets.serving.request_log import LoggedRow, RequestLog
+from ml_assets.tables.reader import TableReader
 from ml_assets.tuning.spec import TuningSection
 from ml_assets.tuning.study_result import StudyResult
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
@@ -534,6 +537,44 @@ def test_whoever_asks_for_the_traceback_gets_it(terminal: Terminal, monkeypatch:
     monkeypatch.setenv("ML_ASSETS_TRACEBACK", "1")
     with pytest.raises(NothingToAccept):
         terminal("accept", "datasets/sales", "2023-01-09", "--reason", "unseen")
+
+
+def test_skew_names_what_was_served_unlike_the_table(filled_terminal: Terminal, trained: Said) -> None:
+    platform = Platform(Settings.model_validate({"home": filled_terminal.home}))
+    nothing = filled_terminal("skew", "store_demand", TRAINED_WEEK)
+    assert (nothing.status, "nothing to compare: no request for store_demand" in nothing.err) == (1, True)
+    version = registry_of(platform).version("store_demand", 1)
+    reader = TableReader.at(platform.lake)
+
+    def log(request: str, **changed: Any) -> None:
+        row = reader.scan("features/sales_features", [TRAINED_WEEK]).collect().row(0, named=True)
+        sent = json.dumps(row | changed, default=lambda one: one.isoformat()).encode()
+        with RequestLog(platform.artifacts) as requests:
+            answered = LoggedRow(
+                request_id=request,
+                place=0,
+                at_us=int(datetime.fromisoformat(f"{TRAINED_WEEK}T12:00:00+00:00").timestamp() * 1e6),
+                model="store_demand",
+                version=1,
+                bundle_digest=version.bundle_digest,
+                role="production",
+                assigned="production",
+                request_rows=1,
+                entity=None,
+                row=sent,
+                prediction=[1.0],
+                latency_us=900,
+            )
+            requests.add([answered])
+
+    log("same")
+    said = filled_terminal("skew", "store_demand", TRAINED_WEEK)
+    assert (said.status, said.out) == (0, "Version 1: 1 row compared, 0 inputs differ.\n"), said.err
+    log("other", price=123.0)
+    said = filled_terminal("skew", "store_demand", TRAINED_WEEK)
+    assert said.status == 1
+    assert "Version 1: 2 rows compared, 1 input differs." in said.out
+    assert "  price: 1 row differs; 123.0 was served, the table has " in said.out
 
 
 def _search(terminal: Terminal, redeclared: Callable[..., None], epochs: int) -> str:
