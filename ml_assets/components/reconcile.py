@@ -16,7 +16,7 @@ from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGra
 
 from ml_assets.components.declared_metadata import is_table
 from ml_assets.components.pages import ON_A_PAGE, commit_facts
-from ml_assets.components.table_asset import check_results
+from ml_assets.components.table_asset import DRIFT, check_results
 from ml_assets.components.tags import DATA_VERSION
 from ml_assets.tables.cadence import UNPARTITIONED
 from ml_assets.tables.environments import inherited_by
@@ -150,7 +150,9 @@ def _report_checks(
     who = "; ".join(f"{key} accepted by {one.author}: {one.reason}" for key, one in accepted.items())
     asset = _asset(table)
     (newest,) = instance.fetch_materializations(asset, limit=1).records
-    for result in check_results({key: verdict_of(row) for key, row in rows.items()}):
+    verdicts = {key: verdict_of(row) for key, row in rows.items()}
+    has_drift = any(one.rule == DRIFT for verdict in verdicts.values() for one in verdict.findings)
+    for result in check_results(verdicts, has_drift=has_drift):
         evaluation = dg.AssetCheckEvaluation(
             asset_key=asset,
             check_name=result.check_name or "",

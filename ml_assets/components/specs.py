@@ -25,6 +25,7 @@ from ml_assets.tables.imports import FunctionPath, VersionedPath
 from ml_assets.tables.layout import TableNameRefused, check_table
 from ml_assets.tables.online_rows import ENTITY_TYPES, KEPT_TYPES, NothingOnline, OnlineTable
 from ml_assets.validation.contract import Contract
+from ml_assets.validation.drift_rule import DriftRule, policy_faults
 from ml_assets.validation.quarantine import OnBadRows, QuarantineSection
 from ml_assets.validation.volume import VolumeRule, VolumeSection
 from resources.words import did_you_mean
@@ -98,6 +99,8 @@ class TableSpecSection(Section):
     """Columns, types and rules that each partition must keep."""
     volume: VolumeSection = VolumeRule()
     """Allowed deviation from the usual number of rows; `off`: any number passes."""
+    drift: DriftRule | None = None
+    """Comparison of each partition with the partitions before it. Not given: it is not compared."""
     freshness: FreshnessSection | None = None
     """Greatest age of the newest materialization. Not given: any age."""
     automation_condition: Literal["none", "on_valid_inputs"] = "none"
@@ -115,6 +118,20 @@ class TableSpecSection(Section):
         if self.quarantine is not None and self.on_bad_rows != "quarantine":
             why = "sets a limit for rows that nothing sets aside: write on_bad_rows: quarantine, or remove it"
             refuse_at(type(self).__name__, {("quarantine",): why})
+        return self
+
+    @model_validator(mode="after")
+    def _drift_can_be_measured(self) -> Self:
+        if self.drift is None:
+            return self
+        why = dict(policy_faults(self.drift, self.contract, ("drift",)))
+        if self.partitions is None:
+            why["drift",] = "compares partitions, and the table has none: add partitions, or remove it"
+        elif self.drift.same_weekday and self.partitions.cadence != "daily":
+            why["drift", "same_weekday"] = (
+                f"is for daily partitions, and these are {self.partitions.cadence}: remove it"
+            )
+        refuse_at(type(self).__name__, why)
         return self
 
     @property

@@ -14,9 +14,17 @@ from ml_assets.components.base import freshness_policy
 from ml_assets.components.columns import COLUMN_SCHEMA, DAYS_BEGIN_IN, NAMED_COLUMNS
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.declared_metadata import DECLARED
+from ml_assets.components.drift_page import drift_in_markdown
 from ml_assets.components.failures import OUT_OF_REACH, RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.many_events import log_materializations, log_output
-from ml_assets.components.pages import ON_A_PAGE, column_schema, commit_facts, profile_table, table_of
+from ml_assets.components.pages import (
+    ON_A_PAGE,
+    column_schema,
+    commit_facts,
+    profile_table,
+    readable,
+    table_of,
+)
 from ml_assets.components.partitions import partitions_definition
 from ml_assets.components.specs import TableSpecSection
 from ml_assets.components.tags import DATA_VERSION, ROOT_RUN
@@ -24,10 +32,12 @@ from ml_assets.pipeline.links import run_url
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.tables.landing import MAIN
 from ml_assets.tables.manifest import PartitionManifest
+from ml_assets.tables.past_profiles import drift_of_partitions
 from ml_assets.tables.publish import PublishedPartition, PublishResult, RejectedPartition, publish_in_chunks
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, PublishingRun, SourceFailed, TableSpec
 from ml_assets.validation.contract import Contract
+from ml_assets.validation.drift_rule import DriftRule
 from ml_assets.validation.findings import Finding, table_rows
 from ml_assets.validation.verdict import Verdict
 from resources.platform import Platform
@@ -38,7 +48,11 @@ PublishTable = Callable[[dg.AssetExecutionContext, Platform, DeclaredTables], It
 CONTRACT = "contract"
 VOLUME = "volume"
 WARNINGS = "warnings"
+DRIFT = "drift"
+"""Check of tables that declare `drift`; its findings have a rule of this name."""
 UNCHANGED = "main already held this content"
+_OUTCOMES = {WARNINGS: "warned", DRIFT: "drifted"}
+"""Check → word for partitions with findings; `rejected` for the others."""
 VOLUME_RULES = ("volume", "empty_partition")
 """Rules shown under the check `volume`; all others belong to `contract`."""
 
@@ -53,6 +67,7 @@ def table_spec(
         contract=spec.contract,
         cadence=spec.cadence,
         volume=spec.volume,
+        drift=spec.drift,
         quarantine_limit=spec.quarantine_limit,
         code_version=version,
         inputs=inputs or {},
@@ -87,7 +102,7 @@ def table_asset(
         # A range is one run: validated as one frame and merged once, with one event per day.
         backfill_policy=dg.BackfillPolicy.single_run(),
         output_required=False,
-        check_specs=check_specs(key),
+        check_specs=check_specs(key, section.drift),
         group_name=section.group_name,
         description=section.description or None,
         owners=list(section.owners) or None,
@@ -125,8 +140,8 @@ def _days_begin(contract: Contract) -> dict[str, str]:
     return {DAYS_BEGIN_IN: contract.event_time_zone}
 
 
-def check_specs(key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
-    """Return the checks of every table.
+def check_specs(key: dg.AssetKey, drift: DriftRule | None = None) -> list[dg.AssetCheckSpec]:
+    """Return the checks of every table, and the check of its drift if it is declared.
 
     Only findings that keep a partition from main fail a blocking check. Automation waits for blocking checks, and a
     warning is no reason to wait.
@@ -143,6 +158,18 @@ def check_specs(key: dg.AssetKey) -> list[dg.AssetCheckSpec]:
         ),
         dg.AssetCheckSpec(
             WARNINGS, asset=key, description="Findings that do not keep a partition from main."
+        ),
+        *(
+            []
+            if drift is None
+            else [
+                dg.AssetCheckSpec(
+                    DRIFT,
+                    asset=key,
+                    blocking=drift.severity == "error",
+                    description="Distributions of the columns, compared with those of earlier partitions.",
+                )
+            ]
         ),
     ]
 
@@ -199,7 +226,8 @@ def publish_and_report(
         rejected |= result.rejected
         failed |= result.failed
         context.log.info(_progress(spec, len(done) + len(rejected) + len(failed), total, result))
-    yield from check_results(dict(sorted((done | {k: bad.verdict for k, bad in rejected.items()}).items())))
+    verdicts = done | {key: bad.verdict for key, bad in rejected.items()}
+    yield from check_results(dict(sorted(verdicts.items())), has_drift=spec.drift is not None)
     _fail_if_any_is_lacking(spec, len(done), rejected, failed, allow_retries=bool(out_of_reach))
 
 
@@ -223,7 +251,8 @@ def _materialize(
     for key, partition in merged.items():
         facts = _facts(key, partition) | commit_facts(platform.lake, commit_id)
         if key == max(merged):  # the page shows the newest event, so one profile per chunk is enough
-            facts |= _statistics(TableReader(platform.lake, commit_id).manifest(spec.table, key))
+            reader = TableReader(platform.lake, commit_id)
+            facts |= _statistics(reader.manifest(spec.table, key)) | _drift_page(reader, spec, key)
         materializations.append(_materialization(context.asset_key, spec, key, partition, facts))
     log_materializations(context, materializations[:-1])
     yield from materializations[-1:]
@@ -248,6 +277,16 @@ def _statistics(manifest: PartitionManifest) -> dict[str, Any]:
     }
 
 
+def _drift_page(reader: TableReader, spec: TableSpec, key: str) -> dict[str, Any]:
+    """Return the distances of the newest partitions from their past, by column; nothing if they are not compared."""
+    if spec.drift is None:
+        return {}
+    found = drift_of_partitions(reader, spec, reader.manifests(spec.table, [key]))
+    return (
+        {"drift of columns": dg.MetadataValue.md(drift_in_markdown(key, found[key].drift))} if found else {}
+    )
+
+
 def _facts(key: str, partition: PublishedPartition) -> dict[str, Any]:
     # Few facts, because the event of every partition of every run is kept forever. The digest is the data version.
     facts: dict[str, Any] = {
@@ -256,6 +295,8 @@ def _facts(key: str, partition: PublishedPartition) -> dict[str, Any]:
     }
     if partition.verdict.quarantined:
         facts["quarantined rows"] = partition.verdict.quarantined
+    if partition.drift is not None and partition.drift.columns:
+        facts["drift"] = readable(partition.drift.largest)
     if partition.verdict.findings:
         facts["findings"] = table_of(table_rows(key, partition.verdict.findings))
     return facts
@@ -273,22 +314,30 @@ def _materialization(
     )
 
 
-def check_results(verdicts: Mapping[str, Verdict]) -> Iterator[dg.AssetCheckResult]:
-    """Yield the results of a table's checks that follow from the verdicts on some of its partitions."""
-    for check in (CONTRACT, VOLUME, WARNINGS):
-        found = [
-            row
+def check_results(
+    verdicts: Mapping[str, Verdict], *, has_drift: bool = False
+) -> Iterator[dg.AssetCheckResult]:
+    """Yield the results of a table's checks that follow from the verdicts on some of its partitions.
+
+    `has_drift`: the table declares `drift`, and so has that check.
+    """
+    for check in (CONTRACT, VOLUME, WARNINGS, *([DRIFT] if has_drift else [])):
+        shown = {
+            key: [one for one in verdict.findings if _shown_by(one, verdict) == check]
             for key, verdict in verdicts.items()
-            for row in table_rows(key, [f for f in verdict.findings if _shown_by(f, verdict) == check])
-        ]
-        named = list(dict.fromkeys(str(row["partition"]) for row in found))
-        outcome = "warned" if check == WARNINGS else "rejected"
+        }
+        found = [row for key, findings in shown.items() for row in table_rows(key, findings)]
+        named = [key for key, findings in shown.items() if findings]
+        outcome = _OUTCOMES.get(check, "rejected")
+        only_warns = check == WARNINGS or (
+            check == DRIFT and not any(one.blocks for findings in shown.values() for one in findings)
+        )
         said = f"{counted(len(verdicts), 'partition')} validated, {len(named)} {outcome}"
         yield dg.AssetCheckResult(
             check_name=check,
             passed=not found,
-            severity=dg.AssetCheckSeverity.WARN if check == WARNINGS else dg.AssetCheckSeverity.ERROR,
-            description=f"{said}: {name_some(named, ON_A_PAGE)}" if named else said,
+            severity=dg.AssetCheckSeverity.WARN if only_warns else dg.AssetCheckSeverity.ERROR,
+            description=f"{said}: {name_some(named, ON_A_PAGE)}{_columns(check, shown)}" if named else said,
             metadata={
                 "findings": table_of(found),
                 "partitions validated": len(verdicts),
@@ -297,7 +346,15 @@ def check_results(verdicts: Mapping[str, Verdict]) -> Iterator[dg.AssetCheckResu
         )
 
 
+def _columns(check: str, shown: Mapping[str, Sequence[Finding]]) -> str:
+    """Return the end of the sentence about drifts: the columns that drift."""
+    columns = dict.fromkeys(one.column for findings in shown.values() for one in findings if one.column)
+    return f" in {name_some(columns, ON_A_PAGE)}" if check == DRIFT else ""
+
+
 def _shown_by(finding: Finding, verdict: Verdict) -> str:
+    if finding.rule == DRIFT and finding.blocks <= verdict.blocks:
+        return DRIFT
     # Findings of an accepted partition no longer keep it from main.
     if not (finding.blocks and verdict.blocks):
         return WARNINGS

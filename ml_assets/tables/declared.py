@@ -22,7 +22,7 @@ class DeclaredTable:
     cadence: Cadence
     contract_digest: str
     rules_digest: str
-    """`TableSpec.rules_digest`: contract, volume rule and cadence."""
+    """`TableSpec.rules_digest`: contract, rules on volume and drift, quarantine and cadence."""
     columns: Schema
     """(name, type name) of the contract's columns, in order."""
     code_version: str

@@ -174,7 +174,7 @@ def _compare(
     if not same_contract:
         one.differs.append("the contract changed")
     elif one.verdict is not None and one.verdict.contract_digest != declared.rules_digest:
-        one.differs.append("the volume rule or the quarantine changed")
+        one.differs.append("the rule on volume or drift, or the quarantine, changed")
     if manifest.code_version != declared.code_version:
         one.differs.append(f"the code changed ({manifest.code_version} to {declared.code_version})")
     if manifest.inputs and manifest.writer != WRITER:

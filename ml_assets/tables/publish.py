@@ -33,12 +33,14 @@ from ml_assets.tables.landing import (
     new_branch,
     write,
 )
+from ml_assets.tables.past_profiles import drift_of_partitions
 from ml_assets.tables.prepare import Prepared, prepare_chunks, with_rows
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.referred import ReferredTables
 from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.validation.findings import Finding
 from ml_assets.validation.quarantine import divide, over_limit_finding, set_aside_findings
+from ml_assets.validation.table_drift import TableDrift
 from ml_assets.validation.verdict import Verdict
 from ml_assets.validation.volume import volume_findings
 from resources.lake import VersionedStore
@@ -58,6 +60,8 @@ class PublishedPartition:
     changed: bool
     """True if main held other content of this partition before, or none."""
     verdict: Verdict
+    drift: TableDrift | None = None
+    """Distances from earlier partitions, if this call compared it with them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +149,7 @@ def _publish(
                 size=one.partition.manifest.size,
                 changed=before.get(key) != one.partition.digest,
                 verdict=one.verdict,
+                drift=one.drift,
             )
             for key, one in good.items()
         },
@@ -163,6 +168,8 @@ class Validated:
     """The rows that the verdict is about. Rows that were set aside are left out."""
     set_aside: Prepared | None = None
     """Those rows, as a partition of the quarantine table."""
+    drift: TableDrift | None = None
+    """Distances from earlier partitions; None if it was not compared with them."""
 
     @property
     def stored(self) -> list[StoredPartition]:
@@ -186,7 +193,7 @@ def validate(
 
     `newest` is the ledger's newest verdict per key. `reader` reads the tables to which foreign keys refer. A verdict
     that let content pass holds as long as content and rules stay the same, also if such a table changes. A rejected
-    partition is validated again, because the rule on its row count compares with a history that grows. So is content
+    partition is validated again, because the rules on volume and drift compare with a history that grows. So is content
     that was a rest, whose other rows were set aside: these may be gone or others now.
     """
     digests = {key: one.digest for key, one in partitions.items()}
@@ -199,7 +206,8 @@ def validate(
     }
     known = {key: verdict for key, verdict in known.items() if not verdict.quarantine_digest}
     unknown = {key: one for key, one in partitions.items() if key not in known}
-    fresh = _validate_new(ledger, spec, unknown, known, reader) if unknown else {}
+    before = {key: partitions[key] for key in known}
+    fresh = _validate_new(ledger, spec, unknown, before, reader) if unknown else {}
     return {
         key: fresh[key] if key in fresh else Validated(known[key], one) for key, one in partitions.items()
     }
@@ -214,21 +222,26 @@ def _validate_new(
     ledger: Ledger,
     spec: TableSpec,
     partitions: Mapping[str, Prepared],
-    known: Mapping[str, Verdict],
+    known: Mapping[str, Prepared],
     reader: TableReader,
 ) -> dict[str, Validated]:
     referred = ReferredTables(reader)
     divided = _divide_all(spec, partitions, referred)
-    history = ledger.volumes(spec.table) | {key: verdict.rows for key, verdict in known.items()}
+    history = ledger.volumes(spec.table) | {key: one.frame.height for key, one in known.items()}
     # Count only partitions that no other rule blocks: a broken day says nothing about the days after it.
     counted = {key: one.partition.frame.height for key, one in divided.items() if not _blocks(one.findings)}
     volumes = volume_findings(counted, history, spec.volume)
+    findings = {
+        key: [*one.findings, *([volumes[key]] if key in volumes else [])] for key, one in divided.items()
+    }
+    comparable = {key: one.partition.manifest for key, one in divided.items() if not _blocks(findings[key])}
+    drifts = drift_of_partitions(reader, spec, comparable, {key: one.manifest for key, one in known.items()})
     return {
         key: Validated(
             Verdict.of(
                 spec.table,
                 key,
-                [*one.findings, *([volumes[key]] if key in volumes else [])],
+                [*findings[key], *(drifts[key].findings if key in drifts else ())],
                 rows=one.partition.frame.height,
                 content_digest=one.partition.digest,
                 contract_digest=spec.rules_digest,
@@ -238,6 +251,7 @@ def _validate_new(
             ),
             one.partition,
             one.set_aside,
+            drifts[key].drift if key in drifts else None,
         )
         for key, one in divided.items()
     }

@@ -10,6 +10,7 @@ import polars as pl
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.layout import check_table
 from ml_assets.validation.contract import Contract
+from ml_assets.validation.drift_rule import DriftRule
 from ml_assets.validation.quarantine import COLUMN, REASON, RULE
 from ml_assets.validation.volume import VolumeRule
 
@@ -25,6 +26,8 @@ class TableSpec:
     cadence: Cadence
     volume: VolumeRule
     """Allowed deviation of a partition's row count from the usual count, and if a partition may be empty."""
+    drift: DriftRule | None = None
+    """Comparison of a partition with the partitions before it; None: it is not compared."""
     quarantine_limit: float | None = None
     """Largest share of bad rows that are set aside; None: any bad row rejects its partition."""
     code_version: str = ""
@@ -64,6 +67,8 @@ class TableSpec:
         rules = [self.contract.contract_digest, self.volume.model_dump_json(), self.cadence.kind]
         if self.quarantine_limit is not None:
             rules.append(f"quarantine {self.quarantine_limit!r}")
+        if self.drift is not None:
+            rules.append(f"drift {self.drift.model_dump_json()}")
         return hashlib.sha256("\n".join(rules).encode()).hexdigest()
 
 

@@ -11,7 +11,11 @@
     quarantine.py    divide(frame, contract, broken): rows to keep and rows to set aside
     verdict.py       Verdict.of(…), explain(), to_json(), from_json(text)
     profile.py       profile(frame): completeness, ranges, distributions as JSON
-    drift.py         drift(baseline, current): distances between stored profiles
+    drift.py         drift(baseline, current), psi(before, now): distances between stored profiles
+    drift_counts.py  ProfileCounts(profiles): profiles as counts in common bins
+    drift_rule.py    DriftRule: the section `drift` of defs.yaml
+    table_drift.py   PastAndNow(profiles).compare(key, window, rule): distances held against the table's own past
+    drift_words.py   a change of a column in words
 
 The first check loads pandera; an import of this package never does.
 """

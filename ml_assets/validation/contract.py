@@ -138,8 +138,6 @@ class Column(Section):
     """Largest share of a partition's rows without a value, for a column with `nullable: true`."""
     unique: bool = False
     """No value occurs twice in a partition; nulls do not count."""
-    stationary: bool = False
-    """A drift of this column blocks; where false it warns."""
     sensitive: bool = False
     """Keep the column's values in the table's files: profiles, findings, logs and reports show none."""
     description: str = ""
@@ -153,10 +151,6 @@ class Column(Section):
         reserved = [name for name in self.all_names if not name or name.startswith("_")]
         if reserved:
             raise ValueError(f"'{reserved[0]}': a column needs a name that does not begin with _")
-        if self.stationary:
-            raise ValueError(
-                f"{who}: `stationary` is not supported yet, and no check looks for drift: leave it out"
-            )
         self._check_range(who)
         self._check_lengths(who)
         if self.max_null_share is not None and not self.nullable:

@@ -4,6 +4,7 @@ The same content gives the same profile. `drift.py` compares two profiles.
 """
 
 import hashlib
+import zlib
 from collections.abc import Collection, Mapping
 from itertools import pairwise
 from typing import Any
@@ -20,6 +21,10 @@ FEW = 24
 """Distinct values of a column up to which each value is counted. Of texts with more, the most frequent are counted."""
 LONGEST = 48
 """Characters of one text. A longer text is cut and gets a hash of the whole, so that equal beginnings stay apart."""
+BUCKETS = 64
+"""Buckets over which the values of a column with more than `FEW` distinct texts are spread by their hash. The counts of
+the most frequent values alone would not do for `drift.py`: a value is among them on one day by chance, and not on the
+next."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,7 +37,7 @@ def profile(frame: pl.DataFrame, bins: int = BINS, hidden: Collection[str] = ())
       `edges` (inner quantiles and `TAILS`, ascending) and `counts` (one item more than `edges`: rows of each
       interval up to and including its edge, then the rows above the last edge)
     * strings, categories and booleans: `distinct`, `values` (the most frequent, cut to `LONGEST`), `others` (rows with
-      another value)
+      another value), and `buckets` if there are others: rows of all values by their `bucket`
     * durations: as numbers, in seconds; lists and vectors: `fewest_items`, `most_items`
     * dates and times: `min`, `max` (ISO 8601; times in UTC)
 
@@ -131,12 +136,23 @@ def _categories(series: pl.Series) -> dict[str, Any]:
         .sort(["n", "value"], descending=[True, False])
     )
     first = counts.head(FEW)
-    return {
+    column = {
         "nulls": series.null_count(),
         "distinct": counts.height,
         "values": [[_cut(value), rows] for value, rows in first.iter_rows()],
         "others": series.len() - series.null_count() - int(first["n"].sum()),
     }
+    if counts.height > FEW:
+        places = [bucket(_cut(value)) for value in counts["value"]]
+        column["buckets"] = (
+            np.bincount(places, weights=counts["n"].to_numpy(), minlength=BUCKETS).astype(int).tolist()
+        )
+    return column
+
+
+def bucket(value: str | bool) -> int:
+    """Return the bucket of a value of `values`, from 0 to before `BUCKETS`: the same in each version and process."""
+    return zlib.crc32(str(value).encode()) % BUCKETS
 
 
 def _items(series: pl.Series) -> dict[str, Any]:

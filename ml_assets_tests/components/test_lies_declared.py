@@ -442,12 +442,6 @@ VALUES = [
         )
         for name in ("_key", "_split", "_reason", "_row", "__partition")
     ),
-    (
-        "dtype: bool,",
-        "dtype: bool, stationary: true,",
-        "stationary",
-        "contract.columns.3: promotion: `stationary` is not supported yet",
-    ),
     ("  seed: 11", "  seed: -1", "seed", "seed: Input should be greater than or equal to 0; found '-1'"),
     (
         "    objective:",

@@ -85,6 +85,45 @@ def test_without_change_psi_is_what_chance_gives() -> None:
     assert np.mean([each.psi_excess for each in found]) < found[0].psi_expected / 2
 
 
+@pytest.mark.parametrize("days", [1, 28])
+def test_a_hundred_unchanged_categories_have_no_excess(days: int) -> None:
+    """Draw days: the most frequent of them change by chance, and so do the rows of a rare one."""
+    names = [f"c{n}" for n in range(100)]
+    for shares in (np.ones(100), 1 / np.arange(1, 101) ** 1.5):
+        draw = np.random.default_rng(11)
+        p = shares / shares.sum()
+        found = [
+            drift(
+                [of(draw.choice(names, 900, p=p)) for _ in range(days)], [of(draw.choice(names, 900, p=p))]
+            )["x"]
+            for _ in range(30)
+        ]
+        assert np.mean([one.psi for one in found]) == pytest.approx(
+            np.mean([one.psi_expected for one in found]), rel=0.2
+        )
+        assert np.mean([one.psi_excess for one in found]) < 0.02
+
+
+def test_a_shift_within_a_hundred_categories_shows() -> None:
+    names, draw = [f"c{n}" for n in range(100)], np.random.default_rng(12)
+    before = [of(draw.choice(names, 900)) for _ in range(28)]
+    now = [*draw.choice(names, 720), *["c42"] * 180]
+    assert drift(before, [of(now)])["x"].psi_excess > 0.25
+
+
+def test_values_on_both_sides_of_a_constant_show() -> None:
+    for now in (-1.0, 1.0):
+        assert one([0.0] * 100, [now] * 100).linf == pytest.approx(1)
+
+
+def test_a_profile_without_buckets_is_not_compared() -> None:
+    """Profiles of an earlier form list only the most frequent of many values."""
+    values = [f"c{n}" for n in range(100)]
+    profiled = of(values)
+    profiled["columns"]["x"].pop("buckets")  # type: ignore[index]
+    assert drift([profiled], [of(values)]) == {}
+
+
 def test_new_and_missing_values_show() -> None:
     found = one(["AA"] * 50 + ["B6"] * 50, ["AA"] * 50 + ["ZZ"] * 40 + [None] * 10)
     assert found.ks is None

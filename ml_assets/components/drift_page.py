@@ -1,0 +1,42 @@
+"""Drift of a table's columns on its page: a line of bars for each, oldest partition first.
+
+Characters, not a picture: the event of each run holds them, and a table may have hundreds of columns.
+"""
+
+from ml_assets.validation.table_drift import ColumnDrift, TableDrift
+from resources.words import counted
+
+_BARS = "▁▂▃▄▅▆▇█"
+_SHOWN = 40
+"""Columns on a page, those nearest to their limits first."""
+
+
+def drift_in_markdown(key: str, drift: TableDrift) -> str:
+    """Return the comparison of partition `key` as Markdown.
+
+    A full bar is a distance at the column's limit or above it. The last bar is partition `key` against the window, the
+    others are the partitions of the window, each against the others.
+    """
+    shown = drift.columns[:_SHOWN]
+    lines = [
+        f"{key} against {counted(len(drift.past), 'partition')}, {drift.past[0]} to {drift.past[-1]}. Distances are "
+        "PSI beyond chance. A full bar is at the limit or above it; the last bar is this partition.",
+        "",
+        "| column | past, now | distance | limit | |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {one.column} | {_line(one)} | {one.distance:.3g} | {one.limit:.3g} | {'drifts' if one.drifts else ''} |"
+            for one in shown
+        ),
+    ]
+    if len(drift.columns) > _SHOWN:
+        lines += [
+            "",
+            f"{counted(len(drift.columns) - _SHOWN, 'column')} farther below their limits are not shown.",
+        ]
+    return "\n".join(lines)
+
+
+def _line(one: ColumnDrift) -> str:
+    top = len(_BARS) - 1
+    return "".join(_BARS[min(top, int(top * value / one.limit))] for value in (*one.past, one.distance))

@@ -1,0 +1,64 @@
+"""Comparison of partitions with their table's past, by the profiles in manifests. Reads no rows.
+
+Not here: the decision (`ml_assets.validation.table_drift`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.manifest import PartitionManifest
+from ml_assets.tables.reader import TableReader
+from ml_assets.tables.spec import TableSpec
+from ml_assets.validation.drift_rule import DriftRule
+from ml_assets.validation.findings import Finding
+from ml_assets.validation.table_drift import PastAndNow, TableDrift
+
+_WEEK = 7
+"""Days of a week, which are partitions of a daily table."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDrift:
+    """Comparison of a partition with its past, and the findings that follow."""
+
+    drift: TableDrift
+    findings: Sequence[Finding]
+
+
+def drift_of_partitions(
+    reader: TableReader,
+    spec: TableSpec,
+    new: Mapping[str, PartitionManifest],
+    known: Mapping[str, PartitionManifest] | None = None,
+) -> dict[str, PartitionDrift]:
+    """Compare the partitions `new` with those before them; return the ones that have enough past.
+
+    The past is `new` itself, `known`, and main at the reader's commit, in this order of preference. Goes through `new`
+    in the order of keys. A partition that a drift keeps from main is not part of the past of later ones.
+    """
+    rule = spec.drift
+    if rule is None or not new:
+        return {}
+    ours = {**(known or {}), **new}
+    windows = {key: past_keys(spec.cadence, key, rule) for key in sorted(new)}
+    on_main = set(reader.keys(spec.table)) - ours.keys()
+    asked = sorted({one for window in windows.values() for one in window if one in on_main})
+    manifests = reader.checked_manifests(spec.table, asked)[0] | ours
+    # A day and a week may share a key.
+    profiles = {key: one.profile for key, one in manifests.items() if one.cadence == spec.cadence.kind}
+    compared, found, rejected = PastAndNow(profiles), dict[str, PartitionDrift](), set[str]()
+    for key, window in windows.items():
+        drift = compared.compare(key, [one for one in window if one not in rejected], rule)
+        if drift is not None:
+            found[key] = PartitionDrift(drift, compared.findings(key, drift, rule))
+            if any(one.blocks for one in found[key].findings):
+                rejected.add(key)
+    return found
+
+
+def past_keys(cadence: Cadence, key: str, rule: DriftRule) -> list[str]:
+    """Return the keys with which `rule` compares partition `key`, oldest first; fewer at the table's start."""
+    if not rule.same_weekday:
+        return cadence.previous(key, rule.window)
+    return cadence.previous(key, rule.window * _WEEK)[-_WEEK::-_WEEK][::-1]

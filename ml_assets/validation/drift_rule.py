@@ -1,0 +1,77 @@
+"""Policy of a comparison with the past: the section `drift` of a table, and what `skew` of a model shares with it.
+
+Values only. Not here: the comparison (`table_drift.py`).
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ml_assets.sections import Section
+from ml_assets.validation.column_types import NUMERIC
+from ml_assets.validation.contract import Contract
+from resources.words import did_you_mean
+
+Limit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+_COMPARED = NUMERIC | {"bool", "string", "categorical", "duration"}
+"""Types with a distribution in the profile, beside decimals."""
+
+
+class ColumnPolicy(Section):
+    """Limits of the distance of each column."""
+
+    at_most: Limit = 0.1
+    """Largest distance that is never reported: population stability index (PSI) beyond chance. In the usual reading,
+    0.1 is a moderate change and 0.25 a large one."""
+    columns: dict[str, Limit] = Field(default_factory=dict[str, float])
+    """The same for single columns."""
+    ignore: tuple[str, ...] = ()
+    """Columns that are not compared."""
+
+    def limit_of(self, column: str) -> float:
+        """Return the declared limit of a column."""
+        return self.columns.get(column, self.at_most)
+
+
+class DriftRule(ColumnPolicy):
+    """Comparison of a partition with the partitions before it, from stored profiles."""
+
+    window: Annotated[int, Field(ge=8, le=366)] = 28
+    """Partitions before it. A partition is compared as soon as main holds half of them."""
+    same_weekday: bool = False
+    """Compare days with days of the same weekday only. The window then reaches back as many weeks."""
+    severity: Literal["warn", "error"] = "warn"
+    """`warn`: a drift is shown and lets the partition pass. `error`: it keeps the partition from main, like a broken
+    rule of the contract."""
+
+    @property
+    def least(self) -> int:
+        """Least number of earlier partitions."""
+        return (self.window + 1) // 2
+
+
+def policy_faults(
+    policy: ColumnPolicy, contract: Contract, at: tuple[str | int, ...]
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield path and words of each column of `policy` that cannot be compared. `at` is the path of the policy."""
+    named = [((*at, "columns", name), name) for name in policy.columns]
+    named += [((*at, "ignore", place), name) for place, name in enumerate(policy.ignore)]
+    for path, name in named:
+        column = contract.by_name.get(name)
+        if column is None:
+            yield path, f"'{name}' is not a column of the contract{did_you_mean(name, contract.names)}"
+        elif path[len(at)] == "columns" and (why := _not_compared(contract, name)):
+            yield path, f"'{name}' {why}: leave it out"
+        elif path[len(at)] == "columns" and name in policy.ignore:
+            yield path, f"'{name}' is in `ignore`, too: leave it out of one of them"
+
+
+def _not_compared(contract: Contract, name: str) -> str:
+    dtype = contract.by_name[name].dtype
+    if contract.hides(name):
+        return "is sensitive, so its profile has no distribution to compare"
+    if not (dtype in _COMPARED or dtype.startswith("decimal")):
+        return f"is a {dtype}, which is not compared"
+    return ""
