@@ -24,6 +24,7 @@ LOGS = FOLDER.parent / "build" / "bench"
 WHEN_NAMED = (
     "cluster_start",
     "demo_servers",
+    "kafka_kills",
     "lake_servers",
     "loader_libraries",
     "online",

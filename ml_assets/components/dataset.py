@@ -54,7 +54,13 @@ class Dataset(SpecComponent):
             with closing(open_source(spec.source, spec.source_table, platform)) as source:
                 incoming = read_partitions(source, table.cadence, [key for key in keys if key not in resumed])
                 yield from publish_and_report(
-                    context, platform, table, incoming, total=len(keys), resumed=resumed
+                    context,
+                    platform,
+                    table,
+                    incoming,
+                    total=len(keys),
+                    resumed=resumed,
+                    source_facts=source.facts,
                 )
 
         asset = table_asset(

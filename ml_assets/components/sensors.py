@@ -18,7 +18,8 @@ from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.components.tags import ASKED_BY, PARTITION, RANGE_END, RANGE_START
 from ml_assets.sources.kinds import open_source
-from ml_assets.sources.protocol import SourceReader
+from ml_assets.sources.protocol import ReadPartition, SourceReader
+from ml_assets.sources.reading import span_of
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.guard import validate_window
@@ -58,7 +59,7 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
                 )
             keys = _complete_keys(spec.cadence, day)
             lacking = _lacking(platform, tables, table, keys)
-            lacking |= _changed(source, platform, spec.cadence, table).intersection(keys)
+            lacking |= _reopened(source, platform, spec.cadence, table, keys)
         if not lacking:
             return dg.SensorResult(
                 skip_reason=f"{table} is complete up to the latest day of the source, {day}", cursor=""
@@ -93,14 +94,20 @@ def _lacking(platform: Platform, tables: DeclaredTables, table: str, keys: Seque
     return rejected | {*validation.to_build.get(table, ())}
 
 
-def _changed(source: SourceReader, platform: Platform, cadence: Cadence, table: str) -> set[str]:
-    """Return the keys with changes at the source that are newer than everything main has read."""
+def _reopened(
+    source: SourceReader, platform: Platform, cadence: Cadence, table: str, keys: Sequence[str]
+) -> set[str]:
+    """Return those of `keys` on main whose rows changed at the source since main read them."""
     if not source.records_changes:
         return set()
     reader = TableReader.at(platform.lake, "main")
-    read = reader.manifests(table, reader.keys(table)).values()
-    marks = [datetime.fromisoformat(one.source_watermark) for one in read if one.source_watermark]
-    return {cadence.key_of(day) for day in source.changed(max(marks))} if marks else set()
+    manifests = reader.manifests(table, [key for key in keys if key in reader.digests(table)])
+    spans = {span: key for key in manifests if (span := span_of(cadence, key)) is not None}
+    read = {
+        span: ReadPartition(manifests[key].watermark, manifests[key].source_version)
+        for span, key in spans.items()
+    }
+    return {spans[span] for span in source.reopened(read)}
 
 
 def _neighbours(keys: Sequence[str], chosen: Sequence[str]) -> Iterator[tuple[str, str]]:

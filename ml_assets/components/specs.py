@@ -161,6 +161,12 @@ class DatasetSpec(TableSpecSection):
     """Source of its rows. `kind` names its kind; `python` if it is not given."""
 
     @model_validator(mode="after")
+    def _contract_fits_the_source(self) -> Self:
+        if (lacking := self.source.lacks_in(self.contract)) is not None:
+            raise ValueError(lacking)
+        return self
+
+    @model_validator(mode="after")
     def _watch_needs_latest(self) -> Self:
         if self.source.watch is not None and self.source.lacks_for_latest is not None:
             raise ValueError(f"source.watch needs source.{self.source.lacks_for_latest}")

@@ -29,6 +29,7 @@ from ml_assets.components.partitions import partitions_definition
 from ml_assets.components.specs import TableSpecSection
 from ml_assets.components.tags import DATA_VERSION, ROOT_RUN
 from ml_assets.pipeline.links import run_url
+from ml_assets.sources.protocol import PageFacts
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.tables.landing import MAIN
 from ml_assets.tables.manifest import PartitionManifest
@@ -192,10 +193,12 @@ def publish_and_report(
     *,
     total: int,
     resumed: Mapping[str, PublishedPartition] | None = None,
+    source_facts: Callable[[], PageFacts] = dict,
 ) -> Iterator[Reported]:
     """Publish `incoming` chunk by chunk and report each to Dagster.
 
-    `total` counts all partitions of the run, with those in `resumed`, which an earlier try of it left on main.
+    `total` counts all partitions of the run, with those in `resumed`, which an earlier try of it left on main. The page
+    shows `source_facts`, asked after each chunk.
 
     Raises `dg.Failure` if partitions were rejected or the source failed for some, after the good partitions landed. It
     allows retries only if the source was unreachable, because other faults need a change first.
@@ -211,7 +214,7 @@ def publish_and_report(
     if resumed:
         said = f"published by the run that this one repeats: {name_some(sorted(resumed), ON_A_PAGE)}"
         context.log.info(f"{spec.table}: {len(resumed)} of {counted(total, 'partition')} {said}")
-        yield from _materialize(context, platform, spec, resumed, platform.lake.resolve(MAIN))
+        yield from _materialize(context, platform, spec, resumed, platform.lake.resolve(MAIN), source_facts)
     results = publish_in_chunks(
         platform.lake,
         platform.ledger,
@@ -221,7 +224,7 @@ def publish_and_report(
         chunk_bytes=platform.settings.chunk_mib * 2**20,
     )
     for result in results:
-        yield from _materialize(context, platform, spec, result.merged, result.commit_id)
+        yield from _materialize(context, platform, spec, result.merged, result.commit_id, source_facts)
         done |= {key: good.verdict for key, good in result.merged.items()}
         rejected |= result.rejected
         failed |= result.failed
@@ -245,6 +248,7 @@ def _materialize(
     spec: TableSpec,
     merged: Mapping[str, PublishedPartition],
     commit_id: str,
+    source_facts: Callable[[], PageFacts],
 ) -> Iterator[dg.AssetMaterialization]:
     """Log the events of partitions; yield the last one, because Dagster stores logged events at the next yield."""
     materializations: list[dg.AssetMaterialization] = []
@@ -253,6 +257,10 @@ def _materialize(
         if key == max(merged):  # the page shows the newest event, so one profile per chunk is enough
             reader = TableReader(platform.lake, commit_id)
             facts |= _statistics(reader.manifest(spec.table, key)) | _drift_page(reader, spec, key)
+            facts |= {
+                name: value if isinstance(value, str | int) else table_of(value)
+                for name, value in source_facts().items()
+            }
         materializations.append(_materialization(context.asset_key, spec, key, partition, facts))
     log_materializations(context, materializations[:-1])
     yield from materializations[-1:]

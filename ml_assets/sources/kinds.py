@@ -6,6 +6,7 @@ from pydantic import Discriminator, Tag
 
 from ml_assets.sources.delta_source import DeltaReader, DeltaSource
 from ml_assets.sources.file_source import FileReader, FileSource
+from ml_assets.sources.kafka_source import KafkaReader, KafkaSource
 from ml_assets.sources.protocol import SourceReader, SourceTable
 from ml_assets.sources.python_source import PythonReader, PythonSource
 from ml_assets.sources.sql_source import SqlReader, SqlSource
@@ -22,7 +23,8 @@ AnySource = Annotated[
     | Annotated[SqlSource, Tag("sql")]
     | Annotated[FileSource, Tag("s3")]
     | Annotated[FileSource, Tag("file")]
-    | Annotated[DeltaSource, Tag("delta")],
+    | Annotated[DeltaSource, Tag("delta")]
+    | Annotated[KafkaSource, Tag("kafka")],
     Discriminator(kind),
 ]
 """The `source` section of a dataset."""
@@ -42,3 +44,5 @@ def open_source(section: AnySource, table: SourceTable, platform: Platform) -> S
             return FileReader(section, table, platform)
         case DeltaSource():
             return DeltaReader(section, table, platform)
+        case KafkaSource():
+            return KafkaReader(section, table, platform)

@@ -1,7 +1,7 @@
 """Interface of a source: the rows of a partition, the newest day, a preview, and a check."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from zoneinfo import ZoneInfo
@@ -32,6 +32,21 @@ class SourceRows:
     frame: pl.DataFrame
     watermark: datetime | None = None
     """Newest change in these rows according to the source. It follows from the rows, never from a clock."""
+    version: str | None = None
+    """Version of these rows, if the source has versions of days. It follows from the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPartition:
+    """A partition as main holds it."""
+
+    watermark: datetime | None
+    version: str | None
+    """See `SourceRows`."""
+
+
+PageFacts = Mapping[str, str | int | Sequence[Mapping[str, str | int]]]
+"""Facts for the asset's page: name → text, number, or rows of a table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +93,16 @@ class SourceReader(ABC):
     def changed(self, after: datetime) -> frozenset[date]:
         """Return the days with changes newer than the watermark `after`."""
         return frozenset()
+
+    def reopened(self, read: Mapping[Span, ReadPartition]) -> frozenset[Span]:
+        """Return the spans among `read`, the partitions on main, whose rows changed at the source since."""
+        marks = [one.watermark for one in read.values() if one.watermark]
+        days = self.changed(max(marks)) if marks and self.records_changes else frozenset[date]()
+        return frozenset(span for span in read if any(span.first <= day < span.end for day in days))
+
+    def facts(self) -> PageFacts:
+        """Return facts about the source for the asset's page, as they were at the last read."""
+        return {}
 
     def close(self) -> None:  # noqa: B027 - most readers hold nothing open
         """Close connections. The reader may be used again."""

@@ -30,7 +30,7 @@ def read_partitions(reader: SourceReader, cadence: Cadence, keys: Iterable[str])
         except FeatureFunctionError as error:
             yield Incoming(key=key, data=_failure(str(error), error.__cause__))
         else:
-            yield Incoming(key=key, data=rows.frame, watermark=rows.watermark)
+            yield Incoming(key=key, data=rows.frame, watermark=rows.watermark, version=rows.version)
 
 
 def span_of(cadence: Cadence, key: str) -> Span | None:

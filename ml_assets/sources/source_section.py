@@ -3,11 +3,12 @@
 import hashlib
 import json
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
 from ml_assets.sections import Section
+from ml_assets.validation.contract import Contract
 from resources.addresses import Address
 
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
@@ -53,6 +54,8 @@ class WatchSection(Section):
 class SourceSection(Section):
     """Source of a dataset."""
 
+    apart_from_rows: ClassVar[frozenset[str]] = frozenset({"watch"})
+    """Keys that do not decide which rows are read."""
     watch: WatchSection | None = None
     """Sensor that asks the source for its latest day and ingests new partitions."""
 
@@ -60,13 +63,17 @@ class SourceSection(Section):
     def code_version(self) -> str:
         """Code version of the dataset, 16 hex digits: a digest of the keys that decide which rows are read.
 
-        Names of environment variables and `watch` do not count.
+        Names of environment variables and `apart_from_rows` do not count.
         """
-        facts: dict[str, Any] = self.model_dump(mode="json", exclude={"watch"})
+        facts: dict[str, Any] = self.model_dump(mode="json", exclude=set(self.apart_from_rows))
         facts = {name: value for name, value in facts.items() if not name.endswith("_env")}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def lacks_for_latest(self) -> str | None:
         """Key that the section lacks to find the newest day of the source, and its meaning; None if it lacks none."""
+        return None
+
+    def lacks_in(self, contract: Contract) -> str | None:
+        """Return what this kind of source needs and the contract lacks, with the remedy; None if it lacks nothing."""
         return None

@@ -2,6 +2,7 @@
 
     <kind>/<name>/date=2013-01-01/part-0.parquet      (`all/part-0.parquet` for a table without partitions)
     _manifests/<kind>/<name>/2013-01-01.json
+    _streams/<kind>/<name>/…                          (messages of a stream: see `stream_prefix`)
 
 A table is named by its id `"<kind>/<name>"`, for example `"datasets/flights"`. Rows set aside from it are the table
 `"quarantine/datasets_flights"`.
@@ -19,6 +20,9 @@ AUDIT = "audit-"
 _MANIFESTS = "_manifests"
 ALL_MANIFESTS = f"{_MANIFESTS}/"
 """Path prefix of the manifests of all tables."""
+DEAD_LETTERS = "dead_letters"
+"""Section of a stream for messages that are not rows."""
+_STREAMS = "_streams"
 _TABLE = re.compile(r"[a-z]\w*/[a-z]\w*", re.ASCII)
 
 
@@ -64,6 +68,28 @@ def part_path(table: str, key: str, part: int) -> str:
 def manifest_path(table: str, key: str) -> str:
     """Return the path of the manifest of a partition."""
     return f"{manifest_prefix(table)}{key}.json"
+
+
+def stream_prefix(table: str) -> str:
+    """Return the path prefix of the messages from which `table` is made, of their dead letters and of their offsets."""
+    return f"{_STREAMS}/{check_table(table)}/"
+
+
+def stream_state_path(table: str) -> str:
+    """Return the path of the offsets up to which a stream was read."""
+    return f"{stream_prefix(table)}state.json"
+
+
+def segment_path(table: str, section: str, number: int) -> str:
+    """Return the path of a file of messages. `section`: a day such as `2013-01-01`, or `DEAD_LETTERS`."""
+    folder = section if section == DEAD_LETTERS else f"date={section}"
+    return f"{stream_prefix(table)}{folder}/{number:012d}.parquet"
+
+
+def section_of_segment(path: str) -> tuple[str, int] | None:
+    """Return section and number of a file of messages; None for another path of a stream."""
+    _, _, _, folder, *rest = path.split("/")
+    return (folder.removeprefix("date="), int(rest[0].removesuffix(".parquet"))) if rest else None
 
 
 def key_of_part(path: str) -> str:

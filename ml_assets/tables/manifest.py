@@ -55,6 +55,8 @@ class PartitionManifest:
     """Earliest and latest event time, ISO 8601 (a time in UTC); None without event times."""
     source_watermark: str | None = None
     """Watermark of the source, ISO 8601 in UTC, if it has one."""
+    source_version: str | None = None
+    """Version of the rows at the source, if it has versions."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """Inputs of a derived table: table → key → content digest of every input partition."""
     read_columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
@@ -115,6 +117,8 @@ class PartitionManifest:
             "schema": list(self.schema.items()),  # a list, because its order is part of the schema
         }
         del facts["profile_json"]
+        if self.source_version is None:
+            del facts["source_version"]
         return f"{_canonical(facts)[:-1]}{_PROFILE}{self.profile_json}}}".encode()
 
     @classmethod

@@ -125,6 +125,7 @@ def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared
         code_version=spec.code_version,
         cadence=spec.cadence.kind,
         writer=parquet.WRITER,
+        source_version=incoming.version,
         source_watermark=iso_utc(incoming.watermark) if incoming.watermark else None,
         inputs={table: dict(sorted(keys.items())) for table, keys in incoming.inputs.items()},
         read_columns=incoming.read_columns,

@@ -94,6 +94,8 @@ class Incoming:
     """Digests of these columns: table → key → `TableReader.read_digests`."""
     behind: tuple[tuple[str, str, str], ...] = ()
     """Inputs of those inputs: see `TableReader.behind`."""
+    version: str | None = None
+    """Version of these rows at the source, if it has versions. It must follow from the content, too."""
     watermark: datetime | None = None
     """Watermark of the source. It must follow from the content: with a clock, every re-run would be a change."""
 

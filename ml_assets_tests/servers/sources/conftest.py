@@ -1,4 +1,4 @@
-"""A database and a bucket for the sources of each test, and an installation whose dataset reads them."""
+"""A database, a bucket and a topic for the sources of each test, and an installation whose dataset reads them."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -15,6 +15,7 @@ from ml_assets.components import Dataset
 from ml_assets_tests.components.installation import Installation, component
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.servers.sources.object_warehouse import ObjectWarehouse
+from ml_assets_tests.servers.sources.streams import SERVERS_ENV, Stream
 from ml_assets_tests.servers.training.s3_server import running
 from ml_assets_tests.sources.sales import DATASET
 from resources.platform import Platform
@@ -60,6 +61,14 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectWa
         made.make_bucket()
         made.set_variables(monkeypatch)
         yield made
+
+
+@pytest.fixture
+def stream(servers: RunningServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stream:
+    """A topic of the shared broker, not made yet; `SERVERS_ENV` holds the broker's address."""
+    address = servers.env["KAFKA_BOOTSTRAP_SERVERS"]
+    monkeypatch.setenv(SERVERS_ENV, address)
+    return Stream(address, f"sales-{hashlib.sha256(str(tmp_path).encode()).hexdigest()[:16]}")
 
 
 Declare = Callable[..., Installation]

@@ -1,0 +1,305 @@
+"""Source `kafka`: a topic of JSON messages into days by event time, each message exactly once.
+
+A read first lands all new messages in the log of the stream (`stream_log`), each chunk in one commit with its offsets.
+The rows of a day then come from that log alone, so they stay when the topic deletes its messages.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+from typing import Annotated, Any, ClassVar, Literal, Self
+from zoneinfo import ZoneInfo
+
+import polars as pl
+from pydantic import Field, model_validator
+
+from ml_assets.sources.errors import SourceRefused
+from ml_assets.sources.json_messages import BadMessage, Decoder
+from ml_assets.sources.kafka_landing import Landing, LandingRules, require_same_topic
+from ml_assets.sources.kafka_topic import CHUNK_MESSAGES, Topic
+from ml_assets.sources.object_storage import variable
+from ml_assets.sources.protocol import PageFacts, ReadPartition, SourceReader, SourceRows, SourceTable, Span
+from ml_assets.sources.source_section import SourceSection, VariableName
+from ml_assets.sources.stream_log import LogVersion, StreamLog
+from ml_assets.tables.layout import DEAD_LETTERS
+from ml_assets.validation.contract import Contract
+from resources.platform import Platform
+
+SENSOR_SECONDS = 20.0
+"""Seconds after which `latest` begins no further chunk, because Dagster ends a sensor after a minute."""
+_LOOKED_AT = 100
+"""Newest messages that `check` decodes."""
+_SHOWN_DEAD, _SHOWN_BYTES = 20, 200
+
+
+class KafkaSource(SourceSection):
+    """Source that is a topic of Kafka."""
+
+    apart_from_rows: ClassVar[frozenset[str]] = frozenset(
+        {"watch", "lateness_hours", "reopen_days", "generation", "tls", "mechanism"}
+    )
+    kind: Literal["kafka"]
+    """A topic of Kafka, by event time."""
+    servers_env: VariableName
+    """Environment variable with the brokers: `host:port`, several with commas between them."""
+    topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+    """Name of the topic."""
+    format: Literal["json"] = "json"
+    """Each message is a JSON object with the columns of the contract. Further fields are ignored."""
+    time_column: str | None = None
+    """Column of type date or datetime that decides to which day a row belongs. Default: the contract's event time."""
+    lateness_hours: Annotated[float, Field(ge=0)] = 1.0
+    """Hours by which events come late at most, as a rule. A day is complete when all partitions of the topic have
+    events that are later than its end by this much."""
+    reopen_days: Annotated[float, Field(ge=0)] = 7.0
+    """Days before the watermark for which a late event is still a row; its day is then read again. Older events are
+    dead letters."""
+    generation: Annotated[int, Field(ge=1)] = 1
+    """Raise it by one to read the topic again from its oldest message: after it was deleted and made again, or after it
+    deleted messages that were not read. Messages that come again with the same content add no row."""
+    tls: bool = False
+    """Encrypt connections."""
+    ca_file_env: VariableName | None = None
+    """Environment variable with the path of the certificates to trust. Default: those of the system."""
+    username_env: VariableName | None = None
+    """Environment variable with the user, for SASL."""
+    password_env: VariableName | None = None
+    """Environment variable with the password; required with `username_env`."""
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    """SASL mechanism."""
+
+    @model_validator(mode="after")
+    def _is_safe(self) -> Self:
+        if (self.username_env is None) != (self.password_env is None):
+            raise ValueError("`username_env` and `password_env` need each other")
+        if self.username_env is not None and self.mechanism == "PLAIN" and not self.tls:
+            raise ValueError(
+                "mechanism PLAIN without `tls: true` sends the password as clear text: set `tls`, or a SCRAM mechanism"
+            )
+        if self.ca_file_env is not None and not self.tls:
+            raise ValueError("`ca_file_env` needs `tls: true`")
+        return self
+
+    def lacks_in(self, contract: Contract) -> str | None:
+        """See `SourceSection`."""
+        column = self.time_column or contract.event_time
+        if column is None:
+            return "a source of kind kafka needs contract.event_time, or source.time_column, for the day of a row"
+        if column not in contract.by_name or contract.by_name[column].dtype not in ("date", "datetime"):
+            return f"source.time_column '{column}' is no column of the contract of type date or datetime"
+        if not contract.primary_key:
+            return (
+                "a source of kind kafka needs contract.primary_key: without it, a message that a producer repeats "
+                "cannot be told from another row"
+            )
+        return None
+
+    def client_settings(self, platform: Platform) -> dict[str, str]:
+        """Return the settings of librdkafka for a connection. Raises `VariableMissing`."""
+        settings = {"bootstrap.servers": variable(self.servers_env, platform), "log_level": "0"}
+        protocol = "SSL" if self.tls else "PLAINTEXT"
+        if self.ca_file_env is not None:
+            settings["ssl.ca.location"] = variable(self.ca_file_env, platform)
+        if self.username_env is not None and self.password_env is not None:
+            protocol = f"SASL_{protocol}"
+            settings |= {
+                "sasl.mechanism": self.mechanism,
+                "sasl.username": variable(self.username_env, platform),
+                "sasl.password": variable(self.password_env, platform),
+            }
+        return settings | {"security.protocol": protocol}
+
+
+class KafkaReader(SourceReader):
+    """Rows of a topic, from its log in the lake. Reading and `latest` land new messages first."""
+
+    def __init__(self, section: KafkaSource, table: SourceTable, platform: Platform) -> None:
+        self._section = section
+        self._table = table
+        self._platform = platform
+        patience = 60.0 if platform.patience_seconds is None else platform.patience_seconds
+        self._topic = Topic(table.name, section.topic, section.client_settings(platform), patience)
+        self._landed: LogVersion | None = None
+
+    def read(self, span: Span | None) -> SourceRows:
+        """See `SourceReader`. The first read lands all messages that the topic holds at that moment.
+
+        Raises `SourceRefused` for a day without messages that the stream has not passed, and if messages landed under
+        another contract do not fit today's.
+        """
+        version = self._landed or self.land()
+        state = version.state
+        first, end = (date.min, date.max) if span is None else (span.first, span.end)
+        sections = sorted(
+            one for one in version.segments if one != DEAD_LETTERS and first <= date.fromisoformat(one) < end
+        )
+        watermark = state.watermark_moment if state else None
+        ends = None if span is None else span.moments(self._table.time_zone)[1]
+        if not sections and (watermark is None or (ends is not None and watermark < ends)):
+            reached = f"its watermark is {watermark.isoformat()}" if watermark else "it has no watermark yet"
+            raise SourceRefused(
+                f"{self._table.name}: topic {self._section.topic} has no message for {first} yet, and {reached}: "
+                "wait for the stream to pass this day"
+            )
+        return SourceRows(
+            frame=self._rows(version, sections),
+            # Bounded by the partition's end: else each later read would state another watermark for the same rows.
+            watermark=watermark if ends is None or watermark is None else min(watermark, ends),
+            version=version.version_of(first, end),
+        )
+
+    def latest(self) -> date | None:
+        """See `SourceReader`. Lands new messages, for `SENSOR_SECONDS` at most."""
+        version = self.land(seconds=SENSOR_SECONDS)
+        watermark = version.state.watermark_moment if version.state else None
+        if watermark is None:
+            return None
+        return watermark.astimezone(ZoneInfo(self._table.time_zone)).date() - timedelta(days=1)
+
+    def land(self, chunk_messages: int = CHUNK_MESSAGES, seconds: float | None = None) -> LogVersion:
+        """Land all messages up to the present ends of the partitions; return the log. Begin no chunk after `seconds`.
+
+        Raises `SourceRefused`, `SourceAway`, and errors of the lake.
+        """
+        self._landed = None
+        self._landed = self._landing.run(chunk_messages, seconds)
+        return self._landed
+
+    @property
+    def landed(self) -> LogVersion:
+        """The log as the last landing of this reader left it, or as main holds it now. Lands nothing."""
+        return self._landed or self.log.newest()
+
+    @property
+    def records_changes(self) -> bool:
+        """See `SourceReader`."""
+        return True
+
+    def reopened(self, read: Mapping[Span, ReadPartition]) -> frozenset[Span]:
+        """See `SourceReader`."""
+        version = self.log.newest()
+        return frozenset(
+            span for span, one in read.items() if version.version_of(span.first, span.end) != one.version
+        )
+
+    def preview(self, rows: int) -> pl.DataFrame:
+        """See `SourceReader`. Lands nothing; leaves out messages that are not JSON objects."""
+        found: list[dict[str, Any]] = []
+        for message in self._topic.newest(rows):
+            try:
+                document: object = json.loads(message.value or b"")
+            except ValueError:
+                continue
+            if isinstance(document, dict):
+                found.append(document)
+        return pl.from_dicts(found, infer_schema_length=None) if found else pl.DataFrame()
+
+    def check(self) -> Sequence[str]:
+        """See `SourceReader`. Lands nothing; decodes the newest messages."""
+        require_same_topic(self._table.name, self._rules, self.log.newest().state, self._topic.facts())
+        bad: Counter[str] = Counter()
+        newest, decoder = self._topic.newest(_LOOKED_AT), self._decoder()
+        for message in newest:
+            try:
+                decoder.decode(message.value)
+            except BadMessage as error:
+                bad[str(error)] += 1
+        return [
+            f"{self._table.name}: {count} of the newest {len(newest)} messages of {self._section.topic} would be dead "
+            f"letters ({reason}): change their producer, or the contract"
+            for reason, count in bad.most_common()
+        ]
+
+    def facts(self) -> PageFacts:
+        """See `SourceReader`. Shows no bytes of dead letters if the contract has a sensitive column."""
+        version = self.landed
+        state = version.state
+        if state is None:
+            return {}
+        newest = self.log.newest_dead_letters(version, _SHOWN_DEAD)
+        is_hidden = any(column.sensitive for column in self._contract.by_name.values())
+        moment = state.watermark_moment
+        return {
+            "stream watermark": moment.isoformat() if moment else "none yet",
+            "messages landed": state.messages,
+            "dead letters": sum(state.dead.values()),
+            "newest dead letters": [
+                {
+                    "topic": state.topic,
+                    "partition": one["partition"],
+                    "offset": one["offset"],
+                    "reason": one["reason"],
+                    "bytes": one["size"],
+                    "message": "(hidden)" if is_hidden else _excerpt(one["value"]),
+                }
+                for one in newest
+            ],
+        }
+
+    def close(self) -> None:
+        """Close the connection, and land new messages again at the next read."""
+        self._landed = None
+        self._topic.close()
+
+    @property
+    def log(self) -> StreamLog:
+        """The log of the stream in the lake."""
+        return StreamLog(self._platform.lake, self._table.name)
+
+    @property
+    def _contract(self) -> Contract:
+        if self._table.contract is None:
+            raise SourceRefused(
+                f"{self._table.name}: a topic needs a contract to be read: add it to defs.yaml"
+            )
+        return self._table.contract
+
+    def _decoder(self, *, absent_is_null: bool = False) -> Decoder:
+        column = self._section.time_column or self._contract.event_time or ""
+        return Decoder(self._contract, column, absent_is_null=absent_is_null)
+
+    @property
+    def _rules(self) -> LandingRules:
+        section = self._section
+        return LandingRules(
+            topic=section.topic,
+            generation=section.generation,
+            lateness=timedelta(hours=section.lateness_hours),
+            reopened=timedelta(days=section.reopen_days),
+            future=None
+            if self._contract.max_future_hours is None
+            else timedelta(hours=self._contract.max_future_hours),
+        )
+
+    @property
+    def _landing(self) -> Landing:
+        return Landing(self._table, self._rules, self._topic, self.log, self._decoder())
+
+    def _rows(self, version: LogVersion, sections: Sequence[str]) -> pl.DataFrame:
+        """Return the rows of days, each row once although its message was repeated."""
+        decoder = self._decoder(absent_is_null=True)
+        frames: list[pl.DataFrame] = []
+        unfit: list[tuple[int, int, str]] = []
+        for messages in self.log.read(version, sections):
+            rows: list[Any] = []
+            for _, partition, offset, value in messages.iter_rows():
+                try:
+                    rows.append(decoder.decode(value))
+                except BadMessage as error:
+                    unfit.append((partition, offset, str(error)))
+            frames.append(decoder.frame(rows))
+        if unfit:
+            partition, offset, why = unfit[0]
+            raise SourceRefused(
+                f"{self._table.name}: {len(unfit)} messages of {sections[0]} do not fit the contract, which changed "
+                f"since they landed. The first is offset {offset} of partition {partition}: {why}. Make a new column "
+                "nullable, or choose a wider type"
+            )
+        if not frames:
+            return decoder.frame([])
+        return pl.concat(frames).unique(maintain_order=True)
+
+
+def _excerpt(value: bytes | None) -> str:
+    return (value or b"")[:_SHOWN_BYTES].decode(errors="replace")

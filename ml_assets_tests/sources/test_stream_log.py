@@ -1,0 +1,112 @@
+"""The log of a stream in the embedded lake: messages and offsets in one commit, few files, watermarks."""
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from ml_assets.sources.stream_log import DEAD_LETTER, MESSAGE, PartitionProgress, StreamLog, StreamState
+from ml_assets.tables.audits import unaudited
+from ml_assets.tables.layout import DEAD_LETTERS
+from resources.lake import MergeConflict
+from resources.lake.local import LocalStore
+
+SALES = "datasets/sales"
+HOUR, DAY = 3600 * 10**6, 24 * 3600 * 10**6
+EMPTY = StreamState(topic="sales", topic_id="a", generation=1)
+LATENESS = timedelta(hours=1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    """An empty lake."""
+    return LocalStore(tmp_path)
+
+
+def _messages(first: int, count: int, size: int = 10) -> pl.DataFrame:
+    rows = [(1, 0, first + n, bytes(str(first + n), "ascii").ljust(size, b".")) for n in range(count)]
+    return pl.DataFrame(rows, MESSAGE, orient="row")
+
+
+def _after(state: StreamState, read: int) -> StreamState:
+    """Return the state with `read` messages of its only partition."""
+    return replace(state, partitions={0: PartitionProgress(read, read)}, messages=read)
+
+
+def test_messages_and_offsets_are_one_commit(store: LocalStore) -> None:
+    log = StreamLog(store, SALES)
+    empty = log.newest()
+    assert empty.state is None
+    days = {"2024-03-08": _messages(0, 3), "2024-03-09": _messages(3, 1)}
+    dead = pl.DataFrame([(1, 0, 4, b"?", 1, "not JSON", "why")], DEAD_LETTER, orient="row")
+    landed = log.append(empty, _after(EMPTY, 5), days | {DEAD_LETTERS: dead})
+    assert landed == log.newest()
+    assert landed.state == replace(_after(EMPTY, 5), chunk=1)
+    for day, frame in days.items():
+        assert pl.concat(log.read(landed, [day])).equals(frame)
+    assert [one["reason"] for one in log.newest_dead_letters(landed, 9)] == ["why"]
+    before, after = (store.read_commit(one) for one in (empty.commit_id, landed.commit_id))
+    assert before.id == after.parents[0]
+    assert not unaudited(store, 10)
+    assert store.branches("audit-") == {}
+
+
+def test_of_two_readers_at_once_one_lands_and_the_other_changes_nothing(store: LocalStore) -> None:
+    log = StreamLog(store, SALES)
+    empty = log.newest()
+    landed = log.append(empty, _after(EMPTY, 3), {"2024-03-08": _messages(0, 3)})
+    with pytest.raises(MergeConflict):
+        log.append(empty, _after(EMPTY, 4), {"2024-03-09": _messages(0, 4)})
+    assert log.newest() == landed
+    assert store.branches("audit-") == {}
+
+
+def test_a_day_has_few_files_and_its_messages_stay_in_order(store: LocalStore) -> None:
+    log = StreamLog(store, SALES)
+    version = log.newest()
+    for chunk in range(64):
+        version = log.append(
+            version,
+            _after(version.state or EMPTY, 20 * chunk + 20),
+            {"2024-03-08": _messages(20 * chunk, 20)},
+        )
+    files = version.segments["2024-03-08"]
+    assert len(files) <= 7
+    assert pl.concat(log.read(version, ["2024-03-08"])).equals(_messages(0, 64 * 20))
+    assert version.version_of(date(2024, 3, 8), date(2024, 3, 9)) == "64"
+    assert version.version_of(date(2024, 3, 9), date(2024, 3, 10)) is None
+
+
+@pytest.mark.parametrize(
+    ("partitions", "lowest"),
+    [
+        pytest.param({}, None, id="no partition"),
+        pytest.param({0: (5, 5, None)}, None, id="no row yet"),
+        pytest.param({0: (5, 5, 9 * DAY), 1: (3, 3, 9 * DAY - HOUR)}, 9 * DAY - HOUR, id="the lowest"),
+        pytest.param({0: (5, 5, 9 * DAY), 1: (0, 3, None)}, None, id="one is not read at all"),
+        pytest.param({0: (5, 5, 9 * DAY), 1: (0, 0, None)}, 9 * DAY, id="one is empty"),
+        pytest.param({0: (5, 5, 9 * DAY), 1: (3, 3, 7 * DAY)}, 9 * DAY, id="one is idle"),
+        pytest.param({0: (5, 5, 9 * DAY), 1: (2, 3, 7 * DAY)}, 7 * DAY, id="one is behind"),
+    ],
+)
+def test_the_watermark_is_the_lowest_progress_less_the_lateness(
+    partitions: dict[int, tuple[int, int, int | None]], lowest: int | None
+) -> None:
+    progress = {number: PartitionProgress(*one) for number, one in partitions.items()}
+    state = EMPTY.advanced(progress, LATENESS)
+    assert state.watermark == (None if lowest is None else lowest - HOUR)
+    assert replace(EMPTY, watermark=99 * DAY).advanced(progress, LATENESS).watermark == 99 * DAY
+
+
+def test_the_state_reads_itself_back() -> None:
+    state = replace(
+        EMPTY,
+        dead={"late": 2},
+        partitions={11: PartitionProgress(5, 7, DAY), 2: PartitionProgress(0, 0)},
+        watermark=DAY,
+        read_at="2024-03-08T00:00:00+00:00",
+    )
+    assert StreamState.from_json(state.to_json()) == state
+    assert state.watermark_moment == datetime(1970, 1, 2, tzinfo=UTC)
