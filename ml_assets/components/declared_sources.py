@@ -17,8 +17,6 @@ from ml_assets.sources.preview import Preview, faults, preview
 from ml_assets.sources.protocol import SourceTable
 from resources.platform import Platform
 
-_ANY_CONTRACT = {"columns": [{"name": "unknown", "dtype": "string"}]}
-
 
 class SourceNotDeclared(Exception):
     """No dataset has this name, or its declaration has faults. Each line of the message names the remedy."""
@@ -55,7 +53,7 @@ def declared_source(defs_folder: Path, name: str) -> DeclaredSource:
     attributes: dict[str, Any] = document.value["attributes"]
     is_draft = not _has_columns(attributes.get("contract"))
     if is_draft:
-        attributes = attributes | {"contract": _ANY_CONTRACT}
+        attributes = attributes | {"contract": _any_contract(attributes.get("source"))}
     if faults := lines_of_faults(document, DatasetSpec, attributes):
         raise SourceNotDeclared("\n".join(faults))
     spec = DatasetSpec.model_validate(attributes)
@@ -73,6 +71,17 @@ def _datasets(defs_folder: Path) -> Iterator[tuple[str, ValueAndSourcePositionTr
         attributes: Any = said.get("attributes")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         if isinstance(attributes, dict) and isinstance(attributes.get("name"), str):  # pyright: ignore[reportUnknownMemberType]
             yield attributes["name"], document
+
+
+def _any_contract(source: object) -> dict[str, Any]:
+    """Return a contract with a key and an event time, which some kinds of sources need."""
+    said: Any = source.get("time_column") if isinstance(source, Mapping) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    moment = said if isinstance(said, str) and said else "unknown_at"
+    return {
+        "primary_key": ["unknown_key"],
+        "event_time": moment,
+        "columns": [{"name": "unknown_key", "dtype": "string"}, {"name": moment, "dtype": "datetime"}],
+    }
 
 
 def _has_columns(contract: object) -> bool:

@@ -15,6 +15,7 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from ml_assets.sources.errors import SourceRefused
+from ml_assets.sources.file_formats import parsed
 from ml_assets.sources.json_messages import BadMessage, Decoder
 from ml_assets.sources.kafka_landing import Landing, LandingRules, require_same_topic
 from ml_assets.sources.kafka_topic import CHUNK_MESSAGES, Topic
@@ -185,15 +186,16 @@ class KafkaReader(SourceReader):
 
     def preview(self, rows: int) -> pl.DataFrame:
         """See `SourceReader`. Lands nothing; leaves out messages that are not JSON objects."""
-        found: list[dict[str, Any]] = []
-        for message in self._topic.newest(rows):
-            try:
-                document: object = json.loads(message.value or b"")
-            except ValueError:
-                continue
-            if isinstance(document, dict):
-                found.append(document)
-        return pl.from_dicts(found, infer_schema_length=None) if found else pl.DataFrame()
+        lines = [one for message in self._topic.newest(rows) if (one := _line(message.value)) is not None]
+        if not lines:
+            return pl.DataFrame()
+        try:
+            return parsed(b"\n".join(lines), "jsonl", "", None)
+        except pl.exceptions.PolarsError as error:
+            raise SourceRefused(
+                f"{self._table.name}: a field of the newest {len(lines)} messages of {self._section.topic} has values "
+                f"of different types ({' '.join(str(error).split())[:200]}): change their producer"
+            ) from error
 
     def check(self) -> Sequence[str]:
         """See `SourceReader`. Lands nothing; decodes the newest messages."""
@@ -299,6 +301,15 @@ class KafkaReader(SourceReader):
         if not frames:
             return decoder.frame([])
         return pl.concat(frames).unique(maintain_order=True)
+
+
+def _line(value: bytes | None) -> bytes | None:
+    """Return a JSON object as one line; None for another message."""
+    try:
+        document: object = json.loads(value or b"")
+    except (ValueError, RecursionError):
+        return None
+    return json.dumps(document).encode() if isinstance(document, dict) else None
 
 
 def _excerpt(value: bytes | None) -> str:

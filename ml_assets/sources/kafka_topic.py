@@ -224,6 +224,7 @@ class Topic:
                     "enable.partition.eof": True,
                     "isolation.level": "read_committed",
                     "queued.max.messages.kbytes": 16 * 2**10,
+                    "reconnect.backoff.max.ms": 1_000,
                     "error_cb": self._note,
                 }
             )

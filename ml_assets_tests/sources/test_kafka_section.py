@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ml_assets.components import Dataset
 from ml_assets.components.attribute_faults import attribute_faults
+from ml_assets.components.declared_sources import declared_source
 from ml_assets.sources.errors import VariableMissing
 from ml_assets.sources.kafka_source import KafkaSource
 from ml_assets_tests.sources.sales import DATASET
@@ -47,6 +49,17 @@ def test_the_contract_needs_a_key_and_a_time(lacks: str, said: str) -> None:
     contract = {name: value for name, value in DATASET["contract"].items() if name != lacks}
     faults = attribute_faults(Dataset.get_model_cls(), DATASET | {"contract": contract, "source": SECTION})
     assert [words for _, words in faults if said in words], faults
+
+
+@pytest.mark.parametrize("named", [{}, {"time_column": "sold_at"}])
+def test_a_dataset_without_columns_can_be_previewed(tmp_path: Path, named: dict[str, str]) -> None:
+    """`ml-assets source preview` tells the columns, so it cannot ask for them."""
+    draft = {name: value for name, value in DATASET.items() if name != "contract"}
+    document = {"type": "ml_assets.components.Dataset", "attributes": draft | {"source": SECTION | named}}
+    (tmp_path / "defs.yaml").write_text(yaml.safe_dump(document))
+    declared = declared_source(tmp_path, "sales")
+    assert declared.section == KafkaSource.model_validate(SECTION | named)
+    assert declared.table.contract is None
 
 
 def test_security_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,8 @@ from ml_assets.components.step_values import step_values
 from ml_assets.components.tags import RANGE_END, RANGE_START
 from ml_assets.sources.kafka_source import KafkaReader
 from ml_assets.sources.kinds import open_source
+from ml_assets.sources.preview import preview
+from ml_assets.sources.protocol import SourceTable
 from ml_assets.tables.audits import unaudited
 from ml_assets.tables.reader import TableReader
 from ml_assets_tests.components.installation import (
@@ -70,7 +72,7 @@ def test_a_topic_declared_in_a_file_lands_bit_for_bit(stream: Stream, tmp_path: 
     """Through a `defs.yaml`, with days by the time zone of New York and rows spread over two partitions."""
     stream.make(partitions=2)
     sent = rows(*DAYS).sample(fraction=1, shuffle=True, seed=1)
-    stream.send(messages(sent[::2]), 0)
+    stream.send([*messages(sent[::2]), AFTER], 0)
     stream.send([*messages(sent[1::2]), AFTER], 1)
     text = yaml.safe_dump(
         {"type": "ml_assets.components.Dataset", "attributes": DATASET | {"source": stream.source}}
@@ -100,11 +102,9 @@ def test_a_topic_declared_in_a_file_lands_bit_for_bit(stream: Stream, tmp_path: 
     for day in DAYS:
         assert reader.scan(SALES, [day]).collect().equals(rows(day))
     facts = _facts(result, DAYS[4])
-    assert (
-        facts["source watermark"] < facts["stream watermark"]
-        or facts["source watermark"][:10] == "2024-03-13"
-    )
-    assert (facts["messages landed"], facts["dead letters"], facts["newest dead letters"]) == (16, 0, "none")
+    assert facts["stream watermark"] == "2024-03-13T15:30:00+00:00"
+    assert facts["source watermark"] == "2024-03-13T04:00:00+00:00"  # the end of the partition in New York
+    assert (facts["messages landed"], facts["dead letters"], facts["newest dead letters"]) == (17, 0, "none")
 
 
 def test_poison_messages_are_dead_letters_and_the_others_land(declare: Declare, stream: Stream) -> None:
@@ -145,6 +145,20 @@ def test_poison_messages_are_dead_letters_and_the_others_land(declare: Declare, 
     assert max(len(one["value"] or b"") for one in reader.log.newest_dead_letters(reader.landed, 99)) == 2**16
     again = installation.run(SALES, partition=DAYS[1])
     assert _facts(again, DAYS[1])["dead letters"] == len(poison)
+
+
+def test_a_preview_suggests_the_contract_and_lands_nothing(declare: Declare, stream: Stream) -> None:
+    stream.make(partitions=2)
+    stream.send([b"poison", *messages(rows(DAYS[0]))], 0)
+    stream.send([None, *messages(rows(DAYS[1]))], 1)
+    spec = declare(stream.source)._components[0].spec  # pyright: ignore[reportPrivateUsage]
+    without = SourceTable(name=SALES, contract=None)
+    found = preview(spec.source, without, declare(stream.source).platform)
+    assert found.contract["event_time"] == "sold_at"
+    types = {one["name"]: one["dtype"] for one in found.contract["columns"]}
+    assert types == {one["name"]: one["dtype"] for one in DATASET["contract"]["columns"]} | {"units": "int64"}
+    assert found.rows["sale"].sort().to_list() == rows(*DAYS[:2])["sale"].to_list()
+    assert _reader(declare(stream.source)).landed.state is None
 
 
 def test_dead_letters_of_a_sensitive_table_show_no_bytes(declare: Declare, stream: Stream) -> None:
