@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from resources.artifacts import Artifacts
     from resources.lake import VersionedStore
+    from resources.lake.garbage import GarbageCollector
     from resources.lake.lakefs_api import LakeFSApi
     from resources.lake_environment import Environment
     from resources.launcher.protocol import TrainingLauncher
@@ -85,6 +86,19 @@ class Platform:
             f"protection  main takes merges only: {'switched on' if done.protected else 'was on'}, a write is refused",
             f"audit hook  merges into main need an audit: {'installed' if done.hook_installed else 'was installed'}",
         ]
+
+    @cached_property
+    def lake_garbage(self) -> "GarbageCollector":
+        """Collector of contents of the lake that nothing keeps any more."""
+        if self.settings.lake_url is not None:
+            from resources.lake.lakefs_retention import LakeFSRetention
+
+            return LakeFSRetention(self.lakefs, self.whole_lake)
+
+        from resources.lake.local_sweep import LocalSweep
+
+        self.whole_lake.resolve("main")  # the first use creates it
+        return LocalSweep(self.settings.lake_folder)
 
     def audit_hook_is_current(self) -> bool:
         """True if the lake itself refuses merges without an audit. The embedded lake is reached only through this

@@ -45,6 +45,7 @@ COMMANDS = {
     "drill": "Damage a short real training and check its recovery.",
     "trainings": "Remove abandoned trainings from the cluster.",
     "lake": "Set up the lake; check that every commit on main was audited.",
+    "gc": "Show what nothing needs any more, in bytes; delete it.",
     "env": "Work in an environment: a branch of the lake; compare it, merge it, drop it.",
     "data": "Show history and differences of the data; copy it; blame a day.",
     "doctor": "Check settings, storage and versions; name the remedies.",

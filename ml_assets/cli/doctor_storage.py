@@ -196,6 +196,7 @@ def dagster_storage(project: Project) -> str:
 
 def dagster_events(project: Project) -> str:
     """Check that Dagster knows the partitions that main holds."""
+    from ml_assets.components.declared_metadata import declared_tables
     from ml_assets.components.reconcile import compare, tables_of
     from ml_assets.tables.environments import inherited_by
     from ml_assets.tables.reader import TableReader
@@ -204,7 +205,14 @@ def dagster_events(project: Project) -> str:
     reader, inherited = TableReader.at(project.platform.lake, "main"), inherited_by(project.platform)
     apart = compare(project.instance, reader, tables, inherited)
     unreported = [f"{one.table}: {name_some(one.unreported, 3)}" for one in apart if one.unreported]
-    gone = [f"{one.table}: {name_some(one.gone, 3)}" for one in apart if one.gone]
+    declared = declared_tables(project.defs)
+    left = {
+        one.table: [
+            key for key in one.gone if not declared.is_retired(one.table, key, reader.digests(one.table))
+        ]
+        for one in apart
+    }
+    gone = [f"{table}: {name_some(keys, 3)}" for table, keys in left.items() if keys]
     help_ = "the next ml-assets launch reports them, and so does the sensor report_missing_materializations"
     said = [f"on main, but unknown to Dagster: {one} ({help_})" for one in unreported]
     said += [f"known to Dagster, but not on main: {one} (materialize them again)" for one in gone]

@@ -24,6 +24,7 @@ from ml_assets.tables.cadence import Cadence, PartitionsSection
 from ml_assets.tables.imports import FunctionPath, VersionedPath
 from ml_assets.tables.layout import TableNameRefused, check_table
 from ml_assets.tables.online_rows import ENTITY_TYPES, KEPT_TYPES, NothingOnline, OnlineTable
+from ml_assets.tables.retain import Retain
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.drift_rule import DriftRule, policy_faults
 from ml_assets.validation.quarantine import OnBadRows, QuarantineSection
@@ -112,6 +113,15 @@ class TableSpecSection(Section):
     """Limit for `on_bad_rows: quarantine`."""
     partitions: PartitionsSection | None = None
     """Partitions of the table. Not given: the table has no partitions."""
+    retain: Retain | None = None
+    """Newest partitions that `ml-assets gc` leaves on main. Not given: all."""
+
+    @model_validator(mode="after")
+    def _only_partitions_are_retained(self) -> Self:
+        if self.retain is not None and self.partitions is None:
+            why = "counts partitions, and this table has none: declare `partitions`, or remove it"
+            refuse_at(type(self).__name__, {("retain",): why})
+        return self
 
     @model_validator(mode="after")
     def _limit_needs_a_quarantine(self) -> Self:

@@ -70,6 +70,7 @@ def table_spec(
         volume=spec.volume,
         drift=spec.drift,
         quarantine_limit=spec.quarantine_limit,
+        retain=spec.retain,
         code_version=version,
         inputs=inputs or {},
     )

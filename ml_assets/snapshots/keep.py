@@ -12,13 +12,15 @@ from pathlib import Path
 from ml_assets.snapshots.split_reader import FITTED, MANIFEST, SPLITS, Snapshot, index_name, open_snapshot
 from resources.lake import VersionedStore
 
+KEEP_RUN = "keep-run-"
+"""Prefix of the branches that keep the inputs of training jobs."""
 JOB_BRANCH = "job_branch"
 """Key of a commit's metadata: the branch on which it was first made."""
 
 
 def keep_branch(fingerprint: str) -> str:
     """Return the name of the branch that keeps the input of a training job, from before its launch."""
-    return f"keep-run-{fingerprint[:12]}"
+    return f"{KEEP_RUN}{fingerprint[:12]}"
 
 
 def version_branch(model: str, number: int, bundle_digest: str) -> str:

@@ -3,12 +3,13 @@
 Here: the declarations as values, and the input partitions that each requires. The guard compares partitions with them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Self
 
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
+from ml_assets.tables.retain import Retain
 from ml_assets.tables.spec import TableSpec
 from ml_assets.validation.column_types import Schema, schema_hash
 
@@ -28,6 +29,8 @@ class DeclaredTable:
     code_version: str
     inputs: Mapping[str, int | None]
     """Table id → lookback in partitions; None for a table without partitions, which is read whole."""
+    retain: Retain | None = None
+    """Partitions that stay on main; None: all."""
 
     @classmethod
     def of(cls, spec: TableSpec) -> Self:
@@ -40,6 +43,7 @@ class DeclaredTable:
             columns=spec.contract.stored_schema,
             code_version=spec.code_version,
             inputs=dict(spec.inputs),
+            retain=spec.retain,
         )
 
     @property
@@ -59,6 +63,7 @@ class DeclaredTable:
             "rules_digest": self.rules_digest,
             "code_version": self.code_version,
             "inputs": dict(self.inputs),
+            "retain": self.retain.model_dump(exclude_none=True) if self.retain else None,
             "columns": [list(column) for column in self.columns],
         }
 
@@ -74,6 +79,7 @@ class DeclaredTable:
             columns=tuple((name, dtype) for name, dtype in facts["columns"]),
             code_version=facts["code_version"],
             inputs=facts["inputs"],
+            retain=None if facts["retain"] is None else Retain.model_validate(facts["retain"]),
         )
 
 
@@ -107,6 +113,17 @@ class DeclaredTables:
     def find(self, table: str) -> DeclaredTable | None:
         """Return the declaration of `table`; None if nothing declares it."""
         return self._tables.get(table)
+
+    def every(self) -> list[DeclaredTable]:
+        """Return all declarations, sorted by table."""
+        return [self._tables[name] for name in sorted(self._tables)]
+
+    def is_retired(self, table: str, key: str, present: Collection[str]) -> bool:
+        """True if `table` does not retain `key`, given the keys that are `present` on main."""
+        declared = self._tables.get(table)
+        if declared is None or declared.retain is None or key in present:
+            return False
+        return key < declared.retain.oldest(declared.cadence, present)
 
     def inputs_of(self, table: str) -> list[InputTable]:
         """Return the inputs of `table`, except those that have no declaration."""

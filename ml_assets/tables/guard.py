@@ -163,7 +163,9 @@ def _stale(found: Mapping[Node, PartitionState]) -> dict[Node, str]:
             (name, key)
             for name, keys in one.reads.items()
             for key in keys
-            if one.read_digest(name, key) and found[name, key].state == "missing"
+            if one.read_digest(name, key)
+            and found[name, key].state == "missing"
+            and not found[name, key].is_retired
         }
         if one.manifest is not None and (one.differs or one.changed or gone[node]):
             own.append(node)

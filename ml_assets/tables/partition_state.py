@@ -45,6 +45,8 @@ class PartitionState:
     """Inputs whose content on main changed since the partition was made."""
     changed: set[Node] = field(default_factory=set[Node])
     """Those of them whose change is in what the partition was made from: in columns that its function read."""
+    is_retired: bool = False
+    """True if it is missing because its table does not retain it any more. Its absence makes nothing stale."""
     manifest: PartitionManifest | None = None
     verdict: VerdictRow | None = None
 
@@ -101,6 +103,7 @@ def _standings(
         )
         one = _own_state(declared, row, present.get(key) if is_ours else None, wrong.get(key, ""))
         one.verdict = row
+        one.is_retired = one.state == "missing" and tables.is_retired(table, key, present)
         needed: dict[str, Sequence[str]] = {}
         if outside and one.state == "missing":
             one.why = f"is missing ({outside})"
@@ -120,6 +123,7 @@ def _standings(
                 for name, recorded in manifest.inputs.items()
                 for read, digest in recorded.items()
                 if reader.digests(name).get(read, "") != digest
+                and not tables.is_retired(name, read, reader.digests(name))
             }
             one.changed = {node for node in one.replaced if _is_read_anew(reader, manifest, node)}
         one.reads = needed

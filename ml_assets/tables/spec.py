@@ -9,6 +9,7 @@ import polars as pl
 
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.layout import check_table
+from ml_assets.tables.retain import Retain
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.drift_rule import DriftRule
 from ml_assets.validation.quarantine import COLUMN, REASON, RULE
@@ -30,6 +31,8 @@ class TableSpec:
     """Comparison of a partition with the partitions before it; None: it is not compared."""
     quarantine_limit: float | None = None
     """Largest share of bad rows that are set aside; None: any bad row rejects its partition."""
+    retain: Retain | None = None
+    """Partitions that `ml-assets gc` leaves on main; None: all."""
     code_version: str = ""
     """`code_version.code_version` of the function that makes the frames."""
     sort_key: tuple[str, ...] = ()

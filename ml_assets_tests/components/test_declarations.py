@@ -66,6 +66,13 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
         pytest.param(
             "global_batch: 64", "global_batch: 63\n    lanes: 2", "63 / 2 = 31.5; use 62", id="arithmetic"
         ),
+        pytest.param(
+            "contract:",
+            "retain: {days: 9, partitions: 9}\n  contract:",
+            "either days or partitions",
+            id="retain",
+        ),
+        pytest.param("contract:", "retain: {weeks: 9}\n  contract:", "retain.weeks", id="retain key"),
         pytest.param("workers: 2", "workers: 9", "workers 9 are more than lanes 8", id="lanes"),
         pytest.param(
             "function: ml_assets.defs.store_demand.model.build",

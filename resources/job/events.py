@@ -46,6 +46,8 @@ class TrainingEvent:
             return None
 
 
+TRAININGS = "training"
+"""Folder of all jobs among the artifacts."""
 JOB, LOG, EVENTS = "job.json", "log.txt", "events.jsonl"
 """Files of a job's folder: the job; the output of the workers; the events of all attempts, which the workers write."""
 WEIGHTS, RESULT = "model.safetensors", "result.json"
@@ -54,7 +56,7 @@ WEIGHTS, RESULT = "model.safetensors", "result.json"
 
 def training_folder_name(job: TrainingJob) -> str:
     """Return the name of the job's folder among the artifacts."""
-    return f"training/{job.model}/{job.fingerprint[:16]}"
+    return f"{TRAININGS}/{job.model}/{job.fingerprint[:16]}"
 
 
 def read_events(folder: Path) -> list[TrainingEvent]:

@@ -131,12 +131,15 @@ class LocalStore:
         check_path(path)
         with self._database.reading() as db:
             _head(db, branch)
-        sha256, size = self._objects.write(source)
-        entry = ObjectStat(path, sha256, size)
-        with self._database.writing(durable=False) as db:
-            _head(db, branch)
-            refs.stage(db, branch, path, entry)
-        return entry
+        while True:
+            sha256, size = self._objects.write(source)
+            entry = ObjectStat(path, sha256, size)
+            with self._database.writing(durable=False) as db:
+                _head(db, branch)
+                refs.stage(db, branch, path, entry)
+                # Garbage collection may have deleted an equal content that was stored before. It spares staged ones.
+                if self._objects.holds(sha256, size):
+                    return entry
 
     def remove(self, branch: str, path: str) -> None:
         """Remove one object without committing the removal. Do nothing if it is missing."""

@@ -92,9 +92,9 @@ class ObjectFiles:
         damaged."""
         if not self.is_whole(sha256, size):
             raise LakeError(
-                f"{name} is committed ({size} bytes) but {self.path(sha256)} is missing or has other content: the "
-                "store was changed by hand or its disk is damaged. Restore the file from a backup, or put the same "
-                "content again."
+                f"{name} is committed ({size} bytes) but {self.path(sha256)} is missing or has other content. If the "
+                "commit is older than ML_ASSETS_HISTORY_DAYS, `ml-assets gc` deleted it. Otherwise the store was "
+                "changed by hand or its disk is damaged: restore the file from a backup, or put the same content again."
             )
         return self.path(sha256)
 

@@ -66,6 +66,24 @@ class Trees:
             nodes = tuple(node for page in nodes for node in self._page(page.id)[1])
         return nodes
 
+    def unseen(self, tree_id: str, seen: set[str]) -> Iterator[ObjectStat]:
+        """Yield the entries of the ranges that are not in `seen`; add the ids of the pages and ranges read to it.
+
+        Over many trees with one `seen`, each page and range is read once. Nothing is cached.
+        """
+        todo = [(tree_id, True)]
+        while todo:
+            id_, is_page = todo.pop()
+            if id_ in seen:
+                continue
+            seen.add(id_)
+            if is_page:
+                (level,), *nodes = json.loads(zlib.decompress(self._load(id_)))
+                todo += [(below, level > 1) for _, below in nodes]
+            else:
+                for path, sha256, size in json.loads(zlib.decompress(self._load(id_))):
+                    yield ObjectStat(path, sha256, size)
+
     def write(self, tree: Tree) -> str:
         """Save the pages that list the ranges; return the id of the tree. The ranges must be saved already."""
         level, nodes = 1, tree

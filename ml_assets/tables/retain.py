@@ -1,0 +1,40 @@
+"""Section `retain` of a table: how many of its newest partitions stay on main. No lake.
+
+The age of a partition is counted from the newest partition of its table, not from today: a table whose source stopped
+loses nothing.
+"""
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from ml_assets.sections import Section
+from ml_assets.tables.cadence import Cadence
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Retain(Section):
+    """Newest partitions that stay on main: a number of them, or those of a number of days."""
+
+    days: Count | None = None
+    """Days back from the last day of the newest partition, that day included."""
+    partitions: Count | None = None
+    """Number of partitions."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.days is None) == (self.partitions is None):
+            raise ValueError("name either days or partitions, such as {days: 400}")
+        return self
+
+    def oldest(self, cadence: Cadence, present: Collection[str]) -> str:
+        """Return the key before which partitions are not retained, given those `present`; empty if there are none."""
+        if not present:
+            return ""
+        if self.partitions is not None:
+            return sorted(present)[-self.partitions :][0]
+        _, last = cadence.bounds(max(present))
+        return cadence.key_of(last - timedelta(days=(self.days or 1) - 1))

@@ -1,0 +1,146 @@
+"""Garbage of an installation: what a verdict, a branch, an environment or a training still needs stays."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from ml_assets.pipeline.waste import UNUSED, Waste, delete_waste, find_waste
+from ml_assets.tables.accept import accept_partition
+from ml_assets.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.tables.environments import drop_environment
+from ml_assets.tables.reader import TableReader
+from ml_assets.tables.retain import Retain
+from ml_assets_tests.tables.environment_place import Place
+from ml_assets_tests.tables.orders_table import ORDERS, day, days, keys, reject, spec
+from resources.files import open_lock
+from resources.platform import Platform
+from resources.settings import Settings
+
+FIRST, SECOND, THIRD = keys(3)
+LATER = datetime.now(UTC) + timedelta(days=100)
+"""Now, for a collection after the days of the history."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(Platform(Settings(home=tmp_path)))
+
+
+def _find(place: Place, *, retain: Retain | None = None, now: datetime = LATER) -> Waste:
+    for file in (place.main.settings.home / "lake").rglob("objects/*/*"):
+        os.utime(file, (0, 0))
+    tables = DeclaredTables([DeclaredTable.of(spec(retain=retain))])
+    return find_waste(Platform(place.main.settings), tables, {}, now)
+
+
+def _delete(place: Place, waste: Waste) -> None:
+    assert delete_waste(place.main, waste, "ada").objects == waste.lake.objects
+
+
+def test_replaced_rows_go_after_the_days_of_the_history(place: Place) -> None:
+    place.orders.publish({FIRST: day(FIRST, factor=2.0)}, run="run00002")
+    assert _find(place, now=datetime.now(UTC)).lake.objects == 0
+    waste = _find(place)
+    assert waste.lake.objects == 2  # rows and manifest
+    assert waste.lake.size > 0
+    assert _find(place).lake == waste.lake
+    _delete(place, waste)
+    assert _find(place).lake.objects == 0
+    assert place.orders.ask_guard([FIRST, SECOND]).ok
+
+
+def test_evidence_that_may_be_accepted_stays(place: Place) -> None:
+    reject(place.orders, THIRD)
+    replaced = place.orders.ledger.newest_verdicts(ORDERS)[THIRD].branch
+    place.orders.publish({THIRD: day(THIRD)}, run="run00003")
+    reject(place.orders, SECOND)
+    assert _find(place, now=datetime.now(UTC)).audits == []
+    waste = _find(place)
+    assert waste.audits == [replaced]
+    _delete(place, waste)
+    accept_partition(place.orders.store, place.orders.ledger, ORDERS, SECOND, "ada", "it was right")
+    assert place.orders.ask_guard([FIRST, SECOND, THIRD]).ok
+    assert len(_find(place).audits) == 1
+
+
+def test_a_branch_that_a_killed_run_left_goes(place: Place) -> None:
+    store = place.main.whole_lake
+    store.create_branch("audit-left", "main")
+    store.put("audit-left", "datasets/orders/date=2013-01-09/part-0.parquet", b"half")
+    assert _find(place).audits == []  # main did not move since, so it may be young
+    place.orders.publish({THIRD: day(THIRD)}, run="run00002")
+    assert _find(place, now=datetime.now(UTC)).audits == []
+    waste = _find(place)
+    assert waste.audits == ["audit-left"]
+    assert waste.lake.objects == 1
+
+
+def test_an_environment_keeps_its_partitions_its_base_and_its_evidence(place: Place) -> None:
+    reject(place.orders, THIRD)
+    inside = place.enter()
+    place.orders.publish({FIRST: day(FIRST, factor=2.0), THIRD: day(THIRD)}, run="run00002")
+    inside.publish({SECOND: day(SECOND, factor=3.0)}, run="run00003")
+    reject(inside, FIRST)
+    waste = _find(place)
+    assert (waste.audits, waste.lake.objects) == ([], 0)
+    inside.publish({FIRST: day(FIRST)}, run="run00004")
+    (only,) = _find(place).audits
+    assert only.startswith("env-try_it--audit-")
+    accept_partition(inside.store, inside.ledger, ORDERS, THIRD, "ada", "known to the environment")
+    drop_environment(place.main, "try_it")
+    waste = _find(place)
+    assert len(waste.audits) == 1
+    assert waste.lake.objects > 0
+    _delete(place, waste)
+    assert place.orders.ask_guard([FIRST, SECOND, THIRD]).ok
+
+
+def test_partitions_that_are_not_retained_leave_main_first(place: Place) -> None:
+    place.orders.publish(days(5), run="run00002")
+    waste = _find(place, retain=Retain(partitions=2), now=datetime.now(UTC))
+    (one,) = waste.retired
+    assert (one.keys, waste.lake.objects) == (tuple(keys(3)), 0)
+    _delete(place, waste)
+    assert TableReader.at(place.main.lake).keys(ORDERS) == keys(2, 3)
+    assert _find(place, retain=Retain(partitions=2)).lake.objects == 6
+
+
+def test_inputs_of_trainings_that_ended_without_a_version(place: Place) -> None:
+    store, jobs = place.main.whole_lake, place.main.settings.artifacts_folder / "training" / "m"
+    for fingerprint in ("a" * 16, "b" * 16):
+        (jobs / fingerprint).mkdir(parents=True)
+        store.create_branch(f"keep-run-{fingerprint[:12]}", "main")
+    store.keep("keep-m-v1-0123456789ab", "main")
+    (jobs / ("a" * 16) / "result.json").write_text("{}")
+    assert _find(place, now=datetime.now(UTC)).inputs == []
+    waste = _find(place)
+    assert waste.inputs == [f"keep-run-{'a' * 12}"]
+    _delete(place, waste)
+    assert list(store.branches("keep-")) == ["keep-m-v1-0123456789ab", f"keep-run-{'b' * 12}"]
+
+
+def test_checkpoints_of_finished_trainings_and_unused_snapshots(place: Place) -> None:
+    home = place.main.settings.home
+    old, young = (home / "cache" / "snapshots" / name for name in ("old", "young"))
+    jobs = home / "artifacts" / "training" / "m"
+    done, going, locked = (jobs / name for name in ("done", "going", "locked"))
+    for folder in (old, young, *(one / "checkpoints" / "step" for one in (done, going, locked))):
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(b"12345")
+    for one in (done, locked):
+        (one / "result.json").write_text("{}")
+    past = (datetime.now(UTC) - UNUSED - timedelta(hours=1)).timestamp()
+    os.utime(old, (past, past))
+    descriptor = open_lock(locked / "lock")
+    try:
+        waste = _find(place, now=datetime.now(UTC))
+    finally:
+        os.close(descriptor)
+    assert waste.snapshots == {old: 5}
+    assert waste.checkpoints == {"training/m/done": {"checkpoints/step/file": 5}}
+    _delete(place, waste)
+    assert not old.exists()
+    assert young.exists()
+    assert [path.name for path in done.rglob("*") if path.is_file()] == ["result.json"]

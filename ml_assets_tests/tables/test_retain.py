@@ -1,0 +1,100 @@
+"""Retention of a table: which partitions leave main, and that nothing is stale or missing by it."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from pydantic import ValidationError
+
+from ml_assets.tables.audits import unaudited
+from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.tables.guard import validate_window
+from ml_assets.tables.lake_history import blame
+from ml_assets.tables.publish import publish
+from ml_assets.tables.reader import TableReader
+from ml_assets.tables.retain import Retain
+from ml_assets.tables.retirement import not_retained, retire
+from ml_assets.tables.spec import Incoming, PublishingRun
+from ml_assets_tests.tables import orders_table
+from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days, keys, spec
+
+FIRST_DAY = orders_table.FIRST
+SIX = keys(6)
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> OrdersTable:
+    """Six days of orders."""
+    orders = OrdersTable(tmp_path)
+    orders.publish(days(6))
+    return orders
+
+
+def _tables(retain: Retain | None, *more: DeclaredTable) -> DeclaredTables:
+    return DeclaredTables([DeclaredTable.of(spec(retain=retain)), *more])
+
+
+def test_oldest_retained_key() -> None:
+    daily, weekly = Cadence("daily", FIRST_DAY), Cadence("weekly", FIRST_DAY)
+    assert Retain(partitions=2).oldest(daily, SIX) == SIX[4]
+    assert Retain(partitions=9).oldest(daily, SIX) == SIX[0]
+    assert Retain(days=3).oldest(daily, SIX) == SIX[3]
+    assert Retain(days=8).oldest(weekly, ["2024-01-01", "2024-01-08", "2024-01-15"]) == "2024-01-08"
+    assert Retain(days=3).oldest(daily, []) == ""
+
+
+@pytest.mark.parametrize("wrong", [{}, {"days": 3, "partitions": 3}, {"days": 0}])
+def test_retain_names_days_or_partitions(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValidationError):
+        Retain(**wrong)
+
+
+def test_retired_partitions_leave_main_and_stay_in_the_history(orders: OrdersTable) -> None:
+    before = orders.store.resolve("main")
+    (one,) = not_retained(TableReader.at(orders.store), _tables(Retain(partitions=2)), {})
+    assert one.keys == tuple(SIX[:4])
+    assert one.size > 0
+    retire(orders.store, orders.ledger, one, "ada")
+    assert TableReader.at(orders.store).keys(ORDERS) == SIX[4:]
+    assert TableReader(orders.store, before).keys(ORDERS) == SIX
+    assert orders.store.list("main", f"{ORDERS}/date={SIX[0]}") == []
+    assert unaudited(orders.store, 10) == []
+    newest = blame(orders.store, ORDERS, SIX[0])[0]
+    assert (newest.why, newest.made_by.author) == ("removed", "ada")
+    assert not_retained(TableReader.at(orders.store), _tables(Retain(partitions=2)), {}) == []
+
+
+def test_what_trainings_and_features_read_stays(orders: OrdersTable) -> None:
+    reader = TableReader.at(orders.store)
+    assert not_retained(reader, _tables(None), {}) == []
+    (one,) = not_retained(reader, _tables(Retain(partitions=2)), {ORDERS: 4})
+    assert one.keys == tuple(SIX[:2])
+    features = DeclaredTable.of(spec(kind="features", name="sums", inputs={ORDERS: 4}))
+    (one,) = not_retained(reader, _tables(Retain(partitions=2), features), {})
+    assert one.keys == (SIX[0],)
+
+
+def test_features_of_retired_days_are_not_stale(orders: OrdersTable) -> None:
+    features = spec(kind="features", name="sums", inputs={ORDERS: 0})
+    reader = TableReader.at(orders.store)
+    frames = [
+        Incoming(
+            key=key,
+            data=reader.scan(ORDERS, [key]).with_columns(pl.lit("seen").alias("note")).collect(),
+            inputs={ORDERS: reader.input_digests(ORDERS, [key])},
+        )
+        for key in SIX
+    ]
+    publish(orders.store, orders.ledger, features, frames, PublishingRun(run_id="run00002"))
+    tables = _tables(Retain(partitions=2), DeclaredTable.of(features))
+    (one,) = not_retained(TableReader.at(orders.store), tables, {})
+    retire(orders.store, orders.ledger, one, "ada")
+
+    def stale(declared: DeclaredTables) -> list[str]:
+        found = validate_window(TableReader.at(orders.store), orders.ledger, declared, "features/sums", SIX)
+        assert found.ok, found.explain()
+        return list(found.stale)
+
+    assert stale(tables) == []
+    assert stale(_tables(None, DeclaredTable.of(features))) == SIX[:4]
