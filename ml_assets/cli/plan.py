@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ml_assets.components.specs import TrainingPipelineSpec
     from ml_assets.pipeline.chosen import Chosen
+    from ml_assets.tables.declared import DeclaredTable
     from ml_assets.tables.guard import WindowValidation
 
 SHOWN = 10
@@ -36,6 +37,8 @@ class PlannedPartition:
     """True if the newest checkpoint has the same settings, seed, code and columns."""
     first_possible: str | None
     """First partition of the model with a complete window; None if there is none."""
+    deprecated: "Sequence[DeclaredTable]"
+    """Deprecated tables among those that it reads, at any depth."""
     chosen: "Chosen | None"
     """Values that a study chose for the next training; None for a model without a study."""
     trained_with: str
@@ -92,6 +95,8 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
         by_hand += [f"ml-assets launch {name} {_typed(span)}" for span in spans] or [
             f"ml-assets launch {name}"
         ]
+    for one in planned.deprecated:
+        say(f"  deprecated {one.table}: {one.deprecated}")
     if planned.chosen is not None:
         say(f"  values    {planned.chosen.says}")
     say()
@@ -128,6 +133,7 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
     newest = _newest_checkpoint(project, spec, partition) if partition in done else {}
     return PlannedPartition(
         validation=validation,
+        deprecated=[one for one in tables.with_inputs(table) if one.deprecated],
         commit=reader.commit_id,
         done=partition in done,
         is_as_trained=partition in done and _is_as_trained(spec, newest, chosen),

@@ -61,6 +61,10 @@ class FeatureTable(SpecComponent):
         ) -> Iterator[Reported]:
             reader = TableReader.at(platform.lake, MAIN)
             inputs = [_input_table(tables, section) for section in spec.inputs]
+            for section in spec.inputs:
+                declared = tables.find(section.table)
+                if declared is not None and declared.deprecated:
+                    context.log.warning(f"{section.table} is deprecated: {declared.deprecated}")
             keys = context.partition_keys
             runs = runs_of_retries(context)
             resumed = published_by(runs, reader, platform.ledger, table, keys, inputs)

@@ -113,6 +113,9 @@ class TableSpecSection(Section):
     """Limit for `on_bad_rows: quarantine`."""
     partitions: PartitionsSection | None = None
     """Partitions of the table. Not given: the table has no partitions."""
+    deprecated: str = ""
+    """Advice for those who read the table, such as the table to read instead. Its page and the plans of its readers
+    show it. A deprecated table is built as before, and nothing is deleted."""
     retain: Retain | None = None
     """Newest partitions that `ml-assets gc` leaves on main. Not given: all."""
 

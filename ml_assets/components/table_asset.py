@@ -27,7 +27,7 @@ from ml_assets.components.pages import (
 )
 from ml_assets.components.partitions import partitions_definition
 from ml_assets.components.specs import TableSpecSection
-from ml_assets.components.tags import DATA_VERSION, ROOT_RUN
+from ml_assets.components.tags import DATA_VERSION, DEPRECATED, ROOT_RUN
 from ml_assets.pipeline.links import run_url
 from ml_assets.sources.protocol import PageFacts
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
@@ -71,6 +71,7 @@ def table_spec(
         drift=spec.drift,
         quarantine_limit=spec.quarantine_limit,
         retain=spec.retain,
+        deprecated=spec.deprecated,
         code_version=version,
         inputs=inputs or {},
     )
@@ -106,7 +107,8 @@ def table_asset(
         output_required=False,
         check_specs=check_specs(key, section.drift),
         group_name=section.group_name,
-        description=section.description or None,
+        description=_description(section),
+        tags={DEPRECATED: ""} if section.deprecated else None,
         owners=list(section.owners) or None,
         kinds={kind, "parquet"},
         code_version=table.code_version,
@@ -132,6 +134,12 @@ def table_asset(
             log_output(context)
 
     return published
+
+
+def _description(section: TableSpecSection) -> str | None:
+    if not section.deprecated:
+        return section.description or None
+    return f"**Deprecated: {section.deprecated}**\n\n{section.description}".rstrip()
 
 
 def _days_begin(contract: Contract) -> dict[str, str]:

@@ -31,6 +31,8 @@ class DeclaredTable:
     """Table id → lookback in partitions; None for a table without partitions, which is read whole."""
     retain: Retain | None = None
     """Partitions that stay on main; None: all."""
+    deprecated: str = ""
+    """Advice for readers of a deprecated table; empty if it is not deprecated."""
 
     @classmethod
     def of(cls, spec: TableSpec) -> Self:
@@ -44,6 +46,7 @@ class DeclaredTable:
             code_version=spec.code_version,
             inputs=dict(spec.inputs),
             retain=spec.retain,
+            deprecated=spec.deprecated,
         )
 
     @property
@@ -64,6 +67,7 @@ class DeclaredTable:
             "code_version": self.code_version,
             "inputs": dict(self.inputs),
             "retain": self.retain.model_dump(exclude_none=True) if self.retain else None,
+            "deprecated": self.deprecated,
             "columns": [list(column) for column in self.columns],
         }
 
@@ -79,6 +83,7 @@ class DeclaredTable:
             columns=tuple((name, dtype) for name, dtype in facts["columns"]),
             code_version=facts["code_version"],
             inputs=facts["inputs"],
+            deprecated=facts["deprecated"],
             retain=None if facts["retain"] is None else Retain.model_validate(facts["retain"]),
         )
 

@@ -33,6 +33,8 @@ class TableSpec:
     """Largest share of bad rows that are set aside; None: any bad row rejects its partition."""
     retain: Retain | None = None
     """Partitions that `ml-assets gc` leaves on main; None: all."""
+    deprecated: str = ""
+    """Advice for readers of a deprecated table; empty if it is not deprecated."""
     code_version: str = ""
     """`code_version.code_version` of the function that makes the frames."""
     sort_key: tuple[str, ...] = ()

@@ -47,6 +47,20 @@ def test_a_range_is_one_run_with_a_version_of_its_own_for_every_day(installation
     assert day["lake/commit"].value == installation.main.commit_id
 
 
+def test_a_deprecated_table_is_built_and_its_readers_are_told(tmp_path: Path) -> None:
+    advice = "read datasets/meters instead"
+    place = Installation(tmp_path, readings_components(dataset={"deprecated": advice}))
+    (day,) = days(1)
+    assert place.run(READINGS, partition=day).success
+    node = place.defs.resolve_asset_graph().get(dg.AssetKey(READINGS.split("/")))
+    assert (node.description or "").startswith(f"**Deprecated: {advice}**")
+    assert "ml_assets/deprecated" in node.tags
+    run = place.run(FEATURES, partition=day)
+    assert run.success
+    logged = [one.user_message for one in place.instance.all_logs(run.run_id)]
+    assert f"datasets/readings is deprecated: {advice}" in logged
+
+
 def test_materializing_the_same_days_again_changes_nothing(installation: Installation) -> None:
     first, *_, last = days(3)
     before = versions(installation.run(READINGS, partition=first, last=last), READINGS)

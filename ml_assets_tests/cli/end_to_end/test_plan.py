@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
+from ml_assets.components import Dataset
 from ml_assets.pipeline.spec import WindowSection
 from ml_assets_tests.cli.conftest import WEEK
 from ml_assets_tests.cli.terminal import Terminal
@@ -24,6 +26,21 @@ def test_an_empty_home_lacks_everything_down_to_the_source(terminal: Terminal) -
     )
     assert "It would refuse" in said.out
     assert "build_missing_upstream" in said.out
+
+
+def test_a_deprecated_table_is_named_with_its_advice(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Dataset.load.__func__
+
+    def edited(cls: type[Dataset], spec: Any, context: Any) -> Dataset:
+        is_sales = spec.name == "sales"
+        changed = spec.model_copy(update={"deprecated": "read datasets/till instead"}) if is_sales else spec
+        return load(cls, changed, context)
+
+    monkeypatch.setattr(Dataset, "load", classmethod(edited))
+    said = terminal("plan", "store_demand", WEEK)
+    assert f"  deprecated {SALES}: read datasets/till instead" in said.out.splitlines()
 
 
 def test_planning_in_an_empty_home_makes_nothing(tmp_path: Path) -> None:
