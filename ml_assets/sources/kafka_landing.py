@@ -76,20 +76,24 @@ class Landing:
     def run(self, chunk_messages: int, seconds: float | None = None) -> LogVersion:
         """Land all messages up to the present ends of the partitions; return the log. Begin no chunk after `seconds`.
 
-        If another process lands at the same time, go on from its offsets. Raises `SourceRefused`, `SourceAway`,
-        `LakeBusy` or `MergeConflict`.
+        If another process lands at the same time, go on from its offsets. Raises `SourceRefused`, `SourceAway`, and
+        `LakeBusy` or `MergeConflict` after `TRIES` lost races in which nobody landed.
         """
-        for number in range(1, TRIES + 1):
+        began, tries, version = time.monotonic(), 0, self._log.newest()
+        while True:
+            left = None if seconds is None else seconds - (time.monotonic() - began)
+            if left is not None and left <= 0 and version.state is not None:
+                return version
             try:
-                return self._run(chunk_messages, seconds)
+                return self._run(version, chunk_messages, left)
             except (MergeConflict, LakeBusy):
-                if number == TRIES:
+                before, version = version.chunk, self._log.newest()
+                tries = tries + 1 if version.chunk == before else 0
+                if tries == TRIES:
                     raise
-                time.sleep(random.uniform(0.5, 1.5) * 0.05 * 2 ** min(number, 5))
-        raise AssertionError("unreachable")
+                time.sleep(random.uniform(0.5, 1.5) * 0.05 * 2**tries)
 
-    def _run(self, chunk_messages: int, seconds: float | None) -> LogVersion:
-        version = self._log.newest()
+    def _run(self, version: LogVersion, chunk_messages: int, seconds: float | None) -> LogVersion:
         topic = self._topic.facts()
         require_same_topic(self._table.name, self._rules, version.state, topic)
         state = self._begin(version.state, topic)

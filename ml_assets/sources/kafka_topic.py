@@ -306,7 +306,6 @@ def _may_pass(error: "KafkaError") -> bool:
 
     refused = (
         KafkaError._AUTHENTICATION,
-        KafkaError._SSL,
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.GROUP_AUTHORIZATION_FAILED,

@@ -130,6 +130,11 @@ class LogVersion:
     segments: Mapping[str, Sequence[ObjectStat]]
     """Day, or `DEAD_LETTERS` → its files, oldest first."""
 
+    @property
+    def chunk(self) -> int:
+        """Number of commits that landed."""
+        return self.state.chunk if self.state else 0
+
     def version_of(self, first: date, end: date) -> str | None:
         """Return the number of the last commit with messages of the days `first` up to and without `end`."""
         numbers = [
@@ -185,7 +190,7 @@ class StreamLog:
         `news` is day, or `DEAD_LETTERS` → messages. Raises `MergeConflict` if another process landed since `version`,
         and `LakeBusy`; then nothing changed.
         """
-        state = replace(state, chunk=(version.state.chunk if version.state else 0) + 1)
+        state = replace(state, chunk=version.chunk + 1)
         puts: dict[str, bytes] = {layout.stream_state_path(self._table): state.to_json()}
         older: list[str] = []
         for section, frame in news.items():
