@@ -105,7 +105,7 @@ def run(home: Path, stream: Stream, sales: int, sent: int, kills: int, chunk: in
     killed, rate = 0, 20_000.0
     for number in range(kills):
         before = _landed(home, stream)
-        share = (sent - before) / (kills - number)
+        share = (sent - before) / (kills - number + 2)  # some are left for the end
         lives = draw.uniform(0, 1.6) * share / rate
         if _killed_after(home, stream, chunk, lives):
             killed += 1
