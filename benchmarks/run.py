@@ -24,7 +24,9 @@ LOGS = FOLDER.parent / "build" / "bench"
 WHEN_NAMED = (
     "cluster_start",
     "demo_servers",
+    "environments",
     "kafka_kills",
+    "lake_scale",
     "lake_servers",
     "loader_libraries",
     "online",
