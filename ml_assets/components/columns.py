@@ -27,6 +27,8 @@ LABEL_IS_CLASS = "label_is_class"
 NAMED_COLUMNS = "columns"
 """Metadata of an asset that reads tables: table → key of its section → names of columns."""
 
+INPUT_CADENCES = "cadences of inputs"
+"""Metadata key of a feature table: input → cadence, for inputs whose cadence is not the table's."""
 PARTITION_DATE = "partition_date"
 """Metadata of a feature table: its column with the first day of a row's partition."""
 DAYS_BEGIN_IN = "days_begin_in"

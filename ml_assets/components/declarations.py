@@ -8,14 +8,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
 from ml_assets.checkout import ROOT
-from ml_assets.components.columns import column_faults, zone_fault
+from ml_assets.components.columns import INPUT_CADENCES, column_faults, zone_fault
 from ml_assets.components.documents import documents_of, faults_in, place_of, short
+from ml_assets.tables.cadence import Cadence, CadenceKind
 from resources.words import did_you_mean
 
 DEFS = ROOT / "ml_assets" / "defs"
@@ -52,7 +54,7 @@ def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
             at = ", ".join(_places(rf".*\btable:\s*{read}\b", defs_folder))
             if read not in by_key:
                 lines.append(f"{at}: no defs.yaml declares '{read}'{did_you_mean(read, by_key)}")
-            elif why := _misfit(asset.partitions_def, by_key[read].partitions_def):
+            elif why := _misfit(asset, by_key[read].partitions_def, read):
                 lines.append(f"{at}: {_who(asset)} {why[0]} and reads {read}, which {why[1]}")
             else:
                 faults = list(column_faults(asset, by_key[read], read))
@@ -79,28 +81,45 @@ def _who(asset: dg.AssetsDefinition) -> str:
 
 
 def _misfit(
-    own: dg.PartitionsDefinition | None, read: dg.PartitionsDefinition | None
+    asset: dg.AssetsDefinition, read: dg.PartitionsDefinition | None, table: str
 ) -> tuple[str, str] | None:
-    """Describe the partitions of a reader and of its input if they do not fit; None if they fit.
+    """Describe the partitions of a reader and of its input `table` if they do not fit; None if they fit.
 
     A table without partitions always fits.
     """
+    own = asset.partitions_def
     if not isinstance(own, dg.TimeWindowPartitionsDefinition):
         return None
     if not isinstance(read, dg.TimeWindowPartitionsDefinition):
         return None
-    if own.schedule_type != read.schedule_type:
-        return f"is {_cadence(own)}", f"is {_cadence(read)}: give both one cadence"
-    if own.start < read.start:
+    mine, its = _cadence(own), _cadence(read)
+    stated = _stated(asset, table)
+    if (stated or mine) != its:
+        fit = Cadence(mine, date.min).fit_of(Cadence(its, date.min))
+        if fit is None or min(asset.keys).path[0] != "features":
+            return f"is {mine}", f"is {its}: give both one cadence"
+        return f"is {mine}", f"is {its}: write `cadence: {its}` in this input"
+    if stated and Cadence(mine, date.min).fit_of(Cadence(its, date.min)) is None:
+        return f"is {mine}", f"is {its}: give both one cadence"
+    first = read.start + (timedelta(days=7) if (mine, its) == ("daily", "weekly") else timedelta(0))
+    if own.start < first:
         return (
             f"begins {own.start:%Y-%m-%d}",
-            f"begins {read.start:%Y-%m-%d}: set `start` to that day or later",
+            f"begins {read.start:%Y-%m-%d}: set `start` to {first:%Y-%m-%d} or later",
         )
     return None
 
 
-def _cadence(partitions: dg.TimeWindowPartitionsDefinition) -> str:
-    return partitions.schedule_type.value.lower() if partitions.schedule_type else partitions.cron_schedule
+def _stated(asset: dg.AssetsDefinition, table: str) -> str:
+    """Return the cadence that a feature table states for an input; empty if it states none."""
+    metadata = asset.metadata_by_key.get(min(asset.keys), {})
+    return str(metadata.get(INPUT_CADENCES, {}).get(table, ""))
+
+
+def _cadence(partitions: dg.TimeWindowPartitionsDefinition) -> CadenceKind:
+    kinds: dict[str, CadenceKind] = {"DAILY": "daily", "WEEKLY": "weekly", "MONTHLY": "monthly"}
+    assert partitions.schedule_type is not None  # `partitions_definition` makes no others
+    return kinds[partitions.schedule_type.value]
 
 
 def _places(line: str, defs_folder: Path) -> list[str]:

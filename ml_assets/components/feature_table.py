@@ -6,10 +6,10 @@ import dagster as dg
 
 from ml_assets.code.code_version import code_version
 from ml_assets.components.base import SpecComponent
-from ml_assets.components.columns import LABELS, NAMED_COLUMNS, PARTITION_DATE, SENSITIVE
+from ml_assets.components.columns import INPUT_CADENCES, LABELS, NAMED_COLUMNS, PARTITION_DATE, SENSITIVE
 from ml_assets.components.leakage_check import leakage_check
 from ml_assets.components.online_features import online_asset
-from ml_assets.components.partitions import lookback_mapping
+from ml_assets.components.partitions import lookback_mapping, previous_weeks_mapping
 from ml_assets.components.scaffolders import FeatureTableScaffolder
 from ml_assets.components.specs import FeatureTableSpec, InputSection
 from ml_assets.components.table_asset import (
@@ -19,6 +19,7 @@ from ml_assets.components.table_asset import (
     table_asset,
     table_spec,
 )
+from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.declared import DeclaredTables, InputTable
 from ml_assets.tables.derive import derive, in_pieces, plan
 from ml_assets.tables.imports import resolve_function
@@ -60,7 +61,7 @@ class FeatureTable(SpecComponent):
             context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables
         ) -> Iterator[Reported]:
             reader = TableReader.at(platform.lake, MAIN)
-            inputs = [_input_table(tables, section) for section in spec.inputs]
+            inputs = [_input_table(tables, section, spec.cadence) for section in spec.inputs]
             for section in spec.inputs:
                 declared = tables.find(section.table)
                 if declared is not None and declared.deprecated:
@@ -81,11 +82,12 @@ class FeatureTable(SpecComponent):
                 refused = {f"{table.table} {key}": why for key, why in possible.refused.items()}
                 raise InputsRefused(table.table, refused, possible.missing)
 
-        deps = [_dependency(section) for section in spec.inputs]
+        deps = [_dependency(section, spec.cadence) for section in spec.inputs]
         facts = {
             LABELS: list(spec.labels),
             NAMED_COLUMNS: spec.input_columns,
             PARTITION_DATE: spec.partition_date,
+            INPUT_CADENCES: {one.table: one.cadence for one in spec.inputs if one.cadence is not None},
         }
         facts |= {SENSITIVE: [name for name in spec.contract.names if spec.contract.hides(name)]}
         asset = table_asset(spec, table, deps, kind="polars", publish_table=build, facts=facts)
@@ -98,13 +100,15 @@ def _key(section: InputSection) -> dg.AssetKey:
     return dg.AssetKey(section.table.split("/"))
 
 
-def _dependency(section: InputSection) -> dg.AssetDep:
+def _dependency(section: InputSection, own: Cadence) -> dg.AssetDep:
     if section.lookback == "all":
         return dg.AssetDep(_key(section))
+    if section.cadence == "weekly" and own.kind == "daily":
+        return dg.AssetDep(_key(section), partition_mapping=previous_weeks_mapping(section.lookback))
     return dg.AssetDep(_key(section), partition_mapping=lookback_mapping(section.lookback))
 
 
-def _input_table(tables: DeclaredTables, section: InputSection) -> InputTable:
+def _input_table(tables: DeclaredTables, section: InputSection, own: Cadence) -> InputTable:
     declared = tables.find(section.table)
     if declared is None or (section.lookback != "all" and declared.cadence.kind == "none"):
         raise InputMisdeclared(
@@ -112,4 +116,4 @@ def _input_table(tables: DeclaredTables, section: InputSection) -> InputTable:
             f"write `lookback: all` for a table without partitions"
         )
     lookback = 0 if section.lookback == "all" else section.lookback
-    return InputTable(table=section.table, cadence=declared.cadence, lookback=lookback)
+    return InputTable(table=section.table, cadence=declared.cadence, lookback=lookback, read_by=own)

@@ -176,6 +176,7 @@ def feature_declaration(spec: FeatureTableSpec, cadences: Mapping[str, Cadence])
                 table=section.table,
                 cadence=cadences[section.table],
                 lookback=0 if section.lookback == "all" else section.lookback,
+                read_by=spec.cadence,
             )
             for section in spec.inputs
         ],

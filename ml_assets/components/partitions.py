@@ -18,12 +18,22 @@ def partitions_definition(section: PartitionsSection | None) -> dg.TimeWindowPar
     if section.cadence == "daily":
         return dg.DailyPartitionsDefinition(section.start.isoformat(), end_date=end)
     start = cadence.key_of(section.start)
+    if section.cadence == "monthly":
+        return dg.MonthlyPartitionsDefinition(start, end_date=end)
     return dg.WeeklyPartitionsDefinition(start, day_offset=MONDAY, end_date=end)
 
 
 def lookback_mapping(partitions: int) -> dg.PartitionMapping:
     """Return the mapping by which a partition reads itself and the given number before it, within the table's start."""
     return dg.TimeWindowPartitionMapping(start_offset=-partitions, allow_nonexistent_upstream_partitions=True)
+
+
+def previous_weeks_mapping(partitions: int) -> dg.PartitionMapping:
+    """Return the mapping by which a day reads the week before its own and the given number of weeks before that."""
+    # Dagster shifts the window of the reader, in days, and takes the weeks in which its ends lie.
+    return dg.TimeWindowPartitionMapping(
+        start_offset=-7 * (partitions + 1), end_offset=-7, allow_nonexistent_upstream_partitions=True
+    )
 
 
 def _day_after_last(section: PartitionsSection) -> str | None:

@@ -199,9 +199,13 @@ class InputSection(Section):
     """A table that a feature function reads."""
 
     table: str = Field(pattern=r"^(datasets|features)/\w+$")
-    """`datasets/<name>` or `features/<name>`, of the same cadence or without partitions."""
+    """`datasets/<name>` or `features/<name>`."""
+    cadence: Literal["daily", "weekly"] | None = None
+    """Cadence of the input, if it is not that of this table: `daily` for a weekly or monthly table, which reads the
+    days of its partition; `weekly` for a daily one, which reads the week before that of its day."""
     lookback: Partitions | Literal["all"] = 0
-    """Number of partitions to read before the partition that is built; `all` for a table without partitions."""
+    """Number of partitions to read before: of the input, or of this table if the input is `cadence: daily`; `all` for
+    a table without partitions."""
     known_at: tuple[KnowledgeRule, ...] | None = None
     """Rules for the moment at which its facts became known. The leakage test hides facts by these rules. `[]`: all
     facts were always known."""

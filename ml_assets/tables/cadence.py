@@ -1,9 +1,10 @@
 """Arithmetic of partition keys: the keys of a table, the keys before a key, the days that a key covers.
 
-A key is a string. A daily key is its day (`"2013-01-01"`), a weekly key its Monday. A table without partitions has
-the single key `"all"`. Nothing here knows the lake or Dagster.
+A key is a string. A daily key is its day (`"2013-01-01"`), a weekly key its Monday, a monthly key the first of the
+month. A table without partitions has the single key `"all"`. Nothing here knows the lake or Dagster.
 """
 
+from calendar import monthrange
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Literal, Self
@@ -12,12 +13,19 @@ from pydantic import model_validator
 
 from ml_assets.sections import Section
 
-CadenceKind = Literal["daily", "weekly", "none"]
+CadenceKind = Literal["daily", "weekly", "monthly", "none"]
 
 UNPARTITIONED = "all"
 """The single key of a table without partitions."""
 
-_STEP = {"daily": timedelta(days=1), "weekly": timedelta(days=7)}
+Fit = Literal["same", "finer", "coarser"]
+"""Partitions of an input, compared with those of the table that reads it."""
+
+_FITS: dict[tuple[CadenceKind, CadenceKind], Fit] = {
+    ("weekly", "daily"): "finer",
+    ("monthly", "daily"): "finer",
+    ("daily", "weekly"): "coarser",
+}
 
 
 class KeyRefused(ValueError):
@@ -30,7 +38,7 @@ class Cadence:
 
     kind: CadenceKind
     start: date | None = None
-    """First day covered; needed unless `kind` is "none". A weekly table begins with this day's week."""
+    """First day covered; needed unless `kind` is "none". A weekly or monthly table begins with this day's partition."""
     end: date | None = None
     """Last day covered, inclusive; None means open."""
 
@@ -65,7 +73,7 @@ class Cadence:
             raise KeyRefused(f"{key!r} is not a {self.kind} key: write the day as YYYY-MM-DD") from error
         if first.isoformat() != key or self._first_day(first) != first:
             raise KeyRefused(f"{key!r} is not a {self.kind} key: that day belongs to {self.key_of(first)!r}")
-        return first, first + _STEP[self.kind] - timedelta(days=1)
+        return first, self._last_day(first)
 
     def require(self, key: str) -> None:
         """Raise `KeyRefused` if `key` belongs to another cadence or lies outside the days that this cadence covers."""
@@ -83,10 +91,9 @@ class Cadence:
         """Return the keys of the table's partitions that overlap the days `first`..`last` (inclusive)."""
         if self.kind == "none":
             return [UNPARTITIONED]
-        low = self._first_day(max(first, self._covered_from))
-        high = last if self.end is None else min(last, self.end)
-        count = max(0, (high - low) // _STEP[self.kind] + 1)
-        return [(low + i * _STEP[self.kind]).isoformat() for i in range(count)]
+        low = self._number(max(first, self._covered_from))
+        high = self._number(last if self.end is None else min(last, self.end))
+        return [self._at(number).isoformat() for number in range(low, high + 1)]
 
     def previous(self, key: str, n: int = 1) -> list[str]:
         """Return up to `n` keys just before `key`, oldest first; fewer at the table's start."""
@@ -99,26 +106,51 @@ class Cadence:
         first, _ = self.bounds(key)
         if self.kind == "none":
             return [UNPARTITIONED]
-        reach = (lookback - 1) * _STEP[self.kind]
-        # Compare before subtracting: a window may reach back before the calendar begins.
-        low = first - reach if first - self._covered_from > reach else self._covered_from
-        return [k for k in self.keys(low, first) if k <= key][-lookback:]
+        # A window may reach back before the calendar begins.
+        low = max(self._number(first) - (lookback - 1), self._number(self._covered_from))
+        return [k for k in self.keys(self._at(low), first) if k <= key][-lookback:]
+
+    def fit_of(self, read: "Cadence") -> Fit | None:
+        """Return how the partitions of an input fit those of this table; None if they do not."""
+        return "same" if read.kind == self.kind else _FITS.get((self.kind, read.kind))
+
+    def before(self, day: date, n: int) -> list[str]:
+        """Return the keys of the `n` partitions before the one that holds `day`, oldest first, whatever the start."""
+        number = self._number(day)
+        return [self._at(number - back).isoformat() for back in range(n, 0, -1) if number > back]
 
     @property
     def _covered_from(self) -> date:
         return self.start or date.min
 
     def _first_day(self, day: date) -> date:
-        return day - timedelta(days=day.weekday()) if self.kind == "weekly" else day
+        return self._at(self._number(day))
+
+    def _last_day(self, first: date) -> date:
+        if self.kind == "monthly":
+            return first.replace(day=monthrange(first.year, first.month)[1])
+        return first + timedelta(days=6) if self.kind == "weekly" else first
+
+    def _number(self, day: date) -> int:
+        """Return the number of the partition that holds `day`, counted from the begin of the calendar, a Monday."""
+        if self.kind == "monthly":
+            return day.year * 12 + day.month - 1
+        return (day.toordinal() - 1) // 7 if self.kind == "weekly" else day.toordinal()
+
+    def _at(self, number: int) -> date:
+        """Return the first day of a partition by its number."""
+        if self.kind == "monthly":
+            return date(number // 12, number % 12 + 1, 1)
+        return date.fromordinal(number * 7 + 1 if self.kind == "weekly" else number)
 
 
 class PartitionsSection(Section):
     """Partitions of a table or model, by date."""
 
-    cadence: Literal["daily", "weekly"]
-    """`daily`: a partition is a day. `weekly`: it is named by its Monday."""
+    cadence: Literal["daily", "weekly", "monthly"]
+    """`daily`: a partition is a day. `weekly`: it is named by its Monday. `monthly`: by the first of the month."""
     start: date
-    """First day. A weekly table begins on a Monday."""
+    """First day. A weekly table begins with the week of this day, a monthly one with its month."""
     end: date | None = None
     """Last day; open if not given."""
 

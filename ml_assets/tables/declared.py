@@ -5,13 +5,15 @@ Here: the declarations as values, and the input partitions that each requires. T
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from typing import Any, Self
 
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.retain import Retain
 from ml_assets.tables.spec import TableSpec
 from ml_assets.validation.column_types import Schema, schema_hash
+
+_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,17 +98,43 @@ class InputTable:
     """Table id."""
     cadence: Cadence
     lookback: int = 0
-    """Number of partitions to read before the partition that is built."""
+    """Number of partitions to read before those of the partition that is built: of the input, or of the table that
+    reads it if the input's are finer."""
+    read_by: Cadence | None = None
+    """Cadence of the table that reads it; None: that of the input."""
 
     def needed_for(self, key: str) -> tuple[str, ...]:
         """Return the keys that must exist to build `key`, oldest first. History ends where the table begins.
 
-        A key that the table cannot have is returned as it is, so that the guard reports it as missing.
+        Of finer partitions, those within the days of `key` and of its lookback; of coarser ones, those before the one
+        that holds its first day, because that one is not over yet. A key that the table cannot have is returned as it
+        is, so that the guard reports it as missing.
         """
         if self.cadence.kind == "none":
             return (UNPARTITIONED,)
-        keys = tuple(self.cadence.window(key, self.lookback + 1))
-        return keys if keys[-1:] == (key,) else (key,)
+        own = self.read_by or self.cadence
+        match own.fit_of(self.cadence):
+            case "same":
+                keys = tuple(self.cadence.window(key, self.lookback + 1))
+                return keys if keys[-1:] == (key,) else (key,)
+            case "finer":
+                return self._within(own, key)
+            case "coarser":
+                return self._before(own, key)
+            case None:
+                raise ValueError(f"{self.table} is {self.cadence.kind} and its reader {own.kind}")
+
+    def _within(self, own: Cadence, key: str) -> tuple[str, ...]:
+        first, last = own.bounds(key)
+        begin, _ = own.bounds(own.window(key, self.lookback + 1)[0])
+        whole = Cadence(self.cadence.kind, first, last).keys(first, last)
+        return tuple(dict.fromkeys([*self.cadence.keys(begin, first - _DAY), *whole]))
+
+    def _before(self, own: Cadence, key: str) -> tuple[str, ...]:
+        first, _ = own.bounds(key)
+        *history, newest = self.cadence.before(first, self.lookback + 1)
+        start = self.cadence.key_of(self.cadence.start or date.min)
+        return (*(one for one in history if one >= start), newest)
 
 
 class DeclaredTables:
@@ -136,7 +164,12 @@ class DeclaredTables:
         if declared is None:
             return []
         return [
-            InputTable(table=source, cadence=self._tables[source].cadence, lookback=lookback or 0)
+            InputTable(
+                table=source,
+                cadence=self._tables[source].cadence,
+                lookback=lookback or 0,
+                read_by=declared.cadence,
+            )
             for source, lookback in declared.inputs.items()
             if source in self._tables
         ]

@@ -84,8 +84,8 @@ def _around(reader: TableReader, source: InputTable, keys: Sequence[str]) -> Seq
     have = reader.keys(source.table)
     if source.cadence.kind == "none":
         return have
-    before = [key for key in have if key < keys[0]][-source.lookback :] if source.lookback else []
-    return [*before, *(key for key in have if keys[0] <= key <= keys[-1])]
+    first, last = source.needed_for(keys[0])[0], source.needed_for(keys[-1])[-1]
+    return [key for key in have if first <= key <= last]
 
 
 def _alone(reader: TableReader, declared: FeatureDeclaration, key: str) -> Alone:

@@ -230,7 +230,7 @@ def _validate_new(
     history = ledger.volumes(spec.table) | {key: one.frame.height for key, one in known.items()}
     # Count only partitions that no other rule blocks: a broken day says nothing about the days after it.
     counted = {key: one.partition.frame.height for key, one in divided.items() if not _blocks(one.findings)}
-    volumes = volume_findings(counted, history, spec.volume)
+    volumes = volume_findings(counted, history, spec.volume, monthly=spec.cadence.kind == "monthly")
     findings = {
         key: [*one.findings, *([volumes[key]] if key in volumes else [])] for key, one in divided.items()
     }

@@ -21,8 +21,8 @@ class VolumeRule(Section):
     kind: Literal["same_weekday_median", "previous", "none"] = "same_weekday_median"
     """Compare with the median of the last partitions of the same weekday, with the partition before, or not at all.
 
-    On a table with days, holidays and weekends make `previous` fire about ten times as often. On a weekly
-    table every partition has the same weekday, so the median is over the last weeks."""
+    On a table with days, holidays and weekends make `previous` fire about ten times as often. On a weekly or monthly
+    table, the median is over the last weeks or months."""
     warn: Annotated[float, Field(gt=0)] = 0.2
     """A deviation above this share warns."""
     block: Annotated[float, Field(gt=0)] = 0.45
@@ -54,7 +54,9 @@ VolumeSection = Annotated[
 """A rule, or `off`: any number of rows passes, also zero."""
 
 
-def volume_finding(key: str, rows: int, history: Mapping[str, int], rule: VolumeRule) -> Finding | None:
+def volume_finding(
+    key: str, rows: int, history: Mapping[str, int], rule: VolumeRule, *, monthly: bool = False
+) -> Finding | None:
     """Return the finding about a partition's row count; None if the count is usual or there is too little history.
 
     `history` is partition key → row count of partitions that passed. Only keys before `key` count; for a table without
@@ -64,7 +66,7 @@ def volume_finding(key: str, rows: int, history: Mapping[str, int], rule: Volume
         return None if rule.allow_empty else _empty(key)
     if rule.kind == "none":
         return None
-    usual, what = _usual(key, history, rule)
+    usual, what = _usual(key, history, rule, monthly=monthly)
     if not usual:
         return None
     deviation = rows / usual - 1
@@ -88,7 +90,7 @@ def volume_finding(key: str, rows: int, history: Mapping[str, int], rule: Volume
 
 
 def volume_findings(
-    rows: Mapping[str, int], history: Mapping[str, int], rule: VolumeRule
+    rows: Mapping[str, int], history: Mapping[str, int], rule: VolumeRule, *, monthly: bool = False
 ) -> dict[str, Finding]:
     """Return partition key → finding, for partitions that have one.
 
@@ -98,7 +100,7 @@ def volume_findings(
     """
     known, found = dict(history), dict[str, Finding]()
     for key in sorted(rows):
-        finding = volume_finding(key, rows[key], known, rule)
+        finding = volume_finding(key, rows[key], known, rule, monthly=monthly)
         if finding is not None:
             found[key] = finding
         if finding is None or not finding.blocks:
@@ -118,7 +120,7 @@ def _empty(key: str) -> Finding:
     )
 
 
-def _usual(key: str, history: Mapping[str, int], rule: VolumeRule) -> tuple[float, str]:
+def _usual(key: str, history: Mapping[str, int], rule: VolumeRule, *, monthly: bool) -> tuple[float, str]:
     """Return the usual row count and its name; 0 if there is too little history."""
     today = _as_date(key)
     if today is None:
@@ -128,12 +130,12 @@ def _usual(key: str, history: Mapping[str, int], rule: VolumeRule) -> tuple[floa
     if rule.kind == "previous":
         before = max((day for day in past if day < today), default=None)
         return (past[before], f"the partition before it, {before}") if before else (0, "")
-    same = sorted(day for day in past if day < today and day.weekday() == today.weekday())
+    same = sorted(day for day in past if day < today and (monthly or day.weekday() == today.weekday()))
     last = same[-rule.min_history :]
     if len(last) < rule.min_history:
         return 0, ""
     median = statistics.median(past[day] for day in last)
-    return median, f"the median of the last {rule.min_history} {today:%A}s"
+    return median, f"the median of the last {rule.min_history} {'months' if monthly else f'{today:%A}s'}"
 
 
 @lru_cache(maxsize=10_000)

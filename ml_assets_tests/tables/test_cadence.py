@@ -11,7 +11,7 @@ from ml_assets.tables.cadence import UNPARTITIONED, Cadence, KeyRefused
 days = st.dates(date(1990, 1, 1), date(2060, 1, 1))
 cadences = st.builds(
     lambda kind, start, length: Cadence(kind, start, None if length is None else start + timedelta(length)),
-    st.sampled_from(["daily", "weekly"]),
+    st.sampled_from(["daily", "weekly", "monthly"]),
     days,
     st.none() | st.integers(0, 400),
 )
@@ -49,6 +49,14 @@ def test_a_weekly_key_is_its_monday(day: date) -> None:
     assert first.weekday() == 0
     assert (last - first).days == 6
     assert first <= day <= last
+
+
+@given(days)
+def test_a_monthly_key_is_the_first_of_its_month(day: date) -> None:
+    first, last = Cadence("monthly", day).bounds(Cadence("monthly", day).key_of(day))
+    assert (first.day, (last + timedelta(1)).day) == (1, 1)
+    assert first <= day <= last
+    assert (first.year, first.month) == (last.year, last.month)
 
 
 def test_days_outside_the_covered_range_have_no_keys() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.cadence import Cadence, CadenceKind
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables, InputTable
 from ml_assets.tables.derive import derive, plan
 from ml_assets.tables.reader import TableReader
@@ -49,6 +49,41 @@ def _build(orders: OrdersTable, wanted: list[str], function=sums, lookback: int 
 
 
 # Which inputs a partition needs
+
+
+@given(
+    st.dates(date(2014, 1, 1), date(2016, 1, 1)), st.integers(0, 5), st.sampled_from(["weekly", "monthly"])
+)
+def test_a_week_or_month_needs_all_its_days_and_those_of_its_lookback(
+    day: date, lookback: int, kind: CadenceKind
+) -> None:
+    own = Cadence(kind, date(2013, 1, 1))
+    read = InputTable(table=ORDERS, cadence=DAILY, lookback=lookback, read_by=own)
+    key = own.key_of(day)
+    first, _ = own.bounds(own.window(key, lookback + 1)[0])
+    last = own.bounds(key)[1]
+    wanted = [(first + timedelta(n)).isoformat() for n in range((last - first).days + 1)]
+    assert list(read.needed_for(key)) == wanted
+
+
+@given(st.dates(date(2014, 1, 1), date(2016, 1, 1)), st.integers(0, 5))
+def test_a_day_needs_only_weeks_that_are_over(day: date, lookback: int) -> None:
+    weeks = Cadence("weekly", date(2012, 1, 1))
+    read = InputTable(table=ORDERS, cadence=weeks, lookback=lookback, read_by=DAILY)
+    needed = read.needed_for(day.isoformat())
+    assert len(needed) == lookback + 1
+    ends = [weeks.bounds(key)[1] for key in needed]
+    assert all(timedelta(0) < day - end <= timedelta(7 * (n + 1)) for n, end in enumerate(reversed(ends)))
+
+
+def test_a_finer_or_coarser_input_without_its_history_is_named() -> None:
+    """What the table cannot have is needed all the same, so that the guard refuses it by name."""
+    late = Cadence("daily", date(2013, 1, 9))
+    weekly = Cadence("weekly", FIRST)
+    read = InputTable(table=ORDERS, cadence=late, lookback=2, read_by=weekly)
+    assert read.needed_for("2013-01-07")[:2] == ("2013-01-07", "2013-01-08")
+    weeks = InputTable(table=ORDERS, cadence=weekly, lookback=2, read_by=DAILY)
+    assert weeks.needed_for("2013-01-02") == ("2012-12-24",)
 
 
 @given(at=st.integers(0, 29), lookback=st.integers(0, 40))
