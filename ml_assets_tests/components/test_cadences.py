@@ -1,0 +1,160 @@
+"""Weeks and months made from days, and days that read the week before: the same whether built at once or one by one."""
+
+from collections.abc import Mapping
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import polars as pl
+import pytest
+
+from ml_assets.components import Dataset, FeatureTable
+from ml_assets.components.declarations import DeclarationRefused, require_consistent
+from ml_assets_tests.components.installation import Installation, component, failure_of, versions
+from ml_assets_tests.components.readings_pipeline import DATASET, READINGS, days
+
+HERE = "ml_assets_tests.components.test_cadences"
+WEEKS, MONTHS, TODAY = "features/weeks", "features/months", "features/today"
+PREDICTED_AT = pl.col("partition_date").cast(pl.Datetime("us", "UTC")).alias("predicted_at")
+
+
+def _made(readings: pl.LazyFrame, every: str) -> pl.LazyFrame:
+    first_day = pl.col("at").dt.date().dt.truncate(every).alias("partition_date")
+    made = readings.group_by(first_day, "machine").agg(pl.col("made").sum(), pl.len().alias("rows"))
+    return made.with_columns(PREDICTED_AT)
+
+
+def weeks(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
+    """What each machine made in a week."""
+    return _made(inputs[READINGS], "1w").filter(pl.col("partition_date").is_between(first, last))
+
+
+def months(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
+    """What each machine made in a month."""
+    return _made(inputs[READINGS], "1mo").filter(pl.col("partition_date").is_between(first, last))
+
+
+def today(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
+    """For each day and machine, what it made in the week before."""
+    every = pl.LazyFrame({"partition_date": pl.date_range(first, last, eager=True)})
+    before = pl.col("partition_date").dt.truncate("1w") - timedelta(days=7)
+    return (
+        every.with_columns(before.alias("week"))
+        .join(inputs[WEEKS].rename({"partition_date": "week"}), on="week")
+        .select("partition_date", "machine", "made", "rows", PREDICTED_AT)
+    )
+
+
+def _table(name: str, cadence: str, read: dict[str, Any], start: str = "2024-01-01") -> FeatureTable:
+    columns = [
+        {"name": "partition_date", "dtype": "date"},
+        {"name": "machine", "dtype": "string"},
+        {"name": "made", "dtype": "float64"},
+        {"name": "rows", "dtype": "uint32"},
+        {"name": "predicted_at", "dtype": "datetime"},
+    ]
+    attributes = {
+        "name": name,
+        "function": f"{HERE}.{name}",
+        "inputs": [read],
+        "partitions": {"cadence": cadence, "start": start, "end": "2024-03-31"},
+        "leakage_check": "off",
+        "contract": {"primary_key": ["partition_date", "machine"], "columns": columns},
+    }
+    made = component(FeatureTable, attributes)
+    assert isinstance(made, FeatureTable)
+    return made
+
+
+COMPONENTS = [
+    component(Dataset, DATASET),
+    _table("weeks", "weekly", {"table": READINGS, "cadence": "daily"}),
+    _table("months", "monthly", {"table": READINGS, "cadence": "daily"}),
+    _table("today", "daily", {"table": WEEKS, "cadence": "weekly"}, start="2024-01-08"),
+]
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """Five weeks of readings."""
+    found = Installation(tmp_path_factory.mktemp("installation"), COMPONENTS)
+    first, *_, last = days(35)
+    assert found.run(READINGS, partition=first, last=last).success
+    return found
+
+
+def _built(installation: Installation, table: str, first: str, last: str | None = None) -> dict[str, str]:
+    result = installation.run(table, partition=first, last=last)
+    assert result.success, failure_of(result)
+    return versions(result, table)
+
+
+def test_weeks_and_months_hold_all_their_days(installation: Installation) -> None:
+    at_once = _built(installation, WEEKS, "2024-01-01", "2024-01-29")
+    assert list(at_once) == ["2024-01-01", "2024-01-08", "2024-01-15", "2024-01-22", "2024-01-29"]
+    rows = installation.main.scan(WEEKS, ["2024-01-08"]).collect()
+    assert set(rows["rows"]) == {7 * 12}
+    _built(installation, MONTHS, "2024-01-01")
+    assert set(installation.main.scan(MONTHS, ["2024-01-01"]).collect()["rows"]) == {31 * 12}
+    lacking = installation.run(MONTHS, partition="2024-02-01")
+    assert f"{READINGS} 2024-02-05 to 2024-02-29" in failure_of(lacking) or "2024-02-05" in failure_of(
+        lacking
+    )
+
+
+def test_a_day_reads_the_week_that_was_over(installation: Installation) -> None:
+    _built(installation, WEEKS, "2024-01-01", "2024-01-22")
+    at_once = _built(installation, TODAY, "2024-01-08", "2024-01-20")
+    weeks_made = installation.main.scan(WEEKS, ["2024-01-01"]).collect().sort("machine")
+    sunday = installation.main.scan(TODAY, ["2024-01-14"]).collect().sort("machine")
+    assert sunday["made"].equals(weeks_made["made"])
+    manifest = installation.main.manifest(TODAY, "2024-01-14")
+    assert set(manifest.inputs[WEEKS]) == {"2024-01-01"}
+    assert _built(installation, TODAY, "2024-01-17") == {"2024-01-17": at_once["2024-01-17"]}
+
+
+def test_dagster_shows_the_same_inputs(installation: Installation) -> None:
+    graph = installation.defs.resolve_asset_graph()
+
+    def parents(table: str, key: str) -> list[str]:
+        asset = dg.AssetKey(table.split("/"))
+        [read] = graph.get(asset).parent_keys
+        mapped = graph.get_partition_mapping(
+            asset, read
+        ).get_upstream_mapped_partitions_result_for_partitions(
+            graph.get(asset).partitions_def.empty_subset().with_partition_keys([key]),
+            graph.get(asset).partitions_def,
+            graph.get(read).partitions_def,
+        )
+        return sorted(mapped.partitions_subset.get_partition_keys())
+
+    assert parents(TODAY, "2024-01-14") == parents(TODAY, "2024-01-08") == ["2024-01-01"]
+    assert parents(WEEKS, "2024-01-08") == [f"2024-01-{day:02}" for day in range(8, 15)]
+    assert len(parents(MONTHS, "2024-02-01")) == 29
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (
+            _table("weeks", "weekly", {"table": READINGS}),
+            "features/weeks is weekly and reads datasets/readings, which is daily: write `cadence: daily`",
+        ),
+        (
+            _table("weeks", "daily", {"table": READINGS, "cadence": "weekly"}),
+            "is daily: write `cadence: daily` in this input",
+        ),
+    ],
+)
+def test_another_cadence_must_be_stated(tmp_path: Path, table: FeatureTable, said: str) -> None:
+    defs = Installation(tmp_path, [component(Dataset, DATASET), table])
+    with pytest.raises(DeclarationRefused, match=said):
+        require_consistent(defs.defs)
+
+
+def test_a_day_before_the_first_whole_week_is_refused(tmp_path: Path) -> None:
+    early = _table("today", "daily", {"table": WEEKS, "cadence": "weekly"})
+    found = Installation(tmp_path, [*COMPONENTS[:2], early])
+    with pytest.raises(DeclarationRefused, match="set `start` to 2024-01-08 or later"):
+        require_consistent(found.defs)
