@@ -50,7 +50,7 @@ class _Unfit(Exception):
     """A value does not fit the type of its column."""
 
 
-class Decoder:
+class MessageDecoder:
     """Decoder of messages that are JSON objects with the columns of a contract. Further fields are ignored."""
 
     def __init__(self, contract: Contract, time_column: str, *, absent_is_null: bool = False) -> None:

@@ -15,11 +15,11 @@ from typing import Any
 import polars as pl
 
 from ml_assets.sources.errors import SourceRefused
-from ml_assets.sources.json_messages import BadMessage, Decoder
+from ml_assets.sources.json_messages import BadMessage, MessageDecoder
 from ml_assets.sources.kafka_topic import (
-    Chunk,
     MessagesLost,
     Topic,
+    TopicChunk,
     TopicFacts,
     TopicRecreated,
 )
@@ -65,7 +65,7 @@ class Landing:
     """Landing of one topic in the log of one table."""
 
     def __init__(
-        self, table: SourceTable, rules: LandingRules, topic: Topic, log: StreamLog, decoder: Decoder
+        self, table: SourceTable, rules: LandingRules, topic: Topic, log: StreamLog, decoder: MessageDecoder
     ) -> None:
         self._table = table
         self._rules = rules
@@ -132,7 +132,7 @@ class Landing:
         return replace(state, topic_id=state.topic_id or topic.id, partitions={**state.partitions, **added})
 
     def _sorted(
-        self, state: StreamState, chunk: Chunk, until: Mapping[int, int]
+        self, state: StreamState, chunk: TopicChunk, until: Mapping[int, int]
     ) -> tuple[StreamState, dict[str, pl.DataFrame]]:
         """Return the state after a chunk, and its messages by day, with the dead letters among them."""
         now = datetime.now(UTC)

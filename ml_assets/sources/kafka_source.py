@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from ml_assets.sources.errors import SourceRefused
 from ml_assets.sources.file_formats import parsed
-from ml_assets.sources.json_messages import BadMessage, Decoder
+from ml_assets.sources.json_messages import BadMessage, MessageDecoder
 from ml_assets.sources.kafka_landing import Landing, LandingRules, require_same_topic
 from ml_assets.sources.kafka_topic import CHUNK_MESSAGES, Topic
 from ml_assets.sources.object_storage import variable
@@ -257,9 +257,9 @@ class KafkaReader(SourceReader):
             )
         return self._table.contract
 
-    def _decoder(self, *, absent_is_null: bool = False) -> Decoder:
+    def _decoder(self, *, absent_is_null: bool = False) -> MessageDecoder:
         column = self._section.time_column or self._contract.event_time or ""
-        return Decoder(self._contract, column, absent_is_null=absent_is_null)
+        return MessageDecoder(self._contract, column, absent_is_null=absent_is_null)
 
     @property
     def _rules(self) -> LandingRules:

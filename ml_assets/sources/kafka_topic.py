@@ -58,7 +58,7 @@ class TopicFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class TopicChunk:
     """Messages read at once."""
 
     messages: Sequence[Message]
@@ -91,7 +91,7 @@ class Topic:
         until: Mapping[int, int],
         messages: int = CHUNK_MESSAGES,
         seconds: float | None = None,
-    ) -> Iterator[Chunk]:
+    ) -> Iterator[TopicChunk]:
         """Yield the messages from `start` on until each partition has reached `until` (exclusive), in chunks.
 
         Begin no chunk after `seconds`.
@@ -129,7 +129,7 @@ class Topic:
         waiting: set[int],
         until: Mapping[int, int],
         limit: int,
-    ) -> Chunk:
+    ) -> TopicChunk:
         """Read one chunk; move `reached` on and remove the partitions that are done from `waiting`."""
         messages, size, heard = list[Message](), 0, time.monotonic()
         while waiting and len(messages) < limit and size < CHUNK_BYTES:
@@ -148,7 +148,7 @@ class Topic:
                         waiting.discard(partition)
             if time.monotonic() - heard > self._patience:
                 raise self._away()
-        return Chunk(sorted(messages, key=lambda one: one[:2]), dict(reached))
+        return TopicChunk(sorted(messages, key=lambda one: one[:2]), dict(reached))
 
     def _consumed(self, consumer: "Consumer", count: int) -> list[Any]:
         """Return messages and ends of partitions; wait a moment for them. Raises `SourceRefused` for other errors."""

@@ -54,7 +54,7 @@ class PartitionProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamState:
-    """What was read of a topic."""
+    """Messages of a topic that were read."""
 
     topic: str
     topic_id: str

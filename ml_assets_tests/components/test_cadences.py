@@ -26,12 +26,12 @@ def _made(readings: pl.LazyFrame, every: str) -> pl.LazyFrame:
 
 
 def weeks(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
-    """What each machine made in a week."""
+    """Output of each machine in a week."""
     return _made(inputs[READINGS], "1w").filter(pl.col("partition_date").is_between(first, last))
 
 
 def months(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
-    """What each machine made in a month."""
+    """Output of each machine in a month."""
     return _made(inputs[READINGS], "1mo").filter(pl.col("partition_date").is_between(first, last))
 
 

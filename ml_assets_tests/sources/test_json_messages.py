@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.sources.json_messages import BadMessage, Decoder
+from ml_assets.sources.json_messages import BadMessage, MessageDecoder
 from ml_assets.validation.contract import Contract
 
 GOOD: dict[str, Any] = {"key": 1, "at": "2024-03-08T12:00:00Z"}
@@ -27,7 +27,7 @@ def _contract(**columns: str) -> Contract:
 
 def _decoded(dtype: str, value: Any) -> Any:
     """Return the value of a column of this type after decoding and storing it."""
-    decoder = Decoder(_contract(x=dtype), "at")
+    decoder = MessageDecoder(_contract(x=dtype), "at")
     row = decoder.decode(json.dumps(GOOD | {"x": value}).encode())
     frame = decoder.frame([row])
     assert str(frame.schema["x"]) == str(pl.DataFrame(schema=decoder.frame([]).schema).schema["x"])
@@ -124,12 +124,12 @@ def test_no_reason_repeats_a_value() -> None:
 )
 def test_messages_that_are_no_rows_have_a_reason(message: bytes | None, kind: str, said: str) -> None:
     with pytest.raises(BadMessage, match=said) as refused:
-        Decoder(_contract(), "at").decode(message)
+        MessageDecoder(_contract(), "at").decode(message)
     assert refused.value.kind == kind
 
 
 def test_fields_without_a_column_are_ignored() -> None:
-    decoder = Decoder(_contract(), "at")
+    decoder = MessageDecoder(_contract(), "at")
     row = decoder.decode(json.dumps(GOOD | {"later": {"deep": []}}).encode())
     assert decoder.frame([row]).columns == ["key", "at"]
 
@@ -137,8 +137,8 @@ def test_fields_without_a_column_are_ignored() -> None:
 def test_a_new_nullable_column_is_null_in_messages_that_landed_before_it() -> None:
     contract, message = _contract(later="string"), json.dumps(GOOD).encode()
     with pytest.raises(BadMessage, match="column 'later' is missing"):
-        Decoder(contract, "at").decode(message)
-    assert Decoder(contract, "at", absent_is_null=True).decode(message)[-1] is None
+        MessageDecoder(contract, "at").decode(message)
+    assert MessageDecoder(contract, "at", absent_is_null=True).decode(message)[-1] is None
 
 
 def test_the_event_time_of_a_date_is_its_midnight_in_the_zone() -> None:
@@ -150,7 +150,7 @@ def test_the_event_time_of_a_date_is_its_midnight_in_the_zone() -> None:
             "columns": [{"name": "day", "dtype": "date"}],
         }
     )
-    decoder = Decoder(contract, "day")
+    decoder = MessageDecoder(contract, "day")
     moment = decoder.event_time(decoder.decode(b'{"day": "2024-03-08"}'))
     assert moment == datetime(2024, 3, 8, 5, tzinfo=UTC).timestamp() * 1e6
 
@@ -159,6 +159,6 @@ def test_the_event_time_of_a_date_is_its_midnight_in_the_zone() -> None:
 def test_any_message_is_a_row_or_has_a_reason(content: Any) -> None:
     message = content if isinstance(content, bytes) else json.dumps(GOOD | {"x": content}).encode()
     for dtype in ("int8", "float32", "string", "datetime", "decimal[6, 2]", "list[date]"):
-        decoder = Decoder(_contract(x=dtype), "at")
+        decoder = MessageDecoder(_contract(x=dtype), "at")
         with suppress(BadMessage):
             assert decoder.frame([decoder.decode(message)]).height == 1

@@ -77,7 +77,7 @@ def test_a_day_needs_only_weeks_that_are_over(day: date, lookback: int) -> None:
 
 
 def test_a_finer_or_coarser_input_without_its_history_is_named() -> None:
-    """What the table cannot have is needed all the same, so that the guard refuses it by name."""
+    """Keys that the table cannot have are needed all the same, so that the guard refuses it by name."""
     late = Cadence("daily", date(2013, 1, 9))
     weekly = Cadence("weekly", FIRST)
     read = InputTable(table=ORDERS, cadence=late, lookback=2, read_by=weekly)

@@ -86,7 +86,7 @@ def _values(numbers: range, sales: int, draw: random.Random) -> Iterator[bytes]:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What arrived after all kills."""
+    """Messages that arrived after all kills."""
 
     killed: int
     """Processes that died in the middle of the topic."""
