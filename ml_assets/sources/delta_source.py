@@ -206,8 +206,8 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _line(error: Exception) -> str:
-    """Return an error in one line: S3's own code and sentence, if it has one."""
-    text = _COLOURS.sub("", str(error))
-    if (answer := _S3_ANSWER.search(text)) is not None:
+    """Return an error in one line: S3's own code and sentence; without them, the first and the last cause."""
+    if (answer := _S3_ANSWER.search(_COLOURS.sub("", str(error)))) is not None:
         return f"{answer[1]}: {answer[2]}".rstrip(".")
-    return " ".join(text.split())[:300].rstrip(".")
+    causes = [" ".join(_COLOURS.sub("", cause).split()) for cause in str(error).split("↳")]
+    return ": ".join(dict.fromkeys((causes[0], causes[-1])))[:300].rstrip(".")

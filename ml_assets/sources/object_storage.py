@@ -5,6 +5,8 @@ from ml_assets.sources.source_section import VariableName
 from ml_assets.sources.tabular import TabularSource
 from resources.platform import Platform
 
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+
 
 class StoredSource(TabularSource):
     """Source of files in a local folder or in S3."""
@@ -39,7 +41,10 @@ def storage_options(section: StoredSource, platform: Platform) -> dict[str, str]
     )
     if endpoint is not None:
         options["aws_endpoint_url"] = endpoint
-        options["aws_allow_http"] = str(endpoint.startswith("http://")).lower()
+    # The clients of polars and deltalake find AWS's own variables, but refuse an address without TLS.
+    used = endpoint or next(filter(None, map(platform.variable, _ENDPOINTS)), "")
+    if used.startswith("http://"):
+        options["aws_allow_http"] = "true"
     if section.access_key_id_env is not None:
         options["aws_access_key_id"] = variable(section.access_key_id_env, platform)
     if section.secret_access_key_env is not None:
