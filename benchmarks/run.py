@@ -34,6 +34,7 @@ WHEN_NAMED = (
     "registry_reads",
     "scaffold",
     "search",
+    "sql_source",
     "tiny_text",
 )
 """Scripts that need the servers of `make servers-up cluster-up`, packages of their own, or many minutes."""

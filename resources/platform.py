@@ -4,11 +4,15 @@ Belongs here: the choice of an implementation by a setting. No code in `ml_asset
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pydantic import SecretStr
+
+from resources.addresses import Address
 from resources.settings import Settings
 
 if TYPE_CHECKING:
@@ -60,6 +64,35 @@ class Platform:
         from resources.lake.local import LocalStore
 
         return LocalStore(self.settings.lake_folder)
+
+    def lake_at(self, address: str | None, access: Sequence[str] = ()) -> "VersionedStore":
+        """Return the lake at `address`, to read: `lakefs://repository` or the folder of an embedded lake; by default
+        this platform's. `access`: address, key and secret of the lakeFS server; by default this platform's.
+
+        Raises `LakeRefused` if a folder holds no lake.
+        """
+        if address is None:
+            return self.lake
+        from resources.lake import LakeRefused
+
+        if address.startswith("lakefs://"):
+            from resources.lake.lakefs import LakeFSStore
+
+            changes: dict[str, Any] = {"environment": address.removeprefix("lakefs://").strip("/")}
+            if access:
+                url, key, secret = access
+                changes |= {
+                    "lake_url": Address(url),
+                    "lake_access_key_id": SecretStr(key),
+                    "lake_secret_access_key": SecretStr(secret),
+                }
+            other = Platform(self.settings.model_copy(update=changes), self.patience_seconds)
+            return LakeFSStore(other.lakefs, self.lake_cache)
+        from resources.lake.local import LocalStore
+
+        if not (Path(address) / "refs.db").is_file():
+            raise LakeRefused(f"{address} is not the folder of a lake.")
+        return LocalStore(Path(address))
 
     @cached_property
     def environment(self) -> "Environment | None":

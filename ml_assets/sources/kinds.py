@@ -10,6 +10,7 @@ from ml_assets.sources.kafka_source import KafkaReader, KafkaSource
 from ml_assets.sources.protocol import SourceReader, SourceTable
 from ml_assets.sources.python_source import PythonReader, PythonSource
 from ml_assets.sources.sql_source import SqlReader, SqlSource
+from ml_assets.sources.table_source import LakeTableReader, TableSource
 from resources.platform import Platform
 
 
@@ -24,7 +25,8 @@ AnySource = Annotated[
     | Annotated[FileSource, Tag("s3")]
     | Annotated[FileSource, Tag("file")]
     | Annotated[DeltaSource, Tag("delta")]
-    | Annotated[KafkaSource, Tag("kafka")],
+    | Annotated[KafkaSource, Tag("kafka")]
+    | Annotated[TableSource, Tag("table")],
     Discriminator(kind),
 ]
 """The `source` section of a dataset."""
@@ -46,3 +48,5 @@ def open_source(section: AnySource, table: SourceTable, platform: Platform) -> S
             return DeltaReader(section, table, platform)
         case KafkaSource():
             return KafkaReader(section, table, platform)
+        case TableSource():
+            return LakeTableReader(section, table, platform)

@@ -1,0 +1,212 @@
+"""Source `table`: a table of another repository, or another table of this one, at one commit."""
+
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, timedelta
+from functools import cached_property
+from typing import Annotated, Literal, Self, TypeVar, cast
+
+import polars as pl
+from pydantic import Field, model_validator
+
+from ml_assets.sources.errors import SourceAway, SourceRefused
+from ml_assets.sources.object_storage import variable
+from ml_assets.sources.protocol import SourceReader, SourceRows, SourceTable, Span
+from ml_assets.sources.source_section import PublicAddress, SourceSection, VariableName
+from ml_assets.sources.tabular import fit, require_columns
+from ml_assets.tables.cadence import UNPARTITIONED, Cadence, CadenceKind
+from ml_assets.tables.lake_history import facts_of
+from ml_assets.tables.reader import ColumnsDiffer, PartitionMissing, TableReader
+from ml_assets.validation.column_types import polars_type
+from resources.addresses import hide_credentials
+from resources.lake import Commit, LakeBusy, LakeError, LakeUnavailable
+from resources.platform import Platform
+from resources.words import name_some
+
+Answer = TypeVar("Answer")
+
+_REMEDY = "change the table in its own project"
+_EVERY = 1 << 31
+"""Commits of a whole history."""
+
+
+class TableSource(SourceSection):
+    """Source that is a table in a lake of this platform."""
+
+    kind: Literal["table"]
+    """A table that this platform made, here or in another project."""
+    table: Annotated[str, Field(pattern=r"^(datasets|features)/\w+$")]
+    """`datasets/<name>` or `features/<name>`."""
+    lake: PublicAddress | None = None
+    """Folder of an embedded lake, or `lakefs://repository`. Default: the lake of this project."""
+    ref: str = "main"
+    """Branch, tag or commit id. A branch is read at the commit that it has when a run begins."""
+    url_env: VariableName | None = None
+    """Environment variable with the address of the lakeFS server. Default: the platform's server and keys."""
+    access_key_id_env: VariableName | None = None
+    """Environment variable with the access key; required with `url_env`."""
+    secret_access_key_env: VariableName | None = None
+    """Environment variable with the secret key; required with `url_env`."""
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        named = [self.url_env, self.access_key_id_env, self.secret_access_key_env]
+        if any(named) and not all(named):
+            raise ValueError("`url_env`, `access_key_id_env` and `secret_access_key_env` go together")
+        if any(named) and not (self.lake or "").startswith("lakefs://"):
+            raise ValueError("a server of its own needs `lake: lakefs://repository`")
+        return self
+
+
+class LakeTableReader(SourceReader):
+    """Rows of the partitions of a table. The commit is chosen once, so all partitions of a run share it."""
+
+    def __init__(self, section: TableSource, table: SourceTable, platform: Platform) -> None:
+        self._section = section
+        self._table = table
+        keys = (section.url_env, section.access_key_id_env, section.secret_access_key_env)
+        self._access = tuple(variable(name, platform) for name in keys if name)
+        self._platform = platform
+        if section.lake is None and section.table == table.name:
+            raise SourceRefused(
+                f"{table.name}: source.table is the table itself: name another one, or source.lake"
+            )
+
+    def read(self, span: Span | None) -> SourceRows:
+        """See `SourceReader`. The watermark is the time of the newest commit about these partitions."""
+        keys = self._keys_of(span)
+        frame = self._ask(lambda: self._lake.scan(self._section.table, keys).collect())
+        about = (one for one in self._log if _keys_named(one, self._section.table).intersection(keys))
+        newest = next(about, None)
+        frame = fit(frame, self._table, self._place, _REMEDY)
+        return SourceRows(frame=frame, watermark=newest.created_at if newest else None)
+
+    def latest(self) -> date | None:
+        """See `SourceReader`. The last day of the newest partition: a partition on main is complete."""
+        keys = self._ask(lambda: self._lake.keys(self._section.table))
+        cadence = self._cadence
+        return None if not keys or cadence.kind == "none" else cadence.bounds(keys[-1])[1]
+
+    @property
+    def records_changes(self) -> bool:
+        """See `SourceReader`."""
+        return True
+
+    def changed(self, after: datetime) -> frozenset[date]:
+        """See `SourceReader`."""
+        cadence = self._cadence
+        keys = {
+            key
+            for commit in self._log
+            if commit.created_at > after
+            for key in _keys_named(commit, self._section.table)
+        }
+        spans = [cadence.bounds(key) for key in keys if cadence.kind != "none"]
+        return frozenset(
+            first + timedelta(days=n) for first, last in spans for n in range((last - first).days + 1)
+        )
+
+    def preview(self, rows: int) -> pl.DataFrame:
+        """See `SourceReader`."""
+        newest = self._existing()[-1:]
+        return self._ask(lambda: self._lake.scan(self._section.table, newest).head(rows).collect())
+
+    def check(self) -> Sequence[str]:
+        """See `SourceReader`."""
+        newest = self._existing()[-1]
+        manifest = self._ask(lambda: self._lake.manifest(self._section.table, newest))
+        found = {name: polars_type(dtype) for name, dtype in manifest.schema.items()}
+        faults: list[str] = []
+        for rule in (
+            lambda: require_columns(found, self._table, self._place, _REMEDY),
+            self._require_cadence,
+        ):
+            try:
+                rule()
+            except SourceRefused as error:
+                faults.append(str(error))
+        return faults
+
+    def close(self) -> None:
+        """Choose the commit again at the next use."""
+        for name in ("_lake", "_log", "_cadence"):
+            if name in vars(self):
+                delattr(self, name)
+
+    @cached_property
+    def _lake(self) -> TableReader:
+        section, platform = self._section, self._platform
+        return self._ask(lambda: TableReader.at(platform.lake_at(section.lake, self._access), section.ref))
+
+    @cached_property
+    def _log(self) -> Sequence[Commit]:
+        """History of the commit, newest first."""
+        return self._ask(lambda: list(self._lake.store.log(self._lake.commit_id, limit=_EVERY)))
+
+    @cached_property
+    def _cadence(self) -> Cadence:
+        """Cadence of the other table, as its newest manifest states it."""
+        keys = self._existing()
+        kind = self._ask(lambda: self._lake.manifest(self._section.table, keys[-1])).cadence
+        return Cadence(cast("CadenceKind", kind), None if kind == "none" else date.fromisoformat(keys[0]))
+
+    @property
+    def _place(self) -> str:
+        return f"{self._section.table} of {self._section.lake or 'this lake'} at {self._section.ref}"
+
+    def _existing(self) -> list[str]:
+        keys = self._ask(lambda: self._lake.keys(self._section.table))
+        if not keys:
+            tables = self._ask(self._lake.tables)
+            raise SourceRefused(
+                f"{self._table.name}: {self._place} has no partition: correct source.table, or materialize it there. "
+                f"Tables with partitions: {name_some(tables) or 'none'}"
+            )
+        return keys
+
+    def _require_cadence(self) -> None:
+        is_dated, cadence = self._table.start is not None, self._cadence
+        if is_dated == (cadence.kind == "none"):
+            has = f"{cadence.kind} partitions" if cadence.kind != "none" else "no partitions"
+            raise SourceRefused(
+                f"{self._table.name}: {self._place} has {has}: declare the same `partitions` for this dataset, or none"
+            )
+
+    def _keys_of(self, span: Span | None) -> list[str]:
+        """Return the keys of the partitions that hold the days of `span`. Raises `SourceRefused` if one is missing."""
+        self._require_cadence()
+        if span is None:
+            return [UNPARTITIONED]
+        cadence = self._cadence
+        first, last = span.first, span.end - timedelta(days=1)
+        wanted = Cadence(cadence.kind, first).keys(first, last)
+        begins, ends = cadence.bounds(wanted[0])[0], cadence.bounds(wanted[-1])[1]
+        if (begins, ends) != (first, last):
+            raise SourceRefused(
+                f"{self._table.name}: {self._place} has {cadence.kind} partitions, and {wanted[0]} holds more days "
+                f"than {first}: give this dataset the cadence {cadence.kind}"
+            )
+        if missing := [key for key in wanted if key not in self._existing()]:
+            raise SourceRefused(
+                f"{self._table.name}: {self._place} has no partition {name_some(missing)}: materialize it there first"
+            )
+        return wanted
+
+    def _ask(self, call: Callable[[], Answer]) -> Answer:
+        """Return the result of `call`. The lake itself retries. Raises our errors only."""
+        try:
+            return call()
+        except (LakeUnavailable, LakeBusy) as error:
+            raise SourceAway(
+                f"{self._table.name}: {self._place} did not answer: {hide_credentials(str(error))}"
+            ) from error
+        except (LakeError, PartitionMissing, ColumnsDiffer) as error:
+            raise SourceRefused(
+                f"{self._table.name}: {self._place} cannot be read: {hide_credentials(str(error))} Check source.lake, "
+                "source.ref and the rights of its keys"
+            ) from error
+
+
+def _keys_named(commit: Commit, table: str) -> frozenset[str]:
+    """Return the partitions of `table` that a commit says it changed."""
+    facts = facts_of(commit)
+    return frozenset(facts.keys) if facts.table == table else frozenset()
