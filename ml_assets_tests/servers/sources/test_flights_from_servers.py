@@ -34,7 +34,8 @@ PAGE = ROOT / "docs" / "how-to" / "sources.md"
 def _sections() -> Mapping[str, Mapping[str, Any]]:
     """Return the example on the page: dataset → changed attributes."""
     _, _, example = PAGE.read_text().partition("## Example: the flights from servers")
-    return yaml.safe_load(example.partition("```yaml\n")[2].partition("```")[0])
+    documents = yaml.safe_load_all(example.partition("```yaml\n")[2].partition("```")[0])
+    return {one.pop("name"): one for one in documents}
 
 
 def _components(changes: Mapping[str, Mapping[str, Any]]) -> list[SpecComponent]:
