@@ -1,7 +1,7 @@
 """Source `table`: a table of another repository, or another table of this one, at one commit."""
 
-from collections.abc import Callable, Sequence
-from datetime import date, datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, timedelta
 from functools import cached_property
 from typing import Annotated, Literal, Self, TypeVar, cast
 
@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from ml_assets.sources.errors import SourceAway, SourceRefused
 from ml_assets.sources.object_storage import variable
-from ml_assets.sources.protocol import SourceReader, SourceRows, SourceTable, Span
+from ml_assets.sources.protocol import ReadPartition, SourceReader, SourceRows, SourceTable, Span
 from ml_assets.sources.source_section import PublicAddress, SourceSection, VariableName
 from ml_assets.sources.tabular import fit, require_columns
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence, CadenceKind
@@ -78,7 +78,11 @@ class LakeTableReader(SourceReader):
         about = (one for one in self._log if _keys_named(one, self._section.table).intersection(keys))
         newest = next(about, None)
         frame = fit(frame, self._table, self._place, _REMEDY)
-        return SourceRows(frame=frame, watermark=newest.created_at if newest else None)
+        return SourceRows(
+            frame=frame,
+            watermark=newest.created_at if newest else None,
+            version=self._digests_of(keys),
+        )
 
     def latest(self) -> date | None:
         """See `SourceReader`. The last day of the newest partition: a partition on main is complete."""
@@ -91,18 +95,10 @@ class LakeTableReader(SourceReader):
         """See `SourceReader`."""
         return True
 
-    def changed(self, after: datetime) -> frozenset[date]:
-        """See `SourceReader`."""
-        cadence = self._cadence
-        keys = {
-            key
-            for commit in self._log
-            if commit.created_at > after
-            for key in _keys_named(commit, self._section.table)
-        }
-        spans = [cadence.bounds(key) for key in keys if cadence.kind != "none"]
+    def reopened(self, read: Mapping[Span, ReadPartition]) -> frozenset[Span]:
+        """See `SourceReader`. Compares digests, so a partition that was only materialized again is not among them."""
         return frozenset(
-            first + timedelta(days=n) for first, last in spans for n in range((last - first).days + 1)
+            span for span, one in read.items() if self._version_of(span) not in (None, one.version)
         )
 
     def preview(self, rows: int) -> pl.DataFrame:
@@ -190,6 +186,19 @@ class LakeTableReader(SourceReader):
                 f"{self._table.name}: {self._place} has no partition {name_some(missing)}: materialize it there first"
             )
         return wanted
+
+    def _version_of(self, span: Span) -> str | None:
+        """Return the version of the partitions that hold the days of `span`; None if one of them is gone."""
+        try:
+            return self._digests_of(self._keys_of(span))
+        except SourceAway:
+            raise
+        except SourceRefused:
+            return None
+
+    def _digests_of(self, keys: Sequence[str]) -> str:
+        digests = self._ask(lambda: self._lake.digests(self._section.table))
+        return " ".join(digests[key] for key in keys)
 
     def _ask(self, call: Callable[[], Answer]) -> Answer:
         """Return the result of `call`. The lake itself retries. Raises our errors only."""

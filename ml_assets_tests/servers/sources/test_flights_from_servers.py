@@ -25,13 +25,14 @@ from ml_assets_tests.components.installation import Installation, component, fai
 from ml_assets_tests.defs.flights.flights_specs import attributes
 from ml_assets_tests.servers.sources.conftest import Warehouse
 from ml_assets_tests.servers.sources.object_warehouse import ObjectWarehouse
+from ml_assets_tests.servers.sources.streams import Stream, messages
 
 DAYS = [(date(2013, 1, 1) + timedelta(days=n)).isoformat() for n in range(9)]
 WINDOW = {"train": 5, "validation": 2, "holdout": 2}
 PAGE = ROOT / "docs" / "how-to" / "sources.md"
 
 
-def _sections() -> Mapping[str, Mapping[str, Any]]:
+def _sections() -> dict[str, dict[str, Any]]:
     """Return the example on the page: dataset → changed attributes."""
     _, _, example = PAGE.read_text().partition("## Example: the flights from servers")
     documents = yaml.safe_load_all(example.partition("```yaml\n")[2].partition("```")[0])
@@ -65,7 +66,7 @@ def _made(home: Path, changes: Mapping[str, Mapping[str, Any]]) -> tuple[Install
     return made, build_training_set(spec, made.platform, validated, None, into=home / "snapshots")
 
 
-def _load(warehouse: Warehouse, bucket: ObjectWarehouse) -> None:
+def _load(warehouse: Warehouse, bucket: ObjectWarehouse, stream: Stream) -> None:
     """Store the demo's rows where the sections look for them, in another order."""
     flights = pl.concat(source.read_flights(date.fromisoformat(day)) for day in reversed(DAYS))
     warehouse.store("flights", flights.sample(fraction=1.0, shuffle=True, seed=1))
@@ -73,19 +74,32 @@ def _load(warehouse: Warehouse, bucket: ObjectWarehouse) -> None:
     source.read_planes().write_csv(csv, null_value="NA")
     bucket.put("register/planes.csv", csv.getvalue())
     bucket.write_delta("airports", source.read_airports()[::-1])
+    # The tenth day takes the watermark past the ninth. Reports of an airport come in order, those of airports do not.
+    last = date.fromisoformat(DAYS[-1]) + timedelta(days=1)
+    reports = pl.concat(source.read_weather(date.fromisoformat(day)) for day in (*DAYS, last.isoformat()))
+    stream.make(3)
+    for partition, origin in enumerate(("EWR", "JFK", "LGA")):
+        stream.send(messages(reports.filter(origin=origin).sort("observed_at")), partition)
 
 
 def test_tables_from_servers_give_the_training_set_of_the_demo(
-    tmp_path: Path, warehouse: Warehouse, bucket: ObjectWarehouse, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    warehouse: Warehouse,
+    bucket: ObjectWarehouse,
+    stream: Stream,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in bucket.server.environment.items():  # the sections of the page name no credentials
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", bucket.server.environment["AWS_ENDPOINT_URL"])
-    _load(warehouse, bucket)
+    _load(warehouse, bucket, stream)
     embedded, expected = _made(tmp_path / "embedded", {})
-    served, found = _made(tmp_path / "served", _sections())
+    sections = _sections()
+    sections["weather"]["source"]["topic"] = stream.topic
+    served, found = _made(tmp_path / "served", sections)
     assert expected.rows("train") > 2000
-    for table in ("datasets/flights", "datasets/planes", "datasets/airports", "features/flight_departures"):
+    tables = [f"datasets/{name}" for name in ("flights", "weather", "planes", "airports")]
+    for table in (*tables, "features/flight_departures"):
         assert served.main.digests(table) == embedded.main.digests(table), table
         assert served.main.digests(table)
     assert found.digest == expected.digest
