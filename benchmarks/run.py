@@ -22,8 +22,10 @@ from benchmarks._report import Result, emit, table_of
 FOLDER = Path(__file__).parent
 LOGS = FOLDER.parent / "build" / "bench"
 WHEN_NAMED = (
+    "backfill",
     "cluster_start",
     "demo_servers",
+    "drift",
     "environments",
     "kafka_kills",
     "lake_scale",

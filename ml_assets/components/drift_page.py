@@ -11,15 +11,15 @@ _SHOWN = 40
 """Columns on a page, those nearest to their limits first."""
 
 
-def drift_in_markdown(key: str, drift: TableDrift) -> str:
-    """Return the comparison of partition `key` as Markdown.
+def drift_in_markdown(key: str, drift: TableDrift, noun: str = "partition") -> str:
+    """Return the comparison of partition `key` as Markdown. `noun` names what the past consists of.
 
     A full bar is a distance at the column's limit or above it. The last bar is partition `key` against the window, the
     others are the partitions of the window, each against the others.
     """
     shown = drift.columns[:_SHOWN]
     lines = [
-        f"{key} against {counted(len(drift.past), 'partition')}, {drift.past[0]} to {drift.past[-1]}. Distances are "
+        f"{key} against {counted(len(drift.past), noun)}, {drift.past[0]} to {drift.past[-1]}. Distances are "
         "PSI beyond chance. A full bar is at the limit or above it; the last bar is this partition.",
         "",
         "| column | past, now | distance | limit | |",

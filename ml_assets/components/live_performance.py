@@ -17,7 +17,7 @@ from ml_assets.components.pages import readable, table_of
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.predictions import PREDICTIONS_GROUP, predictions_key
 from ml_assets.components.specs import ScoringSection, TrainingPipelineSpec
-from ml_assets.pipeline.retraining import RetrainSection
+from ml_assets.pipeline.retraining import OF_INPUTS, RetrainSection
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.refusal import InputsRefused
 from resources.platform import Platform
@@ -212,6 +212,7 @@ def _limits(figures: "DayFigures", retrain: RetrainSection) -> list[dict[str, st
         for one in figures.versions
         if one.role == "production"
         for rule in retrain.when
+        if rule.metric not in OF_INPUTS
         for value in [value_of(one, rule.metric)]
     ]
 

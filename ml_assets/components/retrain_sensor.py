@@ -1,4 +1,4 @@
-"""Sensor that requests a training when the version in production breaks a limit of `scoring.retrain`.
+"""Sensor that requests a training when a limit of `scoring.retrain` is broken, of live performance or of the features.
 
 Here: Dagster's side, which shows the reason on the page of live performance. Not here: the decision (`live.retrain`).
 """
@@ -46,7 +46,9 @@ def retrain_sensor(
 
         made = context.cursor or ""
         try:
-            found = next_request(spec, section, platform, tables, made=made, now=datetime.now(UTC))
+            found = next_request(
+                spec, section, platform, tables, made=made, now=datetime.now(UTC), skew=spec.skew
+            )
         except (ArtifactsError, LakeError, LedgerError) as error:
             return dg.SensorResult(skip_reason=f"not compared this time: {error}", cursor=made)
         if (request := found.request) is None:

@@ -26,7 +26,7 @@ from ml_assets.tables.layout import TableNameRefused, check_table
 from ml_assets.tables.online_rows import ENTITY_TYPES, KEPT_TYPES, NothingOnline, OnlineTable
 from ml_assets.tables.retain import Retain
 from ml_assets.validation.contract import Contract
-from ml_assets.validation.drift_rule import DriftRule, policy_faults
+from ml_assets.validation.drift_rule import LEAST_BLOCKS, DriftRule, SkewRule, policy_faults
 from ml_assets.validation.quarantine import OnBadRows, QuarantineSection
 from ml_assets.validation.volume import VolumeRule, VolumeSection
 from resources.words import did_you_mean
@@ -376,6 +376,29 @@ class TrainingPipelineSpec(PipelineSpec):
     scoring: ScoringSection | None = None
     """Batch scoring of the feature table by the version in production; `{}`: with the defaults. Not given: none."""
 
+    skew: SkewRule | None = None
+    """Comparison of the newest features with those that the version in production was trained on. Not given: none."""
+
+    @model_validator(mode="after")
+    def _skew_is_about_inputs(self) -> Self:
+        if self.skew is None:
+            return self
+        why: dict[tuple[str | int, ...], str] = {}
+        inputs = (*self.features.numeric, *self.features.categorical)
+        for path, name in [
+            *((("skew", "columns", name), name) for name in self.skew.columns),
+            *((("skew", "ignore", place), name) for place, name in enumerate(self.skew.ignore)),
+        ]:
+            if name not in inputs:
+                why[path] = f"'{name}' is not an input of the model{did_you_mean(name, inputs)}"
+        if self.skew.partitions * LEAST_BLOCKS > self.window.total:
+            why["skew", "partitions"] = (
+                f"{self.skew.partitions} are compared with blocks as long, and the window of {self.window.total} "
+                f"partitions has fewer than {LEAST_BLOCKS} of them: write {max(1, self.window.total // LEAST_BLOCKS)}"
+            )
+        refuse_at(type(self).__name__, why)
+        return self
+
     @model_validator(mode="after")
     def _scoring_fits_the_model(self) -> Self:
         if self.scoring is None:
@@ -392,7 +415,8 @@ class TrainingPipelineSpec(PipelineSpec):
             )
         if self.scoring.retrain is not None:
             own = [one.facts for one in self.evaluation.metrics]
-            why |= dict(rule_faults(self.scoring.retrain, [*metrics_of(self.evaluation.objective), *own]))
+            known = [*metrics_of(self.evaluation.objective), *own]
+            why |= dict(rule_faults(self.scoring.retrain, known, has_skew=self.skew is not None))
         refuse_at(type(self).__name__, why)
         return self
 

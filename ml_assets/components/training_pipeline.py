@@ -21,6 +21,7 @@ from ml_assets.components.release_sensor import production_asset, release_sensor
 from ml_assets.components.retrain_sensor import retrain_sensor
 from ml_assets.components.scaffolders import TrainingPipelineScaffolder
 from ml_assets.components.schedules import nightly_training
+from ml_assets.components.skew_check import skew_check, skew_sensor
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.evaluate import evaluate_op
 from ml_assets.components.steps.register import register_op
@@ -93,8 +94,12 @@ class TrainingPipeline(SpecComponent):
         if retrain is not None:
             watches.append(retrain_sensor(spec, retrain, list(pipeline.keys), scored[-1].key))
         live = production_asset(spec, stage_key(spec, REGISTERED_MODEL))
+        checks = [] if spec.skew is None else [skew_check(spec, spec.skew, live.key)]
+        if spec.skew is not None:
+            watches.append(skew_sensor(spec, spec.skew, live.key))
         return dg.Definitions(
             assets=[pipeline, *studies, *scored, live],
+            asset_checks=checks,
             jobs=[job],
             schedules=schedules,
             sensors=[release_sensor(spec, live.key), *watches],

@@ -13,9 +13,12 @@ import polars as pl
 
 from ml_assets.live.performance import DayFigures, VersionFigures
 from ml_assets.live.performance_history import stored_days
+from ml_assets.live.training_skew import NotCompared, skew_of
 from ml_assets.pipeline.retraining import (
     DRIFT,
     HOLDOUT_DRIFT,
+    SKEW,
+    TABLE_DRIFT,
     RetrainRequest,
     RetrainRule,
     RetrainSection,
@@ -25,8 +28,11 @@ from ml_assets.pipeline.retraining import (
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.window import possible_partitions, validate_inputs
 from ml_assets.tables.declared import DeclaredTables
+from ml_assets.tables.publish import verdict_of
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.refusal import BuildRefused
+from ml_assets.validation.drift_rule import SkewRule
+from ml_assets.validation.table_drift import RULE as DRIFT_RULE
 from resources.platform import Platform
 
 _TRIED = 14
@@ -64,6 +70,30 @@ def broken_limits(when: Sequence[RetrainRule], days: Sequence[DayFigures], bundl
             yield f"{rule.metric} was {shown}; {rule}"
 
 
+def broken_by_inputs(
+    spec: PipelineSpec, when: Sequence[RetrainRule], skew: SkewRule | None, platform: Platform, seen: str
+) -> Iterator[str]:
+    """Yield a sentence for each rule on the features that the newest partitions after `seen` break."""
+    table = spec.features.table
+    for rule in when:
+        if rule.metric == TABLE_DRIFT:
+            newest = platform.ledger.newest_verdicts(table)
+            keys = sorted(key for key in newest if key > seen)[-rule.partitions :]
+            values = [
+                (key, sum(one.rule == DRIFT_RULE for one in verdict_of(newest[key]).findings)) for key in keys
+            ]
+            if len(values) == rule.partitions and not any(rule.allows(value) for _, value in values):
+                shown = ", ".join(f"{value} on {key}" for key, value in values)
+                yield f"table_drift of {table} was {shown}; {rule}"
+        elif rule.metric == SKEW and skew is not None:
+            try:
+                found = skew_of(spec, skew, platform, after=seen)
+            except NotCompared:
+                continue
+            if not rule.allows(found.drift.largest):
+                yield f"skew was {found.drift.largest:.3g} ({found}); {rule}"
+
+
 def next_request(
     spec: PipelineSpec,
     section: RetrainSection,
@@ -72,8 +102,9 @@ def next_request(
     *,
     made: str,
     now: datetime,
+    skew: SkewRule | None = None,
 ) -> RetrainState:
-    """Return the request to make now. A new one is recorded first.
+    """Return the request to make now. A new one is recorded first. `skew` is the pipeline's section of that name.
 
     `made` is the name of the newest request whose run was requested: a recorded request without run, because its
     process died, is made again under its name. Raises `ArtifactsError`, `LakeError` or `LedgerError`.
@@ -92,7 +123,11 @@ def next_request(
         return RetrainState(request=None, said=f"no version of {spec.name} is in production")
     seen = max((one.trained_on.last for one in log.evaluations(spec.name)), default="")
     days = stored_days(platform.artifacts, spec.name, after=seen)
-    reason = "; ".join(broken_limits(section.when, days, production.bundle_digest))
+    broken = [
+        *broken_limits(section.when, days, production.bundle_digest),
+        *broken_by_inputs(spec, section.when, skew, platform, seen),
+    ]
+    reason = "; ".join(broken)
     if not reason:
         return RetrainState(
             request=None,

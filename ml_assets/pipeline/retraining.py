@@ -19,6 +19,12 @@ DRIFT = "drift"
 """Metric of a rule that needs no labels: PSI of the predictions beyond chance."""
 HOLDOUT_DRIFT = "holdout_drift"
 """The same against the version's predictions on its holdout."""
+TABLE_DRIFT = "table_drift"
+"""Metric of a rule: number of columns of the feature table that drift, by its `drift` section."""
+SKEW = "skew"
+"""Metric of a rule: largest distance of an input from the training's window, as a multiple of its limit in `skew`."""
+OF_INPUTS = (TABLE_DRIFT, SKEW)
+"""Metrics that need no prediction."""
 LiveSource: TypeAlias = Literal["predictions", "request_log"]
 """Predictions that live performance measures: the table `<model>/predictions`, or the answers of servers."""
 _ROOT = "retraining"
@@ -29,7 +35,9 @@ class RetrainRule(Section):
     """Limit of the live performance of the version in production. Exactly one of `at_least` and `at_most`."""
 
     metric: str
-    """`drift`, `holdout_drift`, a metric of the objective, or a metric of the pipeline's own code."""
+    """`drift` and `holdout_drift` of the predictions, `table_drift` (columns of the feature table that drift), `skew`
+    (largest distance of an input from the training, as a multiple of its limit), a metric of the objective, or a metric
+    of the pipeline's own code."""
     at_least: float | None = None
     """Smallest allowed value."""
     at_most: float | None = None
@@ -72,10 +80,13 @@ class RetrainSection(Section):
 
 
 def rule_faults(
-    section: RetrainSection, metrics: Sequence[MetricFacts]
+    section: RetrainSection, metrics: Sequence[MetricFacts], *, has_skew: bool
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield path and words of each rule whose metric is unknown, or whose limit has the wrong side."""
-    known: Mapping[str, bool] = {DRIFT: False, HOLDOUT_DRIFT: False} | {
+    """Yield path and words of each rule whose metric is unknown, or whose limit has the wrong side.
+
+    `has_skew`: the pipeline declares `skew`.
+    """
+    known: Mapping[str, bool] = dict.fromkeys((DRIFT, HOLDOUT_DRIFT, *OF_INPUTS), False) | {
         one.name: one.higher_is_better for one in metrics
     }
     for place, rule in enumerate(section.when):
@@ -86,6 +97,13 @@ def rule_faults(
             yield (*path, "at_most"), f"higher values of {rule.metric} are better: give at_least"
         elif not known[rule.metric] and rule.at_least is not None:
             yield (*path, "at_least"), f"lower values of {rule.metric} are better: give at_most"
+        if rule.metric == SKEW and not has_skew:
+            yield (
+                (*path, "metric"),
+                "skew is not measured: add the section `skew` to the pipeline, such as skew: {}",
+            )
+        elif rule.metric == SKEW and rule.partitions > 1:
+            yield (*path, "partitions"), "skew compares `skew.partitions` together: remove it"
 
 
 class RetrainRequest(BaseModel):

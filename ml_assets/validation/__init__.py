@@ -13,7 +13,7 @@
     profile.py       profile(frame): completeness, ranges, distributions as JSON
     drift.py         drift(baseline, current), psi(before, now): distances between stored profiles
     drift_counts.py  ProfileCounts(profiles): profiles as counts in common bins
-    drift_rule.py    DriftRule: the section `drift` of defs.yaml
+    drift_rule.py    DriftRule, SkewRule: the sections `drift` and `skew` of defs.yaml
     table_drift.py   PastAndNow(profiles).compare(key, window, rule): distances held against the table's own past
     drift_words.py   a change of a column in words
 

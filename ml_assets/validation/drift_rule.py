@@ -1,4 +1,4 @@
-"""Policy of a comparison with the past: the section `drift` of a table, and what `skew` of a model shares with it.
+"""Policies of comparisons with the past: the section `drift` of a table, and `skew` of a model.
 
 Values only. Not here: the comparison (`table_drift.py`).
 """
@@ -50,6 +50,19 @@ class DriftRule(ColumnPolicy):
     def least(self) -> int:
         """Least number of earlier partitions."""
         return (self.window + 1) // 2
+
+
+class SkewRule(ColumnPolicy):
+    """Comparison of the newest partitions with those that the version in production was trained on."""
+
+    partitions: Annotated[int, Field(ge=1, le=60)] = 7
+    """Newest partitions that are compared together. The window of the training must hold eight times as many."""
+    severity: Literal["warn", "error"] = "warn"
+    """Colour of the check: `warn` is yellow, `error` red. Neither stops anything."""
+
+
+LEAST_BLOCKS = 8
+"""Least number of blocks of `SkewRule.partitions` in a training's window."""
 
 
 def policy_faults(

@@ -14,7 +14,7 @@ past partitions in place of permutations).
 Not here: distances (`drift.py`), profiles of past partitions (`ml_assets.tables.past_profiles`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from ml_assets.validation.drift import psi
 from ml_assets.validation.drift_counts import Floats, ProfileCounts
-from ml_assets.validation.drift_rule import DriftRule
+from ml_assets.validation.drift_rule import ColumnPolicy, DriftRule
 from ml_assets.validation.drift_words import change_in_words
 from ml_assets.validation.findings import Finding
 
@@ -61,7 +61,7 @@ class TableDrift:
     """Distances of all compared columns of one partition."""
 
     past: tuple[str, ...]
-    """Keys of the partitions that it was compared with, oldest first."""
+    """Keys of the partitions that it was compared with, oldest first; of blocks, the first of each."""
     columns: tuple[ColumnDrift, ...]
     """Columns, the farthest above its limit first."""
 
@@ -90,16 +90,40 @@ class PastAndNow:
 
         None if the partition has no rows, or its past has fewer than `rule.least`.
         """
-        past = tuple(one for one in window if one in self._place)
-        if key not in self._place or len(past) < rule.least:
+        return self.compare_blocks([key], [[one] for one in window], rule, least=rule.least)
+
+    def compare_blocks(
+        self,
+        now: Sequence[str],
+        past: Sequence[Sequence[str]],
+        policy: ColumnPolicy,
+        *,
+        least: int,
+        only: Collection[str] | None = None,
+    ) -> TableDrift | None:
+        """Compare the partitions `now` together with blocks of earlier ones, oldest first. `only`: these columns.
+
+        Partitions without rows are left out. None if nothing is left of `now`, or fewer than `least` blocks, of which
+        there must be 3, have rows.
+        """
+        blocks = [[self._place[key] for key in block if key in self._place] for block in (*past, now)]
+        if not blocks[-1] or sum(map(bool, blocks[:-1])) < least:
             return None
-        places = [self._place[one] for one in past]
-        counted = self._counts.counts(places, [self._place[key]], missing=True)
-        columns = {name: one for name, one in counted.items() if name not in rule.ignore}
+        names = tuple(block[0] for block, places in zip(past, blocks, strict=False) if places)
+        blocks = [places for places in blocks if places]
+        counted = self._counts.counts(
+            [one for block in blocks[:-1] for one in block], blocks[-1], missing=True
+        )
+        begins = np.cumsum([0, *map(len, blocks[:-1])])
+        columns = {
+            name: np.add.reduceat(one, begins, axis=0)
+            for name, one in counted.items()
+            if name not in policy.ignore and (only is None or name in only)
+        }
         if not columns:
-            return TableDrift(past, ())
+            return TableDrift(names, ())
         distances, chance = _distances(list(columns.values()))
-        before, now = distances[:, :-1], distances[:, -1]
+        before, current = distances[:, :-1], distances[:, -1]
         ranked = np.sort(before, axis=1)
         floor = np.maximum(chance, _NO_DISTANCE)
         # Of a partition among the two largest, the others' second largest is the third.
@@ -110,14 +134,16 @@ class PastAndNow:
         found = [
             ColumnDrift(
                 column=name,
-                distance=float(now[place]),
+                distance=float(current[place]),
                 past=tuple(map(float, before[place])),
-                limit=max(float(limits[place]), rule.limit_of(name)),
-                declared=rule.limit_of(name),
+                limit=max(float(limits[place]), policy.limit_of(name)),
+                declared=policy.limit_of(name),
             )
             for place, name in enumerate(columns)
         ]
-        return TableDrift(past, tuple(sorted(found, key=lambda one: (-one.distance / one.limit, one.column))))
+        return TableDrift(
+            names, tuple(sorted(found, key=lambda one: (-one.distance / one.limit, one.column)))
+        )
 
     def findings(self, key: str, drift: TableDrift, rule: DriftRule) -> list[Finding]:
         """Return a finding for each column that drifts."""

@@ -1,0 +1,67 @@
+"""Peers of `benchmarks/drift.py`, run by the interpreter of their own environment: Evidently and Great Expectations.
+
+    bare_drift_peers.py NAME FOLDER    prints {"seconds": …, "found": …} as its last line
+
+Each reads its rows before the clock starts, because that is no part of the claim.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+
+
+def evidently(before: pd.DataFrame, now: pd.DataFrame) -> tuple[float, int]:
+    """Return seconds of a drift report by PSI, and the number of columns that it says drift."""
+    from evidently import Dataset, Report
+    from evidently.metrics import ValueDrift
+
+    report = Report([ValueDrift(column=name, method="psi") for name in before.columns])
+    start = time.perf_counter()
+    done = report.run(Dataset.from_pandas(now), Dataset.from_pandas(before)).dict()
+    seconds = time.perf_counter() - start
+    return seconds, sum(float(one["value"]) > 0.1 for one in done["metrics"])
+
+
+def great_expectations(frame: pd.DataFrame) -> tuple[float, int]:
+    """Return seconds of a validation by the rules of the claim, and the number of rules that are broken."""
+    import great_expectations as gx
+    import great_expectations.expectations as expect
+
+    context = gx.get_context(mode="ephemeral")
+    batch = (
+        context.data_sources.add_pandas("rows")
+        .add_dataframe_asset("rows")
+        .add_batch_definition_whole_dataframe("rows")
+    )
+    suite = gx.ExpectationSuite(name="rules")
+    for name in frame.columns:
+        suite.add_expectation(expect.ExpectColumnValuesToNotBeNull(column=name))
+        if name.startswith("n"):
+            suite.add_expectation(
+                expect.ExpectColumnValuesToBeBetween(column=name, min_value=-100, max_value=100)
+            )
+        else:
+            suite.add_expectation(
+                expect.ExpectColumnValuesToBeInSet(column=name, value_set=[f"v{n}" for n in range(100)])
+            )
+    definition = gx.ValidationDefinition(name="rules", data=batch, suite=suite)
+    context.suites.add(suite)
+    context.validation_definitions.add(definition)
+    start = time.perf_counter()
+    found = definition.run(batch_parameters={"dataframe": frame})
+    return time.perf_counter() - start, found.statistics["unsuccessful_expectations"]
+
+
+def main() -> None:
+    """Measure one peer."""
+    name, folder = sys.argv[1], Path(sys.argv[2])
+    before, now = (pd.read_parquet(folder / f"{one}.parquet") for one in ("before", "now"))
+    seconds, found = evidently(before, now) if name == "evidently" else great_expectations(now)
+    print(json.dumps({"seconds": seconds, "found": int(found)}))
+
+
+if __name__ == "__main__":
+    main()
