@@ -78,8 +78,8 @@ def completeness(profiled: Mapping[str, Any]) -> dict[str, float]:
 def _numbers(frame: pl.DataFrame, bins: int) -> dict[str, dict[str, Any]]:
     if not frame.width:
         return {}
-    # All columns in one call of polars, which sorts them in parallel. In a small partition, a loop over the columns would
-    # spend more time on calls than on work.
+    # All columns in one call of polars, which sorts them in parallel. In a small partition, a loop over the columns
+    # would spend more time on calls than on work.
     numbers = frame.cast(pl.Float64)
     infinite = numbers.select(pl.all().is_infinite().sum()).row(0)
     # -0.0 becomes 0.0: they are equal and sort in any order.
