@@ -1,6 +1,6 @@
 """`Dataset`: a table that comes from a source, by write–audit–publish."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 
 import dagster as dg
@@ -23,7 +23,7 @@ from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.landing import MAIN
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.resumed import published_by
-from ml_assets.tables.spec import TableSpec
+from ml_assets.tables.spec import Incoming, TableSpec
 from resources.platform import Platform
 
 
@@ -53,6 +53,7 @@ class Dataset(SpecComponent):
             resumed = published_by(runs_of_retries(context), reader, platform.ledger, table, keys)
             with closing(open_source(spec.source, spec.source_table, platform)) as source:
                 incoming = read_partitions(source, table.cadence, [key for key in keys if key not in resumed])
+                incoming = _noting_older_marks(context, reader, table.table, incoming)
                 yield from publish_and_report(
                     context,
                     platform,
@@ -68,3 +69,20 @@ class Dataset(SpecComponent):
         )
         sensors = [new_data_sensor(spec, asset.key)] if spec.source.watch else []
         return dg.Definitions(assets=[asset], sensors=sensors)
+
+
+def _noting_older_marks(
+    context: dg.AssetExecutionContext, reader: TableReader, table: str, incoming: Iterable[Incoming]
+) -> Iterator[Incoming]:
+    """Yield `incoming` unchanged; log a warning for a partition whose watermark is older than the one on main."""
+    for one in incoming:
+        if one.watermark is not None and one.key in reader.digests(table):
+            readable, _ = reader.checked_manifests(table, [one.key])
+            before = readable[one.key].watermark if one.key in readable else None
+            if before is not None and one.watermark < before:
+                context.log.warning(
+                    f"{table} {one.key}: the newest change at the source is of {one.watermark.isoformat()}, and main "
+                    f"has one of {before.isoformat()}: rows were removed or restored there, or its clock was set back. "
+                    "The rows of today count. If they are wrong, correct the source and materialize the partition again"
+                )
+        yield one

@@ -18,7 +18,7 @@ from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.components.tags import ASKED_BY, PARTITION, RANGE_END, RANGE_START
 from ml_assets.sources.kinds import open_source
-from ml_assets.sources.protocol import ReadPartition, SourceReader
+from ml_assets.sources.protocol import ReadPartition, Span
 from ml_assets.sources.reading import span_of
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.declared import DeclaredTables
@@ -59,7 +59,16 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
                 )
             keys = _complete_keys(spec.cadence, day)
             lacking = _lacking(platform, tables, table, keys)
-            lacking |= _reopened(source, platform, spec.cadence, table, keys)
+            read = _read_partitions(platform, spec.cadence, table, keys) if source.records_changes else {}
+            by_span = {span_of(spec.cadence, key): key for key in keys}
+            lacking |= {by_span[span] for span in source.reopened(read)}
+            if ahead := source.ahead(read):
+                named = name_some(sorted(by_span[span] for span in ahead), ON_A_PAGE)
+                context.log.warning(
+                    f"the source of {table} dated changes of {named} later than its clock says now: its clock was set "
+                    "back, or was ahead before. Changes made since then look older than what was read, so these "
+                    "partitions are requested again. Set the clock right; then materialize them once more"
+                )
         if not lacking:
             return dg.SensorResult(
                 skip_reason=f"{table} is complete up to the latest day of the source, {day}", cursor=""
@@ -94,20 +103,17 @@ def _lacking(platform: Platform, tables: DeclaredTables, table: str, keys: Seque
     return rejected | {*validation.to_build.get(table, ())}
 
 
-def _reopened(
-    source: SourceReader, platform: Platform, cadence: Cadence, table: str, keys: Sequence[str]
-) -> set[str]:
-    """Return those of `keys` on main whose rows changed at the source since main read them."""
-    if not source.records_changes:
-        return set()
+def _read_partitions(
+    platform: Platform, cadence: Cadence, table: str, keys: Sequence[str]
+) -> dict[Span, ReadPartition]:
+    """Return those of `keys` that are on main, with what is known of their last read."""
     reader = TableReader.at(platform.lake, "main")
     manifests = reader.manifests(table, [key for key in keys if key in reader.digests(table)])
-    spans = {span: key for key in manifests if (span := span_of(cadence, key)) is not None}
-    read = {
-        span: ReadPartition(manifests[key].watermark, manifests[key].source_version)
-        for span, key in spans.items()
+    return {
+        span: ReadPartition(one.watermark, one.source_version)
+        for key, one in manifests.items()
+        if (span := span_of(cadence, key)) is not None
     }
-    return {spans[span] for span in source.reopened(read)}
 
 
 def _neighbours(keys: Sequence[str], chosen: Sequence[str]) -> Iterator[tuple[str, str]]:

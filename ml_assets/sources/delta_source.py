@@ -1,7 +1,7 @@
 """Source `delta`: a Delta Lake table in a folder or in S3, at its newest version, a pinned one, or as of a moment."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Literal, Self, TypeVar, cast
 
@@ -98,14 +98,15 @@ class DeltaReader(SourceReader):
         """See `SourceReader`."""
         return self._section.watermark_column is not None
 
-    def changed(self, after: datetime) -> frozenset[date]:
+    def changed(self, after: datetime) -> Mapping[date, datetime]:
         """See `SourceReader`."""
         rows = self._scan()
         found = self._ask(rows.collect_schema)
         column, dtype = typed_time_column(found, self._section, self._table, self._place)
         mark = self._require(self._section.watermark_column or "", found)
-        days = rows.filter(pl.col(mark) > after).select(day_of(column, dtype, self._table).unique())
-        return frozenset(self._ask(days.collect).to_series().drop_nulls().to_list())
+        day = day_of(column, dtype, self._table).alias("day")
+        newest = rows.filter(pl.col(mark) > after).group_by(day).agg(pl.col(mark).max().alias("newest"))
+        return dict(self._ask(newest.drop_nulls("day").collect).select("day", "newest").iter_rows())
 
     def preview(self, rows: int) -> pl.DataFrame:
         """See `SourceReader`."""

@@ -3,12 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 import polars as pl
 
 from ml_assets.validation.contract import Contract
+
+OVERLAP = timedelta(days=2)
+"""More than a clock that is set back by a day, and than any transaction that a database should have."""
+CLOCKS_DIFFER = timedelta(hours=1)
+"""Difference of two clocks that is no reason to doubt them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +95,50 @@ class SourceReader(ABC):
         """True if the source knows when a row last changed, so that `changed` finds late changes."""
         return False
 
-    def changed(self, after: datetime) -> frozenset[date]:
-        """Return the days with changes newer than the watermark `after`."""
-        return frozenset()
+    @property
+    def overlap(self) -> timedelta:
+        """Time before the newest watermark on main from which on `reopened` finds changes."""
+        return OVERLAP
+
+    def changed(self, after: datetime) -> Mapping[date, datetime]:
+        """Return the days with changes newer than `after`, and the newest change of each."""
+        return {}
+
+    def now(self) -> datetime:
+        """Return the time of the clock that dates changes; by default that of this machine."""
+        return datetime.now(UTC)
+
+    def ahead(self, read: Mapping[Span, ReadPartition]) -> frozenset[Span]:
+        """Return the spans among `read` with a watermark that is later than the source's clock.
+
+        The clock was set back, or was ahead before: what changes now looks older than what was read already.
+        """
+        marks = {span: one.watermark for span, one in read.items() if one.watermark is not None}
+        if not marks:
+            return frozenset()
+        limit = self.now() + CLOCKS_DIFFER
+        return frozenset(span for span, mark in marks.items() if mark > limit)
 
     def reopened(self, read: Mapping[Span, ReadPartition]) -> frozenset[Span]:
-        """Return the spans among `read`, the partitions on main, whose rows changed at the source since."""
-        marks = [one.watermark for one in read.values() if one.watermark]
-        days = self.changed(max(marks)) if marks and self.records_changes else frozenset[date]()
-        return frozenset(span for span in read if any(span.first <= day < span.end for day in days))
+        """Return the spans among `read`, the partitions on main, whose rows changed at the source since, or may have.
+
+        A change may be dated up to `overlap` before the newest one that was read: a long transaction commits late, or a
+        clock was set back. So the newest change of each partition is compared with its own watermark.
+        """
+        ahead = self.ahead(read)
+        marks = [one.watermark for span, one in read.items() if one.watermark and span not in ahead]
+        if not marks or not self.records_changes:
+            return ahead
+        after = max(marks) - self.overlap
+        newest = self.changed(after)
+
+        def differs(span: Span, stored: datetime | None) -> bool:
+            found = max((at for day, at in newest.items() if span.first <= day < span.end), default=None)
+            if found is None:  # nothing is newer than `after` there, so nothing may be newer on main
+                return stored is not None and stored > after
+            return found != stored
+
+        return ahead | {span for span, one in read.items() if differs(span, one.watermark)}
 
     def facts(self) -> PageFacts:
         """Return facts about the source for the asset's page, as they were at the last read."""

@@ -7,7 +7,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 import polars as pl
@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from ml_assets.sources.errors import SourceAway, SourceRefused
 from ml_assets.sources.object_storage import variable
-from ml_assets.sources.protocol import SourceReader, SourceRows, SourceTable, Span
+from ml_assets.sources.protocol import OVERLAP, SourceReader, SourceRows, SourceTable, Span
 from ml_assets.sources.source_section import VariableName
 from ml_assets.sources.tabular import (
     TabularSource,
@@ -116,19 +116,28 @@ class SqlReader(SourceReader):
         """See `SourceReader`."""
         return self._section.watermark_column is not None
 
-    def changed(self, after: datetime) -> frozenset[date]:
+    @property
+    def overlap(self) -> timedelta:
+        """See `SourceReader`. A query may choose the rows of a day by another column than `time_column`."""
+        return OVERLAP if self._section.query is None else timedelta(0)
+
+    def now(self) -> datetime:
+        """Return the time of the server's clock."""
+        return cast(datetime, self._value("SELECT clock_timestamp()"))
+
+    def changed(self, after: datetime) -> Mapping[date, datetime]:
         """See `SourceReader`."""
         mark = _quoted(cast(str, self._section.watermark_column))
         day = _quoted(time_column(self._section, self._table))
         # The session's time zone decides to which day a moment belongs.
         rows = self._ask(
             lambda: self._rows(
-                f"SELECT DISTINCT {day}::date AS day FROM {self._whole} "
-                f"WHERE {mark} > current_setting('{_FIRST}')::timestamptz",
+                f"SELECT {day}::date AS day, max({mark}) AS newest FROM {self._whole} "
+                f"WHERE {mark} > current_setting('{_FIRST}')::timestamptz AND {day} IS NOT NULL GROUP BY 1",
                 (after.isoformat(), "infinity"),
             )
         )
-        return frozenset(rows.get_column("day").drop_nulls().to_list())
+        return dict(rows.select("day", "newest").iter_rows())
 
     def preview(self, rows: int) -> pl.DataFrame:
         """See `SourceReader`."""

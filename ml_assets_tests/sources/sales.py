@@ -15,8 +15,6 @@ FIRST = date(2024, 3, 8)
 """Two days before summer time begins in New York."""
 DAYS = [(FIRST + timedelta(days=n)).isoformat() for n in range(5)]
 SALES = "datasets/sales"
-CHANGED = datetime(1, 1, 2, tzinfo=UTC)
-"""Moment of the change of a row, apart from its day and place."""
 
 ANSWERS: dict[str, Callable[[], Any]] = {}
 """Day → the answer of `read` on it; a day that is not among them is answered with its rows."""
@@ -40,7 +38,9 @@ def rows(*days: str) -> pl.DataFrame:
                     "price": [1.5, 0.1 + number, -0.0],
                     "gift": [True, False, None],
                     "changed_at": [
-                        datetime(2024, 4, 1, tzinfo=UTC) + timedelta(days=number, seconds=n) for n in range(3)
+                        datetime(2024, 4, 1, tzinfo=UTC)
+                        + timedelta(days=number - FIRST.toordinal(), seconds=n)
+                        for n in range(3)
                     ],
                 },
                 schema_overrides={

@@ -1,5 +1,6 @@
 """A Delta table as a source: days by the contract's event time, versions, a vacuum, changed columns."""
 
+import logging
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -141,3 +142,50 @@ def test_the_sensor_requests_failed_days_and_days_that_changed(declare: Declare,
     assert _requested(installation) == [DAYS[1]]
     assert installation.run(SALES, partition=DAYS[1]).success
     assert _requested(installation) == []
+
+
+def _warnings(installation: Installation, run_id: str) -> list[str]:
+    """Return the warnings that a run logged."""
+    entries = installation.instance.all_logs(run_id)
+    return [entry.user_message for entry in entries if entry.level == logging.WARNING]
+
+
+def test_changes_dated_before_what_was_read_reopen_their_days(declare: Declare, path: str) -> None:
+    """A transaction that took long dates its change back; a removed row takes its day's watermark back."""
+    installation = declare({"kind": "delta", "path": path, "watermark_column": "changed_at", "watch": {}})
+    assert installation.run(SALES, partition=DAYS[0], last=DAYS[4]).success
+    assert _requested(installation) == []
+    is_late = pl.col("sale") == rows(DAYS[3])["sale"][0]
+    late = rows(*DAYS).with_columns(
+        pl.when(is_late).then(pl.col("changed_at") + timedelta(hours=1)).otherwise("changed_at")
+    )
+    late.write_delta(path, mode="overwrite")
+    assert _requested(installation) == [DAYS[3]]
+    result = installation.run(SALES, partition=DAYS[3])
+    assert _warnings(installation, result.run_id) == []
+    assert _requested(installation) == []
+    late[:-1].write_delta(path, mode="overwrite")
+    assert _requested(installation) == [DAYS[4]]
+    result = installation.run(SALES, partition=DAYS[4])
+    assert result.success, failure_of(result)
+    (said,) = _warnings(installation, result.run_id)
+    assert f"{SALES} {DAYS[4]}: the newest change at the source is of" in said
+    assert "rows were removed or restored there, or its clock was set back" in said
+    assert _requested(installation) == []
+
+
+def test_a_clock_that_was_set_back_is_named_and_its_days_read_again(
+    declare: Declare, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    ahead = pl.when(pl.col("sale") == rows(DAYS[2])["sale"][0]).then(pl.lit(tomorrow)).otherwise("changed_at")
+    rows(*DAYS).with_columns(ahead.dt.cast_time_unit("us").alias("changed_at")).write_delta(
+        path, mode="overwrite"
+    )
+    installation = declare({"kind": "delta", "path": path, "watermark_column": "changed_at", "watch": {}})
+    result = installation.run(SALES, partition=DAYS[0], last=DAYS[4])
+    assert result.success, failure_of(result)
+    assert _requested(installation) == [DAYS[2]]
+    said = capsys.readouterr().err
+    assert f"dated changes of {DAYS[2]} later than its clock says now: its clock was set back" in said
+    assert "materialize them once more" in said

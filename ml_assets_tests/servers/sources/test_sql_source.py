@@ -14,6 +14,7 @@ from deployment.testbed.servers.postgresql import query
 from ml_assets.sources import sql_source
 from ml_assets.sources.errors import SourceAway
 from ml_assets.sources.kinds import open_source
+from ml_assets.sources.protocol import ReadPartition, Span
 from ml_assets.sources.sql_source import SqlReader
 from ml_assets_tests.components.installation import Installation, failure_of, materialized
 from ml_assets_tests.servers.running_servers import RunningServers
@@ -84,11 +85,34 @@ def test_changes_behind_the_watermark_name_their_days(declare: Declare, warehous
     reader = _reader(declare(TABLE | {"watermark_column": "changed_at"}))
     seen = rows(*DAYS)["changed_at"].max()
     assert isinstance(seen, datetime)
-    assert reader.changed(seen) == frozenset()
+    assert reader.changed(seen) == {}
     number = 3 * date.fromisoformat(DAYS[1]).toordinal() + 2  # the sale at 23:59:59
-    later = (seen + timedelta(days=1)).isoformat()
-    warehouse.run(f"UPDATE sales SET units = 5, changed_at = '{later}' WHERE sale = {number}")
-    assert reader.changed(seen) == {date.fromisoformat(DAYS[1])}
+    later = seen + timedelta(days=1)
+    warehouse.run(f"UPDATE sales SET units = 5, changed_at = '{later.isoformat()}' WHERE sale = {number}")
+    assert reader.changed(seen) == {date.fromisoformat(DAYS[1]): later}
+
+
+def test_a_late_commit_and_a_clock_set_back_reopen_their_days(declare: Declare, warehouse: Warehouse) -> None:
+    """A change is dated before the newest one that was read. A day dated after the server's clock is in doubt."""
+    warehouse.store("sales", rows(*DAYS))
+    reader = _reader(declare(TABLE | {"watermark_column": "changed_at"}))
+    days = [date.fromisoformat(day) for day in DAYS]
+    spans = [Span(day, day + timedelta(days=1)) for day in days]
+    read = {span: ReadPartition(reader.read(span).watermark, None) for span in spans}
+    assert reader.reopened(read) == frozenset()
+    warehouse.run(
+        f"UPDATE sales SET changed_at = changed_at + interval '1 h' WHERE sale = {3 * days[3].toordinal()}"
+    )
+    assert reader.reopened(read) == {spans[3]}
+    warehouse.run(f"DELETE FROM sales WHERE sale = {3 * days[4].toordinal() + 2}")
+    assert reader.reopened(read) == {spans[3], spans[4]}
+    assert reader.ahead(read) == frozenset()
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    read = {span: ReadPartition(reader.read(span).watermark, None) for span in spans}
+    assert reader.reopened(read) == frozenset()
+    read[spans[0]] = ReadPartition(tomorrow, None)
+    assert reader.ahead(read) == {spans[0]}
+    assert reader.reopened(read) == {spans[0]}
 
 
 @pytest.mark.parametrize(
