@@ -18,14 +18,14 @@ def command(model: str, partition: str) -> None:
     """
     from ml_assets.components.feature_table import FeatureTable
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.live.skew import skew_of
+    from ml_assets.live.served_skew import served_skew
     from ml_assets.tables.landing import MAIN
     from ml_assets.tables.reader import TableReader
 
     with Project.to_read() as project:
         spec = project.component(TrainingPipeline, model).spec
         spec.partitions.as_cadence.require(partition)
-        found = skew_of(spec, TableReader.at(project.platform.lake, MAIN), project.platform, partition)
+        found = served_skew(spec, TableReader.at(project.platform.lake, MAIN), project.platform, partition)
         name = spec.features.table.removeprefix("features/")
         contract = project.component(FeatureTable, name).spec.contract
     if not any(one.rows for one in found):

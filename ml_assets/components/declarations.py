@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import date, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import dagster as dg
 from ml_assets.checkout import ROOT
 from ml_assets.components.columns import INPUT_CADENCES, column_faults, zone_fault
 from ml_assets.components.documents import documents_of, faults_in, place_of, short
-from ml_assets.tables.cadence import Cadence, CadenceKind
+from ml_assets.tables.cadence import CadenceKind, fit_of
 from resources.words import did_you_mean
 
 DEFS = ROOT / "ml_assets" / "defs"
@@ -93,15 +93,12 @@ def _misfit(
     if not isinstance(read, dg.TimeWindowPartitionsDefinition):
         return None
     mine, its = _cadence(own), _cadence(read)
-    stated = _stated(asset, table)
-    if (stated or mine) != its:
-        fit = Cadence(mine, date.min).fit_of(Cadence(its, date.min))
-        if fit is None or min(asset.keys).path[0] != "features":
-            return f"is {mine}", f"is {its}: give both one cadence"
-        return f"is {mine}", f"is {its}: write `cadence: {its}` in this input"
-    if stated and Cadence(mine, date.min).fit_of(Cadence(its, date.min)) is None:
+    fit = fit_of(mine, its)
+    if fit is None or (fit != "same" and min(asset.keys).path[0] != "features"):
         return f"is {mine}", f"is {its}: give both one cadence"
-    first = read.start + (timedelta(days=7) if (mine, its) == ("daily", "weekly") else timedelta(0))
+    if (_stated(asset, table) or mine) != its:
+        return f"is {mine}", f"is {its}: write `cadence: {its}` in this input"
+    first = read.start + (timedelta(days=7) if fit == "coarser" else timedelta(0))
     if own.start < first:
         return (
             f"begins {own.start:%Y-%m-%d}",

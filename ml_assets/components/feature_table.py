@@ -19,7 +19,7 @@ from ml_assets.components.table_asset import (
     table_asset,
     table_spec,
 )
-from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.cadence import Cadence, fit_of
 from ml_assets.tables.declared import DeclaredTables, InputTable
 from ml_assets.tables.derive import derive, in_pieces, plan
 from ml_assets.tables.imports import resolve_function
@@ -103,7 +103,7 @@ def _key(section: InputSection) -> dg.AssetKey:
 def _dependency(section: InputSection, own: Cadence) -> dg.AssetDep:
     if section.lookback == "all":
         return dg.AssetDep(_key(section))
-    if section.cadence == "weekly" and own.kind == "daily":
+    if fit_of(own.kind, section.cadence or own.kind) == "coarser":
         return dg.AssetDep(_key(section), partition_mapping=previous_weeks_mapping(section.lookback))
     return dg.AssetDep(_key(section), partition_mapping=lookback_mapping(section.lookback))
 

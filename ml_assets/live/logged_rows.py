@@ -7,7 +7,7 @@ reading and deleting the log (`serving`), the figures (`performance`).
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -91,7 +91,7 @@ class LoggedDay:
 
 def logged_day(spec: PipelineSpec, artifacts: Artifacts, key: str) -> LoggedDay:
     """Read the answers that arrived in partition `key`. Raises `ArtifactsError`."""
-    begin, end = bounds_of(spec, key)
+    _, end = _bounds(spec, key)
     before = log_marks(artifacts, spec.name, key)
     parts: list[pl.DataFrame] = [pl.DataFrame(schema=_COLUMNS)]
     files: FilesRead = {}
@@ -103,20 +103,28 @@ def logged_day(spec: PipelineSpec, artifacts: Artifacts, key: str) -> LoggedDay:
         known = before.get(day.isoformat(), DayRead())
         deleted += max(0, known.count - sum(map(known.has, there)))
         files[day.isoformat()] = DayRead.of(there)
-        for start in range(0, len(there), FILES):
-            log, wrong = read_files(artifacts, spec.name, day, there[start : start + FILES])
+        for log, wrong in rows_in(spec, artifacts, key, day, there):
             faults += wrong.values()
-            log = log.filter(
-                pl.col("at").is_between(begin, end, closed="left")
-                & pl.col("role").is_in(_ROLES)
-                & (pl.col("role") == pl.col("assigned"))
-            )
+            log = log.filter(pl.col("role").is_in(_ROLES) & (pl.col("role") == pl.col("assigned")))
             refused += log.filter(pl.col("error").is_not_null()).height
             parts.append(_answers(log.filter(pl.col("prediction").is_not_null()), spec.features.primary_key))
     rows = pl.concat(parts).sort("at", "request_id", maintain_order=True)
     return LoggedDay(
         rows=rows, is_over=is_over, files=files, faults=tuple(faults), deleted=deleted, refused=refused
     )
+
+
+def rows_in(
+    spec: PipelineSpec, artifacts: Artifacts, key: str, day: date, files: Sequence[str]
+) -> Iterator[tuple[pl.DataFrame, Mapping[str, str]]]:
+    """Yield the rows of some files of a day's log that arrived in partition `key`, and damaged file → fault.
+
+    Reads `FILES` at once. Raises `ArtifactsError`.
+    """
+    begin, end = _bounds(spec, key)
+    for start in range(0, len(files), FILES):
+        log, wrong = read_files(artifacts, spec.name, day, files[start : start + FILES])
+        yield log.filter(pl.col("at").is_between(begin, end, closed="left")), wrong
 
 
 def mark_measured(spec: PipelineSpec, artifacts: Artifacts, key: str, logged: LoggedDay) -> None:
@@ -130,7 +138,7 @@ def mark_measured(spec: PipelineSpec, artifacts: Artifacts, key: str, logged: Lo
 
 def days_at(spec: PipelineSpec, key: str) -> list[date]:
     """Return the days (UTC) of the log with requests that arrived in a partition."""
-    begin, end = bounds_of(spec, key)
+    begin, end = _bounds(spec, key)
     first, last = begin.date(), (end - timedelta.resolution).date()
     return [first + timedelta(days=n) for n in range((last - first).days + 1)]
 
@@ -227,7 +235,7 @@ def _version(
     )
 
 
-def bounds_of(spec: PipelineSpec, key: str) -> tuple[datetime, datetime]:
+def _bounds(spec: PipelineSpec, key: str) -> tuple[datetime, datetime]:
     """Return begin and end of a partition in UTC."""
     zone = ZoneInfo(spec.features.time_zone)
     first, last = spec.partitions.as_cadence.bounds(key)

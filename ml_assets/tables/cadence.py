@@ -28,6 +28,11 @@ _FITS: dict[tuple[CadenceKind, CadenceKind], Fit] = {
 }
 
 
+def fit_of(own: CadenceKind, read: CadenceKind) -> Fit | None:
+    """Return how the partitions of an input fit those of the table that reads it; None if they do not."""
+    return "same" if read == own else _FITS.get((own, read))
+
+
 class KeyRefused(ValueError):
     """A string is not a partition key of this cadence."""
 
@@ -109,10 +114,6 @@ class Cadence:
         # A window may reach back before the calendar begins.
         low = max(self._number(first) - (lookback - 1), self._number(self._covered_from))
         return [k for k in self.keys(self._at(low), first) if k <= key][-lookback:]
-
-    def fit_of(self, read: "Cadence") -> Fit | None:
-        """Return how the partitions of an input fit those of this table; None if they do not."""
-        return "same" if read.kind == self.kind else _FITS.get((self.kind, read.kind))
 
     def before(self, day: date, n: int) -> list[str]:
         """Return the keys of the `n` partitions before the one that holds `day`, oldest first, whatever the start."""

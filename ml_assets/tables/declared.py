@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Self
 
-from ml_assets.tables.cadence import UNPARTITIONED, Cadence
+from ml_assets.tables.cadence import UNPARTITIONED, Cadence, fit_of
 from ml_assets.tables.retain import Retain
 from ml_assets.tables.spec import TableSpec
 from ml_assets.validation.column_types import Schema, schema_hash
@@ -113,7 +113,7 @@ class InputTable:
         if self.cadence.kind == "none":
             return (UNPARTITIONED,)
         own = self.read_by or self.cadence
-        match own.fit_of(self.cadence):
+        match fit_of(own.kind, self.cadence.kind):
             case "same":
                 keys = tuple(self.cadence.window(key, self.lookback + 1))
                 return keys if keys[-1:] == (key,) else (key,)

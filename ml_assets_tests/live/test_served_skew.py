@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.live.skew import VersionSkew, skew_of
+from ml_assets.live.served_skew import VersionSkew, served_skew
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.serving.request_log import LoggedRow, RequestLog
 from ml_assets.tables.reader import TableReader
@@ -56,7 +56,7 @@ def _compared(home: Home, day: str, change: Change) -> list[VersionSkew]:
                     )
                 ]
             )
-    return skew_of(TrainingPipelineSpec.model_validate(PIPELINE), reader, platform, day)
+    return served_skew(TrainingPipelineSpec.model_validate(PIPELINE), reader, platform, day)
 
 
 def test_rows_of_the_table_are_equal_in_each_bit(home: Home) -> None:

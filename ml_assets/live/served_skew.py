@@ -13,19 +13,23 @@ from typing import Any
 import numpy as np
 import orjson
 import polars as pl
+from numpy.typing import NDArray
 
 from ml_assets.features.categories import NotACategory, category_text
 from ml_assets.features.encoding import FittedState
 from ml_assets.live.key_join import PLACE, key_in, rows_of_keys
-from ml_assets.live.logged_rows import FILES, bounds_of, days_at
+from ml_assets.live.logged_rows import days_at, rows_in
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.release.facts import BundleFacts
 from ml_assets.release.of_platform import bundles_of
-from ml_assets.serving.request_log import files_after, read_files
+from ml_assets.serving.request_log import files_after
 from ml_assets.tables.reader import TableReader
-from ml_assets.validation.column_types import POLARS_TYPES
+from ml_assets.validation.column_types import polars_type
 from resources.artifacts import Artifacts
 from resources.platform import Platform
+
+Encoded = tuple[NDArray[np.float32], NDArray[np.int32]]
+"""Rows as `FittedState.encode` returns them: numbers `[rows, F]` and ids of categories `[rows, C]`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +65,7 @@ class VersionSkew:
     """Inputs that cannot be compared: blobs."""
 
 
-def skew_of(spec: PipelineSpec, reader: TableReader, platform: Platform, key: str) -> list[VersionSkew]:
+def served_skew(spec: PipelineSpec, reader: TableReader, platform: Platform, key: str) -> list[VersionSkew]:
     """Compare the requests that arrived in partition `key`, by version; empty without any.
 
     Raises `ArtifactsError`, `BundleMissing` and `BundleDamaged`.
@@ -81,13 +85,9 @@ _COLUMNS = {"version": pl.Int64(), "bundle_digest": pl.String(), "row": pl.Strin
 
 
 def _answered(spec: PipelineSpec, artifacts: Artifacts, key: str) -> Iterator[pl.DataFrame]:
-    begin, end = bounds_of(spec, key)
     for day in days_at(spec, key):
-        there = files_after(artifacts, spec.name, day, {})
-        for start in range(0, len(there), FILES):
-            log, _ = read_files(artifacts, spec.name, day, there[start : start + FILES])
-            in_time = pl.col("at").is_between(begin, end, closed="left")
-            yield log.filter(in_time & pl.col("prediction").is_not_null()).select(*_COLUMNS)
+        for log, _ in rows_in(spec, artifacts, key, day, files_after(artifacts, spec.name, day, {})):
+            yield log.filter(pl.col("prediction").is_not_null()).select(*_COLUMNS)
 
 
 def _compared(
@@ -114,8 +114,9 @@ def _compared(
         places: list[int] = table[PLACE].to_list()
         asked = [rows[place] for place in places]
         served = _served(facts, asked)
-        differing = _differing(fitted, _in_types_of(table, served), table)
-        in_some_bit = _differing(fitted, served, table)
+        stored = fitted.encode(table)
+        differing = _differing(fitted, fitted.encode(_in_types_of(table, served)), stored)
+        in_some_bit = _differing(fitted, fitted.encode(served), stored)
         for name in names:
             if in_some_bit[name].size and not differing[name].size:
                 rounded.append(name)
@@ -150,7 +151,7 @@ def _served(facts: BundleFacts, rows: Sequence[Mapping[str, Any]]) -> pl.DataFra
             numbers = [None if one is None else float(one) for one in values]
             columns.append(pl.Series(column.name, numbers, dtype=pl.Float64))
         elif column.kind == "category":
-            texts = [_text(one, POLARS_TYPES[column.dtype]) for one in values]
+            texts = [_text(one, polars_type(column.dtype)) for one in values]
             columns.append(pl.Series(column.name, texts, dtype=pl.String))
     return pl.DataFrame(columns)
 
@@ -168,9 +169,9 @@ def _text(value: Any, dtype: pl.DataType) -> str | None:
         return None
 
 
-def _differing(fitted: FittedState, served: pl.DataFrame, stored: pl.DataFrame) -> dict[str, np.ndarray]:
+def _differing(fitted: FittedState, served: Encoded, stored: Encoded) -> dict[str, NDArray[np.intp]]:
     """Return column → positions of the rows whose encoded values differ in any bit."""
-    (numbers, ids), (numbers_stored, ids_stored) = fitted.encode(served), fitted.encode(stored)
+    (numbers, ids), (numbers_stored, ids_stored) = served, stored
     unlike = numbers.view(np.uint32) != numbers_stored.view(np.uint32)
     unlike &= ~(np.isnan(numbers) & np.isnan(numbers_stored))
     by_column = {one.name: unlike[:, place] for place, one in enumerate(fitted.numeric)}
