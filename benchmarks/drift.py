@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from benchmarks._peers import peers_python
 from benchmarks._report import Result, emit, interleave, parse_args
 from ml_assets.validation.check import check_partitions
 from ml_assets.validation.contract import Contract
@@ -61,23 +62,11 @@ def drifting(before: dict[str, Any], now: pl.DataFrame) -> set[str]:
     return {name for name, one in found.items() if one.psi_excess > LARGE}
 
 
-def peers_python() -> Path:
-    """Return the interpreter of the peers' environment; make the environment if it is missing."""
-    home = Path(os.environ.get("ML_ASSETS_BUILD_CACHE", Path.home() / ".cache/ml-assets")) / "drift-peers"
-    python = home / "bin" / "python"
-    done = home / "installed"
-    if not done.exists() or done.read_text() != "\n".join(PEERS):
-        subprocess.run(["uv", "venv", "-q", "--clear", home], check=True)
-        subprocess.run(["uv", "pip", "install", "-q", "--python", python, *PEERS], check=True)
-        done.write_text("\n".join(PEERS))
-    return python
-
-
 def peer(name: str, folder: Path) -> tuple[float, int]:
     """Return the seconds of a peer, and the columns or rules that it found."""
     environment = os.environ | {"DO_NOT_TRACK": "1", "GX_ANALYTICS_ENABLED": "false", "PYTHONPATH": ""}
     done = subprocess.run(
-        [peers_python(), Path(__file__).with_name("bare_drift_peers.py"), name, folder],
+        [peers_python("drift-peers", PEERS), Path(__file__).with_name("bare_drift_peers.py"), name, folder],
         env=environment,
         stdout=subprocess.PIPE,
         text=True,

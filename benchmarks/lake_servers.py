@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import polars as pl
 
+from benchmarks._peers import peers_python
 from benchmarks._report import Result, emit, parse_args
 from benchmarks.lake import publish_to_lake, read_from_lake, write_days
 from deployment.testbed.servers import Servers
@@ -76,21 +77,9 @@ def timed(work: Callable[..., Answer], *arguments: object) -> tuple[float, Answe
     return time.perf_counter() - began, answer
 
 
-def peers_python() -> Path:
-    """Return the interpreter of the peers' environment; make the environment if it is missing."""
-    home = Path(os.environ.get("ML_ASSETS_BUILD_CACHE", Path.home() / ".cache/ml-assets")) / "lake-peers"
-    python = home / "bin" / "python"
-    done = home / "installed"
-    if not done.exists() or done.read_text() != "\n".join(PEERS):
-        subprocess.run(["uv", "venv", "-q", "--clear", home], check=True)
-        subprocess.run(["uv", "pip", "install", "-q", "--python", python, *PEERS], check=True)
-        done.write_text("\n".join(PEERS))
-    return python
-
-
 def measure_peers(record: ServersRecord, source: Path, folder: Path) -> dict[str, dict[str, float]]:
     """Return each peer → seconds of `publish`, `cold` and `warm`."""
-    python = peers_python()
+    python = peers_python("lake-peers", PEERS)
     environment = (
         os.environ
         | storage_variables(record)

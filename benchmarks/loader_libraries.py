@@ -8,29 +8,17 @@ whose epoch would end too soon to be timed. Torch's own loader with these rows: 
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks._peers import peers_python
 from benchmarks._report import Result, emit, interleave, parse_args
 from benchmarks.loader import BATCH, COLUMNS, LEAST_FASTER, feed_epoch, open_training, write_snapshot
 
 PEERS = ("litdata==0.2.76", "mosaicml-streaming==0.13.0", "torch==2.13.0", "torchvision")
 NAMES = ("mosaicml-streaming", "litdata")
-
-
-def peers_python() -> Path:
-    """Return the interpreter of the peers' environment; make the environment if it is missing."""
-    home = Path(os.environ.get("ML_ASSETS_BUILD_CACHE", Path.home() / ".cache/ml-assets")) / "loader-peers"
-    python, done = home / "bin" / "python", home / "installed"
-    if not done.exists() or done.read_text() != "\n".join(PEERS):
-        uv = Path(sys.executable).with_name("uv")
-        subprocess.run([uv, "venv", "-q", "--clear", home], check=True)
-        subprocess.run([uv, "pip", "install", "-q", "--python", python, *PEERS], check=True)
-        done.write_text("\n".join(PEERS))
-    return python
 
 
 def measure_peer(peer: str, numbers: Path, folder: Path) -> dict[str, float]:
@@ -39,7 +27,7 @@ def measure_peer(peer: str, numbers: Path, folder: Path) -> dict[str, float]:
     (work / "data").mkdir(parents=True)
     done = subprocess.run(
         [
-            peers_python(),
+            peers_python("loader-peers", PEERS),
             "-P",  # otherwise a script's folder comes first, and a file in it has the name of a peer's package
             Path(__file__).with_name("bare_loader_peers.py"),
             peer,

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from benchmarks._peers import peers_python
 from benchmarks._report import Result, emit, interleave, parse_args
 from ml_assets.features.point_in_time import join_as_of
 
@@ -71,24 +72,16 @@ def join(rows: pl.DataFrame, facts: pl.DataFrame, known_at: str) -> pl.DataFrame
     )
 
 
-def peers_python() -> Path:
-    """Return the interpreter of the peers' environment; make the environment if it is missing."""
-    home = Path(os.environ.get("ML_ASSETS_BUILD_CACHE", Path.home() / ".cache/ml-assets")) / "feature-peers"
-    python = home / "bin" / "python"
-    done = home / "installed"
-    if not done.exists() or done.read_text() != "\n".join(PEERS):
-        subprocess.run(["uv", "venv", "-q", "--clear", home], check=True)
-        subprocess.run(["uv", "pip", "install", "-q", "--python", python, *PEERS], check=True)
-        done.write_text("\n".join(PEERS))
-    return python
-
-
 def peer(name: str, folder: Path) -> tuple[float, pl.DataFrame]:
     """Return the seconds of a peer's join and its rows."""
     script = Path(__file__).with_name("bare_feature_peers.py")
     environment = os.environ | {"FEAST_USAGE": "False", "PYTHONPATH": ""}  # no telemetry in a measurement
     done = subprocess.run(
-        [peers_python(), script, name, folder], env=environment, stdout=subprocess.PIPE, text=True, check=True
+        [peers_python("feature-peers", PEERS), script, name, folder],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     return json.loads(done.stdout.splitlines()[-1])["seconds"], pl.read_parquet(folder / f"{name}.parquet")
 
