@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -148,41 +149,39 @@ def test_a_wrong_password_is_refused_and_never_shown(
     )
 
 
-def test_an_outage_is_waited_for_and_costs_one_wait(
-    declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server of its own, because lakeFS and MLflow need the others' PostgreSQL."""
+@pytest.fixture
+def own_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+    """A PostgreSQL with the sales, for this test alone, because lakeFS and MLflow need the others'."""
     group = Servers(tmp_path / "own", ("postgresql",))
     try:
         group.up()
         url = group.record.database_url("ledger").replace("postgresql+psycopg2", "postgresql")
         monkeypatch.setenv(URL_ENV, url)
         Warehouse(url).store("sales", rows(*DAYS))
-        reader = _reader(declare(TABLE))
-        assert reader.latest() == date.fromisoformat(DAYS[-1])
-        group.kill("postgresql")
-        impatient = declare(TABLE, patience_seconds=0.5)
-        result = impatient.run(SALES, partition=DAYS[0], last=DAYS[4])
-        assert "did not answer for 0.5 s" in failure_of(result)
-        assert materialized(result, SALES) == {}
-        back = threading.Timer(0.5, group.up)
-        back.start()
-        assert reader.latest() == date.fromisoformat(DAYS[-1])
-        back.join()
+        yield group
     finally:
         group.down()
 
 
+def test_an_outage_is_waited_for_and_costs_one_wait(declare: Declare, own_server: Servers) -> None:
+    reader = _reader(declare(TABLE))
+    assert reader.latest() == date.fromisoformat(DAYS[-1])
+    own_server.kill("postgresql")
+    impatient = declare(TABLE, patience_seconds=0.5)
+    result = impatient.run(SALES, partition=DAYS[0], last=DAYS[4])
+    assert "did not answer for 0.5 s" in failure_of(result)
+    assert materialized(result, SALES) == {}
+    back = threading.Timer(0.5, own_server.up)
+    back.start()
+    assert reader.latest() == date.fromisoformat(DAYS[-1])
+    back.join()
+
+
 def test_a_frozen_server_is_given_up_and_a_slow_query_is_not(
-    declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    declare: Declare, own_server: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopped process keeps its connections, so nothing but another connection tells it from a slow query."""
-    group = Servers(tmp_path / "own", ("postgresql",))
     try:
-        group.up()
-        url = group.record.database_url("ledger").replace("postgresql+psycopg2", "postgresql")
-        monkeypatch.setenv(URL_ENV, url)
-        Warehouse(url).store("sales", rows(*DAYS))
         slow = "SELECT * FROM sales, pg_sleep(2) WHERE sold_at >= :first AND sold_at < :end"
         slow = slow.replace("SELECT *", f"SELECT {', '.join(rows(DAYS[0]).columns)}")
         installation = declare({"kind": "sql", "url_env": URL_ENV, "query": slow}, patience_seconds=0.2)
@@ -192,39 +191,33 @@ def test_a_frozen_server_is_given_up_and_a_slow_query_is_not(
         for connected in (True, False):
             reader = _reader(declare(TABLE, patience_seconds=0.2))
             assert not connected or reader.latest() == date.fromisoformat(DAYS[-1])
-            group.freeze("postgresql")
+            own_server.freeze("postgresql")
             with pytest.raises(SourceAway, match=r"did not answer for 0\.2 s") as raised:
                 reader.latest()
             assert ("kept the connection without an answer" in str(raised.value)) == connected
             if connected:
                 said = failure_of(installation.run(SALES, partition=DAYS[0], last=DAYS[4]))
                 assert "did not answer for 0.2 s" in said
-            group.thaw("postgresql")
+            own_server.thaw("postgresql")
             assert reader.latest() == date.fromisoformat(DAYS[-1])
             assert installation.main.digests(SALES) == before
     finally:
-        group.thaw("postgresql")
-        group.down()
+        own_server.thaw("postgresql")
 
 
 def test_a_server_that_freezes_during_a_query_is_given_up(
-    declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    declare: Declare, own_server: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = Servers(tmp_path / "own", ("postgresql",))
     try:
-        group.up()
-        url = group.record.database_url("ledger").replace("postgresql+psycopg2", "postgresql")
-        monkeypatch.setenv(URL_ENV, url)
         monkeypatch.setattr(sql_source, "_ANSWER_SECONDS", 2)
-        Warehouse(url).store("sales", rows(*DAYS))
         slow = "SELECT * FROM sales, pg_sleep(600) WHERE sold_at >= :first AND sold_at < :end"
         reader = _reader(declare({"kind": "sql", "url_env": URL_ENV, "query": slow}, patience_seconds=0.5))
 
         def freeze_it() -> None:
             sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
-            while query(group.record, sleeping).strip() == "0":
+            while query(own_server.record, sleeping).strip() == "0":
                 time.sleep(0.05)
-            group.freeze("postgresql")
+            own_server.freeze("postgresql")
 
         froze = threading.Thread(target=freeze_it)
         froze.start()
@@ -232,8 +225,7 @@ def test_a_server_that_freezes_during_a_query_is_given_up(
             reader.preview(3)
         froze.join()
     finally:
-        group.thaw("postgresql")
-        group.down()
+        own_server.thaw("postgresql")
 
 
 def test_a_partition_of_many_batches_is_whole(declare: Declare, warehouse: Warehouse) -> None:
