@@ -9,13 +9,8 @@ from ml_assets.components.base import SpecComponent
 from ml_assets.components.scaffolders import DatasetScaffolder
 from ml_assets.components.sensors import new_data_sensor
 from ml_assets.components.specs import DatasetSpec
-from ml_assets.components.table_asset import (
-    Reported,
-    publish_and_report,
-    runs_of_retries,
-    table_asset,
-    table_spec,
-)
+from ml_assets.components.table_asset import table_asset, table_spec
+from ml_assets.components.table_report import Reported, publish_and_report, runs_of_retries
 from ml_assets.sources.kinds import open_source
 from ml_assets.sources.reading import read_partitions
 from ml_assets.tables.cadence import UNPARTITIONED

@@ -12,13 +12,8 @@ from ml_assets.components.online_features import online_asset
 from ml_assets.components.partitions import lookback_mapping, previous_weeks_mapping
 from ml_assets.components.scaffolders import FeatureTableScaffolder
 from ml_assets.components.specs import FeatureTableSpec, InputSection
-from ml_assets.components.table_asset import (
-    Reported,
-    publish_and_report,
-    runs_of_retries,
-    table_asset,
-    table_spec,
-)
+from ml_assets.components.table_asset import table_asset, table_spec
+from ml_assets.components.table_report import Reported, publish_and_report, runs_of_retries
 from ml_assets.tables.cadence import Cadence, fit_of
 from ml_assets.tables.declared import DeclaredTables, InputTable
 from ml_assets.tables.derive import derive, in_pieces, plan

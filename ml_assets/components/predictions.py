@@ -14,7 +14,8 @@ from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transien
 from ml_assets.components.many_events import log_output
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.specs import ScoringSection, TrainingPipelineSpec
-from ml_assets.components.table_asset import Reported, check_specs, publish_and_report
+from ml_assets.components.table_asset import check_specs
+from ml_assets.components.table_report import Reported, publish_and_report
 from ml_assets.pipeline.scoring import (
     PREDICTIONS,
     CanaryCannotScore,

@@ -16,7 +16,7 @@ from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGra
 
 from ml_assets.components.declared_metadata import is_table
 from ml_assets.components.pages import ON_A_PAGE, commit_facts
-from ml_assets.components.table_asset import DRIFT, check_results
+from ml_assets.components.table_report import DRIFT, check_results
 from ml_assets.components.tags import DATA_VERSION
 from ml_assets.tables.cadence import UNPARTITIONED
 from ml_assets.tables.environments import inherited_by

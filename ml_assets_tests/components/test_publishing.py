@@ -8,7 +8,7 @@ import dagster as dg
 import polars as pl
 from dagster import ExecuteInProcessResult
 
-from ml_assets.components.table_asset import UNCHANGED
+from ml_assets.components.table_report import UNCHANGED
 from ml_assets.components.tags import ROOT_RUN
 from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.reader import TableReader
