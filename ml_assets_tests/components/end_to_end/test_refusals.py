@@ -178,7 +178,7 @@ def test_a_changed_declaration_makes_what_was_built_before_stale_by_name(ready: 
         "the contract changed": {"contract": {**rules, "columns": tightened}},
         "the code changed (": {"function": f"{__name__}.other_shifts"},
         f"the lookback on {READINGS} changed (2 partitions to 4)": {"inputs": [{**reads, "lookback": 3}]},
-        "the volume rule or the quarantine changed": {"volume": {"kind": "previous"}},
+        "the rule on volume or drift, or the quarantine, changed": {"volume": {"kind": "previous"}},
     }
     for why, change in changes.items():
         strict = ready.declared_as(
