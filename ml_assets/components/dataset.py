@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import dagster as dg
 
@@ -33,7 +34,8 @@ class Dataset(SpecComponent):
     @property
     def table(self) -> TableSpec:
         """The table, as it is published."""
-        return table_spec("datasets", self.spec, self.spec.source.code_version)
+        table = table_spec("datasets", self.spec, self.spec.source.code_version)
+        return replace(table, is_known_at_ingestion=self.spec.known_at == "ingestion")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return one asset with its checks, and a sensor if the source is watched."""
@@ -59,9 +61,8 @@ class Dataset(SpecComponent):
                     source_facts=source.facts,
                 )
 
-        asset = table_asset(
-            spec, table, deps=[], kind="table", publish_table=ingest, facts={"source": spec.source.kind}
-        )
+        facts = {"source": spec.source.kind} | ({"known at": spec.known_at} if spec.known_at else {})
+        asset = table_asset(spec, table, deps=[], kind="table", publish_table=ingest, facts=facts)
         sensors = [new_data_sensor(spec, asset.key)] if spec.source.watch else []
         return dg.Definitions(assets=[asset], sensors=sensors)
 

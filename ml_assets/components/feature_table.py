@@ -56,7 +56,7 @@ class FeatureTable(SpecComponent):
             context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables
         ) -> Iterator[Reported]:
             reader = TableReader.at(platform.lake, MAIN)
-            inputs = [_input_table(tables, section, spec.cadence) for section in spec.inputs]
+            inputs = [_input_table(tables, section, spec) for section in spec.inputs]
             for section in spec.inputs:
                 declared = tables.find(section.table)
                 if declared is not None and declared.deprecated:
@@ -103,7 +103,7 @@ def _dependency(section: InputSection, own: Cadence) -> dg.AssetDep:
     return dg.AssetDep(_key(section), partition_mapping=lookback_mapping(section.lookback))
 
 
-def _input_table(tables: DeclaredTables, section: InputSection, own: Cadence) -> InputTable:
+def _input_table(tables: DeclaredTables, section: InputSection, spec: FeatureTableSpec) -> InputTable:
     declared = tables.find(section.table)
     if declared is None or (section.lookback != "all" and declared.cadence.kind == "none"):
         raise InputMisdeclared(
@@ -111,4 +111,10 @@ def _input_table(tables: DeclaredTables, section: InputSection, own: Cadence) ->
             f"write `lookback: all` for a table without partitions"
         )
     lookback = 0 if section.lookback == "all" else section.lookback
-    return InputTable(table=section.table, cadence=declared.cadence, lookback=lookback, read_by=own)
+    return InputTable(
+        table=section.table,
+        cadence=declared.cadence,
+        lookback=lookback,
+        read_by=spec.cadence,
+        days_begin_in=spec.contract.event_time_zone,
+    )

@@ -172,6 +172,10 @@ class DatasetSpec(TableSpecSection):
 
     source: AnySource
     """Source of its rows. `kind` names its kind; `python` if it is not given."""
+    known_at: Literal["ingestion"] | None = None
+    """`ingestion`: a source that changes its past does not change what features of the past knew. A changed partition
+    keeps its earlier rows, and features of partitions that began before the change read these. Not given: features
+    read the newest rows."""
 
     @model_validator(mode="after")
     def _contract_fits_the_source(self) -> Self:

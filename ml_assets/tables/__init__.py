@@ -13,6 +13,7 @@ Used from outside:
     publish.py       publish(store, ledger, spec, incoming, run) -> PublishResult(merged, rejected, failed,
                      commit_id)
                      publish_in_chunks(…, chunk_bytes) -> iterator of PublishResult, for long ranges
+    earlier.py       keep_earlier(base, table, key, objects): rows that a correction replaces
     derive.py        partitions computed from other tables
     resumed.py       published_by(runs, …): what an interrupted run has already published
     accept.py        accept_partition(store, ledger, table, key, author, reason)

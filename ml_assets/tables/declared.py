@@ -9,9 +9,11 @@ from datetime import date, timedelta
 from typing import Any, Self
 
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence, fit_of
+from ml_assets.tables.reader import TableReader
 from ml_assets.tables.retain import Retain
 from ml_assets.tables.spec import TableSpec
 from ml_assets.validation.column_types import Schema, schema_hash
+from ml_assets.validation.midnight import midnight
 
 _DAY = timedelta(days=1)
 
@@ -35,6 +37,8 @@ class DeclaredTable:
     """Partitions that stay on main; None: all."""
     deprecated: str = ""
     """Advice for readers of a deprecated table; empty if it is not deprecated."""
+    days_begin_in: str = "UTC"
+    """Time zone whose midnight begins a partition."""
 
     @classmethod
     def of(cls, spec: TableSpec) -> Self:
@@ -49,6 +53,7 @@ class DeclaredTable:
             inputs=dict(spec.inputs),
             retain=spec.retain,
             deprecated=spec.deprecated,
+            days_begin_in=spec.contract.event_time_zone,
         )
 
     @property
@@ -70,6 +75,7 @@ class DeclaredTable:
             "inputs": dict(self.inputs),
             "retain": self.retain.model_dump(exclude_none=True) if self.retain else None,
             "deprecated": self.deprecated,
+            "days_begin_in": self.days_begin_in,
             "columns": [list(column) for column in self.columns],
         }
 
@@ -86,6 +92,7 @@ class DeclaredTable:
             code_version=facts["code_version"],
             inputs=facts["inputs"],
             deprecated=facts["deprecated"],
+            days_begin_in=facts["days_begin_in"],
             retain=None if facts["retain"] is None else Retain.model_validate(facts["retain"]),
         )
 
@@ -102,6 +109,16 @@ class InputTable:
     reads it if the input's are finer."""
     read_by: Cadence | None = None
     """Cadence of the table that reads it; None: that of the input."""
+    days_begin_in: str = "UTC"
+    """Time zone whose midnight begins a partition of the table that reads it."""
+
+    def as_known(self, reader: TableReader, key: str) -> TableReader:
+        """Return a reader of this input as it was known when partition `key` of the table that reads it began.
+
+        A row of `key` may be predicted at any moment of it, so a change that came later must not be seen.
+        """
+        first, _ = (self.read_by or self.cadence).bounds(key)
+        return reader.as_known(self.table, midnight(first, self.days_begin_in))
 
     def needed_for(self, key: str) -> tuple[str, ...]:
         """Return the keys that must exist to build `key`, oldest first. History ends where the table begins.
@@ -169,6 +186,7 @@ class DeclaredTables:
                 cadence=self._tables[source].cadence,
                 lookback=lookback or 0,
                 read_by=declared.cadence,
+                days_begin_in=declared.days_begin_in,
             )
             for source, lookback in declared.inputs.items()
             if source in self._tables

@@ -122,12 +122,16 @@ def derive(
 ) -> Iterator[Incoming]:
     """Call `function` once per range and yield its partitions in order.
 
+    A partition is built from its inputs as they were known when it began (`InputTable.as_known`). So a range in which
+    they changed is built in several calls.
+
     `partition_date` names the Date column of the result with the first day of each row's partition. Raises
     `FeatureFunctionError`, also in place of errors that the function raises.
     """
-    for keys in ranges:
+    for keys in _known_alike(reader, inputs, ranges):
         needed = {t.table: sorted({n for key in keys for n in t.needed_for(key)}) for t in inputs}
-        watched = WatchedInputs({table: reader.scan(table, wanted) for table, wanted in needed.items()})
+        known = {t.table: t.as_known(reader, keys[0]) for t in inputs}
+        watched = WatchedInputs({table: known[table].scan(table, wanted) for table, wanted in needed.items()})
         first, _ = cadence.bounds(keys[0])
         _, last = cadence.bounds(keys[-1])
         rows = answering(function)(watched.frames, first, last)
@@ -137,13 +141,37 @@ def derive(
             yield Incoming(
                 key=key,
                 data=by_key[key],
-                inputs={t.table: reader.input_digests(t.table, t.needed_for(key)) for t in inputs},
+                inputs={t.table: known[t.table].input_digests(t.table, t.needed_for(key)) for t in inputs},
                 read_columns=columns,
                 read_digests={
-                    t.table: reader.read_digests(t.table, t.needed_for(key), columns[t.table]) for t in inputs
+                    t.table: known[t.table].read_digests(t.table, t.needed_for(key), columns[t.table])
+                    for t in inputs
                 },
                 behind=reader.behind({t.table: t.needed_for(key) for t in inputs}),
             )
+
+
+def _known_alike(
+    reader: TableReader, inputs: Sequence[InputTable], ranges: Iterable[Sequence[str]]
+) -> Iterator[Sequence[str]]:
+    """Yield `ranges` in parts within which every input partition has one version."""
+    for keys in ranges:
+        part: list[str] = []
+        for key in keys:
+            if part and not all(_is_same_version(reader, one, part[0], key) for one in inputs):
+                yield part
+                part = []
+            part.append(key)
+        yield part
+
+
+def _is_same_version(reader: TableReader, source: InputTable, first: str, key: str) -> bool:
+    """True if what `key` reads of an input was known with the same content when partition `first` began."""
+    before, now = source.as_known(reader, first), source.as_known(reader, key)
+    wanted = source.needed_for(key)
+    return before is now or all(
+        before.digests(source.table).get(one) == now.digests(source.table).get(one) for one in wanted
+    )
 
 
 def _are_neighbours(cadence: Cadence, earlier: str, later: str) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ml_assets.tables import layout
+from ml_assets.tables.earlier import keep_earlier
 from ml_assets.tables.reader import TableReader
 from resources.lake import LakeBusy, LakeError, MergeConflict, VersionedStore
 from resources.lake.threads import side_by_side
@@ -68,7 +69,8 @@ def land(
     Partitions whose content main already holds are left out. If none is left, main does not change. `facts` is called
     with the keys that change. The table's turn covers `begin` (which may raise to end the landing), the merge and
     `record`. Objects are uploaded before the turn. If another process changed these partitions meanwhile, they are
-    uploaded again within the turn, so the later merge wins. Raises `MergeConflict` or `LakeBusy` after `TRIES`
+    uploaded again within the turn, so the later merge wins. What a partition with `final_from` in its manifest
+    replaces is kept as an earlier version. Raises `MergeConflict` or `LakeBusy` after `TRIES`
     lost races, which only writers that take no turns can cause.
     """
 
@@ -129,6 +131,9 @@ def _staged(
     branch = new_branch(store, base, news[0], run_id)
     try:
         write(store, branch, base, news)
+        changes = [keep_earlier(base, one.table, one.key, one.objects) for one in news]
+        side_by_side(lambda item: store.put(branch, *item), [i for one in changes for i in one.put.items()])
+        side_by_side(lambda path: store.remove(branch, path), [p for one in changes for p in one.remove])
         store.commit(branch, said.message, said.metadata)
         yield _Staged(store, branch, said)
     finally:

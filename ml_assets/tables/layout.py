@@ -3,6 +3,7 @@
     <kind>/<name>/date=2013-01-01/part-0.parquet      (`all/part-0.parquet` for a table without partitions)
     _manifests/<kind>/<name>/2013-01-01.json
     _streams/<kind>/<name>/…                          (messages of a stream: see `stream_prefix`)
+    _earlier/<kind>/<name>/2013-01-01/<until>/…       (earlier rows of a partition: see `earlier_prefix`)
 
 A table is named by its id `"<kind>/<name>"`, for example `"datasets/flights"`. Rows set aside from it are the table
 `"quarantine/datasets_flights"`.
@@ -10,6 +11,7 @@ A table is named by its id `"<kind>/<name>"`, for example `"datasets/flights"`. 
 
 import re
 import uuid
+from datetime import UTC, datetime
 
 from ml_assets.tables.cadence import UNPARTITIONED
 
@@ -23,6 +25,9 @@ ALL_MANIFESTS = f"{_MANIFESTS}/"
 DEAD_LETTERS = "dead_letters"
 """Section of a stream for messages that are not rows."""
 _STREAMS = "_streams"
+_EARLIER = "_earlier"
+_MOMENT = "%Y%m%dT%H%M%S%fZ"
+_MANIFEST = "manifest.json"
 _TABLE = re.compile(r"[a-z]\w*/[a-z]\w*", re.ASCII)
 
 
@@ -90,6 +95,29 @@ def section_of_segment(path: str) -> tuple[str, int] | None:
     """Return section and number of a file of messages; None for another path of a stream."""
     _, _, _, folder, *rest = path.split("/")
     return (folder.removeprefix("date="), int(rest[0].removesuffix(".parquet"))) if rest else None
+
+
+def earlier_prefix(table: str, key: str | None = None) -> str:
+    """Return the path prefix of the earlier versions of `table`, or of its partition `key`."""
+    return f"{_EARLIER}/{check_table(table)}/" + ("" if key is None else f"{key}/")
+
+
+def earlier_path(path: str, until: datetime) -> str:
+    """Return the path at which an object of a partition is kept that main held at `path` until the moment `until`."""
+    place = partition_of(path)
+    if place is None:
+        raise ValueError(f"{path} is no object of a partition")
+    name = _MANIFEST if path.startswith(ALL_MANIFESTS) else path.rpartition("/")[2]
+    return f"{earlier_prefix(*place)}{until.astimezone(UTC).strftime(_MOMENT)}/{name}"
+
+
+def of_earlier(path: str) -> tuple[str, datetime, str]:
+    """Return key, moment and former path of an object of an earlier version."""
+    _, kind, name, key, until, file = path.split("/")
+    table = f"{kind}/{name}"
+    part = file.removeprefix("part-").removesuffix(".parquet")
+    former = manifest_path(table, key) if file == _MANIFEST else part_path(table, key, int(part))
+    return key, datetime.strptime(until, _MOMENT).replace(tzinfo=UTC), former
 
 
 def key_of_part(path: str) -> str:

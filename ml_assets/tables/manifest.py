@@ -57,6 +57,9 @@ class PartitionManifest:
     """Watermark of the source, ISO 8601 in UTC, if it has one."""
     source_version: str | None = None
     """Version of the rows at the source, if it has versions."""
+    final_from: str | None = None
+    """Moment, ISO 8601 in UTC, from which other rows of this partition are a correction: the rows before are kept as an
+    earlier version (`earlier.py`). None: they are never kept."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """Inputs of a derived table: table → key → content digest of every input partition."""
     read_columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
@@ -117,8 +120,9 @@ class PartitionManifest:
             "schema": list(self.schema.items()),  # a list, because its order is part of the schema
         }
         del facts["profile_json"]
-        if self.source_version is None:
-            del facts["source_version"]
+        for name in ("source_version", "final_from"):
+            if facts[name] is None:
+                del facts[name]
         return f"{_canonical(facts)[:-1]}{_PROFILE}{self.profile_json}}}".encode()
 
     @classmethod

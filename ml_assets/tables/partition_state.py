@@ -44,7 +44,8 @@ class PartitionState:
     replaced: set[Node] = field(default_factory=set[Node])
     """Inputs whose content on main changed since the partition was made."""
     changed: set[Node] = field(default_factory=set[Node])
-    """Those of them whose change is in what the partition was made from: in columns that its function read."""
+    """Inputs that a rebuild would read with other values: in columns that its function read, and as they were known
+    when the partition began."""
     is_retired: bool = False
     """True if it is missing because its table does not retain it any more. Its absence makes nothing stale."""
     manifest: PartitionManifest | None = None
@@ -125,19 +126,30 @@ def _standings(
                 if reader.digests(name).get(read, "") != digest
                 and not tables.is_retired(name, read, reader.digests(name))
             }
-            one.changed = {node for node in one.replaced if _is_read_anew(reader, manifest, node)}
+            known = {each.table: each.as_known(reader, key) for each in inputs}
+            one.changed = {
+                (name, read)
+                for name, recorded in manifest.inputs.items()
+                for read in recorded
+                if _is_read_anew(known.get(name, reader), manifest, name, read)
+                and not tables.is_retired(name, read, reader.digests(name))
+            }
         one.reads = needed
         yield key, one
 
 
-def _is_read_anew(reader: TableReader, manifest: PartitionManifest, node: Node) -> bool:
-    """True if a function that reads the replaced input `node` again would see other values than before."""
-    name, key = node
+def _is_read_anew(known: TableReader, manifest: PartitionManifest, name: str, key: str) -> bool:
+    """True if a function that reads an input partition again would see other values than before.
+
+    `known`: the input as it was known when the partition of `manifest` began.
+    """
+    if known.digests(name).get(key, "") == manifest.inputs[name][key]:
+        return False
     before = manifest.read_digests.get(name, {}).get(key, "")
     if not before:
         return True
     try:
-        return reader.read_digests(name, [key], manifest.read_columns[name])[key] != before
+        return known.read_digests(name, [key], manifest.read_columns[name])[key] != before
     except ManifestUnreadable:
         return True
 

@@ -127,6 +127,7 @@ def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared
         writer=parquet.WRITER,
         source_version=incoming.version,
         source_watermark=iso_utc(incoming.watermark) if incoming.watermark else None,
+        final_from=None if (final_from := spec.final_from(incoming.key)) is None else iso_utc(final_from),
         inputs={table: dict(sorted(keys.items())) for table, keys in incoming.inputs.items()},
         read_columns=incoming.read_columns,
         read_digests={table: dict(sorted(keys.items())) for table, keys in incoming.read_digests.items()},
@@ -137,7 +138,9 @@ def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared
 
 def with_rows(spec: TableSpec, prepared: Prepared, frame: pl.DataFrame, table: str | None = None) -> Prepared:
     """Return the partition with other rows: `frame`, in canonical order. `table`: in another table of the lake."""
-    manifest = prepared.manifest if table is None else replace(prepared.manifest, table=table)
+    manifest = prepared.manifest
+    if table is not None:
+        manifest = replace(manifest, table=table, final_from=None)
     return _with_rows(spec, manifest, frame)
 
 

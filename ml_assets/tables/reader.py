@@ -3,7 +3,11 @@
 A content digest needs only paths and SHA-256s, so one listing shows the changes of a whole year.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
 
 import polars as pl
 
@@ -45,6 +49,19 @@ class ColumnsDiffer(Exception):
         self.odd = tuple(odd)
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierObject:
+    """Object of an earlier version of a partition."""
+
+    key: str
+    until: datetime
+    """Moment (UTC) at which other rows replaced this version."""
+    former: str
+    """Path at which main held it."""
+    stat: ObjectStat
+    """The object where the lake keeps it."""
+
+
 class TableReader:
     """Tables at one commit. A commit is immutable, so listings and manifests are read once and cached."""
 
@@ -55,11 +72,62 @@ class TableReader:
         self._digests: dict[str, dict[str, str]] = {}
         self._manifest_hashes: dict[str, dict[str, str]] = {}
         self._manifests: dict[tuple[str, str], PartitionManifest] = {}
+        self._earlier: dict[str, list[EarlierObject]] = {}
+        self._moments: dict[str, list[datetime]] = {}
+        self._known: dict[tuple[str, int], TableReader] = {}
+        self._places: dict[str, str] = {}
+        """Path of an object → path at which the lake holds it, if that is another one."""
 
     @classmethod
     def at(cls, store: VersionedStore, ref: str = "main") -> "TableReader":
         """Return a reader at the commit that `ref` names now. It does not follow the branch."""
         return cls(store, store.resolve(ref))
+
+    def earlier(self, table: str) -> Sequence[EarlierObject]:
+        """Return the objects of the earlier versions of `table`'s partitions (`earlier.py`)."""
+        if table not in self._earlier:
+            listed = self.store.list(self.commit_id, layout.earlier_prefix(table))
+            self._earlier[table] = [EarlierObject(*layout.of_earlier(one.path), one) for one in listed]
+        return self._earlier[table]
+
+    def as_known(self, table: str, at: datetime) -> "TableReader":
+        """Return a reader of `table` alone that reads each partition as it was known at `at` (UTC).
+
+        A partition that a later change replaced has its rows from before. The same reader is returned for moments
+        between which nothing changed; it is this one if nothing changed after `at`.
+        """
+        if table not in self._moments:
+            self._moments[table] = sorted({one.until for one in self.earlier(table)})
+        moments = self._moments[table]
+        number = bisect_right(moments, at)
+        if number == len(moments):
+            return self
+        if (table, number) not in self._known:
+            first: dict[str, datetime] = {}
+            for one in self.earlier(table):
+                if one.until > at:
+                    first[one.key] = min(one.until, first.get(one.key, one.until))
+            chosen = [one for one in self.earlier(table) if first.get(one.key) == one.until]
+            self._known[table, number] = self._with(table, {one.former: one.stat for one in chosen})
+        return self._known[table, number]
+
+    def _with(self, table: str, earlier: Mapping[str, ObjectStat]) -> "TableReader":
+        """Return a reader with other objects for the partitions of `table` of which `earlier` has any."""
+        found = TableReader(self.store, self.commit_id)
+        found._places = {former: one.path for former, one in earlier.items()}
+        files: dict[str, list[ObjectStat]] = {}
+        manifests: dict[str, str] = {}
+        for former, one in earlier.items():
+            if former.startswith(layout.ALL_MANIFESTS):
+                manifests[former] = one.sha256
+            else:
+                files.setdefault(layout.key_of_part(former), []).append(replace(one, path=former))
+        for some in files.values():
+            some.sort(key=_by_part)
+        here = self._partitions(table)
+        found._files[table] = here | {key: some for key, some in files.items() if key in here}
+        found._manifest_hashes[table] = dict(self._all_manifests(table)) | manifests
+        return found
 
     def tables(self) -> list[str]:
         """Return the ids of all tables that have a partition, sorted."""
@@ -90,7 +158,7 @@ class TableReader:
         self._require(table, keys)
         unread = [k for k in keys if (table, k) not in self._manifests]
         paths = {layout.manifest_path(table, k): k for k in unread}
-        for path, local in self.store.fetch(self.commit_id, list(paths)).items():
+        for path, local in self._fetch(list(paths)).items():
             self._manifests[table, paths[path]] = PartitionManifest.from_json(local.read_bytes())
         return {k: self._manifests[table, k] for k in keys}
 
@@ -128,7 +196,7 @@ class TableReader:
         self._require_same_columns(table, keys)
         partitions = self._partitions(table)
         paths = [f.path for k in keys for f in partitions[k]]
-        local = self.store.fetch(self.commit_id, paths)
+        local = self._fetch(paths)
         return pl.scan_parquet([local[p] for p in paths], glob=False)
 
     def input_digests(self, table: str, keys: Iterable[str]) -> dict[str, str]:
@@ -165,11 +233,8 @@ class TableReader:
 
     def object_hashes(self, table: str, key: str) -> dict[str, str]:
         """Return path → SHA-256 of all objects of a partition, its manifest included; empty if it does not exist."""
-        if table not in self._manifest_hashes:
-            listed = self.store.list(self.commit_id, layout.manifest_prefix(table))
-            self._manifest_hashes[table] = {stat.path: stat.sha256 for stat in listed}
         path = layout.manifest_path(table, key)
-        manifest = self._manifest_hashes[table].get(path)
+        manifest = self._all_manifests(table).get(path)
         files = {stat.path: stat.sha256 for stat in self._partitions(table).get(key, ())}
         return files if manifest is None else files | {path: manifest}
 
@@ -178,6 +243,18 @@ class TableReader:
         self._require(table, keys)
         partitions = self._partitions(table)
         return [f for k in keys for f in partitions[k]]
+
+    def _all_manifests(self, table: str) -> Mapping[str, str]:
+        """Return path → SHA-256 of the manifests of `table`."""
+        if table not in self._manifest_hashes:
+            listed = self.store.list(self.commit_id, layout.manifest_prefix(table))
+            self._manifest_hashes[table] = {stat.path: stat.sha256 for stat in listed}
+        return self._manifest_hashes[table]
+
+    def _fetch(self, paths: Sequence[str]) -> dict[str, Path]:
+        """Return path → local file. A path of an earlier version is fetched from where the lake keeps it."""
+        held = {self._places.get(path, path): path for path in paths}
+        return {held[place]: local for place, local in self.store.fetch(self.commit_id, list(held)).items()}
 
     def _require(self, table: str, keys: Iterable[str]) -> None:
         partitions = self._partitions(table)
@@ -199,6 +276,10 @@ class TableReader:
                 found.setdefault(layout.key_of_part(stat.path), []).append(stat)
             for files in found.values():
                 # In a listing by name, part-10 comes before part-2.
-                files.sort(key=lambda stat: (len(stat.path), stat.path))
+                files.sort(key=_by_part)
             self._files[table] = found
         return self._files[table]
+
+
+def _by_part(stat: ObjectStat) -> tuple[int, str]:
+    return len(stat.path), stat.path

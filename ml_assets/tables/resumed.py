@@ -35,7 +35,10 @@ def published_by(
     }
     found: dict[str, PublishedPartition] = {}
     for key, manifest in reader.manifests(spec.table, sorted(rows)).items():
-        needed = {one.table: reader.input_digests(one.table, one.needed_for(key)) for one in inputs}
+        needed = {
+            one.table: one.as_known(reader, key).input_digests(one.table, one.needed_for(key))
+            for one in inputs
+        }
         if manifest.code_version == spec.code_version and manifest.inputs == needed:
             found[key] = PublishedPartition(
                 content_digest=manifest.content_digest,

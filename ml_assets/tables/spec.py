@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
 
 import polars as pl
 
@@ -12,6 +12,7 @@ from ml_assets.tables.layout import check_table
 from ml_assets.tables.retain import Retain
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.drift_rule import DriftRule
+from ml_assets.validation.midnight import midnight
 from ml_assets.validation.quarantine import COLUMN, REASON, RULE
 from ml_assets.validation.volume import VolumeRule
 
@@ -35,6 +36,8 @@ class TableSpec:
     """Partitions that `ml-assets gc` leaves on main; None: all."""
     deprecated: str = ""
     """Advice for readers of a deprecated table; empty if it is not deprecated."""
+    is_known_at_ingestion: bool = False
+    """True if a changed partition keeps its earlier rows, for readers of the time before the change."""
     code_version: str = ""
     """`code_version.code_version` of the function that makes the frames."""
     sort_key: tuple[str, ...] = ()
@@ -61,6 +64,18 @@ class TableSpec:
         """Columns by which rows are sorted first."""
         event_time = (self.contract.event_time,) if self.contract.event_time else ()
         return self.sort_key or (*self.contract.primary_key, *event_time)
+
+    def final_from(self, key: str) -> datetime | None:
+        """Return the moment (UTC) from which a change of partition `key` is a correction; None: never.
+
+        Rows that come before the partition is over only complete it.
+        """
+        if not self.is_known_at_ingestion:
+            return None
+        _, last = self.cadence.bounds(key)
+        if last == date.max:  # a table without partitions is corrected at any time
+            return datetime.min.replace(tzinfo=UTC)
+        return midnight(last + timedelta(days=1), self.contract.event_time_zone)
 
     def hides(self, name: str) -> bool:
         """True if values of a stored column must not be shown: `Contract.hides`, and never those of a quarantine."""

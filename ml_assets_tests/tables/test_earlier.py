@@ -1,0 +1,119 @@
+"""Earlier versions of partitions: readers of a time before a change get the rows of that time."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import polars as pl
+import pytest
+
+from ml_assets.tables.accept import accept_partition
+from ml_assets.tables.earlier import keep_earlier
+from ml_assets.tables.prepare import prepare
+from ml_assets.tables.reader import TableReader
+from ml_assets.tables.retirement import Retired, retire
+from ml_assets.tables.spec import Incoming
+from ml_assets.validation.contract import Contract
+from ml_assets_tests.tables import orders_table
+from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, keys
+
+[KEY, NEXT] = keys(2)
+LONG_AGO = datetime(2013, 1, 5, tzinfo=UTC)
+KEPT: dict[str, Any] = {"is_known_at_ingestion": True}
+
+
+def at(orders: OrdersTable, moment: datetime) -> TableReader:
+    """Return the orders as they were known at `moment`."""
+    return TableReader.at(orders.store).as_known(ORDERS, moment)
+
+
+def rows(reader: TableReader, key: str = KEY) -> pl.DataFrame:
+    return reader.scan(ORDERS, [key]).collect()
+
+
+def test_every_version_is_read_at_its_time(orders: OrdersTable) -> None:
+    """Also one with fewer rows, and one that comes back."""
+    versions = [day(KEY), day(KEY, factor=2), day(KEY, rows=39), day(KEY)]
+    between: list[datetime] = []
+    for frame in versions:
+        orders.publish({KEY: frame}, **KEPT)
+        between.append(datetime.now(UTC))
+    for moment, frame in zip(between, versions, strict=True):
+        assert rows(at(orders, moment)).sort("order").equals(frame)
+    assert at(orders, LONG_AGO).digests(ORDERS) == at(orders, between[0]).digests(ORDERS)
+    assert (
+        at(orders, LONG_AGO).manifest(ORDERS, KEY).content_digest == at(orders, LONG_AGO).digests(ORDERS)[KEY]
+    )
+
+
+def test_other_partitions_are_the_same_at_all_times(orders: OrdersTable) -> None:
+    orders.publish({KEY: day(KEY), NEXT: day(NEXT)}, **KEPT)
+    orders.publish({KEY: day(KEY, factor=2)}, **KEPT)
+    orders.publish({NEXT: day(NEXT, factor=3)}, **KEPT)
+    assert rows(at(orders, LONG_AGO), NEXT)["amount"].sum() == day(NEXT)["amount"].sum()
+    both = at(orders, LONG_AGO).scan(ORDERS, [KEY, NEXT]).collect()
+    assert both.height == 80
+
+
+def test_a_rejected_correction_keeps_the_earlier_rows_when_accepted(orders: OrdersTable) -> None:
+    orders.publish({KEY: day(KEY)}, **KEPT)
+    broken = day(KEY).with_columns(pl.lit(-1.0).alias("amount"))
+    assert orders.publish({KEY: broken}, **KEPT).rejected
+    assert not TableReader.at(orders.store).earlier(ORDERS)
+    accept_partition(orders.store, orders.ledger, ORDERS, KEY, "ada", "refunds")
+    assert rows(TableReader.at(orders.store))["amount"].max() == -1
+    assert rows(at(orders, LONG_AGO)).equals(day(KEY))
+
+
+def test_other_columns_begin_anew(orders: OrdersTable) -> None:
+    orders.publish({KEY: day(KEY)}, **KEPT)
+    orders.publish({KEY: day(KEY, factor=2)}, **KEPT)
+    wider = [*orders_table.RULES["columns"], {"name": "tip", "dtype": "float64"}]
+    tipped = day(KEY).with_columns(pl.lit(0.5).alias("tip"))
+    contract = Contract.model_validate({**orders_table.RULES, "columns": wider})
+    orders.publish({KEY: tipped}, contract=contract, **KEPT)
+    assert rows(at(orders, LONG_AGO)).equals(tipped)
+
+
+def test_a_retired_partition_keeps_nothing(orders: OrdersTable) -> None:
+    orders.publish({KEY: day(KEY), NEXT: day(NEXT)}, **KEPT)
+    orders.publish({KEY: day(KEY, factor=2), NEXT: day(NEXT, factor=2)}, **KEPT)
+    retire(orders.store, orders.ledger, Retired(table=ORDERS, keys=(KEY,), size=0), "ada")
+    reader = TableReader.at(orders.store)
+    assert {one.key for one in reader.earlier(ORDERS)} == {NEXT}
+    assert at(orders, LONG_AGO).keys(ORDERS) == [NEXT]
+
+
+def test_a_partition_that_is_not_over_is_completed(orders: OrdersTable) -> None:
+    """Rows that come before its end do not count as known later than the others."""
+    later = (datetime.now(UTC) + timedelta(days=2)).date().isoformat()
+    undated = Contract.model_validate({**orders_table.RULES, "event_time": None})
+    for count in (40, 41):
+        assert orders.publish({later: day(later, rows=count)}, contract=undated, **KEPT).merged[later].changed
+    assert not TableReader.at(orders.store).earlier(ORDERS)
+
+
+def test_a_quarantine_keeps_no_earlier_rows(orders: OrdersTable) -> None:
+    limited = {**KEPT, "quarantine_limit": 0.5}
+    for factor in (1, 2):
+        one_bad = day(KEY, factor=factor).with_columns(
+            shop=pl.when(order=3).then(pl.lit("east")).otherwise("shop")
+        )
+        orders.publish({KEY: one_bad}, **limited)
+    reader = TableReader.at(orders.store)
+    assert not reader.earlier("quarantine/datasets_orders")
+    assert rows(at(orders, LONG_AGO)).height == 39
+
+
+@pytest.mark.parametrize("seconds", [-86_400, 0, 60])
+def test_the_later_change_has_the_later_moment(orders: OrdersTable, seconds: int) -> None:
+    """Also if the clock was set back by a day."""
+    orders.publish({KEY: day(KEY)}, **KEPT)
+    orders.publish({KEY: day(KEY, factor=2)}, **KEPT)
+    reader = TableReader.at(orders.store)
+    [until] = {one.until for one in reader.earlier(ORDERS)}
+    spec = orders_table.spec(**KEPT)
+    third = prepare(spec, Incoming(key=KEY, data=pl.DataFrame()), day(KEY, factor=3))
+    change = keep_earlier(reader, ORDERS, KEY, third.stored.objects, until + timedelta(seconds=seconds))
+    [later] = {path.split("/")[4] for path in change.put}
+    assert later > until.strftime("%Y%m%dT%H%M%S%fZ")
+    assert not change.remove
