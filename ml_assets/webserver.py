@@ -1,4 +1,4 @@
-"""Dagster's webserver with the reports of evaluations and studies beside its pages, read-only.
+"""Dagster's webserver with reports and the pages of partitions beside its own pages, read-only.
 
 `python -m ml_assets.webserver` takes the options of `dagster-webserver`. Browsers refuse `file://` links on a page, and
 object storage that only the cluster reaches has no link to sign. So this server fetches a report from the artifacts
@@ -13,12 +13,14 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from ml_assets.dagster_partitions import page_backwards_from_the_end
+from ml_assets.pipeline.links import TABLES
 from ml_assets.pipeline.served_reports import SERVED, serving
+from ml_assets.pipeline.served_tables import serving_tables
 from resources.platform import Platform
 from resources.settings import Settings
 
 PATIENCE_SECONDS = 5.0
-"""Wait for the artifacts' server. Short, because a person looks at an empty tab meanwhile."""
+"""Wait for a server of the platform. Short, because a person looks at an empty tab meanwhile."""
 
 
 def main() -> None:
@@ -32,9 +34,12 @@ def main() -> None:
 def with_reports(context: Any, path_prefix: str = "", *others: Any, **options: Any) -> Starlette:
     """Return Dagster's application with the routes of the reports before its own routes, below the same prefix."""
     app = create_app_from_workspace_process_context(context, path_prefix, *others, **options)
-    artifacts = Platform(Settings(), PATIENCE_SECONDS).artifacts
-    for root in SERVED:
-        app.router.routes.insert(0, Route(f"{path_prefix}/{root}/{{path:path}}", serving(artifacts, root)))
+    platform = Platform(Settings(), PATIENCE_SECONDS)
+    handlers = {root: serving(platform.artifacts, root) for root in SERVED} | {
+        TABLES: serving_tables(platform)
+    }
+    for root, handler in handlers.items():
+        app.router.routes.insert(0, Route(f"{path_prefix}/{root}/{{path:path}}", handler))
     return app
 
 

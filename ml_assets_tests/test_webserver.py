@@ -1,6 +1,7 @@
 """Reports beside Dagster's pages: those files and no others, as documents in which nothing runs."""
 
 import asyncio
+import re
 from pathlib import Path
 from urllib.parse import quote
 
@@ -11,10 +12,15 @@ from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from ml_assets.pipeline.links import report_page
+from ml_assets.pipeline.links import TABLES, partition_address, report_page
 from ml_assets.pipeline.served_reports import SERVED, serving
+from ml_assets.pipeline.served_tables import serving_tables
+from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days
 from resources.addresses import Address
 from resources.artifacts import Artifacts, FolderArtifacts, artifacts_of
+from resources.lake.local import LocalStore
+from resources.platform import Platform
+from resources.settings import Settings
 
 NAME = "reports/energy/2024-03-31/fd4040088282"
 STUDY = "studies/local/energy/4f1c5a4b2c11"
@@ -121,6 +127,52 @@ def test_storage_that_does_not_answer_is_told_with_a_remedy(
     answer = _ask(away, f"/{NAME}/report.html")
     assert answer.status_code == 502
     assert "ML_ASSETS_S3_ENDPOINT_URL" in answer.text
+
+
+def _ask_for_table(home: Path, path: str) -> httpx.Response:
+    handler = serving_tables(Platform(Settings(home=home), 0.1))
+    app = Starlette(routes=[Route(f"/team/{TABLES}/{{path:path}}", handler)])
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://ui.test", follow_redirects=True
+        ) as client:
+            return await client.get(f"/team/{path}")
+
+    return asyncio.run(ask())
+
+
+def test_a_partition_has_a_page_that_leads_to_its_neighbours(tmp_path: Path) -> None:
+    first, second, third = days(3)
+    OrdersTable(tmp_path, LocalStore(tmp_path / "lake" / "local")).publish(days(3))
+    for path in (f"tables/{ORDERS}", f"tables/{ORDERS}/", f"tables/{ORDERS}/{third}"):
+        answer = _ask_for_table(tmp_path, path)
+        assert answer.status_code == 200, answer.text
+        assert answer.url.path == f"/team/tables/{ORDERS}/{third}"
+        assert f"<h1>{ORDERS} {third}</h1>" in answer.text
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    page = _ask_for_table(tmp_path, f"tables/{ORDERS}/{second}")
+    links = re.findall(r'<a href="([^"]+)">', page.text)
+    assert links == [first, third, third]
+    assert _ask_for_table(tmp_path, f"tables/{ORDERS}/{links[0]}").status_code == 200
+    assert partition_address(Address("https://x/team"), ORDERS, first) == f"/team/tables/{ORDERS}/{first}"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("tables/datasets/other", f"it has partitions of {ORDERS}"),
+        (f"tables/{ORDERS}/2031-01-01", "has no partition 2031-01-01"),
+        ("tables/..%2F..%2Fetc/passwd", "is not the name of a table"),
+        ("tables/", "is not the name of a table"),
+    ],
+)
+def test_a_partition_that_is_not_on_main_is_told(tmp_path: Path, path: str, said: str) -> None:
+    OrdersTable(tmp_path, LocalStore(tmp_path / "lake" / "local")).publish(days(1))
+    answer = _ask_for_table(tmp_path, path)
+    assert answer.status_code == 404
+    assert said in answer.text
 
 
 @pytest.mark.parametrize(

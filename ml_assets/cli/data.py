@@ -1,4 +1,4 @@
-"""`ml-assets data`: history of the lake, differences of two commits, copies of a commit, origin of a partition."""
+"""`ml-assets data`: history, differences and copies of the lake; users and origin of a partition."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,9 @@ _SHOWN_KEYS = 3
 
 
 @click.group(
-    "data", cls=SuggestingGroup, short_help="Show history and differences of the data; copy it; blame a day."
+    "data",
+    cls=SuggestingGroup,
+    short_help="Show history and differences of the data; copy it; show or blame a day.",
 )
 def command() -> None:
     """Look at the versions of the lake's tables. Changes nothing.
@@ -143,6 +145,36 @@ def blame(table: str, partition: str, ref: str, as_json: bool) -> None:
         )
         say(f"    {_in_words(made)}")
         say(f"    code {one.code_version or 'not stated'}; differs from the content before by: {one.why}")
+
+
+@command.command(
+    "show", short_help="Show a partition: its verdict, its users, its columns, the days before it."
+)
+@click.argument("table")
+@click.argument("partition", default="")
+@_json
+@html_option
+def show_partition(table: str, partition: str, as_json: bool, html: Path | None) -> None:
+    """Show PARTITION of TABLE on main, by default the newest one: verdict, users, columns, partitions before it.
+
+    Users are feature tables that read it, trainings and versions whose weights saw its rows, and environments. --html
+    adds pictures. --json prints the users alone.
+    """
+    from ml_assets.pipeline.partition_page import TableMissing, newest_partition, partition_page
+    from ml_assets.pipeline.partition_users import users_of
+    from ml_assets.tables.reader import TableReader
+
+    with Project.to_read() as project:
+        try:
+            key = partition or newest_partition(project.platform, table)
+            if as_json:
+                reader = TableReader.at(project.platform.lake)
+                reader.manifest(table, key)
+                say(json.dumps(asdict(users_of(project.platform, reader, table, key)), indent=1))
+            else:
+                show(partition_page(project.platform, table, key, draw=html is not None), html)
+        except TableMissing as error:
+            raise Problem(str(error)) from error
 
 
 def primary_keys_of(project: Project) -> Mapping[str, Sequence[str]]:

@@ -20,7 +20,7 @@ from ml_assets.components.pages import (
     table_of,
 )
 from ml_assets.components.tags import DATA_VERSION, ROOT_RUN
-from ml_assets.pipeline.links import run_url
+from ml_assets.pipeline.links import partition_address, run_url
 from ml_assets.sources.protocol import PageFacts
 from ml_assets.tables.landing import MAIN
 from ml_assets.tables.manifest import PartitionManifest
@@ -128,6 +128,8 @@ def _materialize(
         if key == max(merged):  # the page shows the newest event, so one profile per chunk is enough
             reader = TableReader(platform.lake, commit_id)
             facts |= _statistics(reader.manifest(spec.table, key)) | _drift_page(reader, spec, key)
+            address = partition_address(platform.settings.ui_url, spec.table, key)
+            facts["partition page"] = dg.MetadataValue.url(address)
             facts |= {
                 name: value if isinstance(value, str | int) else table_of(value)
                 for name, value in source_facts().items()

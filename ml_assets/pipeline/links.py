@@ -16,6 +16,9 @@ STUDIES = "studies"
 DIGESTS = "digests"
 """Folder of all nightly digests among the artifacts, one folder per day, and its path on the server of the pages."""
 
+TABLES = "tables"
+"""Path of the pages of partitions on the server of the pages."""
+
 
 def run_url(ui_url: Address, run_id: str) -> str:
     """Return the address of a Dagster run's page."""
@@ -38,3 +41,8 @@ def report_page(ui_url: Address, name: str, file: str = "report.html") -> str:
     It has no host: a page then links to the report on its own server, on any port and through any tunnel.
     """
     return f"{urlsplit(str(ui_url)).path.rstrip('/')}/{quote(name)}/{file}"
+
+
+def partition_address(ui_url: Address, table: str, key: str) -> str:
+    """Return the address of the page about a partition, without a host as in `report_page`."""
+    return f"{urlsplit(str(ui_url)).path.rstrip('/')}/{TABLES}/{quote(table)}/{quote(key)}"

@@ -56,7 +56,7 @@ def serving(artifacts: Artifacts, root: str) -> Callable[[Request], Response]:
         if max(map(len, as_bytes.split(b"/"))) > LONGEST_NAME or len(as_bytes) > LONGEST_PATH:
             file = ""
         if file not in files:
-            return _told(
+            return told(
                 404,
                 f"no such report: report addresses have the form {FORMS[root]}",
             )
@@ -65,12 +65,13 @@ def serving(artifacts: Artifacts, root: str) -> Callable[[Request], Response]:
                 artifacts.fetch(name, file, target := Path(fetched) / file)
                 return Response(target.read_bytes(), media_type=files[file], headers=HEADERS)
         except ArtifactMissing as error:
-            return _told(404, f"{error}")
+            return told(404, f"{error}")
         except ArtifactsError as error:
-            return _told(502, f"{error}")
+            return told(502, f"{error}")
 
     return serve
 
 
-def _told(status: int, why: str) -> Response:
+def told(status: int, why: str) -> Response:
+    """Return an answer of plain text."""
     return PlainTextResponse(f"{why}\n", status, HEADERS)

@@ -87,6 +87,8 @@ class WrittenPage:
     tone: str
     """`blessed`, `undecided` or `rejected`: colour of the headline."""
     chapters: tuple[Chapter, ...]
+    others: tuple[tuple[str, str], ...] = ()
+    """(label, address) of pages beside this one, relative to it. Markdown leaves them out."""
 
     def to_markdown(self) -> str:
         """Return the page as Markdown. Columns of tables are padded, so that it reads well in a terminal."""

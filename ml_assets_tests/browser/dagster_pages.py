@@ -102,17 +102,21 @@ class Pages:
         toast.wait_for()
         return Launch(run=toast.inner_text().split()[2][:8], dialogs=dialogs)
 
-    def open_report(self, picture: str) -> None:
-        """Follow the asset page's link to a report, which opens in a tab of its own, whole and with its pictures."""
+    def open_report(self, picture: str, folder: str = "reports", says: str = "") -> None:
+        """Follow the asset page's link to a report, which opens in a tab of its own, whole and with its pictures.
+
+        `folder` begins its address; the report holds the text `says`.
+        """
         with self.page.context.expect_page() as opened:
-            self.page.locator("a[href*='/reports/']").first.click()
+            self.page.locator(f"a[href*='/{folder}/']").first.click()
         report = opened.value
         expect(report.locator("h1")).to_be_visible()
+        expect(report.locator("body")).to_contain_text(says)
         drawn = report.locator("figure img").evaluate_all("all => all.map(one => one.naturalWidth > 0)")
         assert drawn
         assert all(drawn), drawn
         self.screenshots.mkdir(parents=True, exist_ok=True)
-        report.screenshot(path=self.screenshots / f"{picture}.png")
+        report.screenshot(path=self.screenshots / f"{picture}.png", full_page=True)
         report.close()
 
     def show_markdown(self) -> None:

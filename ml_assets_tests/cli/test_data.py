@@ -1,6 +1,7 @@
-"""`ml-assets data` as a person types it: log, diff, checkout, blame."""
+"""`ml-assets data` as a person types it: log, diff, checkout, blame, show."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,39 @@ def test_checkout_writes_a_commit_to_a_new_folder(
     assert "name a new folder" in said.err
     said = terminal("data", "checkout", "main", str(tmp_path / "other"), "--partitions", "2014-01-01")
     assert f"no partition 2014-01-01 in {ORDERS}" in said.err
+
+
+def test_show_names_verdict_users_and_columns_and_draws_them(
+    terminal: Terminal, orders: OrdersTable, tmp_path: Path
+) -> None:
+    said = terminal("data", "show", ORDERS)
+    assert said.status == 0, said.err
+    assert f"# {ORDERS} {SECOND}" in said.out
+    assert "**41 rows, passed.**" in said.out
+    assert "No table, training or environment uses this partition." in said.out
+    assert terminal("env", "create", "mine").status == 0
+    said = terminal("data", "show", ORDERS, SECOND)
+    assert re.search(r"\| environment +\| mine +\| +\| the same rows", said.out)
+    assert re.search(r"\| shop +\| string +\| +100.0% \| north \(27\), south \(14\)", said.out)
+    facts = json.loads(terminal("data", "show", ORDERS, FIRST, "--json").out)
+    assert facts["environments"] == {"mine": "the same rows"}
+    said = terminal("data", "show", ORDERS, "--html", str(tmp_path / "page.html"))
+    assert said.status == 0, said.err
+    page = (tmp_path / "page.html").read_text()
+    # Two numbers and two texts have a distribution, a moment has none.
+    for name in ("order", "shop", "amount", "note", "rows", "completeness", "freshness"):
+        assert f'<img alt="{name}"' in page
+    assert "ordered_at" in page
+    assert '<img alt="ordered_at"' not in page
+
+
+def test_show_names_what_there_is_instead(terminal: Terminal, orders: OrdersTable) -> None:
+    said = terminal("data", "show", "datasets/other")
+    assert said.status == 1
+    assert f"main has no partition of datasets/other; it has partitions of {ORDERS}" in said.err
+    said = terminal("data", "show", ORDERS, "2014-01-01")
+    assert said.status == 1
+    assert "has no partition 2014-01-01" in said.err
 
 
 def test_a_ref_that_is_nothing_is_explained(terminal: Terminal, orders: OrdersTable) -> None:

@@ -22,6 +22,8 @@ from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.evaluation.serving_cost import SERVING_NAMES
 from ml_assets.features.encoding import FittedState
 from ml_assets.pipeline.difference_page import difference_page
+from ml_assets.pipeline.partition_page import partition_page
+from ml_assets.pipeline.partition_users import users_of
 from ml_assets.pipeline.record import recorded_report
 from ml_assets.pipeline.values import InitialVersion, TrainingSet
 from ml_assets.pipeline.version_difference import KnownFacts, compare_versions
@@ -538,3 +540,20 @@ def test_nothing_a_run_wrote_holds_a_secret_of_the_settings(
     assert len(events) > 50
     assert [one for one in events if PLANTED in one] == []
     assert any("http://ui.test/runs/" in path.read_text() for path in files if path.suffix == ".html")
+
+
+def test_the_page_of_a_day_names_its_users(
+    installation: Installation, challenger: ModelRun
+) -> None:
+    """The day is in the window of both versions. A test before this one may have replaced the first in production."""
+    day, main = days(3)[2], installation.main
+    used = users_of(installation.platform, main, READINGS, day)
+    assert used.tables[FEATURES] == tuple(days(2, start=2))
+    found = {one.version: one for one in used.trainings}
+    assert found["1.0.0"].stage in ("production", "replaced")
+    assert found["1.0.0"].has_this_content
+    assert (found["1.0.0"].first, found["1.0.0"].last) == (days(1)[0], DAY)
+    assert len(found) == 2
+    assert users_of(installation.platform, main, READINGS, NEXT_DAY).trainings[0].last == NEXT_DAY
+    said = partition_page(installation.platform, READINGS, day, draw=False).to_markdown()
+    assert f"{MODEL} 1.0.0 ({found['1.0.0'].stage})" in said
