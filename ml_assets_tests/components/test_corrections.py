@@ -124,7 +124,7 @@ def _sold(installation: Installation, day: str) -> float:
 
 
 def test_a_correction_changes_no_features_of_the_past(tmp_path: Path) -> None:
-    """Of a table with partitions and of one without, whether days are built at once or alone."""
+    """Tables with partitions and without, whether days are built at once or alone."""
     here = _installation(tmp_path, known_at="ingestion")
     before = _launch(here, SUMS, DAYS)
     head = here.main.commit_id

@@ -542,9 +542,7 @@ def test_nothing_a_run_wrote_holds_a_secret_of_the_settings(
     assert any("http://ui.test/runs/" in path.read_text() for path in files if path.suffix == ".html")
 
 
-def test_the_page_of_a_day_names_its_users(
-    installation: Installation, challenger: ModelRun
-) -> None:
+def test_the_page_of_a_day_names_its_users(installation: Installation, challenger: ModelRun) -> None:
     """The day is in the window of both versions. A test before this one may have replaced the first in production."""
     day, main = days(3)[2], installation.main
     used = users_of(installation.platform, main, READINGS, day)
@@ -552,7 +550,7 @@ def test_the_page_of_a_day_names_its_users(
     found = {one.version: one for one in used.trainings}
     assert found["1.0.0"].stage in ("production", "replaced")
     assert found["1.0.0"].has_this_content
-    assert (found["1.0.0"].first, found["1.0.0"].last) == (days(1)[0], DAY)
+    assert (found["1.0.0"].first, found["1.0.0"].last) == (days(2)[1], DAY)
     assert len(found) == 2
     assert users_of(installation.platform, main, READINGS, NEXT_DAY).trainings[0].last == NEXT_DAY
     said = partition_page(installation.platform, READINGS, day, draw=False).to_markdown()
