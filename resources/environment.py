@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -55,21 +55,30 @@ class CodeState:
     is_dirty: bool
     """True if files differ from the commit, or git does not know them."""
     difference: bytes = b""
-    """Changes, as `git apply` reads them; empty for a clean tree, or without a work tree."""
+    """Changes, as `git apply` reads them; empty for a clean tree, without a work tree, or if git failed."""
     left_out: tuple[LeftOut, ...] = ()
     """Files that differ and are not in `difference`: they cannot be code, or hold a secret."""
 
 
 def code_state(project: Path, commit: str | None) -> CodeState:
-    """Return the code in `project`. Without a git work tree, that of `commit`, which is `Settings.commit`."""
+    """Return the code in `project`. Without a git work tree, that of `commit`, which is `Settings.commit`.
+
+    If git fails, such as for a damaged index, the tree counts as dirty without a difference: nobody knows what differs.
+    """
     head = _git(project, "rev-parse", "HEAD")
     if head is None:
         named = commit or ""
         return CodeState(commit=named.removesuffix(_DIRTY), is_dirty=named.endswith(_DIRTY))
-    if not _git(project, "status", "--porcelain", "--", "."):
-        return CodeState(commit=head, is_dirty=False)
-    difference, left_out = _difference(project)
-    return CodeState(commit=head, is_dirty=True, difference=difference, left_out=left_out)
+    try:
+        changed = _told(project, "status", "--porcelain", "--", ".") != ""
+        hidden, ignored = _hidden(project), _ignored_code(project)
+        if not changed and not hidden and not ignored:
+            return CodeState(commit=head, is_dirty=False)
+        difference, left_out = _difference(project, hidden, ignored)
+    except _GitFailed:
+        return CodeState(commit=head, is_dirty=True)
+    is_dirty = changed or bool(difference) or bool(left_out)
+    return CodeState(commit=head, is_dirty=is_dirty, difference=difference, left_out=left_out)
 
 
 def lock_of(project: Path) -> bytes | None:
@@ -99,11 +108,9 @@ def environment_facts(project: Path, commit: str | None) -> dict[str, str]:
         facts[package] = metadata.version(package)
     if (lock := lock_of(project)) is not None:
         facts["lock_sha256"] = hashlib.sha256(lock).hexdigest()
-    if (head := _git(project, "rev-parse", "HEAD")) is not None:
-        commit = head + (_DIRTY if _git(project, "status", "--porcelain", "--", ".") else "")
-    if commit:
-        facts["mlflow.source.git.commit"] = commit.removesuffix(_DIRTY)
-        facts["git_dirty"] = "true" if commit.endswith(_DIRTY) else "false"
+    if (code := code_state(project, commit)).commit:
+        facts["mlflow.source.git.commit"] = code.commit
+        facts["git_dirty"] = "true" if code.is_dirty else "false"
     return facts
 
 
@@ -139,22 +146,60 @@ def device_facts(driver: Path = _NVIDIA) -> dict[str, str]:
     return facts | ({"gpu_driver": found[1]} if found else {})
 
 
-def _difference(project: Path) -> tuple[bytes, tuple[LeftOut, ...]]:
+class _GitFailed(Exception):
+    """A command of git failed in a work tree."""
+
+
+def _hidden(project: Path) -> dict[str, str]:
+    """Return flag → NUL-separated paths of files whose changes git was told not to look for, as far as they exist."""
+    found: dict[str, str] = {}
+    tagged = [(one[0], one[2:]) for one in _names(project, "ls-files", "-v")]
+    for flag, is_flagged in (("assume-unchanged", str.islower), ("skip-worktree", "Ss".__contains__)):
+        # A sparse checkout has the second flag, too, on files that are not there.
+        names = [name for tag, name in tagged if is_flagged(tag) and os.path.lexists(project / name)]
+        if names:
+            found[flag] = "\0".join(names)
+    return found
+
+
+def _ignored_code(project: Path) -> list[str]:
+    """Return the files that git ignores and a training can read as code or settings."""
+    packages = sorted(_packages(project))
+    if not packages:
+        return []
+    ignored = ("ls-files", "--others", "--ignored", "--exclude-standard")
+    names = _names(project, *ignored, "--", *(f":(literal){one}" for one in packages))
+    # Python imports nothing from a hidden folder, such as a virtual environment.
+    return [
+        name
+        for name in names
+        if Path(name).suffix in _CODE and not any(one[0] == "." for one in Path(name).parts)
+    ]
+
+
+def _packages(project: Path) -> set[str]:
+    """Return the top-level folders with Python files of the commit."""
+    return {name.partition("/")[0] for name in _names(project, "ls-files", "--", "*/*.py")}
+
+
+def _difference(
+    project: Path, hidden: Mapping[str, str], ignored: Sequence[str]
+) -> tuple[bytes, tuple[LeftOut, ...]]:
     """Return what differs from HEAD, with new files of code and settings, and the files that are left out of it.
 
     Somebody may get the difference in a dossier, so a new file that the training cannot read as code stays out, and so
-    does each file with a secret. Works on a copy of the index and an object folder of its own, so that nothing in the
-    work tree's git changes.
+    does each file with a secret, and each that git ignores: a person keeps it for herself. Works on a copy of the index
+    and an object folder of its own, so that nothing in the work tree's git changes. Raises `_GitFailed`.
     """
     index, objects = (
-        _git(project, "rev-parse", "--git-path", "index"),
-        _git(project, "rev-parse", "--git-path", "objects"),
+        _told(project, "rev-parse", "--git-path", "index"),
+        _told(project, "rev-parse", "--git-path", "objects"),
     )
-    packages = {name.partition("/")[0] for name in _names(project, "ls-files", "--", "*/*.py")}
+    packages = _packages(project)
     new = {
         name: _why_not_code(project / name, name.partition("/")[0] in packages)
         for name in _names(project, "ls-files", "--others", "--exclude-standard")
-    }
+    } | dict.fromkeys(ignored, "git ignores it")
     left_out = [
         LeftOut(file=name, why=why, sha256=_sha(project / name), may_be_code=why != _NOT_CODE)
         for name, why in new.items()
@@ -162,17 +207,20 @@ def _difference(project: Path) -> tuple[bytes, tuple[LeftOut, ...]]:
     ]
     with tempfile.TemporaryDirectory(prefix="ml-assets-") as scratch:
         own = Path(scratch) / "index"
-        if index is not None and (project / index).is_file():
+        if (project / index).is_file():
             shutil.copyfile(project / index, own)
         environment = {
             **without_repository(os.environ),
             "GIT_INDEX_FILE": str(own),
             "GIT_OBJECT_DIRECTORY": scratch,
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str((project / (objects or "")).resolve()),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str((project / objects).resolve()),
         }
-        _git(project, "add", "--update", "--", ".", environment=environment)
+        for flag, names in hidden.items():
+            for action in (f"--no-{flag}", "--add"):
+                _told(project, "update-index", action, "-z", "--stdin", environment=environment, text=names)
+        _told(project, "add", "--update", "--", ".", environment=environment)
         code = "\0".join(name for name, why in new.items() if not why)
-        _git(project, "update-index", "--add", "-z", "--stdin", environment=environment, text=code)
+        _told(project, "update-index", "--add", "-z", "--stdin", environment=environment, text=code)
         # Unlike `diff`, `diff-index` reads no settings of the person, such as `diff.noprefix`.
         compared = ("diff-index", "--cached", "--full-index", "--no-renames", "HEAD")
         secret = [
@@ -186,7 +234,7 @@ def _difference(project: Path) -> tuple[bytes, tuple[LeftOut, ...]]:
             )
         ]
         spared = [f":(exclude,literal){name}" for name in secret]
-        found = _git(project, *compared, "--binary", "--", ".", *spared, environment=environment)
+        found = _told(project, *compared, "--binary", "--", ".", *spared, environment=environment)
     left_out += [LeftOut(file=name, why="holds a private key or a token") for name in secret]
     # A binary difference ends with an empty line, which `_git` takes off and `git apply` needs.
     return (f"{found}\n\n".encode(*_BYTES) if found else b""), tuple(left_out)
@@ -210,27 +258,35 @@ def _sha(path: Path) -> str:
 
 
 def _names(project: Path, *arguments: str, environment: dict[str, str] | None = None) -> list[str]:
-    """Return the paths that a command of git lists."""
+    """Return the paths that a command of git lists. Raises `_GitFailed`."""
     command, *rest = arguments
-    found = _git(project, command, "-z", *rest, environment=environment) or ""
+    found = _told(project, command, "-z", *rest, environment=environment)
     return [name for name in found.split("\0") if name]
+
+
+def _told(project: Path, *arguments: str, environment: dict[str, str] | None = None, text: str = "") -> str:
+    """Return the output of a command of git. Raises `_GitFailed`."""
+    found = _git(project, *arguments, environment=environment, text=text)
+    if found is None:
+        raise _GitFailed(arguments)
+    return found
 
 
 def _git(
     project: Path, *arguments: str, environment: dict[str, str] | None = None, text: str = ""
 ) -> str | None:
+    """Return the output of a command of git, with its line ends as they are; None if it fails."""
     try:
         done = subprocess.run(
             ["git", *arguments],
             cwd=project,
             env=without_repository(os.environ) if environment is None else environment,
-            input=text,
+            # As bytes: `subprocess` would turn each CR LF of a file into LF, and the difference would not apply.
+            input=text.encode(*_BYTES),
             capture_output=True,
-            encoding=_BYTES[0],
-            errors=_BYTES[1],
             timeout=60,
             check=True,
         )
     except (FileNotFoundError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip("\n")
+    return done.stdout.decode(*_BYTES).strip("\n")

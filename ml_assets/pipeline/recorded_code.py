@@ -57,8 +57,8 @@ def recorded_tree(platform: Platform, launch: LaunchRecord, repository: Path = R
         )
     if launch.is_dirty and not launch.difference and not launch.left_out:
         raise CodeNotRestored(
-            f"its code differed from commit {commit} and ran outside of a git work tree, so the difference is not "
-            "recorded. --with-this-code trains with what is here"
+            f"its code differed from commit {commit}, and the difference is not recorded: it ran outside of a git work "
+            "tree, git failed there, or a submodule differed. --with-this-code trains with what is here"
         )
     if _git(repository, "cat-file", "-e", f"{commit}^{{commit}}").returncode:
         raise CodeNotRestored(
@@ -125,7 +125,13 @@ def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         }
         try:
             return subprocess.run(
-                ["git", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+                ["git", *arguments],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                encoding="utf-8",
+                errors="surrogateescape",  # names of files are bytes
+                check=False,
             )
         except FileNotFoundError:
             raise CodeNotRestored("git is not installed here: install it") from None

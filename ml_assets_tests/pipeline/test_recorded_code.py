@@ -99,6 +99,37 @@ def test_settings_of_the_caller_and_its_git_change_nothing(
     assert before == (files_of(other, ".git"), files_of(repository, ".git"))
 
 
+@pytest.mark.parametrize("before", [b"a = 1\r\nb = 2\r\n", b"a = 1\nb = 2\n", b"a = 1\r", b""])
+@pytest.mark.parametrize(
+    "after", [b"a = 1\r\nb = 3\r\n", b"a = 1\n\rb = 3", b"\r", "ä = 1\n".encode("latin-1")]
+)
+def test_line_ends_and_bytes_return_as_they_were(
+    platform: Platform, repository: Path, before: bytes, after: bytes
+) -> None:
+    """A difference that was read as text lost its carriage returns: it did not apply, or gave another file."""
+    changed, new = repository / "code" / "model.py", repository / "code" / "new.py"
+    changed.write_bytes(before)
+    git(repository, *WHO, "commit", "-qam", "line ends")
+    changed.write_bytes(after)
+    new.write_bytes(after)
+    with recorded_tree(platform, launched(platform, repository), repository) as tree:
+        assert [(tree / "code" / one.name).read_bytes() for one in (changed, new)] == [after, after]
+
+
+def test_code_that_git_ignores_is_named(platform: Platform, repository: Path) -> None:
+    """The record said that the tree was clean, and the restored code lacked a module."""
+    git(repository, "add", "--all")
+    git(repository, *WHO, "commit", "-qm", "second")
+    (repository / ".git" / "info" / "exclude").write_text("local.py\n")
+    (repository / "code" / "local.py").write_text("layers = 3\n")
+    launch = launched(platform, repository)
+    with (
+        pytest.raises(CodeNotRestored, match=r"did not record code/local.py \(git ignores it\)"),
+        recorded_tree(platform, launch, repository),
+    ):
+        raise AssertionError
+
+
 def files_of(folder: Path, name: str) -> dict[str, bytes]:
     """Path → content of the files under `folder / name`."""
     return {str(path): path.read_bytes() for path in (folder / name).rglob("*") if path.is_file()}

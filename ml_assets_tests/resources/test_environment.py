@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets.dossier.keys import create_keys
-from resources.environment import CodeState, code_state
+from resources.environment import CodeState, code_state, environment_facts
 from resources.secrets import TOKEN_PREFIX
 
 
@@ -120,6 +120,50 @@ def test_a_secret_that_is_deleted_is_in_no_difference(tree: Path) -> None:
     (tree / "code" / "old.py").unlink()
     found = code_state(tree, None)
     assert (found.difference, [one.file for one in found.left_out]) == (b"", ["code/old.py"])
+
+
+def test_code_that_git_ignores_makes_a_tree_dirty(tree: Path) -> None:
+    """It is named and left out: what a person keeps from git is not for a dossier. Other ignored files are no code."""
+    (tree / ".git" / "info" / "exclude").write_text("local.*\n.venv\n")
+    for name in ("local.log", "code/local.txt", "elsewhere/local.py", "code/.venv/local.py"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("noise")
+    assert not code_state(tree, None).is_dirty
+    (tree / "code" / "local.py").write_text("a = 1\n")
+    found = code_state(tree, None)
+    assert (found.is_dirty, found.difference) == (True, b"")
+    (left_out,) = found.left_out
+    assert (left_out.file, left_out.why, left_out.may_be_code) == ("code/local.py", "git ignores it", True)
+    assert environment_facts(tree, None)["git_dirty"] == "true"
+    (tree / "code" / "local.py").write_text("a = 2\n")
+    assert code_state(tree, None) != found, "its SHA-256 tells contents apart"
+
+
+@pytest.mark.parametrize("flag", ["assume-unchanged", "skip-worktree"])
+def test_a_change_that_git_was_told_to_overlook_is_recorded(tree: Path, flag: str) -> None:
+    """`git status` says that such a tree is clean."""
+    git(tree, "update-index", f"--{flag}", "code/kept.py")
+    assert not code_state(tree, None).is_dirty
+    (tree / "code" / "kept.py").write_text("a = 3\n")
+    before = git(tree, "status", "--porcelain"), git(tree, "ls-files", "-v")
+    found = code_state(tree, None)
+    assert (git(tree, "status", "--porcelain"), git(tree, "ls-files", "-v")) == before
+    assert found.is_dirty
+    assert b"+a = 3" in found.difference
+
+
+def test_files_outside_of_a_sparse_checkout_are_not_deleted(tree: Path) -> None:
+    git(tree, "sparse-checkout", "set", "--no-cone", "code/")
+    assert not (tree / "table.bin").exists()
+    assert not code_state(tree, None).is_dirty
+    (tree / "code" / "kept.py").write_text("a = 3\n")
+    assert b"table.bin" not in code_state(tree, None).difference
+
+
+def test_a_tree_that_git_cannot_read_is_not_clean(tree: Path) -> None:
+    (tree / ".git" / "index").write_bytes(b"damaged")
+    commit = git(tree, "rev-parse", "HEAD").strip()
+    assert code_state(tree, None) == CodeState(commit=commit, is_dirty=True)
 
 
 def test_git_ignores_the_folder_of_new_keys(tree: Path) -> None:
