@@ -43,6 +43,8 @@ class Answer(BaseModel):
     """Turn of the last answer when its read began. `LastAnswers` sets both turns."""
     place: int = 0
     """Place in the log from which it was read; later answers have the same place or a higher one. 0 without a log."""
+    is_of_empty_log: bool = Field(default=False, exclude=True)
+    """True if the whole log has no row. After an answer with a row, the log was lost, and its server counts as away."""
     away: str = Field(default="", exclude=True)
     """Reason why the server did not give it now; empty if it did."""
 
@@ -66,8 +68,8 @@ class Answer(BaseModel):
 
     def says_the_same(self, other: "Answer") -> bool:
         """Return True if only the times of both answers differ."""
-        times = {"read_at": other.read_at, "turn": other.turn, "after": other.after, "away": other.away}
-        return self.model_copy(update={**times, "got_at": other.got_at}) == other
+        same = ("read_at", "turn", "after", "away", "got_at", "is_of_empty_log")
+        return self.model_copy(update={name: getattr(other, name) for name in same}) == other
 
     def _followed(self, other: "Answer") -> bool:
         """Return True if the read of this answer began after `other` was kept."""
@@ -114,8 +116,13 @@ class LastAnswers:
             last = self._last(name, kind)  # of another process meanwhile
             if last is None:
                 raise
-            self._again_at, self._why = time.monotonic() + AGAIN_SECONDS, str(error)
-            return last.model_copy(update={"away": self._why})
+            return self._fallen_back(last, str(error))
+        if answer.is_of_empty_log and last is not None and last.place > 0:
+            return self._fallen_back(
+                last,
+                f"{self._server} is empty, and row {last.place} was read before: check its address, and that its file "
+                "or volume is still there",
+            )
         self._again_at = 0.0
         return self._keep(
             name,
@@ -124,6 +131,10 @@ class LastAnswers:
                 update={"after": 0 if last is None else last.turn, "got_at": datetime.now(UTC)}
             ),
         )
+
+    def _fallen_back(self, last: Kind, why: str) -> Kind:
+        self._again_at, self._why = time.monotonic() + AGAIN_SECONDS, why
+        return last.model_copy(update={"away": why})
 
     def _last(self, name: str, kind: type[Kind]) -> Kind | None:
         """Return the newer one of the answer in memory and the one on disk."""

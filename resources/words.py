@@ -24,6 +24,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+def has_remedy(error: Exception) -> bool:
+    """Return True for error types of this project, whose messages have a remedy. Any other error is a bug to show in
+    full."""
+    return type(error).__module__.split(".")[0] in ("ml_assets", "resources")
+
+
 def place_of(error: Exception) -> str:
     """Return the end of a sentence about a failed import: file and line, in parentheses.
 

@@ -9,6 +9,8 @@ from typing import IO, Any
 
 import click
 
+from resources.words import has_remedy
+
 
 class Problem(click.ClickException):
     """A fault that a person can fix. The message names the remedy."""
@@ -36,12 +38,7 @@ def explained() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if os.environ.get("ML_ASSETS_TRACEBACK") or not _is_a_refusal(error):
+        if os.environ.get("ML_ASSETS_TRACEBACK") or not has_remedy(error):
             raise
         click.echo(f"Error: {error}", err=True)
         sys.exit(1)
-
-
-def _is_a_refusal(error: Exception) -> bool:
-    """True for error types of this project, whose messages have a remedy. Any other error is a bug to show in full."""
-    return type(error).__module__.split(".")[0] in ("ml_assets", "resources")

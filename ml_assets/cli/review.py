@@ -46,4 +46,4 @@ def command(port: int, host: str) -> None:
     address = str(url or "") or f"http://{host}:{port}"
     say(f"Reviews on {address}; Ctrl-C stops the page.")
     app = review_app(ReviewDesk(project.platform, specs), address)
-    uvicorn.run(app, host=host, port=port, log_level="warning", server_header=False)
+    uvicorn.run(app, host=host, port=port, log_level="warning", server_header=False, ws="none")

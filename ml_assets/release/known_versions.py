@@ -75,9 +75,11 @@ class StageReader:
             # After the stages: a promotion follows its rules, so no new canary is read with the rules before them.
             recorded, accounts = self._log.rules(model), self._ledger.accounts.all()
             standings = BundleStandings.of_stages(changes)
+            place = max((one.place for one in (*changes, *recorded, *accounts)), default=0)
             return Stages(
                 read_at=now,
-                place=max((one.place for one in (*changes, *recorded, *accounts)), default=0),
+                place=place,
+                is_of_empty_log=not place and self._log.head().place == 0,
                 production=Holder.of(standings.in_production),
                 canary=Holder.of(standings.canary),
                 rules=in_force(RulesLog.of(recorded, accounts)).canary,

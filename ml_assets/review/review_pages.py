@@ -18,16 +18,15 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from ml_assets.pipeline.links import REPORTS
-from ml_assets.pipeline.model_card import ReportUnavailable
 from ml_assets.pipeline.served_reports import serving
 from ml_assets.release.refusals import NotReviewable
+from ml_assets.release.registry import VersionMissing
 from ml_assets.reports.page import rendered
 from ml_assets.review.desk import NotOnThisDesk, ReviewDesk, ReviewedVersion
 from ml_assets.review.sessions import Session, Sessions
 from resources.acting import proved_person
-from resources.artifacts import ArtifactsError
 from resources.ledger import IdentityRefused, LedgerError, Person, author_in_words
-from resources.mlflow_client import TrackerError
+from resources.words import has_remedy
 
 COOKIE = "ml_assets_review"
 LARGEST_FORM = 64_000
@@ -225,10 +224,12 @@ class ReviewPages:
                 return await handler(request)
             except _Refused as refused:
                 return _html("told.html.j2", refused.status, text=str(refused))
-            except NotOnThisDesk as missing:
+            except (NotOnThisDesk, VersionMissing) as missing:
                 return _html("told.html.j2", 404, text=str(missing))
-            except (LedgerError, TrackerError, ArtifactsError, ReportUnavailable) as away:
-                return _html("told.html.j2", 502, text=str(away))
+            except Exception as error:
+                if not has_remedy(error):
+                    raise
+                return _html("told.html.j2", 502, text=str(error))  # such as of a server that is away
 
         return explained
 

@@ -154,7 +154,7 @@ async def _body(headers: Mapping[bytes, bytes], receive: Receive, most: int) -> 
             415,
             f"the content type is {content_type or 'not given'}: send JSON with Content-Type: application/json",
         )
-    if (encoding := headers.get(b"content-encoding", b"identity")) != b"identity":
+    if (encoding := headers.get(b"content-encoding", b"identity")).lower() != b"identity":
         raise RequestRefused(
             415, f"the content encoding is {encoding.decode('latin-1')}: send the body as it is"
         )

@@ -13,6 +13,7 @@ import orjson
 import polars as pl
 
 from ml_assets.release.runtime import InputColumn, InputRefused, RowRefused, ServingModel
+from ml_assets.serving.json_faults import JsonFault, fault_of_invalid, repeated_column
 
 RawRow = dict[str, Any]
 Prediction = float | dict[str, float]
@@ -42,6 +43,8 @@ def parse(body: bytes, most_rows: int) -> RawRow | list[RawRow]:
     try:
         content: Any = orjson.loads(body)
     except orjson.JSONDecodeError as error:
+        if fault := fault_of_invalid(body):
+            raise _by_column(400, fault) from None
         raise RequestRefused(
             400,
             f"the body is not valid JSON: {error}. NaN and Infinity are not JSON: send null where a value is unknown",
@@ -49,6 +52,7 @@ def parse(body: bytes, most_rows: int) -> RawRow | list[RawRow]:
     if isinstance(content, dict):
         row = cast(RawRow, content)
         _refuse_nesting(row, None)
+        _refuse_repeated(body, row)
         return row
     if not isinstance(content, list):
         raise RequestRefused(
@@ -67,7 +71,18 @@ def parse(body: bytes, most_rows: int) -> RawRow | list[RawRow]:
                 422, f"row {number} is {_kind(row)}: send an object, column → value", row=number
             )
         _refuse_nesting(cast(RawRow, row), number)
+    _refuse_repeated(body, rows)
     return rows
+
+
+def _refuse_repeated(body: bytes, content: RawRow | list[RawRow]) -> None:
+    """Raise `RequestRefused` for a column that is sent twice: two readers could take two values."""
+    if fault := repeated_column(body, content):
+        raise _by_column(422, fault)
+
+
+def _by_column(status: int, fault: JsonFault) -> RequestRefused:
+    return RequestRefused(status, f"column {fault.field!r} {fault.said}", fault.field, fault.row)
 
 
 def _refuse_nesting(row: RawRow, number: int | None) -> None:

@@ -123,6 +123,7 @@ def serve(
         config = uvicorn.Config(
             make_app(parts),
             http=JsonErrorProtocol,
+            ws="none",  # a request to upgrade gets the answer of its route, not a connection that waits
             access_log=False,
             log_config=None,
             timeout_graceful_shutdown=settings.stop_seconds,

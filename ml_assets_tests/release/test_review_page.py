@@ -242,6 +242,9 @@ def test_unknown_versions_are_named(visit: Visit) -> None:
     ):
         found = browser.get(path)
         assert (found.status_code, said in found.text) == (404, True), found.text
+    form = fields(browser.get(VERSION).text) | {"decision": "approve", "reason": "read it"}
+    sent = browser.post("/models/small/7/review", data=form)
+    assert (sent.status_code, "small has no version 7" in sent.text) == (404, True)
     for elsewhere in ("//evil.example/models/", "https://evil.example", "/models/\\evil", "/sign-out"):
         led = browser.get("/sign-in", params={"to": elsewhere}, follow_redirects=False)
         assert led.headers["location"] == "/", elsewhere

@@ -101,13 +101,11 @@ JSON_TYPE = {"Content-Type": "application/json"}
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        (b'{"hour": NaN}', 400, "NaN and Infinity are not JSON: send null"),
-        (b'{"hour": -Infinity}', 400, "send null"),
-        (b'{"hour": 1e999}', 400, "number is infinity"),
+        (b"NaN", 400, "NaN and Infinity are not JSON: send null"),
         (b"{", 400, "not valid JSON"),
+        (b'{"hour": 1}'.decode().encode("utf-16"), 400, "not valid JSON"),
         (b"", 400, "not valid JSON"),
         (b'"\xff"', 400, "not valid JSON"),
-        (b'{"carrier": "\\ud800"}', 400, "not valid JSON"),
         (b"[" * 1_000 + b"]" * 1_000, 422, "row 0 is a list"),
         (b"[" * 100_000, 400, "not valid JSON"),
         (b"5", 422, "the body is the number 5"),
@@ -196,6 +194,7 @@ def test_a_chunked_body_is_bounded_too(serve: Serve) -> None:
         ({"Content-Type": "text/csv"}, "the content type is text/csv: send JSON"),
         ({"Content-Type": ""}, "the content type is not given"),
         ({**JSON_TYPE, "Content-Encoding": "gzip"}, "the content encoding is gzip"),
+        ({**JSON_TYPE, "Content-Encoding": "Identity, gzip"}, "the content encoding is Identity, gzip"),
     ],
 )
 def test_another_content_type_is_refused(serve: Serve, headers: dict[str, str], said: str) -> None:

@@ -6,9 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ml_assets.release.bundle_store import BundleStore
 from ml_assets.serving.served import CanaryShare
-from ml_assets_tests.serving.conftest import MODEL, Serve, Serving
+from ml_assets_tests.serving.conftest import MODEL, Serve, Serving, record_promotion
 from resources.artifacts import FolderArtifacts
 from resources.ledger import Ledger
 
@@ -139,6 +141,29 @@ def test_a_ledger_that_vanished_is_named_without_its_statements(serve: Serve, tm
     problem = serving.client.get("/ready").json()["ledger"]["problem"]
     assert "check ML_ASSETS_LEDGER_URL" in problem
     assert "SELECT" not in problem
+
+
+def test_an_empty_ledger_in_place_of_the_ledger_is_a_lost_one(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that starts without the file makes an empty ledger: a running server then answered nobody any more."""
+    monkeypatch.setattr("resources.last_answers.AGAIN_SECONDS", 0.0)
+    serving = serve()
+    for part in tmp_path.glob("ledger.db*"):
+        if part.is_file():
+            part.unlink()
+    empty = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    assert empty.models.models() == []
+    started = serve(None, ledger=empty)
+    for one in (serving, started):
+        one.parts.watch.refresh()
+        assert _version(one) == 1
+        ready = one.client.get("/ready")
+        assert ready.status_code == 200
+        assert "is empty, and row 1 was read before" in ready.json()["ledger"]["problem"]
+    record_promotion(empty, serving.bundles[1], 2)
+    started.parts.watch.refresh()
+    assert (_version(started), started.client.get("/ready").json()["ledger"]["problem"]) == (2, "")
 
 
 def test_a_ledger_that_is_away_changes_no_answer(serve: Serve, tmp_path: Path) -> None:
