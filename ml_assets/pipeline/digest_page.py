@@ -1,7 +1,7 @@
 """Page of a digest, for a terminal and as HTML. Arranges; reads nothing."""
 
 from ml_assets.pipeline.nightly_digest import Digest, Line
-from ml_assets.reports.written_page import Bullets, Chapter, Paragraph, WrittenPage
+from ml_assets.reports.written_page import Actions, Bullets, Chapter, Paragraph, WrittenPage
 from resources.words import counted
 
 
@@ -24,17 +24,15 @@ def digest_page(digest: Digest) -> WrittenPage:
         headline=digest.headline,
         tone="undecided" if needs or digest.missing else "blessed",
         chapters=(
-            *(Chapter(title, (_bullets(lines),)) for title, lines in chapters if lines),
+            *(Chapter(title, (_actions(lines),)) for title, lines in chapters if lines),
             *([Chapter("Spent", (Paragraph(_spent(digest)),))] if digest.spent else []),
             *([Chapter("Not known", (Bullets(digest.missing),))] if digest.missing else []),
         ),
     )
 
 
-def _bullets(lines: tuple[Line, ...]) -> Bullets:
-    return Bullets(
-        tuple(line.what.removesuffix(".") + (f". Next: {line.next}" if line.next else "") for line in lines)
-    )
+def _actions(lines: tuple[Line, ...]) -> Actions:
+    return Actions(tuple((line.what, line.next) for line in lines))
 
 
 def _spent(digest: Digest) -> str:

@@ -130,11 +130,19 @@ class WayBack(MlflowView):
                 f"ml-assets promote {model} --reason '…'"
             )
         if target is None:
+            last = standings.promotions[-1]
+            way = f"To promote another one: ml-assets promote {model} NUMBER --reason '…'"
+            if standings.in_production is not None:
+                way = f"To take the present version out of production: ml-assets demote {model} --reason '…'. {way}"
+            elif standings.of(last.bundle_digest).archival is None:
+                way = (
+                    f"A person demoted version {last.version}. To put it back: ml-assets promote {model} "
+                    f"{last.version} --reason '…'"
+                )
             raise NotPromotable(
                 f"no version of {model} that is neither archived nor demoted was in production before version "
-                f"{standings.promotions[-1].version}: there is nothing to roll back to. To see all decisions: "
-                f"ml-assets history {model}. To take the present version out of production: ml-assets demote {model} "
-                f"--reason '…'. To promote another one: ml-assets promote {model} NUMBER --reason '…'"
+                f"{last.version}: there is nothing to roll back to. To see all decisions: ml-assets history {model}. "
+                f"{way}"
             )
         return target
 

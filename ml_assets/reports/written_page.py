@@ -28,6 +28,14 @@ class Bullets:
 
 
 @dataclass(frozen=True)
+class Actions:
+    """List of sentences, each with its next command on a line of its own; without one if the command is empty."""
+
+    items: tuple[tuple[str, str], ...]
+    kind: Literal["actions"] = "actions"
+
+
+@dataclass(frozen=True)
 class Grid:
     """Table of texts. Columns whose number is in `numbers` are aligned to the right."""
 
@@ -52,7 +60,7 @@ _TAG = re.compile(r"(\\*)<(?=[A-Za-z/!?])")
 _BAR = re.compile(r"(\\*)\|")
 """End of a cell, with the backslashes before it."""
 
-Block = Paragraph | Bullets | Grid | Drawing
+Block = Paragraph | Bullets | Actions | Grid | Drawing
 
 
 @dataclass(frozen=True)
@@ -108,10 +116,18 @@ def _markdown(block: Block) -> list[str]:
             return [_text(block.text)]
         case Bullets():
             return [f"* {_text(item)}" for item in block.items]
+        case Actions():
+            return [line for item in block.items for line in _action(*item)]
         case Grid():
             return _table(block)
         case Drawing():
             return []
+
+
+def _action(what: str, command: str) -> list[str]:
+    """Return the lines of a sentence, with its command as a block of code: nothing in it is markup, and it copies."""
+    said = f"* {_text(what)}"
+    return [said, "", f"      {' '.join(command.split())}", ""] if command else [said]
 
 
 def _table(grid: Grid) -> list[str]:

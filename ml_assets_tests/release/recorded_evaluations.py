@@ -10,6 +10,7 @@ from resources.ledger import (
     LaunchedIn,
     Ledger,
     NewEvaluation,
+    RuleOutcome,
     TrainedOn,
     TransitionOutcome,
 )
@@ -28,6 +29,7 @@ def record_evaluation(
     launched_in: LaunchedIn = "terminal",
     digest: str = "",
     summary: str = "",
+    rules: tuple[RuleOutcome, ...] = (),
     transitions: tuple[TransitionOutcome, ...] = (),
 ) -> EvaluationRow:
     """An evaluation of `bundle` beside what is in production, as the evaluate step records it. `told`: what makes it
@@ -46,7 +48,7 @@ def record_evaluation(
             champion_digest=beside,
             status=status,
             summary=summary or f"{status.capitalize()}: as the test wants it.",
-            rules=(),
+            rules=rules,
             transitions=transitions,
             author=author,
             checked_by=checked_by,

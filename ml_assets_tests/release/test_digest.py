@@ -1,21 +1,31 @@
 """The digest of a day: what happened, who has to act, and a page and one message each night."""
 
+import html
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.testclient import TestClient
 
 from ml_assets.components.digest_asset import nightly_digest
 from ml_assets.pipeline.digest_page import digest_page
+from ml_assets.pipeline.links import DIGESTS
 from ml_assets.pipeline.nightly_digest import Line, Subjects, digest_of
+from ml_assets.pipeline.served_reports import serving
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.releases import Releases
 from ml_assets.release.rules import ReleaseSection
 from ml_assets_tests.release.conftest import Evaluate
 from ml_assets_tests.resources.ledger_writer import NEW
-from ml_assets_tests.resources.webhook_receiver import Receiver
+from ml_assets_tests.resources.webhook_receiver import DRIPS, SILENT, Receiver
 from ml_assets_tests.tables.orders_table import ORDERS
+from resources.ledger import RuleOutcome
 from resources.mlflow_client import open_client
 from resources.platform import Platform
 
@@ -42,7 +52,8 @@ def test_a_digest_says_what_happened_and_who_acts(
     found = digest_of(platform, SUBJECTS, today)
     said = digest_page(found).to_markdown()
     assert "small: promoted version 1 (1.0.0), by ada: the first" in said
-    assert "small 2013-12-31 – Rejected: AUC is 0.61; at least 0.70 is asked. Next:" in said
+    line = "* small 2013-12-31 – Rejected: AUC is 0.61; at least 0.70 is asked.\n\n      ml-assets history small\n"
+    assert line in said
     assert found.rejected == (
         Line(
             what=f"{ORDERS} 2013-02-01 was rejected (842 rows)", next=f"ml-assets launch {ORDERS} 2013-02-01"
@@ -56,7 +67,45 @@ def test_a_digest_says_what_happened_and_who_acts(
     assert (later.evaluated, later.decided, later.trained, later.rejected) == ((), (), (), ())
 
 
-def test_the_nightly_asset_has_a_page_and_sends_a_day_once(platform: Platform, receiver: Receiver) -> None:
+def test_a_rejection_names_each_failed_rule_with_its_margin(
+    platform: Platform, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
+) -> None:
+    """A person sees how far the model missed, and what would have passed, without the report."""
+    facts = {"asks": "AUC at least 0.70", "would_pass": "0.70 or more, 0.09 above"}
+    missed = RuleOutcome(rule="precise", slice="all rows", result="failed", found="AUC is 0.61", **facts)
+    unsure = RuleOutcome(
+        rule="better",
+        slice="origin JFK",
+        result="undecided",
+        found="-0.01 to 0.02",
+        **facts | {"would_pass": ""},
+    )
+    passed = RuleOutcome(rule="calm", slice="all rows", result="passed", found="0.1", **facts)
+    evaluate(two_versions[1], "rejected", told="missed", rules=(missed, passed, unsure))
+    found = digest_of(platform, SUBJECTS, datetime.now(UTC).date())
+    (line,) = [one for one in found.evaluated if "rejected" in one.what]
+    assert line == Line(
+        what="small 2013-12-31 is rejected: precise (all rows): AUC is 0.61; 0.70 or more, 0.09 above; "
+        "better (origin JFK): -0.01 to 0.02",
+        next="ml-assets history small",
+    )
+
+
+def test_each_command_of_a_digest_is_on_a_line_of_its_own(
+    platform: Platform, two_versions: tuple[Bundle, Bundle]
+) -> None:
+    """A person copies the line, from a terminal, from Dagster's page or from the HTML page."""
+    found = digest_of(platform, SUBJECTS, datetime.now(UTC).date())
+    commands = [line.next for lines in (found.waiting, found.evaluated, found.decided) for line in lines]
+    assert {"ml-assets approve small 1 --reason '…'", "ml-assets history small"} <= {*commands}
+    page = digest_page(found)
+    markdown = [line.strip() for line in page.to_markdown().splitlines()]
+    assert [line for line in markdown if line.startswith("ml-assets ")] == commands
+    code = re.findall("<br><code>(.*?)</code></li>", page.to_html())
+    assert [html.unescape(one) for one in code] == commands
+
+
+def _nightly(platform: Platform) -> dg.JobDefinition:
     graph = nightly_digest(
         dg.Definitions(
             assets=[
@@ -64,24 +113,59 @@ def test_the_nightly_asset_has_a_page_and_sends_a_day_once(platform: Platform, r
             ]
         )
     )
-    job = dg.Definitions.merge(graph, dg.Definitions(resources={"platform": platform})).resolve_job_def(
+    return dg.Definitions.merge(graph, dg.Definitions(resources={"platform": platform})).resolve_job_def(
         "nightly_digest"
     )
-    yesterday = (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
+
+
+def _made(job: dg.JobDefinition, instance: dg.DagsterInstance, day: str) -> dict[str, Any]:
+    """Run the job for a day; return what the asset's page shows."""
+    result = job.execute_in_process(instance=instance, partition_key=day)
+    (event,) = result.get_asset_materialization_events()
+    return {name: one.value for name, one in event.materialization.metadata.items()}
+
+
+YESTERDAY = (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
+
+
+@pytest.mark.parametrize(
+    ("status", "why"), [(500, "HTTPError 500"), (SILENT, "TimeoutError"), (DRIPS, "TimeoutError")]
+)
+def test_a_webhook_that_refuses_or_hangs_fails_no_digest(
+    platform: Platform, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, status: int, why: str
+) -> None:
+    """The time limit of a socket begins anew with each byte, so an answer that drips held the night's run up."""
+    monkeypatch.setattr("resources.webhook.PAUSE_SECONDS", 0)
+    monkeypatch.setattr("resources.webhook.PATIENCE_SECONDS", 0.2)
+    receiver.status = status
+    with dg.DagsterInstance.ephemeral() as instance:
+        shown = _made(_nightly(platform), instance, YESTERDAY)
+    assert shown["told"] == f"the webhook at 127.0.0.1 did not take it in 3 tries ({why})"
+    assert "small version 2 waits for an approval" in shown["digest"]
+    assert receiver.tries == 3
+
+
+def test_the_address_of_a_digest_leads_to_its_page(platform: Platform) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        shown = _made(_nightly(platform), instance, YESTERDAY)
+    assert shown["report"] == f"/digests/{YESTERDAY}/report.html"
+    pages = Starlette(routes=[Route("/digests/{path:path}", serving(platform.artifacts, DIGESTS))])
+    page = TestClient(pages).get(shown["report"])
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert f"<h1>Digest of {YESTERDAY}</h1>" in page.text
+    assert "<code>ml-assets approve small 2 --reason" in page.text
+
+
+def test_the_nightly_asset_has_a_page_and_sends_a_day_once(platform: Platform, receiver: Receiver) -> None:
+    job = _nightly(platform)
     with dg.DagsterInstance.ephemeral() as instance:
         told = []
         for _ in range(2):
-            result = job.execute_in_process(instance=instance, partition_key=yesterday)
-            (event,) = result.get_asset_materialization_events()
-            metadata = event.materialization.metadata
-            assert "small version 2 waits for an approval" in str(metadata["digest"].value)
-            assert (
-                Path(str(metadata["report_file"].value).removeprefix("file://"))
-                .read_text()
-                .startswith("<!doc")
-            )
-            told.append(metadata["told"].value)
+            shown = _made(job, instance, YESTERDAY)
+            assert "small version 2 waits for an approval" in shown["digest"]
+            assert Path(shown["report_file"].removeprefix("file://")).read_text().startswith("<!doc")
+            told.append(shown["told"])
     assert told == ["the webhook", "nobody: the digest of this day was sent before"]
     (message,) = receiver.notices
-    assert message["day"] == yesterday
+    assert message["day"] == YESTERDAY
     assert message["waiting"][0]["next"] == "ml-assets approve small 2 --reason '…'"

@@ -67,6 +67,20 @@ def test_neither_evaluation_nor_rejected_day_blocks_a_rollback(
     assert (newest.status, newest.evaluation_digest != back.evaluation_digest) == ("rejected", True)
 
 
+@pytest.mark.usefixtures("two_versions")
+def test_a_rollback_with_no_version_before_names_the_way(releases: Releases) -> None:
+    """Also after a demotion: then no version is in production that somebody could demote."""
+    releases.promote("small", 1, author="ada", reason="the first")
+    with pytest.raises(
+        NotPromotable, match="To take the present version out of production: ml-assets demote"
+    ):
+        releases.rollback("small", author="bob", reason="slow")
+    releases.demote("small", author="ada", reason="wrong prices")
+    with pytest.raises(NotPromotable, match=r"demoted version 1\. To put it back: ml-assets promote small 1"):
+        releases.rollback("small", author="bob", reason="something must serve")
+    releases.promote("small", 1, author="bob", reason="something must serve")
+
+
 @pytest.mark.usefixtures("three_versions")
 def test_rollback_after_a_demotion_skips_the_demoted_version(releases: Releases) -> None:
     releases.demote("small", author="ada", reason="wrong prices")

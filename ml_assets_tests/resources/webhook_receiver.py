@@ -1,8 +1,9 @@
-"""A webhook on loopback, which a test can have refuse, or close the connection without an answer."""
+"""A webhook on loopback, which a test can have refuse, close the connection without an answer, or never end one."""
 
 import json
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,12 @@ from ml_assets_tests.resources.launcher.http_server import QuietHandler, serving
 
 CLOSES = 0
 """Status of a webhook that closes the connection without an answer."""
+
+
+SILENT = -1
+"""Status of a webhook that answers nothing and keeps the connection."""
+DRIPS = -2
+"""Status of a webhook whose answer has no end: a byte every few milliseconds."""
 
 
 @dataclass
@@ -34,6 +41,14 @@ def running_receiver() -> Iterator[Receiver]:
             self.close_connection = True
             if receiver.status == CLOSES:
                 return
+            if receiver.status in (SILENT, DRIPS):
+                with suppress(OSError):  # until the client gives up
+                    while receiver.status == SILENT:
+                        time.sleep(0.02)
+                    while receiver.status == DRIPS:
+                        self.wfile.write(b"H")
+                        time.sleep(0.02)
+                return
             if receiver.status == 200:
                 receiver.notices.append(body)
             self.send_response(receiver.status)
@@ -43,3 +58,4 @@ def running_receiver() -> Iterator[Receiver]:
     with serving_in_threads(Answers) as address:
         receiver.address = f"{address}/hooks/secret-path"
         yield receiver
+        receiver.status = CLOSES

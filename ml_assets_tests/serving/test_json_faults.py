@@ -30,7 +30,7 @@ JSON_TYPE = {"Content-Type": "application/json"}
 def test_what_json_readers_differ_about_is_refused_by_column(
     serve: Serve, members: bytes, status: int, field: str, said: str
 ) -> None:
-    """Of two equal columns one reader takes the first and another the last."""
+    """One reader takes the first of two equal columns, and another the last."""
     serving = serve()
     sent = {column: value for column, value in serving.row().items() if f'"{column}"'.encode() not in members}
     row = json.dumps(sent).encode()[:-1] + b", " + members + b"}"
