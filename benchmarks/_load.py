@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -56,7 +56,7 @@ class _Connection(asyncio.Protocol):
         return await self._waiting
 
 
-def open_loop(url: str, body: bytes, *, rate: float, seconds: float) -> Load:
+def open_loop(url: str, bodies_in_turn: Sequence[bytes], *, rate: float, seconds: float) -> Load:
     """Send `rate` requests a second at planned times; a latency counts from the planned time.
 
     A request never waits for a free connection: another one is opened.
@@ -64,15 +64,16 @@ def open_loop(url: str, body: bytes, *, rate: float, seconds: float) -> Load:
 
     async def run() -> Load:
         loop = asyncio.get_running_loop()
-        request, make = _prepared(url, body, loop)
+        prepared = [_prepared(url, body, loop) for body in bodies_in_turn]
+        requests, make = [request for request, _ in prepared], prepared[0][1]
         free = [await make() for _ in range(16)]
         latencies: list[float] = []
         statuses: Counter[int] = Counter()
         bodies: Counter[bytes] = Counter()
 
-        async def one(planned: float) -> None:
+        async def one(number: int, planned: float) -> None:
             connection = free.pop() if free else await make()
-            status, answer = await connection.ask(request)
+            status, answer = await connection.ask(requests[number % len(requests)])
             latencies.append(time.perf_counter() - planned)
             statuses[status] += 1
             bodies[answer[:60]] += 1
@@ -85,7 +86,7 @@ def open_loop(url: str, body: bytes, *, rate: float, seconds: float) -> Load:
             planned = start + number / rate
             while (left := planned - time.perf_counter()) > 0:
                 await asyncio.sleep(left)
-            task = loop.create_task(one(planned))
+            task = loop.create_task(one(number, planned))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
         await asyncio.gather(*tasks)

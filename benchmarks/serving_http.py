@@ -1,9 +1,11 @@
-"""HTTP on loopback: latency at a fixed rate with a change of version in the middle, and requests a second.
+"""HTTP on loopback: latency at a fixed rate with a change of version in the middle and beside a canary, and requests a
+second.
 
 The model has 78 numeric columns and 6 categories, as many as the flights model. The first measurement is an open loop:
 a request is sent at its planned time, whether the ones before were answered or not, and its latency counts from the
-planned time (no coordinated omission). The second asks as fast as 8 connections can, in turns with `mlflow models
-serve` of the same bundle. The load comes from this process, on the same machine.
+planned time (no coordinated omission). The second is the same while a canary answers half of the entities. The third
+asks as fast as 8 connections can, in turns with `mlflow models serve` of the same bundle, without a canary. The load
+comes from this process, on the same machine.
 """
 
 import os
@@ -24,12 +26,15 @@ import numpy as np
 import orjson
 from rich.console import Console
 
-from benchmarks._load import closed_loop, open_loop
+from benchmarks._load import Load, closed_loop, open_loop
 from benchmarks._report import Result, emit, parse_args
 from benchmarks.serving import flights_shaped
 from ml_assets.release.bundle import build_bundle
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.of_platform import bundles_of
+from ml_assets.release.rules import CanarySection, ReleaseSection
+from ml_assets.release.rules_in_force import as_json
+from resources.ledger import Person, Promotion
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -38,6 +43,8 @@ RATE = 500
 """Requests a second of the open loop."""
 CONNECTIONS = 8
 """Connections of the closed loop."""
+ENTITY = "tail_number"
+"""Column of a request that names its entity. The model does not read it."""
 BIN = Path(sys.executable).parent
 
 
@@ -51,20 +58,36 @@ def main() -> int:
         bundles = [build_bundle(flights_shaped(MODEL, name), store) for name in ("1", "2")]
         rows = flights_shaped().rows
         row = rows.row(0, named=True)
+        # Declared from the start: a request names its entity, whether there is a canary or not.
+        shared = ReleaseSection(canary=CanarySection(share=0.5, by=(ENTITY,)))
+        platform.ledger.models.record_first_rules(MODEL, as_json(shared), Person(name="benchmark"))
         _promote(platform, bundles[0], 1)
         ours = stack.enter_context(_ours(Path(folder)))
-        body = orjson.dumps(row)
-        open_loop(ours, body, rate=RATE, seconds=1)  # both sides warm up
+        bodies = [orjson.dumps({**row, ENTITY: f"N{number}"}) for number in range(64)]
+        body = bodies[0]
+        open_loop(ours, bodies, rate=RATE, seconds=1)  # both sides warm up
 
         half = threading.Timer(seconds / 2, lambda: _promote(platform, bundles[1], 2))
         half.start()
-        load = open_loop(ours, body, rate=RATE, seconds=seconds)
+        load = open_loop(ours, bodies, rate=RATE, seconds=seconds)
         half.join()
         versions = {match[1] for said in load.bodies if (match := re.search(rb'"version":(\d)', said))}
         if versions != {b"1", b"2"}:
             raise RuntimeError(f"the change of version was not measured: {load.bodies}")
         p50, p99, longest = (np.quantile(load.seconds, (0.5, 0.99, 1.0)) * 1e3).tolist()
         errors = load.statuses.total() - load.statuses[200]
+
+        canary = _promote(platform, bundles[0], 1, "canary")
+        _wait_for(lambda: _share_of_canary(open_loop(ours, bodies, rate=RATE, seconds=0.2)) > 0)
+        beside = open_loop(ours, bodies, rate=RATE, seconds=seconds / 2)
+        if not 0 < (share := _share_of_canary(beside)) < 1:
+            raise RuntimeError(
+                f"the canary answered {100 * share:g} % of the requests: not both sides were measured"
+            )
+        of_canary = (np.quantile(beside.seconds, (0.5, 0.99, 1.0)) * 1e3).tolist()
+        lost = beside.statuses.total() - beside.statuses[200]
+        platform.ledger.models.demote(canary, author="benchmark", reason="measured")
+        _wait_for(lambda: _share_of_canary(open_loop(ours, bodies, rate=RATE, seconds=0.2)) == 0)
 
         peer = stack.enter_context(_mlflow(bundles[0].folder))
         peer_body = orjson.dumps({"dataframe_records": [row]})
@@ -90,6 +113,14 @@ def main() -> int:
             ok=p99 <= 5 and errors == 0,
         ),
         Result(
+            name=f"p99 at {RATE} requests a second for {seconds / 2:g} s, a canary for {share:.0%}, {lost} errors",
+            value=of_canary[1],
+            unit="ms",
+            peers={"p50": of_canary[0], "longest": of_canary[2]},
+            bar="≤ 10 ms, no error",
+            ok=of_canary[1] <= 10 and lost == 0,
+        ),
+        Result(
             name=f"requests a second, {CONNECTIONS} connections",
             value=mine,
             unit="1/s",
@@ -102,11 +133,16 @@ def main() -> int:
     return emit(results, json=arguments.json)
 
 
-def _promote(platform: Platform, bundle: Bundle, version: int) -> None:
-    platform.ledger.models.promote(
+def _share_of_canary(load: Load) -> float:
+    """Return the share of the answers that the canary gave."""
+    return sum(many for said, many in load.bodies.items() if b'"role":"c' in said) / load.bodies.total()
+
+
+def _promote(platform: Platform, bundle: Bundle, version: int, alias: str = "production") -> Promotion:
+    return platform.ledger.models.promote(
         MODEL,
         str(version),
-        "production",
+        alias,
         author="benchmark",
         reason="measured",
         bundle_digest=bundle.digest,
