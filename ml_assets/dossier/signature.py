@@ -45,6 +45,11 @@ def require_signed(folder: Path, key: PublicKey) -> None:
             raise DossierRefused(
                 f"{printable(path.relative_to(folder))} is a link: copy the files themselves into the folder"
             )
+        if not path.is_dir() and not path.is_file():
+            raise DossierRefused(
+                f"{printable(path.relative_to(folder))} is neither a file nor a folder, but a pipe, a socket or a device: "
+                "delete it, or get the dossier again from its maker"
+            )
         if path.is_dir() and not any(path.iterdir()):
             raise DossierRefused(
                 f"files differ from those that were signed: added: {printable(path.relative_to(folder))}, an empty "

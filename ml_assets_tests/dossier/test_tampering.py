@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -218,6 +219,17 @@ OUTSIDER: dict[str, tuple[Change, str]] = {
     "renamed: lock": (rename(LOCK, "dossier/lock.txt"), "dossier/lock.txt"),
     "link to the same weights": (link("bundle/model.safetensors"), "bundle/model.safetensors is a link"),
     "link to the same documents": (link("dossier"), "dossier is a link"),
+    "added: pipe": (lambda folder, _: os.mkfifo(folder / "bundle/pipe"), "bundle/pipe is neither a file"),
+    "card is a pipe": (
+        lambda folder, _: [(folder / "dossier/card.md").unlink(), os.mkfifo(folder / "dossier/card.md")],
+        "dossier/card.md is neither a file",
+    ),
+    "added: bytecode": (add("bundle/__pycache__/runtime.cpython-311.pyc"), "bundle/__pycache__/runtime"),
+    "signature: a key twice": (text("model.sig", "{", '{"mediaType":"x",'), "model.sig was altered"),
+    "signature: nested deeply": (
+        lambda folder, _: (folder / "model.sig").write_text("[" * 100_000),
+        "model.sig cannot be read",
+    ),
 }
 """Changes by somebody without the key → the name in the error."""
 
