@@ -47,8 +47,8 @@ def require_signed(folder: Path, key: PublicKey) -> None:
             )
         if not path.is_dir() and not path.is_file():
             raise DossierRefused(
-                f"{printable(path.relative_to(folder))} is neither a file nor a folder, but a pipe, a socket or a device: "
-                "delete it, or get the dossier again from its maker"
+                f"{printable(path.relative_to(folder))} is neither a file nor a folder, but such as a pipe. "
+                "Delete it, or get the dossier again from its maker"
             )
         if path.is_dir() and not any(path.iterdir()):
             raise DossierRefused(
