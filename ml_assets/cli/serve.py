@@ -1,6 +1,7 @@
 """`ml-assets serve`: answer requests with the versions in production."""
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,11 @@ from ml_assets.cli.project import Project, say
 if TYPE_CHECKING:
     from ml_assets.components.specs import TrainingPipelineSpec
     from ml_assets.serving.answering import ServerParts
+    from ml_assets.serving.online_lookup import OnlineLookup
     from ml_assets.serving.watch import Declaration
+
+_ONLINE_PATIENCE_SECONDS = 0.5
+"""Wait of one call to the online store. A request must not wait as long as a run does."""
 
 
 @click.command("serve", short_help="Answer requests with the versions in production, over HTTP.")
@@ -21,6 +26,11 @@ if TYPE_CHECKING:
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: a free one.")
 @click.option(
     "--shadow", "shadows", multiple=True, metavar="MODEL/VERSION", help="Only log what this version predicts."
+)
+@click.option(
+    "--online",
+    is_flag=True,
+    help="Take columns that a request leaves out from the online store, by the entity that it names.",
 )
 @click.option(
     "--poll-seconds", type=float, default=2.0, show_default=True, help="Seconds between looks at the ledger."
@@ -55,6 +65,7 @@ def command(
     host: str,
     port: int,
     shadows: tuple[str, ...],
+    online: bool,
     poll_seconds: float,
     log_share: float,
     log_keep_days: int,
@@ -67,6 +78,8 @@ def command(
 
     The server watches the ledger: after `promote`, `rollback` or `demote` it changes versions without a lost request. A
     canary answers its share of the entities (`release.canary` of the rules in force), or is a shadow.
+
+    With --online, the feature table of each MODEL must declare `online`.
     """
     from pydantic import ValidationError
 
@@ -103,6 +116,7 @@ def command(
             host=host,
             port=port,
             on_start=_tell,
+            online={one: _online(project, one) for one in dict.fromkeys(models)} if online else None,
         )
     except OSError as error:
         raise Problem(
@@ -119,6 +133,18 @@ def _declared(spec: "TrainingPipelineSpec", shadows: tuple[tuple[int, str], ...]
     if spec.scoring is None or spec.scoring.live_source != "request_log":
         return Declaration(model=spec.name, shadows=shadows)
     return Declaration(model=spec.name, shadows=shadows, live_partitions=lambda day: partitions_at(spec, day))
+
+
+def _online(project: Project, model: str) -> "OnlineLookup":
+    """Return the online rows of a model's feature table. Raises `NothingOnline` if it declares none."""
+    from ml_assets.components.feature_table import FeatureTable
+    from ml_assets.components.training_pipeline import TrainingPipeline
+    from ml_assets.serving.online_lookup import OnlineLookup
+
+    features = project.component(TrainingPipeline, model).spec.features
+    table = project.component(FeatureTable, features.table.removeprefix("features/")).spec.online_table
+    store = replace(project.platform, patience_seconds=_ONLINE_PATIENCE_SECONDS).online
+    return OnlineLookup(table=table, store=store, primary_key=features.primary_key)
 
 
 def _shadows(

@@ -6,7 +6,7 @@ the choice of versions (`watch`).
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from logging import getLogger
 from typing import Any
@@ -17,6 +17,7 @@ from ml_assets.serving.assignment import EntityRefused, Role, entity_of, is_of_c
 from ml_assets.serving.canary_threads import CanaryBusy, CanaryThreads, CanaryTooSlow
 from ml_assets.serving.counters import ServingMetrics
 from ml_assets.serving.log_retention import LogRetention
+from ml_assets.serving.online_lookup import LookedUp, OnlineLookup
 from ml_assets.serving.raw_rows import (
     Prediction,
     RawRow,
@@ -55,6 +56,8 @@ class ServerParts:
     metrics: ServingMetrics
     limits: Limits
     canaries: CanaryThreads
+    online: Mapping[str, OnlineLookup] = field(default_factory=dict[str, OnlineLookup])
+    """Model → online rows from which columns are taken that its requests leave out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +90,12 @@ class _Batch:
     """Places of the rows that are assigned to the canary; empty without one."""
     is_list: bool
     """False if the body is one row."""
+    looked_up: Sequence[LookedUp | None]
+    """For each row, its columns from the online store; None if it was sent with all of them."""
 
     def in_json(self, place: int) -> bytes:
-        return orjson.dumps(self.rows[place]) if self.is_list else self.body
+        is_as_sent = not self.is_list and self.looked_up[place] is None
+        return self.body if is_as_sent else orjson.dumps(self.rows[place])
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +204,8 @@ def _answered(
         if unknown := one.version.unknown_categories(row):
             entry["unknown_categories"] = unknown
             parts.metrics.unknown(arrival.model, one.version.number, unknown)
+        if (looked_up := batch.looked_up[place]) is not None:
+            entry["online"] = looked_up.as_json()
         said.append(entry)
     names = {"model": arrival.model, "request_id": arrival.said_id}
     content = orjson.dumps({"predictions": said, **names} if batch.is_list else {**said[0], **names})
@@ -209,10 +217,14 @@ def _answered(
 def _read(parts: ServerParts, arrival: Arrival, served: Roles, body: bytes) -> _Batch:
     parsed = parse(body, parts.limits.rows)
     rows = parsed if isinstance(parsed, list) else [parsed]
+    looked_up: Sequence[LookedUp | None] = [None] * len(rows)
+    if (online := parts.online.get(arrival.model)) is not None:
+        rows, looked_up = online.complete(served, rows, is_list=isinstance(parsed, list))
+        parts.metrics.looked_up(arrival.model, sum(one is not None for one in looked_up))
     canary = served.share
     entities = [_entity(canary, row, place, isinstance(parsed, list)) for place, row in enumerate(rows)]
     of_canary = _places_of_canary(canary, entities, served.canary)
-    return _Batch(arrival, body, rows, entities, of_canary, isinstance(parsed, list))
+    return _Batch(arrival, body, rows, entities, of_canary, isinstance(parsed, list), looked_up)
 
 
 def _entity(canary: CanaryShare | None, row: RawRow, place: int, is_list: bool) -> str | None:

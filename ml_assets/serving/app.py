@@ -73,7 +73,9 @@ def make_app(parts: ServerParts) -> FastAPI:
 
     app.router.routes.append(Route("/models/{model}/predict", endpoint=_Predict(parts), methods=["POST"]))
     plain = app.openapi
-    app.openapi = lambda: with_models(plain(), watch)  # not kept: another version may read other columns
+    app.openapi = lambda: with_models(
+        plain(), watch, parts.online
+    )  # not kept: another version may read other columns
     return app
 
 
@@ -135,6 +137,10 @@ class _Predict:
         served = roles_now(self._parts, arrival.model)
         body = await _body(headers, receive, self._parts.limits.body_bytes)
         is_small = len(body) < INLINE_BYTES and not _reads_blobs(served)
+        if is_small and (online := self._parts.online.get(arrival.model)) is not None:
+            is_small = not online.is_asked(
+                served, body
+            )  # a read of the store must not hold up other requests
         if served.canary is not None:
             return await answer_beside_canary(self._parts, arrival, served, body, is_small)
         if is_small:

@@ -50,6 +50,9 @@ class ServingMetrics:
             "Requests of a canary's entities that production answered, because the canary had no free thread.",
             ("model", "version"),
         )
+        self._looked_up = self._counter(
+            "online_rows_total", "Rows with columns from the online store.", ("model",)
+        )
         self._latency = Histogram(
             f"{_NAME}latency_seconds",
             "Time from the arrival of a request to its prediction.",
@@ -86,6 +89,11 @@ class ServingMetrics:
     def canary_busy(self, model: str, version: int) -> None:
         """Count a request that found no free thread of the canary."""
         self._busy.labels(model, str(version)).inc()
+
+    def looked_up(self, model: str, rows: int) -> None:
+        """Count rows with columns from the online store."""
+        if rows:
+            self._looked_up.labels(model).inc(rows)
 
     def refused(self, status: int) -> None:
         """Count a request that got no prediction."""

@@ -14,6 +14,7 @@ from ml_assets.serving.answers import ErrorAnswer
 from ml_assets.serving.served import ServedVersion
 
 if TYPE_CHECKING:
+    from ml_assets.serving.online_lookup import OnlineLookup
     from ml_assets.serving.watch import StageWatch
 
 _NUMBER = {"type": ["number", "boolean", "null"]}
@@ -24,14 +25,19 @@ _REFUSALS = {
     "404": "The model is not served here",
     "413": "The body is too large, or has too many rows",
     "415": "The body has another content type",
-    "422": "A row lacks a column, or has a value that the model cannot read",
+    "422": "A row lacks a column that the online store does not have, or has a value that the model cannot read",
     "500": "The prediction failed",
-    "503": "No version is in production",
+    "503": "No version is in production, or the online store does not answer",
 }
 
 
-def with_models(document: dict[str, Any], watch: "StageWatch") -> dict[str, Any]:
-    """Return the OpenAPI document with a path for each model that has a version in production."""
+def with_models(
+    document: dict[str, Any], watch: "StageWatch", online: "Mapping[str, OnlineLookup]"
+) -> dict[str, Any]:
+    """Return the OpenAPI document with a path for each model that has a version in production.
+
+    `online` has the models whose requests may name an entity alone.
+    """
     paths: dict[str, Any] = {**document["paths"]}
     schemas: dict[str, Any] = {**document.get("components", {}).get("schemas", {})}
     schemas["ErrorAnswer"] = ErrorAnswer.model_json_schema()
@@ -41,7 +47,8 @@ def with_models(document: dict[str, Any], watch: "StageWatch") -> dict[str, Any]
             continue
         by = () if served.share is None else served.share.by
         example = example_of(served.production, by)
-        schemas[f"{model}_row"] = _row_schema(served.production, by, example)
+        entity = online[model].table.entity if model in online else None
+        schemas[f"{model}_row"] = _row_schema(served.production, by, example, entity)
         schemas[f"{model}_answer"] = _answer_schema(served.production)
         paths[f"/models/{model}/predict"] = {"post": _operation(model, served.production, example)}
     return {**document, "paths": paths, "components": {**document.get("components", {}), "schemas": schemas}}
@@ -59,15 +66,24 @@ def example_of(version: ServedVersion, by: Sequence[str] = ()) -> dict[str, Any]
     return {name: f"a {name}" for name in by} | orjson.loads(orjson.dumps(row))
 
 
-def _row_schema(version: ServedVersion, by: tuple[str, ...], example: dict[str, Any]) -> dict[str, Any]:
+def _row_schema(
+    version: ServedVersion, by: tuple[str, ...], example: dict[str, Any], entity: tuple[str, ...] | None
+) -> dict[str, Any]:
+    """Return the schema of a raw row. A row that has the columns of `entity` may leave out the others."""
     properties: dict[str, Any] = {one.name: _column_schema(one) for one in version.runtime.inputs}
     for name in by:
         properties.setdefault(name, {**_CATEGORY, "description": "Names the entity"})
+    required: dict[str, Any] = {"required": list(properties)}
+    if entity is not None:
+        whole = {"title": "All columns", **required}
+        required = {"anyOf": [whole, {"title": "An entity of the online store", "required": list(entity)}]}
+        for name in entity:
+            properties.setdefault(name, {**_CATEGORY, "description": "Names the entity in the online store"})
     return {
         "type": "object",
         "title": f"Raw row of {version.model}",
         "properties": properties,
-        "required": list(properties),
+        **required,
         "additionalProperties": True,
         "example": example,
     }
@@ -101,6 +117,16 @@ def _answer_schema(version: ServedVersion) -> dict[str, Any]:
                 "type": "array",
                 "items": {"type": "string"},
                 "description": "Columns whose category no training row had: the model reads it as unknown",
+            },
+            "online": {
+                "type": "object",
+                "description": "Columns from the online store, if the request left out some",
+                "properties": {
+                    "features_at": {"type": "string", "format": "date-time"},
+                    "known_at": {"type": "string", "format": "date-time"},
+                    "columns": {"type": "array", "items": {"type": "string"}},
+                },
+                "required": ["features_at", "known_at", "columns"],
             },
             "model": {"type": "string"},
             "request_id": {"type": "string"},

@@ -8,7 +8,7 @@ import math
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -23,6 +23,7 @@ from ml_assets.serving.canary_threads import CanaryThreads
 from ml_assets.serving.counters import ServingMetrics
 from ml_assets.serving.http_protocol import JsonErrorProtocol
 from ml_assets.serving.log_retention import LogBounds, LogRetention
+from ml_assets.serving.online_lookup import OnlineLookup
 from ml_assets.serving.request_log import RequestLog
 from ml_assets.serving.shadow import ShadowQueue
 from ml_assets.serving.watch import Declaration, StageWatch
@@ -69,7 +70,11 @@ class ServerSettings(BaseModel):
 
 @contextmanager
 def started(
-    watch: StageWatch, log: RequestLog, retention: LogRetention, limits: Limits
+    watch: StageWatch,
+    log: RequestLog,
+    retention: LogRetention,
+    limits: Limits,
+    online: Mapping[str, OnlineLookup] | None = None,
 ) -> Generator[ServerParts]:
     """Yield the parts of a server, started; stop them after the block, the log last."""
     shadows = ShadowQueue()
@@ -86,6 +91,7 @@ def started(
                 metrics=ServingMetrics(watch, log, retention, shadows),
                 limits=limits,
                 canaries=CanaryThreads(limits.canary_seconds),
+                online=online or {},
             )
         finally:
             retention.stop()
@@ -101,8 +107,11 @@ def serve(
     host: str,
     port: int,
     on_start: Callable[[str, ServerParts], object],
+    online: Mapping[str, OnlineLookup] | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C. `on_start` gets the address, with the real port if `port` is 0.
+
+    `online` is model → online rows from which columns are taken that its requests leave out.
 
     Raises `OSError` if the address is taken.
     """
@@ -118,7 +127,7 @@ def serve(
     )
     with (
         socket.create_server((host, port), backlog=2_048) as listening,
-        started(watch, log, retention, limits) as parts,
+        started(watch, log, retention, limits, online) as parts,
     ):
         config = uvicorn.Config(
             make_app(parts),

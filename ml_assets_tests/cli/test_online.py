@@ -90,6 +90,12 @@ def test_entities_with_two_newest_rows_are_refused(
     assert "entities have several rows with the newest predicted_at" in said.err
 
 
+def test_serving_by_entity_needs_online_rows(terminal: Terminal) -> None:
+    said = terminal("serve", "flight_delay", "--online")
+    assert said.status == 1
+    assert "features/flight_departures declares no `online`" in said.err
+
+
 def test_a_missing_partition_is_refused_by_name(filled_terminal: Terminal) -> None:
     said = filled_terminal("launch", ONLINE, "2024-06-03")
     assert said.status == 1

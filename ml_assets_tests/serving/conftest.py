@@ -22,6 +22,7 @@ from ml_assets.serving.answering import Limits, ServerParts
 from ml_assets.serving.app import make_app
 from ml_assets.serving.assignment import is_of_canary
 from ml_assets.serving.log_retention import LogBounds, LogRetention
+from ml_assets.serving.online_lookup import OnlineLookup
 from ml_assets.serving.openapi import example_of
 from ml_assets.serving.request_log import RequestLog
 from ml_assets.serving.served import CanaryShare
@@ -163,6 +164,7 @@ def serve(
             ledger: Ledger | None = None,
             canary: CanaryShare | None = None,
             bounds: LogBounds = LogBounds(),  # noqa: B008
+            online: OnlineLookup | None = None,
             **declared: Any,
         ) -> Serving:
             ledger = ledger or Ledger(f"sqlite:///{tmp_path}/ledger.db")
@@ -177,7 +179,8 @@ def serve(
             )
             watch = StageWatch(reader, store, [declaration], seconds=86_400, retry_seconds=0)
             retention = LogRetention(log_artifacts, watch, bounds, seconds=86_400)
-            parts = stack.enter_context(started(watch, RequestLog(log_artifacts), retention, limits))
+            log, of_model = RequestLog(log_artifacts), {} if online is None else {MODEL: online}
+            parts = stack.enter_context(started(watch, log, retention, limits, of_model))
             client = stack.enter_context(TestClient(make_app(parts), raise_server_exceptions=False))
             return Serving(ledger, versions, parts, client, stack.close)
 

@@ -2,10 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ from ml_assets.notebook import NotFound, features, load_model, open_snapshot
 from ml_assets.pipeline.spec import WindowSection
 from ml_assets.release.of_platform import registry_of
 from ml_assets.release.rules import ReleaseSection
-from ml_assets.serving.request_log import LoggedRow, RequestLog
+from ml_assets.serving.request_log import LoggedRow, RequestLog, read_requests
 from ml_assets.tables.reader import TableReader
 from ml_assets.tuning.spec import TuningSection
 from ml_assets.tuning.study_result import StudyResult
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
+from ml_assets_tests.cli.end_to_end.test_serve import served
 from ml_assets_tests.cli.terminal import Said, Terminal
 from ml_assets_tests.components.readings_pipeline import PIPELINE
 from ml_assets_tests.resources.test_environment import git
@@ -575,6 +577,31 @@ def test_skew_names_what_was_served_unlike_the_table(filled_terminal: Terminal, 
     assert said.status == 1
     assert "Version 1: 2 rows compared, 1 input differs." in said.out
     assert "  price: 1 row differs; 123.0 was served, the table has " in said.out
+
+
+def test_skew_compares_what_the_server_looked_up(filled_terminal: Terminal, trained: Said) -> None:
+    """A request names store and product alone. Its log is moved to the week of the features."""
+    for command in (
+        ("launch", "features/sales_features/online", TRAINED_WEEK),
+        ("promote", "store_demand", "--reason", "first model"),
+    ):
+        said = filled_terminal(*command)
+        assert said.status == 0, said.err
+    sent = {"store": "store_04", "product": "soap"}
+    with served(filled_terminal.home, "--online") as (client, server):
+        answer = client.post("/models/store_demand/predict", json=sent).json()
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(200) == 0
+    assert answer["online"]["features_at"].startswith(TRAINED_WEEK)
+    artifacts = Platform(Settings.model_validate({"home": filled_terminal.home})).artifacts
+    [row] = read_requests(artifacts, "store_demand", datetime.now(UTC).date()).rows(named=True)
+    known = {one.name: row[one.name] for one in fields(LoggedRow) if one.name in row}
+    moved = int(datetime.fromisoformat(f"{TRAINED_WEEK}T13:00:00+00:00").timestamp() * 1e6)
+    with RequestLog(artifacts) as requests:
+        requests.add([LoggedRow(**{**known, "at_us": moved, "row": row["row"].encode()})])
+    said = filled_terminal("skew", "store_demand", TRAINED_WEEK)
+    assert "Version 1: 3 rows compared, 1 input differs." in said.out, "that of the test above"
+    assert filled_terminal("demote", "store_demand", "--reason", "measured").status == 0
 
 
 def _search(terminal: Terminal, redeclared: Callable[..., None], epochs: int) -> str:

@@ -32,7 +32,7 @@ PATIENCE = 200.0
 
 
 @contextmanager
-def _served(home: Path, *options: str) -> Generator[tuple[httpx.Client, subprocess.Popen[bytes]]]:
+def served(home: Path, *options: str) -> Generator[tuple[httpx.Client, subprocess.Popen[bytes]]]:
     """Start a server that looks at the ledger 20 times a second; yield a client and the process."""
     command = ["serve", MODEL, "--port", "0", "--poll-seconds", "0.05", *options]
     said = home / f"said-{time.monotonic_ns()}"
@@ -115,7 +115,7 @@ def test_a_server_follows_promotion_and_rollback_without_an_error(
     old = terminal.home / "artifacts" / ROOT / MODEL / "2026-01-01" / "0a1b2c3d-000001.parquet"
     old.parent.mkdir(parents=True)
     old.write_bytes(b"a log of long ago")
-    with _served(terminal.home, "--log-keep-days", "30") as (client, server):
+    with served(terminal.home, "--log-keep-days", "30") as (client, server):
         no_http = _raw(client, b"\x16\x03\x01 not HTTP\r\n\r\n")
         assert no_http.startswith("HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n")
         assert "Send HTTP/1.1" in json.loads(no_http.partition("\r\n\r\n")[2])["message"]
@@ -156,11 +156,11 @@ def test_a_server_killed_in_a_change_starts_with_the_new_version(
 ) -> None:
     terminal = terminal_with_versions
     row = rows.row(0, named=True)
-    with _served(terminal.home) as (client, server):
+    with served(terminal.home) as (client, server):
         assert client.post(f"/models/{MODEL}/predict", json=row).json()["version"] == 1
         assert terminal("promote", MODEL, "2", "--reason", "newer data").status == 0
         server.kill()
-    with _served(terminal.home, "--shadow", f"{MODEL}/1") as (client, _):
+    with served(terminal.home, "--shadow", f"{MODEL}/1") as (client, _):
         assert client.post(f"/models/{MODEL}/predict", json=row).json()["version"] == 2
         roles = client.get("/models").json()[MODEL]
         assert ([one["version"] for one in roles["shadows"]], roles["problems"]) == ([1], [])
