@@ -588,7 +588,7 @@ def test_skew_compares_what_the_server_looked_up(filled_terminal: Terminal, trai
         said = filled_terminal(*command)
         assert said.status == 0, said.err
     sent = {"store": "store_04", "product": "soap"}
-    with served(filled_terminal.home, "--online") as (client, server):
+    with served(filled_terminal.home, "--online", "--log-keep-days", "0") as (client, server):
         answer = client.post("/models/store_demand/predict", json=sent).json()
         server.send_signal(signal.SIGTERM)
         assert server.wait(200) == 0
