@@ -1,27 +1,18 @@
 """Source `delta`: a Delta Lake table in a folder or in S3, at its newest version, a pinned one, or as of a moment."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Literal, Self, TypeVar, cast
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal, Self, cast
 
 import polars as pl
 from pydantic import AwareDatetime, Field, model_validator
 
 from ml_assets.sources.errors import SourceAway, SourceRefused
 from ml_assets.sources.object_storage import StoredSource, storage_options
-from ml_assets.sources.protocol import SourceReader, SourceRows, SourceTable, Span
+from ml_assets.sources.protocol import SourceTable
 from ml_assets.sources.source_section import PublicAddress
-from ml_assets.sources.tabular import (
-    day_of,
-    faults_of_columns,
-    fit,
-    in_span,
-    newest_complete_day,
-    require_columns,
-    typed_time_column,
-    watermark_of,
-)
+from ml_assets.sources.versioned_table import Answer, VersionedTableReader, VersionGone
 from resources.addresses import hide_credentials
 from resources.platform import Platform
 from resources.retry import patiently
@@ -29,17 +20,10 @@ from resources.retry import patiently
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-Answer = TypeVar("Answer")
-
 _COLOURS = re.compile(r"\x1b\[\d*m|↳")
 """Marks of deltalake's messages for a terminal."""
 _STATUS = re.compile(r"non-2xx status code:?\s*(\d{3})")
 _S3_ANSWER = re.compile(r"<Code>(\w+)</Code>\s*<Message>([^<]*)</Message>")
-_REMEDY = "restore the columns in the Delta table"
-
-
-class VersionGone(SourceRefused):
-    """A version of a Delta table does not exist, or a vacuum deleted its files."""
 
 
 class DeltaSource(StoredSource):
@@ -61,61 +45,15 @@ class DeltaSource(StoredSource):
         return self
 
 
-class DeltaReader(SourceReader):
-    """Rows of one version of a Delta table. The version is chosen once, so all partitions of a run share it."""
+class DeltaReader(VersionedTableReader):
+    """Rows of one version of a Delta table."""
 
     def __init__(self, section: DeltaSource, table: SourceTable, platform: Platform) -> None:
+        super().__init__(section, table, platform)
         self._section = section
-        self._table = table
         self._options = storage_options(section, platform)
         self._is_in_s3 = section.path.startswith("s3://")
-        self._patience = platform.patience_seconds or 60.0
         self._opened: DeltaTable | None = None
-
-    def read(self, span: Span | None) -> SourceRows:
-        """See `SourceReader`."""
-        rows = self._scan()
-        found = self._ask(rows.collect_schema)
-        require_columns(found, self._table, self._place, _REMEDY)
-        if span is not None:
-            column, dtype = typed_time_column(found, self._section, self._table, self._place)
-            rows = rows.filter(in_span(column, dtype, span, self._table))
-        frame = fit(self._ask(rows.collect), self._table, self._place, _REMEDY)
-        return SourceRows(
-            frame=frame, watermark=watermark_of(frame, self._section.watermark_column, self._table)
-        )
-
-    def latest(self) -> date | None:
-        """See `SourceReader`."""
-        rows = self._scan()
-        found = self._ask(rows.collect_schema)
-        column, _ = typed_time_column(found, self._section, self._table, self._place)
-        newest = self._ask(rows.select(pl.col(column).max()).collect).item()
-        return newest_complete_day(newest, self._table, self._section.complete_after_hours)
-
-    @property
-    def records_changes(self) -> bool:
-        """See `SourceReader`."""
-        return self._section.watermark_column is not None
-
-    def changed(self, after: datetime) -> Mapping[date, datetime]:
-        """See `SourceReader`."""
-        rows = self._scan()
-        found = self._ask(rows.collect_schema)
-        column, dtype = typed_time_column(found, self._section, self._table, self._place)
-        mark = self._require(self._section.watermark_column or "", found)
-        day = day_of(column, dtype, self._table).alias("day")
-        newest = rows.filter(pl.col(mark) > after).group_by(day).agg(pl.col(mark).max().alias("newest"))
-        return dict(self._ask(newest.drop_nulls("day").collect).select("day", "newest").iter_rows())
-
-    def preview(self, rows: int) -> pl.DataFrame:
-        """See `SourceReader`."""
-        return self._ask(self._scan().tail(rows).collect)
-
-    def check(self) -> Sequence[str]:
-        """See `SourceReader`."""
-        found = self._ask(self._scan().collect_schema)
-        return faults_of_columns(found, self._section, self._table, self._place, _REMEDY)
 
     def close(self) -> None:
         """Choose the version again at the next use."""
@@ -126,10 +64,9 @@ class DeltaReader(SourceReader):
         version = "" if self._opened is None else f" (version {self._opened.version()})"
         return f"{self._section.path}{version}"
 
-    def _require(self, column: str, found: pl.Schema) -> str:
-        if column not in found:
-            raise SourceRefused(f"{self._table.name}: {self._place} has no column '{column}'")
-        return column
+    @property
+    def _remedy(self) -> str:
+        return "restore the columns in the Delta table"
 
     def _scan(self) -> pl.LazyFrame:
         if self._opened is None:

@@ -6,6 +6,7 @@ from pydantic import Discriminator, Tag
 
 from ml_assets.sources.delta_source import DeltaReader, DeltaSource
 from ml_assets.sources.file_source import FileReader, FileSource
+from ml_assets.sources.iceberg_source import IcebergReader, IcebergSource
 from ml_assets.sources.kafka_source import KafkaReader, KafkaSource
 from ml_assets.sources.protocol import SourceReader, SourceTable
 from ml_assets.sources.python_source import PythonReader, PythonSource
@@ -25,6 +26,7 @@ AnySource = Annotated[
     | Annotated[FileSource, Tag("s3")]
     | Annotated[FileSource, Tag("file")]
     | Annotated[DeltaSource, Tag("delta")]
+    | Annotated[IcebergSource, Tag("iceberg")]
     | Annotated[KafkaSource, Tag("kafka")]
     | Annotated[TableSource, Tag("table")],
     Discriminator(kind),
@@ -46,6 +48,8 @@ def open_source(section: AnySource, table: SourceTable, platform: Platform) -> S
             return FileReader(section, table, platform)
         case DeltaSource():
             return DeltaReader(section, table, platform)
+        case IcebergSource():
+            return IcebergReader(section, table, platform)
         case KafkaSource():
             return KafkaReader(section, table, platform)
         case TableSource():
