@@ -49,7 +49,7 @@ class VersionedTableReader(SourceReader):
     @property
     @abstractmethod
     def _remedy(self) -> str:
-        """What helps if the columns are not the contract's, beside another contract."""
+        """Remedy for columns that are not the contract's, beside another contract."""
 
     @abstractmethod
     def _scan(self) -> pl.LazyFrame:

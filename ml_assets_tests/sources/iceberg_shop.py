@@ -17,7 +17,7 @@ class IcebergShop:
     address: str
     """Address of the catalog's database."""
     warehouse: str
-    """Where the files are: `file://…` or `s3://…`."""
+    """Folder of the files: `file://…` or `s3://…`."""
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     """pyiceberg's options for them."""
 
