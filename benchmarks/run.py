@@ -27,6 +27,7 @@ WHEN_NAMED = (
     "demo_servers",
     "drift",
     "environments",
+    "events_prune",
     "kafka_kills",
     "lake_scale",
     "lake_servers",

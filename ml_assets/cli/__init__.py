@@ -46,6 +46,7 @@ COMMANDS = {
     "trainings": "Remove abandoned trainings from the cluster.",
     "lake": "Set up the lake; check that every commit on main was audited.",
     "gc": "Show what nothing needs any more, in bytes; delete it.",
+    "events": "Show old events that Dagster no longer needs; delete them.",
     "env": "Work in an environment: a branch of the lake; compare it, merge it, drop it.",
     "data": "Show history and differences of the data; copy it; blame a day.",
     "doctor": "Check settings, storage and versions; name the remedies.",
