@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from resources.lake import VersionedStore
     from resources.lake.garbage import GarbageCollector
     from resources.lake.lakefs_api import LakeFSApi
+    from resources.lake.migration import Migration
     from resources.lake_environment import Environment
     from resources.launcher.protocol import TrainingLauncher
     from resources.ledger import Ledger, Person
@@ -119,6 +120,24 @@ class Platform:
             f"protection  main takes merges only: {'switched on' if done.protected else 'was on'}, a write is refused",
             f"audit hook  merges into main need an audit: {'installed' if done.hook_installed else 'was installed'}",
         ]
+
+    @cached_property
+    def lake_migration(self) -> "Migration":
+        """Move from the embedded lake of the home to the repository on lakeFS.
+
+        Raises `LakeRefused` if the home has no embedded lake, or if the settings lack the server or its keys.
+        """
+        from resources.lake import LakeRefused
+        from resources.lake.lakefs import LakeFSStore
+        from resources.lake.local import LocalStore
+        from resources.lake.migration import Migration
+
+        folder = self.settings.lake_folder
+        if not (folder / "refs.db").is_file():
+            raise LakeRefused(
+                f"{folder} holds no embedded lake to move: ML_ASSETS_HOME and ML_ASSETS_ENVIRONMENT name it."
+            )
+        return Migration(LocalStore(folder), LakeFSStore(self.lakefs, self.lake_cache))
 
     @cached_property
     def lake_garbage(self) -> "GarbageCollector":

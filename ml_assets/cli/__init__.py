@@ -44,7 +44,7 @@ COMMANDS = {
     "ledger": "Check that no decision was changed; show or downgrade the schema revision.",
     "drill": "Damage a short real training and check its recovery.",
     "trainings": "Remove abandoned trainings from the cluster.",
-    "lake": "Set up the lake; check that every commit on main was audited.",
+    "lake": "Set up the lake; check that its commits were audited; move it to lakeFS.",
     "gc": "Show what nothing needs any more, in bytes; delete it.",
     "events": "Show old events that Dagster no longer needs; delete them.",
     "env": "Work in an environment: a branch of the lake; compare it, merge it, drop it.",

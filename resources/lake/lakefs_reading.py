@@ -13,6 +13,7 @@ from resources.lake.errors import LakeError, ObjectNotFound, RefNotFound
 from resources.lake.lakefs_api import LakeFSApi, Refusal, texts
 from resources.lake.lakefs_content import PRESIGN_FROM, Content
 from resources.lake.lakefs_listing import PAGE, Listing
+from resources.lake.migrated_ids import BRANCH, PATH, MigratedIds
 from resources.lake.names import SERVERS_OWN
 from resources.lake.store import Commit, ObjectChange, ObjectStat
 from resources.words import name_some
@@ -30,12 +31,17 @@ class LakeFSReader:
         self.api = api
         self.listing = Listing(api)
         self.content = Content(api, ContentCache(cache), presign_from=presign_from)
+        self._migrated = MigratedIds(self._read_migrated_ids)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.api.address)!r}, {self.api.repository!r})"
 
     def resolve(self, ref: str) -> str:
-        """Return the commit id of a branch's head, of a tag or of a full commit id. Else raise `RefNotFound`."""
+        """Return the commit id of a branch's head, of a tag or of a full commit id. Else raise `RefNotFound`.
+
+        A commit of the embedded lake that was migrated here has its id of today.
+        """
+        ref = self._migrated.current(ref)
         for section, operation, field in (
             ("branches_api", "get_branch", "commit_id"),
             ("tags_api", "get_tag", "commit_id"),
@@ -60,6 +66,7 @@ class LakeFSReader:
 
     def list(self, ref: str, prefix: str = "") -> list[ObjectStat]:
         """Objects whose path starts with `prefix`, sorted by path."""
+        ref = self._migrated.current(ref)
         try:
             entries = {entry.path: entry for entry in self.listing.entries(ref, prefix)}
             digests = self.content.digests(ref, entries)
@@ -81,6 +88,7 @@ class LakeFSReader:
 
     def stat(self, ref: str, path: str) -> ObjectStat:
         """Return one object. Raise `ObjectNotFound` if it is missing."""
+        ref = self._migrated.current(ref)
         try:
             entries = self.listing.find(ref, [path])
             digests = self.content.digests(ref, entries)
@@ -93,6 +101,7 @@ class LakeFSReader:
         """Return read-only files of the local cache. Download those that the cache lacks."""
         if not paths:
             return {}
+        ref = self._migrated.current(ref)
         try:
             entries = self.listing.find(ref, paths)
             self._require(ref, entries, paths)
@@ -102,6 +111,7 @@ class LakeFSReader:
 
     def log(self, ref: str, limit: int = 100) -> Iterator[Commit]:
         """Commits from `ref` backwards along first parents, newest first."""
+        ref = self._migrated.current(ref)
         after = ""
         while limit > 0:
             try:
@@ -120,6 +130,7 @@ class LakeFSReader:
 
     def read_commit(self, commit_id: str) -> Commit:
         """Return one commit by its full id. Raise `RefNotFound` if it does not exist."""
+        commit_id = self._migrated.current(commit_id)
         found = self.find("commits_api", "get_commit", commit_id)
         if found is None or found.id != commit_id:
             raise RefNotFound(
@@ -129,7 +140,7 @@ class LakeFSReader:
 
     def commit_url(self, commit_id: str) -> str:
         """Return the address of the commit's page in lakeFS."""
-        return f"{self.api.address}/repositories/{self.api.repository}/commits/{commit_id}"
+        return f"{self.api.address}/repositories/{self.api.repository}/commits/{self._migrated.current(commit_id)}"
 
     # Shared by reading and writing
 
@@ -149,6 +160,13 @@ class LakeFSReader:
         if found is None:
             raise RefNotFound(f"No branch {branch!r}. branches() lists them; create_branch makes one.")
         return str(found.commit_id)
+
+    def _read_migrated_ids(self) -> Path | None:
+        found = self.find("branches_api", "get_branch", BRANCH)
+        if found is None:
+            return None
+        commit = str(found.commit_id)
+        return self.content.files(commit, self.listing.find(commit, [PATH])).get(PATH)
 
     def _differing(self, before: str, after: str) -> Sequence[str]:
         found: dict[str, None] = {}

@@ -102,6 +102,10 @@ class LocalStore:
             for path, entry in self._find(ref, paths).items()
         }
 
+    def holds(self, entry: ObjectStat) -> bool:
+        """True if the content of an object is still stored. Garbage collection deletes contents, never commits."""
+        return self._objects.holds(entry.sha256, entry.size)
+
     def log(self, ref: str, limit: int = 100) -> Iterator[Commit]:
         """Commits from `ref` backwards along first parents, newest first."""
         with self._database.reading() as db:
