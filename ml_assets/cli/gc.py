@@ -74,6 +74,18 @@ def _rows(waste: "Waste") -> list[tuple[str, int, int | None, str]]:
             _some([one.name for one in waste.snapshots]),
         ),
         (
+            "snapshots for pods",
+            len(waste.shared),
+            sum(waste.shared.values()),
+            _some([one.rpartition("/")[2][:12] for one in waste.shared]),
+        ),
+        (
+            "packages of reproduce",
+            len(waste.packages),
+            sum(waste.packages.values()),
+            _some([one.name for one in waste.packages]),
+        ),
+        (
             "checkpoints of finished jobs",
             len(checkpoints),
             sum(size for files in checkpoints.values() for size in files.values()),

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 from ml_assets.pipeline.launches import LOCK, LaunchRecord, source
@@ -40,8 +41,27 @@ def locked_interpreter(platform: Platform, launch: LaunchRecord) -> Path:
             lock = folder.with_name(f"{folder.name}.txt")
             lock.write_bytes(content)
             _install(folder, lock, launch.python)
-            (folder / _COMPLETE).touch()
+        (folder / _COMPLETE).touch()  # its time is that of the last use
     return folder / "bin" / "python"
+
+
+def unused_packages(platform: Platform, before: datetime) -> dict[Path, int]:
+    """Return folder → bytes of the environments that were last used before `before`. They can be installed again."""
+    folder = platform.settings.cache_folder / "environments"
+    found = [one for one in sorted(folder.glob("*")) if one.is_dir()] if folder.is_dir() else []
+    return {
+        one: sum(file.lstat().st_size for file in one.rglob("*") if not file.is_dir())
+        for one in found
+        if max((one / name).stat().st_mtime for name in (".", _COMPLETE) if (one / name).exists())
+        < before.timestamp()
+    }
+
+
+def remove_packages(folder: Path) -> None:
+    """Delete an environment. Wait for a process that installs it."""
+    with locked(folder.with_name(f"{folder.name}.lock")):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.with_name(f"{folder.name}.txt").unlink(missing_ok=True)
 
 
 def _install(folder: Path, lock: Path, python: str) -> None:

@@ -5,12 +5,15 @@ Here: the kinds, in the order in which they are deleted. Not here: the contents 
 """
 
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from ml_assets.pipeline.recorded_packages import remove_packages, unused_packages
 from ml_assets.snapshots.keep import KEEP_RUN
+from ml_assets.snapshots.split_reader import MANIFEST
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.evidence import needless_audit_branches
 from ml_assets.tables.landing import MAIN
@@ -30,6 +33,8 @@ YOUNG = timedelta(days=1)
 UNUSED = timedelta(days=7)
 """Age from which the cached shards of a snapshot are deleted. They can be built again from the lake."""
 _CHECKPOINTS = "checkpoints/"
+SNAPSHOTS = "snapshots"
+"""Folder of the snapshots among the artifacts, each under its digest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +49,10 @@ class Waste:
     """Branches that keep the input of a training which registered no version."""
     snapshots: Mapping[Path, int]
     """Cached shards: folder → bytes."""
+    shared: Mapping[str, int]
+    """Artifact folder of a snapshot that pods read, and that no unfinished training names → bytes."""
+    packages: Mapping[Path, int]
+    """Environments of `ml-assets reproduce --environment`: folder → bytes."""
     checkpoints: Mapping[str, Mapping[str, int]]
     """Artifact folder of a finished training → file of a checkpoint → bytes."""
     lake: Garbage
@@ -70,6 +79,8 @@ def find_waste(main: Platform, tables: DeclaredTables, windows: Mapping[str, int
         audits=audits,
         inputs=inputs,
         snapshots=_snapshots(main, now - UNUSED),
+        shared=_shared_snapshots(main),
+        packages=unused_packages(main, now - UNUSED),
         checkpoints=_checkpoints(main),
         lake=main.lake_garbage.look(rules),
         rules=rules,
@@ -88,6 +99,10 @@ def delete_waste(main: Platform, waste: Waste, author: str) -> Garbage:
         store.release(branch)
     for folder in waste.snapshots:
         shutil.rmtree(folder, ignore_errors=True)
+    for name in waste.shared:
+        _remove_shared(main, name)
+    for folder in waste.packages:
+        remove_packages(folder)
     for name, files in waste.checkpoints.items():
         main.artifacts.remove(name, list(files))
     rules = GarbageRules(since=waste.rules.since, commits=waste.rules.commits)
@@ -156,6 +171,40 @@ def _snapshots(main: Platform, before: datetime) -> dict[Path, int]:
         and not one.name.startswith(UNFINISHED)
         and one.stat().st_mtime < before.timestamp()
     }
+
+
+def _shared_snapshots(main: Platform) -> dict[str, int]:
+    """Return the snapshots among the artifacts that no unfinished training names. A launch shares its own again."""
+    sizes: dict[str, int] = {}
+    for path, size in main.artifacts.files(SNAPSHOTS).items():
+        digest = path.partition("/")[0]
+        sizes[digest] = sizes.get(digest, 0) + size
+    if not sizes:
+        return {}
+    needed = _needed_snapshots(main)
+    return {f"{SNAPSHOTS}/{one}": size for one, size in sorted(sizes.items()) if one not in needed}
+
+
+def _needed_snapshots(main: Platform) -> set[str]:
+    """Return the digests of the snapshots of trainings without a result: they may run or resume."""
+    found: set[str] = set()
+    with tempfile.TemporaryDirectory() as scratch:
+        for (model, fingerprint), files in _trainings(main).items():
+            if JOB in files and RESULT not in files:
+                job = Path(scratch) / fingerprint
+                main.artifacts.fetch(f"{TRAININGS}/{model}/{fingerprint}", JOB, job)
+                found.add(TrainingJob.from_json(job.read_text()).snapshot_digest)
+    return found
+
+
+def _remove_shared(main: Platform, name: str) -> None:
+    """Remove a snapshot unless a launch began to need it. Its marker goes first and again last: if a launch shares the
+    snapshot meanwhile, it is incomplete afterwards, and the next launch shares it whole."""
+    if name.removeprefix(f"{SNAPSHOTS}/") in _needed_snapshots(main):
+        return
+    main.artifacts.remove(name, [MANIFEST])
+    main.artifacts.remove(name)
+    main.artifacts.remove(name, [MANIFEST])
 
 
 def _is_running(training: Path) -> bool:

@@ -15,6 +15,8 @@ from ml_assets.tables.retain import Retain
 from ml_assets_tests.tables.environment_place import Place
 from ml_assets_tests.tables.orders_table import ORDERS, day, days, keys, reject, spec
 from resources.files import open_lock
+from resources.job.events import training_folder_name
+from resources.job.job import TrainingJob
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -144,3 +146,46 @@ def test_checkpoints_of_finished_trainings_and_unused_snapshots(place: Place) ->
     assert not old.exists()
     assert young.exists()
     assert [path.name for path in done.rglob("*") if path.is_file()] == ["result.json"]
+
+
+def test_a_snapshot_for_pods_stays_while_a_training_may_resume(place: Place) -> None:
+    for seed, digest in enumerate(("d" * 64, "e" * 64, "e" * 64)):
+        job = TrainingJob(
+            model="m",
+            partition="2024-01-01",
+            model_function="a.b",
+            objective="binary",
+            hyperparameters={},
+            snapshot="",
+            snapshot_digest=digest,
+            code_version="",
+            seed=seed,
+        )
+        folder = place.main.artifacts.folder(training_folder_name(job))
+        (folder / "job.json").write_text(job.to_json())
+        if seed != 1:
+            (folder / "result.json").write_text("{}")
+        for name in ("snapshot.json", "train/0.bin"):
+            file = place.main.artifacts.folder(f"snapshots/{digest}") / name
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(b"12345")
+    waste = _find(place)
+    assert waste.shared == {f"snapshots/{'d' * 64}": 10}
+    _delete(place, waste)
+    assert not place.main.artifacts.exists(f"snapshots/{'d' * 64}")
+    assert place.main.artifacts.files(f"snapshots/{'e' * 64}") == {"snapshot.json": 5, "train/0.bin": 5}
+
+
+def test_packages_of_reproduce_go_a_week_after_their_last_use(place: Place) -> None:
+    folder = place.main.settings.cache_folder / "environments"
+    for name in ("old", "used"):
+        (folder / name / "bin").mkdir(parents=True)
+        (folder / name / "bin" / "python").write_bytes(b"12345")
+        (folder / f"{name}.txt").write_text("lock")
+        (folder / name / "ml-assets-complete").touch()
+    os.utime(folder / "old", (0, 0))
+    os.utime(folder / "old" / "ml-assets-complete", (0, 0))
+    waste = _find(place, now=datetime.now(UTC))
+    assert waste.packages == {folder / "old": 5}
+    _delete(place, waste)
+    assert sorted(one.name for one in folder.iterdir() if one.suffix != ".lock") == ["used", "used.txt"]

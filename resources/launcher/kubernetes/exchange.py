@@ -22,14 +22,15 @@ def snapshot_name(job: TrainingJob) -> str:
 
 def share_inputs(artifacts: Artifacts, job: TrainingJob) -> None:
     """Push the job and its snapshot to the artifacts, where pods read them. A snapshot that is complete there stays."""
-    name = snapshot_name(job)
-    if not artifacts.exists(name, SNAPSHOT):
-        _fill(artifacts.folder(name), Path(job.snapshot))
-        artifacts.push(name, last=SNAPSHOT)
+    # The job first: garbage collection keeps the snapshot of a job without a result.
     folder = artifacts.folder(training_folder_name(job))
     with whole_file(folder / JOB) as writing:
         writing.write_text(job.to_json())
     artifacts.push(training_folder_name(job), [JOB])
+    name = snapshot_name(job)
+    if not artifacts.exists(name, SNAPSHOT):
+        _fill(artifacts.folder(name), Path(job.snapshot))
+        artifacts.push(name, last=SNAPSHOT)
 
 
 def finished(artifacts: Artifacts, job: TrainingJob) -> TrainingResult | None:
