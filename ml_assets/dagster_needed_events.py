@@ -1,4 +1,4 @@
-"""Which events of Dagster's log its answers of today need: statuses, staleness, lineage, newest verdicts of checks.
+"""Events that Dagster's answers of today need: statuses, staleness, lineage, newest verdicts of checks.
 
 An event is needed if its id is returned here, or if it is as new as the first event that is kept for its age. Not here:
 deleting the others (`dagster_prune`).

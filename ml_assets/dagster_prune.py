@@ -62,7 +62,7 @@ class Pruned:
     """Rows of the event log that nothing needs, and the size of the log. Bytes count files or tables with indexes."""
 
     rows: Mapping[str, int]
-    """What the rows are → how many are deleted, or would be."""
+    """Kind of rows → how many are deleted, or would be."""
     before: int
     """Bytes of the log before the pruning."""
     after: int

@@ -48,7 +48,7 @@ class Chain:
 
 @dataclass(frozen=True, kw_only=True)
 class MigrationSize:
-    """What a migration moves."""
+    """Branches, commits and contents that a migration moves."""
 
     branches: int
     tags: int
