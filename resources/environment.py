@@ -27,6 +27,8 @@ _NVIDIA = Path("/proc/driver/nvidia")
 _PACKAGES = ("torch", "polars", "numpy", "mlflow", "dagster")
 _BYTES = ("utf-8", "surrogateescape")
 """Encoding of git's input and output as text, which keeps bytes that are not UTF-8."""
+_OWN_SETTINGS = ("-c", "core.quotePath=true", "-c", "diff.suppressBlankEmpty=false")
+"""Settings of git that change the text of a difference, in place of those of the person and the repository."""
 _LARGEST_NEW_FILE = 10 * 2**20
 """Bytes. A larger file that git does not know is data, not code: a difference names it and leaves it out."""
 _NOT_CODE = "is neither code nor settings in a folder with Python files of the commit"
@@ -70,7 +72,8 @@ def code_state(project: Path, commit: str | None) -> CodeState:
         named = commit or ""
         return CodeState(commit=named.removesuffix(_DIRTY), is_dirty=named.endswith(_DIRTY))
     try:
-        changed = _told(project, "status", "--porcelain", "--", ".") != ""
+        whole = ("--porcelain", "--untracked-files=normal", "--ignore-submodules=none")
+        changed = _told(project, "status", *whole, "--", ".") != ""
         hidden, ignored = _hidden(project), _ignored_code(project)
         if not changed and not hidden and not ignored:
             return CodeState(commit=head, is_dirty=False)
@@ -221,7 +224,7 @@ def _difference(
         _told(project, "add", "--update", "--", ".", environment=environment)
         code = "\0".join(name for name, why in new.items() if not why)
         _told(project, "update-index", "--add", "-z", "--stdin", environment=environment, text=code)
-        # Unlike `diff`, `diff-index` reads no settings of the person, such as `diff.noprefix`.
+        # Unlike `diff`, `diff-index` does not read settings such as `diff.noprefix`.
         compared = ("diff-index", "--cached", "--full-index", "--no-renames", "HEAD")
         secret = [
             name
@@ -278,7 +281,7 @@ def _git(
     """Return the output of a command of git, with its line ends as they are; None if it fails."""
     try:
         done = subprocess.run(
-            ["git", *arguments],
+            ["git", *_OWN_SETTINGS, *arguments],
             cwd=project,
             env=without_repository(os.environ) if environment is None else environment,
             # As bytes: `subprocess` would turn each CR LF of a file into LF, and the difference would not apply.

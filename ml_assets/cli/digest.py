@@ -24,11 +24,15 @@ def command(model: str | None, day: datetime | None, html: Path | None) -> None:
     from ml_assets.pipeline.nightly_digest import digest_of
     from resources.words import did_you_mean
 
+    today = datetime.now(UTC).date()
+    asked = today if day is None else day.date()
+    if asked > today:
+        raise Problem(f"--day {asked} is in the future: the digest of today tells what happened until now")
     with Project.to_read() as project:
         subjects = declared_subjects(project.defs)
         if model is not None:
             if model not in subjects.models:
                 raise Problem(f"no model is named '{model}'{did_you_mean(model, subjects.models)}")
             subjects = subjects.only(model)
-        page = digest_page(digest_of(project.platform, subjects, (day or datetime.now(UTC)).date()))
+        page = digest_page(digest_of(project.platform, subjects, asked))
     show(page, html)

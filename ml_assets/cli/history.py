@@ -36,11 +36,11 @@ def _time(text: str) -> datetime:
 
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        moment = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):  # years 1 and 9999 have no UTC in every zone
         raise Problem(
             f"--at {text!r} is not a time: use 2026-11-23 (its first moment) or 2026-11-23T14:00"
         ) from None
-    moment = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     if moment > datetime.now(UTC):
         raise Problem(f"--at {text!r} is in the future: without --at, history shows every decision until now")
     return moment

@@ -76,7 +76,8 @@ def recorded_tree(platform: Platform, launch: LaunchRecord, repository: Path = R
         if launch.difference:
             difference = Path(scratch) / DIFFERENCE
             difference.write_bytes(source(platform, launch.difference, DIFFERENCE))
-            _told(tree, "apply", "--whitespace=nowarn", str(difference))
+            # Into the index, too: new files that git knew then are known again.
+            _told(tree, "apply", "--index", "--whitespace=nowarn", str(difference))
         yield tree / prefix
 
 

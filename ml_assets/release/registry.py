@@ -40,6 +40,10 @@ class RegisteredVersion:
         return self.tags.get("semantic_version", "no semantic version")
 
 
+_LARGEST_NUMBER = 2**31 - 1
+"""Largest number of a version that MLflow's databases hold."""
+
+
 class Registry:
     """MLflow's model registry at `uri`. Cheap to create; every method may raise `TrackerUnavailable`.
 
@@ -90,6 +94,8 @@ class Registry:
 
     def version(self, model: str, number: int) -> RegisteredVersion:
         """Return one version. Raises `VersionMissing`."""
+        if number > _LARGEST_NUMBER:  # MLflow's database would fail
+            raise VersionMissing(f"{model} has no version with a number that long")
         try:
             with reaching(self.uri):
                 found = registered(self._client.get_model_version(model, str(number)), self.bundles)

@@ -30,6 +30,24 @@ def test_a_command_that_cannot_be_is_refused_in_a_line(
     assert said in refused.err.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("digest", "--day", "9999-12-31"), "--day 9999-12-31 is in the future"),
+        (("history", "m", "--at", "0001-01-01T00:00:00+05:00"), "is not a time"),
+        (("history", "m", "--at", "9999-12-31"), "is in the future"),
+        (("archive", "m", "9" * 20, "--reason", "old"), "m has no version with a number that long"),
+    ],
+)
+def test_a_value_beyond_all_data_is_refused_in_a_line(
+    terminal: Terminal, typed: tuple[str, ...], said: str
+) -> None:
+    refused = terminal(*typed)
+    assert refused.status == 1
+    assert said in refused.err
+    assert refused.err.count("\n") == 1
+
+
 @pytest.mark.parametrize("typed", [("doctor",), ("launch", "store_demand", "2024-01-01")])
 def test_a_home_that_cannot_be_written_is_named_with_the_setting(
     tmp_path: Path, typed: tuple[str, ...]

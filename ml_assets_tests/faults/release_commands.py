@@ -16,6 +16,7 @@ from datetime import datetime
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from ml_assets.release.bundle_standing import CANARY, PRODUCTION
 from ml_assets.release.bundle_store import BundleStore
 from ml_assets.release.refusals import NotPromotable, NotReviewable
 from ml_assets.release.registry import Registry
@@ -39,7 +40,11 @@ from resources.ledger import (
 from resources.mlflow_client import TrackerError, open_client
 
 MODEL = "small"
-RULES = ReleaseSection.model_validate({"approval": {"by": ["bob", "cyd"]}})
+APPROVED = ReleaseSection.model_validate({"approval": {"by": ["bob", "cyd"]}})
+BY_CANARY = ReleaseSection.model_validate(
+    {"approval": {"by": ["bob", "cyd"]}, "canary": {"share": 0.5, "by": ["carrier"]}}
+)
+"""A version is canary first. Without a time for it, its next promotion puts it into production."""
 WORDS = ("promote", "promote", "rollback", "approve", "approve", "evaluate", "demote", "archive", "reject")
 """Commands to draw from."""
 AT_ONCE = 8
@@ -55,6 +60,7 @@ class Place:
     tracker: str
     artifacts: Path
     window: TrainedOn
+    rules: ReleaseSection = APPROVED
 
     def releases(self) -> Releases:
         """Open its registrations and promotions, as each command does."""
@@ -74,11 +80,12 @@ def decide(place: Place, word: str, number: int, told: str, said: Path) -> None:
     try:
         match word:
             case "promote":
-                outcome = releases.promote(MODEL, number, rules=RULES, **by).place
+                outcome = releases.promote(MODEL, number, rules=place.rules, **by).place
             case "rollback":
                 outcome = releases.rollback(MODEL, **by).place
             case "demote":
-                ended = releases.demote(MODEL, **by).demotion
+                role = random.choice([PRODUCTION, CANARY])
+                ended = releases.demote(MODEL, role=role, **by).demotion
                 outcome = ended.place if ended else None
             case "archive":
                 outcome = releases.archive(MODEL, number, **by).place
@@ -89,7 +96,7 @@ def decide(place: Place, word: str, number: int, told: str, said: Path) -> None:
             case _:
                 approves = word == "approve"
                 by = {"author": random.choice(["bob", "cyd"]), "reason": told}
-                outcome = releases.review(MODEL, number, approves=approves, rules=RULES, **by).place
+                outcome = releases.review(MODEL, number, approves=approves, rules=place.rules, **by).place
     except (NotPromotable, NotReviewable, LedgerBusy):
         pass
     except TrackerError:
@@ -143,13 +150,15 @@ def acknowledged(folder: Path) -> set[int]:
     return {one for one in said if isinstance(one, int)}
 
 
-def require_lawful(decisions: Sequence[Decision]) -> list[tuple[datetime, str | None]]:
+def require_lawful(decisions: Sequence[Decision], rules: ReleaseSection) -> list[tuple[datetime, str | None]]:
     """Check each decision against those before it; return the bundle in production from each moment on.
 
-    A first promotion needs an approval of the newest evaluation, which compared it with the version in production. An
-    archived version never returns. A demotion ends the promotion of the moment. Times never go back.
+    A first promotion needs an approval of the newest evaluation, which compared it with the version in production, and
+    by rules with a canary it is that of the canary. One version at a time is the canary. An archived version never
+    returns. A demotion ends the promotion of the moment. Times never go back.
     """
     held: Promotion | None = None
+    canary: Promotion | None = None
     was, archived = set[str](), set[str]()
     newest: dict[str, EvaluationRow] = {}
     approved: dict[str, bool] = {}
@@ -162,8 +171,21 @@ def require_lawful(decisions: Sequence[Decision]) -> list[tuple[datetime, str | 
             case Review():
                 assert approved.get(one.evaluation_digest) is not False, "approved after a rejection"
                 approved[one.evaluation_digest] = one.approves
+            case Promotion(alias=alias) if alias == CANARY:
+                assert rules.canary is not None
+                assert one.bundle_digest not in archived | was
+                behind = newest[one.bundle_digest]
+                assert (behind.evaluation_digest, behind.status) == (one.evaluation_digest, "blessed")
+                assert approved.get(one.evaluation_digest) is not False, "a canary that a reviewer rejected"
+                assert held is None or behind.champion_digest == held.bundle_digest
+                canary = one
             case Promotion():
                 assert one.bundle_digest not in archived
+                if rules.canary is not None and one.bundle_digest not in was:
+                    assert canary is not None
+                    assert canary.bundle_digest == one.bundle_digest, "no version skips the canary"
+                if canary is not None and canary.bundle_digest == one.bundle_digest:
+                    canary = None
                 if one.returns_to is None:
                     assert held is None or held.bundle_digest != one.bundle_digest
                 if one.bundle_digest not in was:
@@ -173,6 +195,8 @@ def require_lawful(decisions: Sequence[Decision]) -> list[tuple[datetime, str | 
                     assert held is None or behind.champion_digest == held.bundle_digest
                 held = one
                 was.add(one.bundle_digest)
+            case Demotion() if canary is not None and one.promotion == canary.place:
+                canary = None
             case Demotion():
                 assert held is not None
                 assert one.promotion == held.place
@@ -180,6 +204,8 @@ def require_lawful(decisions: Sequence[Decision]) -> list[tuple[datetime, str | 
             case Archival():
                 assert held is None or held.bundle_digest != one.bundle_digest
                 archived.add(one.bundle_digest)
+                if canary is not None and canary.bundle_digest == one.bundle_digest:
+                    canary = None
             case _:
                 pass
         moments.append((one.at, held.bundle_digest if held else None))

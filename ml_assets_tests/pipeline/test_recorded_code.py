@@ -53,8 +53,11 @@ def test_the_code_of_a_launch_returns(
 ) -> None:
     """Its state is the recorded one, to the digest. The repository stays as it is, and no folder stays behind."""
     (repository / "notes.txt").write_text("no code")
+    (repository / "staged.txt").write_text("no code, but git knows it")
+    git(repository, "add", "staged.txt")
     launch = launched(platform, repository)
     then = code_state(repository, None)
+    git(repository, "rm", "-qf", "staged.txt")
     git(repository, "clean", "-fdq")
     git(repository, *WHO, "commit", "-qam", "second")
     if is_shallow:

@@ -42,11 +42,22 @@ def test_without_a_work_tree_the_settings_name_the_commit(tmp_path: Path) -> Non
 
 def test_a_difference_depends_on_no_setting_of_the_person(tree: Path) -> None:
     (tree / "code" / "kept.py").write_text("a = 2\n\n\nb = 2\n")
+    (tree / "code" / "größe.py").write_text("a = 1\n")
     found = code_state(tree, None)
     assert b"diff --git a/code/kept.py b/code/kept.py" in found.difference
-    for setting in ("diff.noprefix=true", "diff.context=0", "core.abbrev=12", "diff.external=false"):
+    for setting in (
+        "diff.noprefix=true",
+        "diff.context=0",
+        "core.abbrev=12",
+        "diff.external=false",
+        "core.quotePath=false",
+        "diff.suppressBlankEmpty=true",
+        "status.showUntrackedFiles=no",
+    ):
         git(tree, "config", *setting.split("="))
-    assert code_state(tree, None) == found
+        assert code_state(tree, None) == found, setting
+    git(tree, "checkout", "-q", ".")
+    assert code_state(tree, None).is_dirty, "a new file is there, although `git status` does not show it"
 
 
 @pytest.mark.parametrize("last", ["text", "binary"])

@@ -1,5 +1,6 @@
 """Many decisions about one model, each by its own process, eight at once, every third killed at a random moment."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.history import state_at
 from ml_assets_tests.faults.release_commands import (
+    BY_CANARY,
     MODEL,
     Place,
     acknowledged,
@@ -58,7 +60,7 @@ def require_one_in_production(place: Place, folder: Path, seed: int, commands: i
     ledger.models.verify()
     decisions = releases.history(MODEL)
     assert acknowledged(folder) <= {one.place for one in decisions}
-    moments = require_lawful(decisions)
+    moments = require_lawful(decisions, place.rules)
     numbers = {one.bundle_digest: one.number for one in registry.versions(MODEL)}
 
     def by_ledger(at: object) -> str | None:
@@ -74,13 +76,21 @@ def require_one_in_production(place: Place, folder: Path, seed: int, commands: i
     number = next(number for digest, number in numbers.items() if digest not in archived)
     decide(place, "evaluate", number, "the last one", folder / "last")
     decide(place, "approve", number, "the last one", folder / "last")
-    decide(place, "promote", number, "the last one", folder / "last")
+    for _ in range(2):  # with a canary, the first promotion makes it one
+        decide(place, "promote", number, "the last one", folder / "last")
     assert releases.differences(MODEL) == []
 
 
 @pytest.mark.timeout(1800)
 def test_exactly_one_version_is_in_production_at_any_time(place: Place, tmp_path: Path) -> None:
     require_one_in_production(place, tmp_path / "said", seed=1, commands=40)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_one_canary_at_a_time_and_no_version_skips_it(place: Place, tmp_path: Path, seed: int) -> None:
+    require_one_in_production(replace(place, rules=BY_CANARY), tmp_path / "said", seed, commands=100)
 
 
 @pytest.mark.nightly
