@@ -16,6 +16,7 @@ def command(model: str, reason: str, canary: bool) -> None:
     """
     from ml_assets.release.bundle_standing import CANARY, PRODUCTION
     from ml_assets.release.of_platform import releases_of
+    from resources.ledger import author_in_words
 
     project = Project.here()
     acting = project.platform.acting
@@ -27,8 +28,12 @@ def command(model: str, reason: str, canary: bool) -> None:
         reason=reason,
         role=CANARY if canary else PRODUCTION,
     )
+    demotion = ended.demotion
+    by = "" if demotion is None else f"Demoted by {author_in_words(demotion)}: {demotion.reason}"
     if canary:
         say(f"{model} version {ended.version} is no longer the canary. It is in staging.")
+        say(by)
         return
     say(f"{model} version {ended.version} is no longer in production. No version is.")
+    say(by)
     say(f"To promote it again: ml-assets promote {model} {ended.version} --reason '…'")

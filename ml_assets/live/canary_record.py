@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from logging import getLogger
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ml_assets.live.canary_rows import FoundLabels, WaitingRow, first_rows, requests_of, waiting_of
 from ml_assets.live.comparison import MetricState, compare
 from ml_assets.release.rules import CanarySection
 from ml_assets.serving.request_log import LATE_DAYS, day_folder, files_after, read_files, writer_of
-from resources.artifacts import Artifacts, ArtifactsUnavailable
+from resources.artifacts import Artifacts, ArtifactsRefused, ArtifactsUnavailable
 from resources.ledger import Promotion
 
 ROOT = "canary"
@@ -82,17 +82,24 @@ class RecordPlace:
         rules = self.section.model_dump_json(include={"watch", "alpha"})
         return f"{hashlib.sha256(rules.encode()).hexdigest()[:16]}.json"
 
+    @property
+    def _address(self) -> str:
+        return f"{self.artifacts.address(self.folder)}/{self.file}"
+
     def read(self) -> CanaryRecord:
         """Return the record; an empty one before the first look. Raises `ArtifactsError`."""
         if not self.artifacts.exists(self.folder, self.file):
             return CanaryRecord()
         folder = self.artifacts.pull(self.folder, [self.file])
         try:
-            content = (folder / self.file).read_bytes()
+            return CanaryRecord.model_validate_json((folder / self.file).read_bytes())
         except OSError as error:
-            address = f"{self.artifacts.address(self.folder)}/{self.file}"
-            raise ArtifactsUnavailable(f"{address} could not be read: {error}") from error
-        return CanaryRecord.model_validate_json(content)
+            raise ArtifactsUnavailable(f"{self._address} could not be read: {error}") from error
+        except ValidationError as error:
+            raise ArtifactsRefused(
+                f"{self._address} is no record of a canary: restore it, or remove it; then the next look counts the "
+                "log of requests from the beginning"
+            ) from error
 
     def write(self, record: CanaryRecord) -> None:
         """Replace the record as a whole. Raises `ArtifactsError`."""

@@ -49,13 +49,14 @@ class WayBack(MlflowView):
         standing, has = seen or held(), "the canary" if role == CANARY else "in production"
         if standing is None:
             raise NotPromotable(
-                f"no version of {model} is {has}. To see all decisions: ml-assets history {model}"
+                f"no version of {model} is {has}{self._who_ended(model, role)}. To see all decisions: ml-assets "
+                f"history {model}"
             )
 
         def allow() -> None:
             if (now := held()) == standing:
                 return
-            since = "no version is any more" if now is None else _since(now)
+            since = f"no version is any more{self._who_ended(model, role)}" if now is None else _since(now)
             raise NotPromotable(
                 f"version {standing.version} of {model} was {has} when this command began, but {since}. Nothing was "
                 f"demoted. To see all decisions: ml-assets history {model}"
@@ -66,6 +67,15 @@ class WayBack(MlflowView):
         )
         self.show_if_reachable(model)
         return replace(standing, demotion=demotion)
+
+    def _who_ended(self, model: str, role: str) -> str:
+        """Return a clause with the person who demoted the last version in `role`; empty if nobody did."""
+        standings = BundleStandings.read(self._log, model)
+        held = standings.canaries if role == CANARY else standings.promotions
+        ended = held[-1].demotion if held else None
+        if ended is None:
+            return ""
+        return f": {ended.author} demoted version {held[-1].version} at {ended.at:%Y-%m-%d %H:%M:%S} UTC"
 
     def rollback(
         self,

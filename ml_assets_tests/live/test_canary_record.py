@@ -16,7 +16,7 @@ from ml_assets.live.canary_rows import FoundLabels
 from ml_assets.live.comparison import Labelled, comparisons
 from ml_assets.release.rules import CanarySection
 from ml_assets.serving.request_log import LoggedRow, RequestLog
-from resources.artifacts import Artifacts, ArtifactsUnavailable, FolderArtifacts
+from resources.artifacts import Artifacts, ArtifactsRefused, ArtifactsUnavailable, FolderArtifacts
 from resources.ledger import Promotion
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -95,6 +95,22 @@ def test_a_look_counts_only_what_became_visible_since(tmp_path: Path) -> None:
     assert look(place, (), no_labels, NOON) == first == place.read()
     log(place.artifacts, 100, 160)
     assert evidence_of(place, look(place, (), no_labels, NOON))[0][:2] == (80, 80)
+
+
+def test_a_damaged_record_is_named_and_counted_again_without_it(tmp_path: Path) -> None:
+    """The sensor failed at each tick, and no promotion could say why."""
+    artifacts = FolderArtifacts(tmp_path)
+    place = place_of(artifacts)
+    log(artifacts, 0, 100, failed=True)
+    first = look(place, (), no_labels, NOON)
+    (file,) = artifacts.folder(place.folder).glob("*.json")
+    file.write_bytes(file.read_bytes()[:-7])
+    with pytest.raises(
+        ArtifactsRefused, match=rf"{file.name} is no record of a canary: restore it, or remove it"
+    ):
+        look(place, (), no_labels, NOON)
+    file.unlink()
+    assert look(place, (), no_labels, NOON) == first
 
 
 def test_a_late_file_counts_after_the_rows_of_earlier_looks(tmp_path: Path) -> None:

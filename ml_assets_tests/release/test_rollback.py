@@ -68,6 +68,20 @@ def test_neither_evaluation_nor_rejected_day_blocks_a_rollback(
 
 
 @pytest.mark.usefixtures("two_versions")
+def test_who_demotes_second_is_told_who_was_first(releases: Releases) -> None:
+    releases.promote("small", 1, author="ada", reason="the first")
+    seen = releases.in_production("small")
+    releases.demote("small", author="cyd", reason="wrong prices")
+    with pytest.raises(
+        NotPromotable, match="no version of small is in production: cyd demoted version 1 at 20"
+    ):
+        releases.demote("small", author="bob", reason="slow")
+    ended = releases.demote("small", author="bob", reason="slow", seen=seen).demotion  # began before
+    assert ended is not None
+    assert (ended.author, ended.reason) == ("cyd", "wrong prices")
+
+
+@pytest.mark.usefixtures("two_versions")
 def test_a_rollback_with_no_version_before_names_the_way(releases: Releases) -> None:
     """Also after a demotion: then no version is in production that somebody could demote."""
     releases.promote("small", 1, author="ada", reason="the first")
