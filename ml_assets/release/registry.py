@@ -80,17 +80,27 @@ class Registry:
         write(self.uri, lambda: self._client.set_tag(run_id, "model_version", f"{model}/{number}"))
         return mine[0]
 
+    def models(self) -> list[str]:
+        """Return the names of the models with a version that points to a bundle, sorted."""
+        below = self.bundles.rstrip("/").replace(
+            "'", "_"
+        )  # a wildcard: MLflow's filters have no quoted quotes
+        return sorted({one.model for one in self._search(f"source_path LIKE '{below}/%'")})
+
     def versions(self, model: str) -> list[RegisteredVersion]:
         """Return all versions of `model` that point to bundles, oldest first; empty if nobody registered it."""
+        return sorted(self._search(f"name = '{model}'"), key=lambda one: one.number)
+
+    def _search(self, which: str) -> list[RegisteredVersion]:
         found: list[RegisteredVersion] = []
         token = None
         while True:
             with reaching(self.uri):
-                page = self._client.search_model_versions(f"name = '{model}'", page_token=token)
+                page = self._client.search_model_versions(which, page_token=token)
             found += [one for version in page if (one := registered(version, self.bundles)) is not None]
             token = page.token
             if not token:
-                return sorted(found, key=lambda one: one.number)
+                return found
 
     def version(self, model: str, number: int) -> RegisteredVersion:
         """Return one version. Raises `VersionMissing`."""

@@ -3,20 +3,27 @@
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
+from types import SimpleNamespace
+from typing import Any
 
 import mlflow.pyfunc.model  # its own import warns of itself; only ours must not
 import numpy as np
 import polars as pl
 import pytest
 
+from ml_assets.cli import doctor_storage
+from ml_assets.cli.doctor_storage import NotWell
 from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.refusals import NotRegistrable
 from ml_assets.release.registry import RegisteredVersion, Registry, VersionMissing
 from ml_assets.release.releases import Releases
 from ml_assets.release.runtime import ServingModel
 from ml_assets_tests.release.conftest import Evaluate
+from resources.ledger import Ledger
 from resources.mlflow_client import open_client
+from resources.platform import Platform
 
 LINKS = {"lake_commit": "abc", "dagster_run_id": "r1", "partition": "2013-12-31"}
 
@@ -177,3 +184,14 @@ def test_mlflow_alone_loads_and_predicts_by_alias(
         loaded.predict(frame.drop(columns="delay"))
     assert loaded.metadata.metadata["inputs"] == {column.name: column.dtype for column in bundle.facts.inputs}
     assert store.open(bundle.digest).facts == bundle.facts  # MLflow leaves a file beside the bundle's
+
+
+def test_doctor_names_a_ledger_that_lacks_what_mlflow_has(platform: Platform, tmp_path: Path) -> None:
+    """A command that begins without the ledger's file makes an empty ledger, with which all else agrees."""
+    project: Any = SimpleNamespace(platform=platform)
+    assert doctor_storage.registry(project) == "aliases and tags of 1 models as in the ledger"
+    platform.__dict__["ledger"] = Ledger(f"sqlite:///{tmp_path}/empty.db")
+    with pytest.raises(
+        NotWell, match=r"MLflow has versions of small, and the ledger has no decision about them"
+    ):
+        doctor_storage.registry(project)
