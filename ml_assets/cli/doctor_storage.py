@@ -163,8 +163,8 @@ def registry(project: Project) -> str:
     if lost := [model for model in registry_of(project.platform).models() if model not in models]:
         raise NotWell(
             f"MLflow has versions of {name_some(lost, 3)}, and the ledger has no decision about them, so it was "
-            "lost or is another one: check ML_ASSETS_LEDGER_URL, and that its file or volume is still there; restore it "
-            "from a copy. Until then nobody knows what is in production, and nothing can be rolled back"
+            "lost or is another one: check ML_ASSETS_LEDGER_URL, and that its file or volume is still there; restore "
+            "it from a copy. Until then nobody knows what is in production, and nothing can be rolled back"
         )
     said = [line for model in models for line in releases.differences(model)]
     if said:
