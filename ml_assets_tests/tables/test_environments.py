@@ -1,5 +1,6 @@
 """Environments over a table: what they begin with, build, merge and leave behind."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,20 @@ def test_a_merge_moves_partitions_and_verdicts_without_a_rebuild(place: Place, t
         THIRD: "run00002",
     }
     assert blame(place.main.lake, ORDERS, THIRD)[0].made_by.author == "ada"
+
+
+def test_a_merge_brings_earlier_rows_along(place: Place) -> None:
+    """A correction that was ingested in an environment is one of main after the merge, with its moment."""
+    inside = place.enter()
+    inside.publish({FIRST: day(FIRST, factor=2.0)}, run="run00002", is_known_at_ingestion=True)
+    assert not TableReader.at(place.main.lake).earlier(ORDERS)
+    merge_environment(place.main, "try_it", ADA)
+    reader = TableReader.at(place.main.lake)
+    assert [one.until for one in reader.earlier(ORDERS)] == [
+        one.until for one in TableReader.at(inside.store).earlier(ORDERS)
+    ]
+    before = reader.as_known(ORDERS, datetime(2013, 2, 1, tzinfo=UTC))
+    assert before.scan(ORDERS, [FIRST]).collect().equals(day(FIRST))
 
 
 def test_a_repeated_merge_records_what_a_kill_left_out(place: Place) -> None:
