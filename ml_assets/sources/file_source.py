@@ -233,7 +233,7 @@ class FileReader(SourceReader):
                 f"{self._table.name}: {file.path} is not readable as {self._format} ({why}): it is half written, "
                 "damaged or of another format. Write it again, in one step: under another name first, then rename it"
             ) from error
-        if not self._section.is_by_day and sum(map(_size, self._kept.values()), _size(frame)) <= KEPT_BYTES:
+        if not self._section.is_by_day and sum(map(_size, [*self._kept.values(), frame])) <= KEPT_BYTES:
             self._kept[file] = frame
         return frame
 
