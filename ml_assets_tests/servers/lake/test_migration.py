@@ -1,5 +1,7 @@
 """The embedded lake on the way to a real lakeFS: history, digests, old ids, and a move that was stopped."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,32 @@ def test_a_stopped_move_goes_on(embedded: LocalStore, repository: Repository) ->
     lake = repository.elsewhere("fresh").store()
     for name, old in embedded.branches().items():
         assert lake.list(old) == lake.list(name) == embedded.list(name)
+
+
+def test_a_killed_process_leaves_what_the_next_one_needs(
+    servers: RunningServers, embedded: LocalStore, repository: Repository
+) -> None:
+    create_repository(repository.api(), STORAGE)
+    for number in range(25):
+        land(
+            embedded, f"day-{number:02}", {f"t/{number}/{part}": b"%d" % (number * part) for part in range(9)}
+        )
+    record = servers.record
+    where = (record.url("lakefs"), repository.name, record.lakefs_key, record.lakefs_secret, repository.cache)
+    command = [sys.executable, "-m", "ml_assets_tests.servers.lake.migrating", embedded.root, *where]
+    store = repository.store()
+    for commits in (6, 15):
+        process = subprocess.Popen(list(map(str, command)))
+        while len(list(store.log("main", _EVERY))) < commits:
+            assert process.poll() is None
+        process.kill()
+        process.wait()
+        assert Migration(embedded, repository.store()).look().migrated >= commits
+    subprocess.run(list(map(str, command)), check=True)
+    lake = repository.elsewhere("fresh").store()
+    assert [lake.list(one.id) for one in embedded.log("main", 26)] == [
+        embedded.list(one.id) for one in embedded.log("main", 26)
+    ]
 
 
 def test_other_rows_are_refused(embedded: LocalStore, repository: Repository) -> None:
