@@ -105,14 +105,20 @@ def users_of(platform: Platform, reader: TableReader, table: str, key: str) -> P
 
 
 def _readers(reader: TableReader, table: str, key: str) -> dict[str, tuple[str, ...]]:
-    """Return feature table → its partitions at the reader's commit that name `table` `key` as an input."""
+    """Return feature table → its partitions at the reader's commit that name `table` `key` as an input.
+
+    The oldest and the newest partition of a table tell if it reads `table`: the others are read only then.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for name in reader.tables():
-        if name == table:
+        keys = reader.keys(name)
+        ends, _ = reader.checked_manifests(name, sorted({keys[0], keys[-1]}) if keys else [])
+        if not any(table in manifest.inputs for manifest in ends.values()):
             continue
-        sound, _ = reader.checked_manifests(name, reader.keys(name))
-        if keys := tuple(k for k, manifest in sound.items() if manifest.inputs.get(table, {}).get(key)):
-            found[name] = keys
+        sound, _ = reader.checked_manifests(name, keys)
+        readers = tuple(one for one, manifest in sound.items() if manifest.inputs.get(table, {}).get(key))
+        if readers:
+            found[name] = readers
     return found
 
 
