@@ -151,7 +151,7 @@ def test_one_click_on_the_model_validates_trains_and_registers(
     pages.open_asset("features/sales_features")
     pages.shows("units_mean_4w")
     pages.picture("asset-features")
-    pages.open_report("partition-page", "tables", says="store_demand 1.0.0 (staging)")
+    pages.open_report("partition-page", "tables", says="window 2023-02-13 to 2024-01-08")
     pages.open_asset("features/sales_features", view="checks")
     pages.shows("contract")
     pages.picture("asset-features-checks")
