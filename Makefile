@@ -40,7 +40,7 @@ drill: setup ## damage a short real training in six ways and check its recovery 
 ui: setup ## Dagster's pages and daemon together, on loopback
 	@$(BIN)/ml-assets ui $(ARGS)
 
-test: setup ## everyday tests, without servers and the tiers below; under 8 minutes on two cores (ARGS="-k words")
+test: setup ## everyday tests, without servers and the tiers below; about 8 minutes on two cores (ARGS="-k words")
 	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-end-to-end: setup ## whole pipelines in one process: refused, stale, planned, trained, promoted, stopped half-way
