@@ -45,4 +45,4 @@ def report_page(ui_url: Address, name: str, file: str = "report.html") -> str:
 
 def partition_address(ui_url: Address, table: str, key: str) -> str:
     """Return the address of the page about a partition, without a host as in `report_page`."""
-    return f"{urlsplit(str(ui_url)).path.rstrip('/')}/{TABLES}/{quote(table)}/{quote(key)}"
+    return report_page(ui_url, f"{TABLES}/{table}", key)

@@ -11,6 +11,7 @@ from typing import Any
 from ml_assets.pipeline.partition_pictures import (
     MOST_COLUMNS,
     MOST_HOURS,
+    Profiles,
     pictures_of_columns,
     pictures_of_rows,
 )
@@ -55,9 +56,12 @@ def partition_page(
     sound, _ = reader.checked_manifests(table, [one for one in shown if one != key])
     manifest = reader.manifest(table, key)
     history = {**sound, key: manifest}
-    history = {one: history[one] for one in shown if one in history and _is_alike(history[one], manifest)}
+    # A day and a week may share a key.
+    history = {
+        one: history[one] for one in shown if one in history and history[one].cadence == manifest.cadence
+    }
+    profiles = {one: each.profile for one, each in history.items()}
     verdict = platform.ledger.newest_verdicts(table, [key]).get(key)
-    profile = manifest.profile
     return WrittenPage(
         title=f"{table} {key}",
         about=f"main at {reader.commit_id[:12]} · content {manifest.content_digest[:12]}",
@@ -68,10 +72,10 @@ def partition_page(
             Chapter("Used by", tuple(_users(users_of(platform, reader, table, key)))),
             Chapter(
                 "Partitions before it",
-                tuple(_before(platform, table, history, draw=draw)),
+                tuple(_before(platform, table, history, profiles, draw=draw)),
                 note=f"up to {MOST_PARTITIONS}, the last one is {key}",
             ),
-            Chapter("Columns", tuple(_columns(manifest, profile, history, draw=draw))),
+            Chapter("Columns", tuple(_columns(manifest, profiles, draw=draw))),
         ),
         others=tuple(_others(keys, key)) if links else (),
     )
@@ -83,10 +87,6 @@ def _keys(reader: TableReader, table: str) -> list[str]:
         known = name_some(reader.tables(), 9) or "no table yet"
         raise TableMissing(f"main has no partition of {table}; it has partitions of {known}")
     return keys
-
-
-def _is_alike(one: PartitionManifest, shown: PartitionManifest) -> bool:
-    return one.cadence == shown.cadence  # a day and a week may share a key
 
 
 def _others(keys: Sequence[str], key: str) -> Iterator[tuple[str, str]]:
@@ -170,13 +170,8 @@ def _users(found: PartitionUsers) -> Iterator[Block]:
         )
 
 
-def _columns(
-    manifest: PartitionManifest,
-    profile: Mapping[str, Any],
-    history: Mapping[str, PartitionManifest],
-    *,
-    draw: bool,
-) -> Iterator[Block]:
+def _columns(manifest: PartitionManifest, profiles: Profiles, *, draw: bool) -> Iterator[Block]:
+    profile = profiles[manifest.key]
     complete = completeness(profile)
     yield Grid(
         ("column", "type", "complete", "values"),
@@ -187,16 +182,20 @@ def _columns(
         numbers=frozenset((2,)),
     )
     if draw:
-        yield from pictures_of_columns({key: one.profile for key, one in history.items()})
+        yield from pictures_of_columns(profiles)
         if len(profile["columns"]) > MOST_COLUMNS:
             yield Paragraph(f"Up to {MOST_COLUMNS} columns are drawn.")
 
 
 def _before(
-    platform: Platform, table: str, history: Mapping[str, PartitionManifest], *, draw: bool
+    platform: Platform,
+    table: str,
+    history: Mapping[str, PartitionManifest],
+    profiles: Profiles,
+    *,
+    draw: bool,
 ) -> Iterator[Block]:
     late = _hours_late(platform, table, history)
-    profiles = {key: one.profile for key, one in history.items()}
     if draw:
         yield from pictures_of_rows(profiles, late)
     recent = list(history)[-10:][::-1]

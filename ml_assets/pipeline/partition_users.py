@@ -62,11 +62,11 @@ def users_of(platform: Platform, reader: TableReader, table: str, key: str) -> P
     trainings: list[TrainingThatRead] = []
     unknown: list[str] = []
     log = platform.ledger.models
-    newest: dict[tuple[str, str], EvaluationRow] = {}
-    for model in log.models():
-        newest |= {(model, row.bundle_digest): row for row in log.evaluations(model)}
+    standings = {model: BundleStandings.read(log, model) for model in log.models()}
+    newest: dict[tuple[str, str], EvaluationRow] = {
+        (model, row.bundle_digest): row for model, one in standings.items() for row in one.evaluations
+    }
     rows = sorted(newest.values(), key=lambda row: -row.place)
-    standings = {model: BundleStandings.read(log, model) for model in {row.model for row in rows}}
     names = {
         (model, one.bundle_digest): one.semantic for model in standings for one in reversed(log.names(model))
     }

@@ -20,7 +20,7 @@ from ml_assets.tables.landing import MAIN
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.retirement import Retired, not_retained, retire
 from resources.files import UNFINISHED
-from resources.job.events import JOB, RESULT, TRAININGS
+from resources.job.events import JOB, RESULT, SNAPSHOTS, TRAININGS
 from resources.job.job import TrainingJob
 from resources.lake.environment_view import own_prefix
 from resources.lake.garbage import Garbage, GarbageRules
@@ -33,8 +33,6 @@ YOUNG = timedelta(days=1)
 UNUSED = timedelta(days=7)
 """Age from which the cached shards of a snapshot are deleted. They can be built again from the lake."""
 _CHECKPOINTS = "checkpoints/"
-SNAPSHOTS = "snapshots"
-"""Folder of the snapshots among the artifacts, each under its digest."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -142,21 +142,10 @@ class IcebergReader(VersionedTableReader):
 
     def _ask(self, call: Callable[[], Answer]) -> Answer:
         from pyiceberg.exceptions import ValidationError
-        from sqlalchemy.exc import OperationalError, SQLAlchemyError
-
-        def may_pass(error: BaseException) -> bool:
-            if isinstance(error, OperationalError):
-                return "password" not in str(error) and "unable to open" not in str(error)
-            if not isinstance(error, OSError | pl.exceptions.ComputeError) or isinstance(
-                error, FileNotFoundError | PermissionError
-            ):
-                return False
-            return not _FINAL.search(str(error)) and not _GONE.search(str(error))
+        from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            return patiently(call, may_pass, lambda _: self._patience, first_pause=0.2, longest_pause=5.0)
-        except SourceRefused:
-            raise
+            return patiently(call, _may_pass, lambda _: self._patience, first_pause=0.2, longest_pause=5.0)
         except (OSError, pl.exceptions.PolarsError, SQLAlchemyError, ValidationError, ValueError) as error:
             said = hide_credentials(" ".join(str(error).split()))[:300].rstrip(".")
             if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and _GONE.search(said)):
@@ -164,7 +153,7 @@ class IcebergReader(VersionedTableReader):
                     f"{self._table.name}: files of {self._place} are gone, because its snapshot expired or somebody "
                     "deleted them: name a later snapshot, or leave `snapshot` and `as_of` out"
                 ) from error
-            if may_pass(error):
+            if _may_pass(error):
                 raise SourceAway(
                     f"{self._table.name}: {self._section.table} did not answer for {self._patience:g} s: {said}"
                 ) from error
@@ -172,3 +161,15 @@ class IcebergReader(VersionedTableReader):
                 f"{self._table.name}: {self._place} cannot be read: {said}. Check source.catalog_env, and the "
                 "credentials and rights of its reader"
             ) from error
+
+
+def _may_pass(error: BaseException) -> bool:
+    from sqlalchemy.exc import OperationalError
+
+    if isinstance(error, OperationalError):
+        return "password" not in str(error) and "unable to open" not in str(error)
+    if not isinstance(error, OSError | pl.exceptions.ComputeError) or isinstance(
+        error, FileNotFoundError | PermissionError
+    ):
+        return False
+    return not _FINAL.search(str(error)) and not _GONE.search(str(error))

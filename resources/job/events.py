@@ -48,6 +48,8 @@ class TrainingEvent:
 
 TRAININGS = "training"
 """Folder of all jobs among the artifacts."""
+SNAPSHOTS = "snapshots"
+"""Folder of the snapshots among the artifacts that pods read, each under its digest."""
 JOB, LOG, EVENTS = "job.json", "log.txt", "events.jsonl"
 """Files of a job's folder: the job; the output of the workers; the events of all attempts, which the workers write."""
 WEIGHTS, RESULT = "model.safetensors", "result.json"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from resources.artifacts import ArtifactMissing, Artifacts
 from resources.files import whole_file
-from resources.job.events import EVENTS, JOB, RESULT, WEIGHTS, TrainingEvent, training_folder_name
+from resources.job.events import EVENTS, JOB, RESULT, SNAPSHOTS, WEIGHTS, TrainingEvent, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 
 SNAPSHOT = "snapshot.json"
@@ -17,7 +17,7 @@ SNAPSHOT = "snapshot.json"
 
 def snapshot_name(job: TrainingJob) -> str:
     """Return the name of the snapshot's folder among the artifacts."""
-    return f"snapshots/{job.snapshot_digest}"
+    return f"{SNAPSHOTS}/{job.snapshot_digest}"
 
 
 def share_inputs(artifacts: Artifacts, job: TrainingJob) -> None:
