@@ -49,9 +49,10 @@ def _is_only_late(report: DrillReport, slower: float) -> bool:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_training_survives(fixture: Fixture, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    slower = _slower()
+    slower = 1.0
     report = perform(name, fixture, lambda _: None)
     if not report.ok and _is_only_late(report, math.inf):
+        slower = _slower()
         # Perhaps something else had the machine. A training that is slow to go on is so twice.
         report = rehearse(f"{name}-again", DRILLS[name], fixture, lambda _: None)
     with capsys.disabled():

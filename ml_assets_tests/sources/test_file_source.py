@@ -10,10 +10,10 @@ import pytest
 from ml_assets.components import Dataset
 from ml_assets.components.attribute_faults import attribute_faults
 from ml_assets.sources.file_source import FileChanged, FileReader, FileSource
-from ml_assets.sources.kinds import open_source
 from ml_assets.sources.protocol import Span
-from ml_assets_tests.components.installation import Installation, failure_of
+from ml_assets_tests.components.installation import failure_of
 from ml_assets_tests.sources.conftest import Declare
+from ml_assets_tests.sources.landed_sales import reader_of, require_every_day
 from ml_assets_tests.sources.sales import DATASET, DAYS, SALES, rows
 
 
@@ -43,17 +43,9 @@ def test_each_format_lands_the_same_rows(declare: Declare, tmp_path: Path, suffi
     installation = declare({"kind": "file", "path": path})
     result = installation.run(SALES, partition=DAYS[0], last=DAYS[4])
     assert result.success, failure_of(result)
-    for day in DAYS:
-        assert installation.main.scan(SALES, [day]).collect().equals(rows(day))
+    require_every_day(installation)
     if by_day:
-        assert _reader(installation).latest() == date.fromisoformat(DAYS[-1])
-
-
-def _reader(installation: Installation) -> FileReader:
-    spec: Any = installation._components[0].spec  # pyright: ignore[reportPrivateUsage]
-    reader = open_source(spec.source, spec.source_table, installation.platform)
-    assert isinstance(reader, FileReader)
-    return reader
+        assert reader_of(installation, FileReader).latest() == date.fromisoformat(DAYS[-1])
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
@@ -81,7 +73,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 ) -> None:
     path = tmp_path / f"{DAYS[0]}.parquet"
     _write(path, rows(DAYS[0]))
-    reader = _reader(declare({"kind": "file", "path": f"{tmp_path}/%Y-%m-%d.parquet"}))
+    reader = reader_of(declare({"kind": "file", "path": f"{tmp_path}/%Y-%m-%d.parquet"}), FileReader)
     read_bytes = Path.read_bytes
 
     def while_somebody_writes(file: Path) -> bytes:
@@ -99,7 +91,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 
 def test_changed_columns_of_a_file_are_named(declare: Declare, tmp_path: Path) -> None:
     _write(tmp_path / f"{DAYS[0]}.parquet", rows(DAYS[0]).rename({"gift": "present"}))
-    reader = _reader(declare({"kind": "file", "path": f"{tmp_path}/%Y-%m-%d.parquet"}))
+    reader = reader_of(declare({"kind": "file", "path": f"{tmp_path}/%Y-%m-%d.parquet"}), FileReader)
     (fault,) = reader.check()
     assert "added: present (bool); removed: gift (bool)" in fault
 

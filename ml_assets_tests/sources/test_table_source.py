@@ -11,10 +11,10 @@ import pytest
 from ml_assets.components import Dataset
 from ml_assets.components.attribute_faults import attribute_faults
 from ml_assets.sources.errors import SourceRefused
-from ml_assets.sources.kinds import open_source
 from ml_assets.sources.protocol import ReadPartition, SourceReader, Span
 from ml_assets_tests.components.installation import Installation, component, failure_of, materialized
 from ml_assets_tests.sources import sales
+from ml_assets_tests.sources.landed_sales import reader_of
 from ml_assets_tests.sources.sales import ANSWERS, DATASET, DAYS, SALES, rows
 
 HERE = "datasets/bought"
@@ -46,11 +46,6 @@ def _here(
     return Installation(tmp_path / "here", components=[named])
 
 
-def _reader(installation: Installation) -> SourceReader:
-    spec: Any = installation._components[0].spec  # pyright: ignore[reportPrivateUsage]
-    return open_source(spec.source, spec.source_table, installation.platform)
-
-
 def _sell_more(other: Installation, day: str) -> str:
     """Change a day of the other project; return its commit before."""
     before = other.platform.lake.resolve("main")
@@ -68,9 +63,9 @@ def test_partitions_of_another_lake_land_with_their_digests(tmp_path: Path, othe
     commit = other.platform.lake.read_commit(other.platform.lake.resolve("main"))
     shown = materialized(result, HERE)[DAYS[3]].metadata["source watermark"].value
     assert datetime.fromisoformat(str(shown)) == commit.created_at
-    assert _reader(here).latest() == date.fromisoformat(DAYS[3])
-    assert _reader(here).check() == []
-    assert _reader(here).preview(2).equals(rows(DAYS[3])[:2])
+    assert reader_of(here, SourceReader).latest() == date.fromisoformat(DAYS[3])
+    assert reader_of(here, SourceReader).check() == []
+    assert reader_of(here, SourceReader).preview(2).equals(rows(DAYS[3])[:2])
     said = failure_of(here.run(HERE, partition=DAYS[4]))
     assert f"has no partition {DAYS[4]}: materialize it there first" in said
 
@@ -85,7 +80,7 @@ def _reopened(here: Installation) -> set[date]:
         span: ReadPartition(manifests[key].watermark, manifests[key].source_version)
         for span, key in spans.items()
     }
-    return {span.first for span in _reader(here).reopened(read)}
+    return {span.first for span in reader_of(here, SourceReader).reopened(read)}
 
 
 def test_changed_days_follow_from_digests_and_a_pin_keeps_the_rows(
@@ -147,7 +142,7 @@ def test_a_wrong_address_is_refused_with_its_remedy(
 def test_changed_columns_of_the_other_table_are_named(tmp_path: Path, other: Installation) -> None:
     contract = {**DATASET["contract"], "columns": DATASET["contract"]["columns"][:-1]}
     here = _here(tmp_path, other, {"contract": contract})
-    (fault,) = _reader(here).check()
+    (fault,) = reader_of(here, SourceReader).check()
     assert (
         "added: changed_at (datetime). Change the contract, or change the table in its own project" in fault
     )

@@ -1,15 +1,14 @@
 """An Iceberg table with its catalog in PostgreSQL and its files in S3: rows, wrong credentials, outages of either."""
 
-from typing import Any
-
 import pytest
 
 from ml_assets.sources.errors import SourceAway, SourceRefused
-from ml_assets.sources.kinds import open_source
-from ml_assets_tests.components.installation import Installation, failure_of
+from ml_assets.sources.iceberg_source import IcebergReader
+from ml_assets_tests.components.installation import failure_of
 from ml_assets_tests.servers.sources.conftest import URL_ENV, Declare, Warehouse
 from ml_assets_tests.servers.sources.object_warehouse import ACCESS, BUCKET, SECRET_ENV, ObjectWarehouse
 from ml_assets_tests.sources.iceberg_shop import IcebergShop
+from ml_assets_tests.sources.landed_sales import reader_of, require_every_day
 from ml_assets_tests.sources.sales import DAYS, SALES, rows
 
 ICEBERG = {"kind": "iceberg", "catalog_env": URL_ENV, "table": "shop.sales", **ACCESS}
@@ -30,17 +29,11 @@ def shop(warehouse: Warehouse, bucket: ObjectWarehouse) -> IcebergShop:
     return shop
 
 
-def _check(installation: Installation) -> None:
-    spec: Any = installation._components[0].spec  # pyright: ignore[reportPrivateUsage]
-    open_source(spec.source, spec.source_table, installation.platform).check()
-
-
 def test_days_land_from_catalog_and_bucket(declare: Declare, shop: IcebergShop, warehouse: Warehouse) -> None:
     installation = declare(ICEBERG)
     result = installation.run(SALES, partition=DAYS[0], last=DAYS[4])
     assert result.success, failure_of(result)
-    for day in DAYS:
-        assert installation.main.scan(SALES, [day]).collect().equals(rows(day))
+    require_every_day(installation)
     (first,) = (one.snapshot_id for one in shop.snapshots())
     shop.write(rows(*DAYS[1:]))
     before = installation.main.digests(SALES)
@@ -61,7 +54,7 @@ def test_faults_of_bucket_and_catalog_are_named(
             assert words in found
         assert "a-wrong-secret" not in found
         with pytest.raises(SourceRefused) as raised:
-            _check(broken)
+            reader_of(broken, IcebergReader).check()
         assert type(raised.value) is kind
 
     with monkeypatch.context() as patch:

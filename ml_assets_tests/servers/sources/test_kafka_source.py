@@ -19,7 +19,6 @@ from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.step_values import step_values
 from ml_assets.components.tags import RANGE_END, RANGE_START
 from ml_assets.sources.kafka_source import KafkaReader
-from ml_assets.sources.kinds import open_source
 from ml_assets.sources.preview import preview
 from ml_assets.sources.protocol import SourceTable
 from ml_assets.tables.audits import unaudited
@@ -36,19 +35,13 @@ from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.servers.sources import kafka_kills
 from ml_assets_tests.servers.sources.conftest import Declare
 from ml_assets_tests.servers.sources.streams import SERVERS_ENV, Stream, message, messages
+from ml_assets_tests.sources.landed_sales import reader_of, require_every_day
 from ml_assets_tests.sources.sales import DATASET, DAYS, SALES, rows
 from resources.platform import Platform
 from resources.settings import Settings
 
 AFTER = message(**rows("2024-03-13").row(1, named=True))
 """A sale on the day after the table's last one, after which all its days are complete."""
-
-
-def _reader(installation: Installation) -> KafkaReader:
-    spec = installation._components[0].spec  # pyright: ignore[reportPrivateUsage]
-    reader = open_source(spec.source, spec.source_table, installation.platform)
-    assert isinstance(reader, KafkaReader)
-    return reader
 
 
 def _facts(result: Any, day: str) -> dict[str, Any]:
@@ -122,7 +115,9 @@ def test_poison_messages_are_dead_letters_and_the_others_land(declare: Declare, 
     ]
     stream.send([*messages(rows(DAYS[0])), *poison, *messages(rows(DAYS[1])), AFTER])
     installation = declare(stream.source)
-    assert len(_reader(installation).check()) == len(poison) - 1  # it does not look at the clock
+    assert (
+        len(reader_of(installation, KafkaReader).check()) == len(poison) - 1
+    )  # it does not look at the clock
     result = installation.run(SALES, partition=DAYS[0], last=DAYS[1])
     assert result.success, failure_of(result)
     for day in DAYS[:2]:
@@ -142,7 +137,7 @@ def test_poison_messages_are_dead_letters_and_the_others_land(declare: Declare, 
     assert shown[3]["message"] == "not json"
     assert shown[9]["bytes"] == 200_002
     assert len(shown[9]["message"]) == 200
-    reader = _reader(installation)
+    reader = reader_of(installation, KafkaReader)
     assert max(len(one["value"] or b"") for one in reader.log.newest_dead_letters(reader.landed, 99)) == 2**16
     again = installation.run(SALES, partition=DAYS[1])
     assert _facts(again, DAYS[1])["dead letters"] == len(poison)
@@ -159,7 +154,7 @@ def test_a_preview_suggests_the_contract_and_lands_nothing(declare: Declare, str
     types = {one["name"]: one["dtype"] for one in found.contract["columns"]}
     assert types == {one["name"]: one["dtype"] for one in DATASET["contract"]["columns"]} | {"units": "int64"}
     assert found.rows["sale"].sort().to_list() == rows(*DAYS[:2])["sale"].to_list()
-    assert _reader(declare(stream.source)).landed.state is None
+    assert reader_of(declare(stream.source), KafkaReader).landed.state is None
 
 
 def test_dead_letters_of_a_sensitive_table_show_no_bytes(declare: Declare, stream: Stream) -> None:
@@ -220,7 +215,7 @@ def test_late_events_reopen_their_day_alone(declare: Declare, stream: Stream) ->
     assert _requested(installation) == [(DAYS[2], DAYS[4])]
     stream.send([message(**rows(DAYS[0]).row(0, named=True) | {"sale": 1})])
     assert _requested(installation) == [(DAYS[2], DAYS[4])]
-    assert _reader(installation).landed.state.dead == {"late": 1}  # pyright: ignore[reportOptionalMemberAccess]
+    assert reader_of(installation, KafkaReader).landed.state.dead == {"late": 1}  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def test_a_day_that_the_stream_has_not_passed_waits(declare: Declare, stream: Stream) -> None:
@@ -251,8 +246,7 @@ def test_landed_rows_outlive_the_topic_and_a_new_one_continues(declare: Declare,
     again = installation.declared_as([component(Dataset, DATASET, source=stream.source | {"generation": 2})])
     result = again.run(SALES, partition=DAYS[0], last=DAYS[4])
     assert result.success, failure_of(result)
-    for day in DAYS:
-        assert again.main.scan(SALES, [day]).collect().equals(rows(day))
+    require_every_day(again)
     assert "write source.generation: 2" in failure_of(installation.run(SALES, partition=DAYS[1]))
 
 
@@ -288,10 +282,12 @@ def test_aborted_transactions_leave_nothing_and_open_ones_wait(declare: Declare,
     installation = declare(stream.source)
     with stream.transaction(messages(rows(DAYS[2])), commit=True):
         assert installation.run(SALES, partition=DAYS[0]).success
-        state = _reader(installation).landed.state
+        state = reader_of(installation, KafkaReader).landed.state
         assert state is not None
         assert state.messages == 3
-        assert _reader(installation).land() == _reader(installation).landed  # nothing to land, no commit
+        assert (
+            reader_of(installation, KafkaReader).land() == reader_of(installation, KafkaReader).landed
+        )  # nothing to land, no commit
     assert installation.run(SALES, partition=DAYS[1], last=DAYS[2]).success
     assert installation.main.scan(SALES, [DAYS[1]]).collect().is_empty()
     assert installation.main.scan(SALES, [DAYS[2]]).collect().equals(rows(DAYS[2]))
@@ -353,7 +349,7 @@ def test_an_outage_is_waited_for_and_costs_one_wait(
         assert materialized(result, SALES) == {}
         back = threading.Timer(1, group.up)
         back.start()
-        assert _reader(declare(stream.source)).latest() == date.fromisoformat(DAYS[-1])
+        assert reader_of(declare(stream.source), KafkaReader).latest() == date.fromisoformat(DAYS[-1])
         back.join()
     finally:
         group.down()
@@ -365,12 +361,12 @@ def test_readers_at_once_land_each_message_once(declare: Declare, stream: Stream
     stream.send(many[::2], 0)
     stream.send(many[1::2], 1)
     installation = declare(stream.source)
-    readers = [_reader(installation) for _ in range(3)]
+    readers = [reader_of(installation, KafkaReader) for _ in range(3)]
     with ThreadPoolExecutor() as pool:
         ends = list(pool.map(lambda one: one.land(10), readers))  # chunks enough for each to lose many races
     assert {one.state.messages for one in ends if one.state} == {2_000}
     assert installation.run(SALES, partition=DAYS[0]).success
-    landed = _reader(installation).landed
+    landed = reader_of(installation, KafkaReader).landed
     offsets = pl.concat(readers[0].log.read(landed, [DAYS[0]])).select("partition", "offset")
     assert offsets.height == offsets.unique().height == 2_000
     assert sorted(installation.main.scan(SALES, [DAYS[0]]).collect()["sale"]) == list(range(2_000))
@@ -388,12 +384,11 @@ def test_messages_land_in_lakefs_with_their_offsets(
     )
     result = installation.run(SALES, partition=DAYS[0], last=DAYS[4])
     assert result.success, failure_of(result)
-    for day in DAYS:
-        assert installation.main.scan(SALES, [day]).collect().equals(rows(day))
+    require_every_day(installation)
     assert _facts(result, DAYS[4])["dead letters"] == 1
     assert not unaudited(installation.platform.lake, 50)
     stream.send(messages(rows(DAYS[4])))
-    assert _reader(installation).land(1).state.messages == 19  # pyright: ignore[reportOptionalMemberAccess]
+    assert reader_of(installation, KafkaReader).land(1).state.messages == 19  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def test_a_killed_reader_loses_and_doubles_no_message(stream: Stream, tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from deltalake import DeltaTable
 
 from ml_assets.sources.errors import SourceAway, SourceRefused
 from ml_assets.sources.file_source import FileChanged, FileReader
-from ml_assets.sources.kinds import open_source
 from ml_assets.sources.protocol import SourceReader, Span
-from ml_assets_tests.components.installation import Installation, failure_of
+from ml_assets_tests.components.installation import failure_of
 from ml_assets_tests.servers.sources.conftest import Declare
 from ml_assets_tests.servers.sources.object_warehouse import (
     ACCESS,
@@ -25,16 +24,12 @@ from ml_assets_tests.servers.sources.object_warehouse import (
     ObjectWarehouse,
     encoded,
 )
+from ml_assets_tests.sources.landed_sales import reader_of, require_every_day
 from ml_assets_tests.sources.sales import DAYS, SALES, rows
 
 BY_DAY = {"kind": "s3", "path": f"s3://{BUCKET}/sales/%Y/%m/%d/*.parquet", **ACCESS}
 DELTA = {"kind": "delta", "path": f"s3://{BUCKET}/sales", **ACCESS}
 FIRST_DAY = Span(date.fromisoformat(DAYS[0]), date.fromisoformat(DAYS[1]))
-
-
-def _reader(installation: Installation) -> SourceReader:
-    spec: Any = installation._components[0].spec  # pyright: ignore[reportPrivateUsage]
-    return open_source(spec.source, spec.source_table, installation.platform)
 
 
 def _put_days(bucket: ObjectWarehouse, suffix: str = "parquet") -> None:
@@ -60,10 +55,9 @@ def test_each_format_lands_the_same_rows_from_a_bucket(
     installation = declare({"kind": "s3", "path": path, **ACCESS})
     result = installation.run(SALES, partition=DAYS[0], last=DAYS[4])
     assert result.success, failure_of(result)
-    for day in DAYS:
-        assert installation.main.scan(SALES, [day]).collect().equals(rows(day))
+    require_every_day(installation)
     if by_day:
-        assert _reader(installation).latest() == date.fromisoformat(DAYS[-1])
+        assert reader_of(installation, SourceReader).latest() == date.fromisoformat(DAYS[-1])
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
@@ -92,7 +86,7 @@ def test_an_object_that_changes_while_it_is_read_is_refused(
 ) -> None:
     """It changes between the listing and the read; the server compares the ETag of the listing."""
     _put_days(bucket)
-    reader = _reader(declare(BY_DAY))
+    reader = reader_of(declare(BY_DAY), SourceReader)
     assert isinstance(reader, FileReader)
     client: Any = reader._client  # pyright: ignore[reportPrivateUsage]
     key = f"sales/{DAYS[0].replace('-', '/')}/b.parquet"
@@ -115,8 +109,7 @@ def test_versions_of_a_delta_table_in_a_bucket(declare: Declare, bucket: ObjectW
         installation = declare(DELTA | version)
         result = installation.run(SALES, partition=DAYS[0], last=DAYS[4])
         assert result.success, failure_of(result)
-        for day in DAYS:
-            assert installation.main.scan(SALES, [day]).collect().equals(rows(day))
+        require_every_day(installation)
     before = installation.main.digests(SALES)
     table = DeltaTable(path, storage_options=bucket.options)
     assert table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
@@ -175,7 +168,7 @@ def test_a_fault_of_the_storage_is_named_and_changes_nothing(
         assert "a-wrong-secret" not in found
         if said != f"the environment variable {SECRET_ENV} is not set":
             with pytest.raises(SourceAway if break_it is _away else SourceRefused) as raised:
-                _reader(broken).check()
+                reader_of(broken, SourceReader).check()
             assert isinstance(raised.value, SourceAway) == (break_it is _away)
     assert installation.main.digests(SALES) == before
     if bucket.server.process is None:
@@ -204,7 +197,7 @@ def test_an_outage_of_the_storage_is_waited_for(declare: Declare, bucket: Object
     _put_days(bucket)
     bucket.write_delta("delta", rows(*DAYS))
     for source in (BY_DAY, DELTA | {"path": f"s3://{BUCKET}/delta"}):
-        reader = _reader(declare(source))
+        reader = reader_of(declare(source), SourceReader)
         bucket.server.kill()
         back = threading.Timer(0.5, bucket.server.start)
         back.start()

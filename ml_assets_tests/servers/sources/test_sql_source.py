@@ -14,12 +14,12 @@ from deployment.testbed.servers import Servers
 from deployment.testbed.servers.postgresql import query
 from ml_assets.sources import sql_source
 from ml_assets.sources.errors import SourceAway
-from ml_assets.sources.kinds import open_source
 from ml_assets.sources.protocol import ReadPartition, Span
 from ml_assets.sources.sql_source import SqlReader
-from ml_assets_tests.components.installation import Installation, failure_of, materialized
+from ml_assets_tests.components.installation import failure_of, materialized
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.servers.sources.conftest import URL_ENV, Declare, Warehouse
+from ml_assets_tests.sources.landed_sales import reader_of, require_every_day
 from ml_assets_tests.sources.sales import DAYS, SALES, rows
 
 TABLE = {"kind": "sql", "url_env": URL_ENV, "table": "sales"}
@@ -33,20 +33,12 @@ QUERY = {
 }
 
 
-def _reader(installation: Installation) -> SqlReader:
-    spec = installation._components[0].spec  # pyright: ignore[reportPrivateUsage]
-    reader = open_source(spec.source, spec.source_table, installation.platform)
-    assert isinstance(reader, SqlReader)
-    return reader
-
-
 def test_each_day_of_a_table_lands_bit_for_bit(declare: Declare, warehouse: Warehouse) -> None:
     warehouse.store("sales", rows(*reversed(DAYS)))
     installation = declare(TABLE | {"watermark_column": "changed_at"})
     result = installation.run(SALES, partition=DAYS[0], last=DAYS[4])
     assert result.success, failure_of(result)
-    for day in DAYS:
-        assert installation.main.scan(SALES, [day]).collect().equals(rows(day))
+    require_every_day(installation)
     shown = materialized(result, SALES)[DAYS[4]].metadata["source watermark"].value
     assert datetime.fromisoformat(str(shown)) == rows(DAYS[4])["changed_at"].max()
 
@@ -60,7 +52,7 @@ def test_the_bounds_of_a_query_are_days_of_the_time_zone(declare: Declare, wareh
     assert result.success, failure_of(result)
     for day in DAYS:
         assert installation.main.scan(SALES, [day]).drop("same").collect().equals(rows(day))
-    assert _reader(installation).latest() == date.fromisoformat(DAYS[-1])
+    assert reader_of(installation, SqlReader).latest() == date.fromisoformat(DAYS[-1])
 
 
 def test_changed_columns_name_what_changed_since_yesterday(declare: Declare, warehouse: Warehouse) -> None:
@@ -77,13 +69,13 @@ def test_changed_columns_name_what_changed_since_yesterday(declare: Declare, war
     assert "removed: gift (bool); changed: price (is string, expected float64)" in said
     assert "Change the contract, or choose and cast the columns in source.query" in said
     assert installation.main.digests(SALES) == before
-    (fault,) = _reader(installation).check()
+    (fault,) = reader_of(installation, SqlReader).check()
     assert "added: present" in fault
 
 
 def test_changes_behind_the_watermark_name_their_days(declare: Declare, warehouse: Warehouse) -> None:
     warehouse.store("sales", rows(*DAYS))
-    reader = _reader(declare(TABLE | {"watermark_column": "changed_at"}))
+    reader = reader_of(declare(TABLE | {"watermark_column": "changed_at"}), SqlReader)
     seen = rows(*DAYS)["changed_at"].max()
     assert isinstance(seen, datetime)
     assert reader.changed(seen) == {}
@@ -96,7 +88,7 @@ def test_changes_behind_the_watermark_name_their_days(declare: Declare, warehous
 def test_a_late_commit_and_a_clock_set_back_reopen_their_days(declare: Declare, warehouse: Warehouse) -> None:
     """A change is dated before the newest one that was read. A day dated after the server's clock is in doubt."""
     warehouse.store("sales", rows(*DAYS))
-    reader = _reader(declare(TABLE | {"watermark_column": "changed_at"}))
+    reader = reader_of(declare(TABLE | {"watermark_column": "changed_at"}), SqlReader)
     days = [date.fromisoformat(day) for day in DAYS]
     spans = [Span(day, day + timedelta(days=1)) for day in days]
     read = {span: ReadPartition(reader.read(span).watermark, None) for span in spans}
@@ -164,7 +156,7 @@ def own_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serv
 
 
 def test_an_outage_is_waited_for_and_costs_one_wait(declare: Declare, own_server: Servers) -> None:
-    reader = _reader(declare(TABLE))
+    reader = reader_of(declare(TABLE), SqlReader)
     assert reader.latest() == date.fromisoformat(DAYS[-1])
     own_server.kill("postgresql")
     impatient = declare(TABLE, patience_seconds=0.5)
@@ -189,7 +181,7 @@ def test_a_frozen_server_is_given_up_and_a_slow_query_is_not(
         before = installation.main.digests(SALES)
         monkeypatch.setattr(sql_source, "_ANSWER_SECONDS", 2)
         for connected in (True, False):
-            reader = _reader(declare(TABLE, patience_seconds=0.2))
+            reader = reader_of(declare(TABLE, patience_seconds=0.2), SqlReader)
             assert not connected or reader.latest() == date.fromisoformat(DAYS[-1])
             own_server.freeze("postgresql")
             with pytest.raises(SourceAway, match=r"did not answer for 0\.2 s") as raised:
@@ -211,7 +203,9 @@ def test_a_server_that_freezes_during_a_query_is_given_up(
     try:
         monkeypatch.setattr(sql_source, "_ANSWER_SECONDS", 2)
         slow = "SELECT * FROM sales, pg_sleep(600) WHERE sold_at >= :first AND sold_at < :end"
-        reader = _reader(declare({"kind": "sql", "url_env": URL_ENV, "query": slow}, patience_seconds=0.5))
+        reader = reader_of(
+            declare({"kind": "sql", "url_env": URL_ENV, "query": slow}, patience_seconds=0.5), SqlReader
+        )
 
         def freeze_it() -> None:
             sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"

@@ -1,0 +1,24 @@
+"""Reader and rows of an installation whose only dataset is the sales, for the tests of every kind of source."""
+
+from typing import TypeVar
+
+from ml_assets.sources.kinds import open_source
+from ml_assets.sources.protocol import SourceReader
+from ml_assets_tests.components.installation import Installation
+from ml_assets_tests.sources.sales import DAYS, SALES, rows
+
+Reader = TypeVar("Reader", bound=SourceReader)
+
+
+def reader_of(installation: Installation, kind: type[Reader]) -> Reader:
+    """Return the reader of the installation's first dataset, which is of this kind."""
+    spec = installation._components[0].spec  # pyright: ignore[reportPrivateUsage]
+    reader = open_source(spec.source, spec.source_table, installation.platform)
+    assert isinstance(reader, kind)
+    return reader
+
+
+def require_every_day(installation: Installation) -> None:
+    """Fail unless main holds the rows of each day, bit for bit."""
+    for day in DAYS:
+        assert installation.main.scan(SALES, [day]).collect().equals(rows(day))
