@@ -13,6 +13,7 @@ import pytest
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from ml_assets.training.process.group import PeerFailed
+from ml_assets.training.process.listening import is_listening
 from ml_assets.training.script import meeting, store_line
 from ml_assets.training.script.meeting import Meeting, Silence, open_meeting
 from ml_assets.training.script.store_line import StoreLine
@@ -71,6 +72,8 @@ def test_a_rank_whose_machine_ends_while_ranks_meet_is_lost(
     assert lost.value.code == ExitCode.PEER_LOST
 
 
+PATIENCE_SECONDS = 120.0
+
 FIRST_MACHINE = """
 import sys
 from torch.distributed import TCPStore
@@ -106,6 +109,30 @@ def test_a_store_that_freezes_loses_its_machine_and_holds_up_no_end(
                 thread.join()
         first.kill()
     assert lost.value.code == ExitCode.PEER_LOST
+
+
+def test_no_end_waits_for_a_store_that_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """torch would try to connect for ten seconds, which the next attempt of the training would wait."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(meeting, "_BEAT_SECONDS", 0.05)
+    has_looked = threading.Event()
+
+    def looked(host: str, port: int) -> bool:
+        found = is_listening(host, port)
+        has_looked.set()
+        return found
+
+    monkeypatch.setattr(meeting, "is_listening", looked)
+    with subprocess.Popen(
+        [sys.executable, "-c", FIRST_MACHINE], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as first:
+        assert first.stdout is not None
+        with open_meeting(("127.0.0.1", int(first.stdout.readline()), 1)):
+            first.kill()
+            assert has_looked.wait(PATIENCE_SECONDS)
+    assert "timed out" not in capfd.readouterr().err
 
 
 def test_a_machine_is_lost_after_so_many_looks_without_a_beat() -> None:

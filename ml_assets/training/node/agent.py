@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from multiprocessing import forkserver
 from multiprocessing.util import Finalize
@@ -143,7 +144,7 @@ def run_ranks(
     watch = Watch(ranks, HangTimeouts.of(job), is_alone=node is None or node.count == 1)
     first = 0 if node is None else node.rank * ranks
     forget_codes(range(ranks))
-    meeting = open_meeting(node and (node.address, node.port, node.rank))  # for scripts
+    meeting = open_meeting(node and (node.address, node.port, node.rank)) if job.script else nullcontext()
     try:
         with meeting, watch.watching():
             elastic_launch(config, begin_rank)(job, str(folder), mirror)

@@ -8,20 +8,19 @@ messages. Not here: the rendezvous of ranks for training (agent).
 # (the annotations of torch are partial)
 
 import logging
-import socket
 import time
 from datetime import timedelta
 
 from torch.distributed import DistError, DistNetworkError, TCPStore
 
 from ml_assets.training.node.agent import Node
+from ml_assets.training.process.listening import is_listening
 from resources.job.job import ExitCode
 
 _MEET_SECONDS = 600.0
 """Time for another node to appear: its image may still be downloading. Launchers give up earlier."""
 _CALL = timedelta(seconds=10)
 """Timeout of one call to the store; no call waits for another node."""
-_CONNECT_SECONDS = 2.0
 _POLL_SECONDS = 0.1
 
 log = logging.getLogger(__name__)
@@ -34,7 +33,7 @@ class Nodes:
         """Wait for node 0, unless this is node 0. Raises torch's `DistNetworkError` if node 0 does not answer."""
         self.node = node
         deadline = time.monotonic() + _MEET_SECONDS
-        while node.rank and not _answers(node):  # torch would wait in one call, ignore signals, and log a lot
+        while node.rank and not is_listening(node.address, node.port):
             if time.monotonic() > deadline:
                 raise DistNetworkError(f"node 0 does not answer at {node.address}:{node.port}")
             time.sleep(_POLL_SECONDS)
@@ -76,14 +75,6 @@ class Nodes:
             if self._store.add(f"left/{about}", 0) >= self.node.count:
                 break
             time.sleep(_POLL_SECONDS)
-
-
-def _answers(node: Node) -> bool:
-    try:
-        with socket.create_connection((node.address, node.port), timeout=_CONNECT_SECONDS):
-            return True
-    except OSError:  # the name does not resolve yet, or no process listens yet
-        return False
 
 
 def _weight(code: int) -> int:

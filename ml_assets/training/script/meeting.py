@@ -20,6 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from ml_assets.training.process.listening import is_listening
 from ml_assets.training.script.store_line import StoreLine
 from resources.beside import working_beside
 from resources.job.errors import BadConfiguration, TrainingFailed
@@ -67,16 +68,22 @@ def open_meeting(machines: tuple[str, int, int] | None) -> Generator[None]:
     def connected() -> TCPStore:
         return TCPStore(host, port, is_master=False, timeout=_BEAT_CALL, wait_for_workers=False)
 
+    def connected_again() -> TCPStore | None:
+        return connected() if is_listening(host, port) else None
+
     store = connected()
     store.add(_beats_of(number), 1)  # before any rank runs: a machine that never beat counts as alive
     with working_beside(
-        lambda over: _beat(store, connected, number, over), "beats of this machine", _LAST_BEAT_SECONDS
+        lambda over: _beat(store, connected_again, number, over), "beats of this machine", _LAST_BEAT_SECONDS
     ):
         yield
 
 
-def _beat(store: "Store", connected: Callable[[], "Store"], number: int, over: threading.Event) -> None:
-    """Beat until `over` is set. A connection that breaks is made anew: this machine lives."""
+def _beat(
+    store: "Store", connected_again: Callable[[], "Store | None"], number: int, over: threading.Event
+) -> None:
+    """Beat until `over` is set. A connection that breaks is made anew: this machine lives. If the machine of the store
+    is lost, no end waits for it."""
     from torch.distributed import DistNetworkError, DistStoreError
 
     while not over.wait(_BEAT_SECONDS):
@@ -84,7 +91,7 @@ def _beat(store: "Store", connected: Callable[[], "Store"], number: int, over: t
             store.add(_beats_of(number), 1)
         except DistNetworkError:
             with suppress(DistNetworkError, DistStoreError):
-                store = connected()
+                store = connected_again() or store
         except DistStoreError:
             continue  # it was busy for too long
     with suppress(DistNetworkError, DistStoreError):
