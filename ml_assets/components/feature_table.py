@@ -67,7 +67,9 @@ class FeatureTable(SpecComponent):
             wanted = [key for key in keys if key not in resumed]
             possible = plan(reader, platform.ledger, tables, inputs, wanted, table.cadence)
             pieces = in_pieces(reader, inputs, possible.ranges, platform.settings.chunk_mib * 2**20 / 2)
-            partitions = derive(reader, inputs, pieces, table.cadence, function, spec.partition_date)
+            partitions = derive(
+                reader, platform.ledger, inputs, pieces, table.cadence, function, spec.partition_date
+            )
             if possible.ranges or resumed:
                 total = len(keys) - len(possible.refused)
                 yield from publish_and_report(

@@ -14,6 +14,7 @@ from ml_assets.tables.retain import Retain
 from ml_assets.tables.spec import TableSpec
 from ml_assets.validation.column_types import Schema, schema_hash
 from ml_assets.validation.midnight import midnight
+from resources.ledger import Ledger
 
 _DAY = timedelta(days=1)
 
@@ -112,13 +113,13 @@ class InputTable:
     days_begin_in: str = "UTC"
     """Time zone whose midnight begins a partition of the table that reads it."""
 
-    def as_known(self, reader: TableReader, key: str) -> TableReader:
+    def as_known(self, reader: TableReader, ledger: Ledger, key: str) -> TableReader:
         """Return a reader of this input as it was known when partition `key` of the table that reads it began.
 
         A row of `key` may be predicted at any moment of it, so a change that came later must not be seen.
         """
         first, _ = (self.read_by or self.cadence).bounds(key)
-        return reader.as_known(self.table, midnight(first, self.days_begin_in))
+        return reader.as_known(self.table, midnight(first, self.days_begin_in), ledger)
 
     def needed_for(self, key: str) -> tuple[str, ...]:
         """Return the keys that must exist to build `key`, oldest first. History ends where the table begins.

@@ -114,6 +114,7 @@ def in_pieces(
 
 def derive(
     reader: TableReader,
+    ledger: Ledger,
     inputs: Sequence[InputTable],
     ranges: Iterable[Sequence[str]],
     cadence: Cadence,
@@ -128,9 +129,9 @@ def derive(
     `partition_date` names the Date column of the result with the first day of each row's partition. Raises
     `FeatureFunctionError`, also in place of errors that the function raises.
     """
-    for keys in _known_alike(reader, inputs, ranges):
+    for keys in _known_alike(reader, ledger, inputs, ranges):
         needed = {t.table: sorted({n for key in keys for n in t.needed_for(key)}) for t in inputs}
-        known = {t.table: t.as_known(reader, keys[0]) for t in inputs}
+        known = {t.table: t.as_known(reader, ledger, keys[0]) for t in inputs}
         watched = WatchedInputs({table: known[table].scan(table, wanted) for table, wanted in needed.items()})
         first, _ = cadence.bounds(keys[0])
         _, last = cadence.bounds(keys[-1])
@@ -152,22 +153,22 @@ def derive(
 
 
 def _known_alike(
-    reader: TableReader, inputs: Sequence[InputTable], ranges: Iterable[Sequence[str]]
+    reader: TableReader, ledger: Ledger, inputs: Sequence[InputTable], ranges: Iterable[Sequence[str]]
 ) -> Iterator[Sequence[str]]:
     """Yield `ranges` in parts within which every input partition has one version."""
     for keys in ranges:
         part: list[str] = []
         for key in keys:
-            if part and not all(_is_same_version(reader, one, part[0], key) for one in inputs):
+            if part and not all(_is_same_version(reader, ledger, one, part[0], key) for one in inputs):
                 yield part
                 part = []
             part.append(key)
         yield part
 
 
-def _is_same_version(reader: TableReader, source: InputTable, first: str, key: str) -> bool:
+def _is_same_version(reader: TableReader, ledger: Ledger, source: InputTable, first: str, key: str) -> bool:
     """True if what `key` reads of an input was known with the same content when partition `first` began."""
-    before, now = source.as_known(reader, first), source.as_known(reader, key)
+    before, now = source.as_known(reader, ledger, first), source.as_known(reader, ledger, key)
     wanted = source.needed_for(key)
     return before is now or all(
         before.digests(source.table).get(one) == now.digests(source.table).get(one) for one in wanted

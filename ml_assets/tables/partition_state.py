@@ -126,7 +126,7 @@ def _standings(
                 if reader.digests(name).get(read, "") != digest
                 and not tables.is_retired(name, read, reader.digests(name))
             }
-            known = {each.table: each.as_known(reader, key) for each in inputs}
+            known = {each.table: each.as_known(reader, ledger, key) for each in inputs}
             one.changed = {
                 (name, read)
                 for name, recorded in manifest.inputs.items()

@@ -15,6 +15,7 @@ from ml_assets.tables import layout
 from ml_assets.tables.manifest import ManifestUnreadable, PartitionManifest, content_digest
 from ml_assets.validation.column_types import explain_columns
 from resources.lake import ObjectStat, VersionedStore
+from resources.ledger import Ledger
 from resources.words import name_some
 
 
@@ -73,6 +74,7 @@ class TableReader:
         self._manifest_hashes: dict[str, dict[str, str]] = {}
         self._manifests: dict[tuple[str, str], PartitionManifest] = {}
         self._earlier: dict[str, list[EarlierObject]] = {}
+        self._readable: dict[str, list[EarlierObject]] = {}
         self._moments: dict[str, list[datetime]] = {}
         self._known: dict[tuple[str, int], TableReader] = {}
         self._places: dict[str, str] = {}
@@ -90,26 +92,43 @@ class TableReader:
             self._earlier[table] = [EarlierObject(*layout.of_earlier(one.path), one) for one in listed]
         return self._earlier[table]
 
-    def as_known(self, table: str, at: datetime) -> "TableReader":
+    def as_known(self, table: str, at: datetime, ledger: Ledger) -> "TableReader":
         """Return a reader of `table` alone that reads each partition as it was known at `at` (UTC).
 
-        A partition that a later change replaced has its rows from before. The same reader is returned for moments
-        between which nothing changed; it is this one if nothing changed after `at`.
+        A partition that a later change replaced has its rows from before, unless `ledger` says that these are rejected:
+        then those that replaced them. The same reader is returned for moments between which nothing changed; it is
+        this one if nothing changed after `at`.
         """
         if table not in self._moments:
-            self._moments[table] = sorted({one.until for one in self.earlier(table)})
+            self._readable[table] = self._not_rejected(table, ledger)
+            self._moments[table] = sorted({one.until for one in self._readable[table]})
         moments = self._moments[table]
         number = bisect_right(moments, at)
         if number == len(moments):
             return self
         if (table, number) not in self._known:
             first: dict[str, datetime] = {}
-            for one in self.earlier(table):
+            for one in self._readable[table]:
                 if one.until > at:
                     first[one.key] = min(one.until, first.get(one.key, one.until))
-            chosen = [one for one in self.earlier(table) if first.get(one.key) == one.until]
+            chosen = [one for one in self._readable[table] if first.get(one.key) == one.until]
             self._known[table, number] = self._with(table, {one.former: one.stat for one in chosen})
         return self._known[table, number]
+
+    def _not_rejected(self, table: str, ledger: Ledger) -> list[EarlierObject]:
+        """Return the earlier objects of `table` without those of versions whose newest verdict is a rejection."""
+        files: dict[tuple[str, datetime], list[tuple[str, str]]] = {}
+        for one in self.earlier(table):
+            if not one.former.startswith(layout.ALL_MANIFESTS):
+                files.setdefault((one.key, one.until), []).append((one.former, one.stat.sha256))
+        contents = {version: (version[0], content_digest(some)) for version, some in files.items()}
+        verdicts = ledger.verdicts_of(table, contents.values()) if contents else {}
+        rejected = {
+            version
+            for version, content in contents.items()
+            if (row := verdicts.get(content)) is not None and row.blocks
+        }
+        return [one for one in self.earlier(table) if (one.key, one.until) not in rejected]
 
     def _with(self, table: str, earlier: Mapping[str, ObjectStat]) -> "TableReader":
         """Return a reader with other objects for the partitions of `table` of which `earlier` has any."""

@@ -36,7 +36,7 @@ def published_by(
     found: dict[str, PublishedPartition] = {}
     for key, manifest in reader.manifests(spec.table, sorted(rows)).items():
         needed = {
-            one.table: one.as_known(reader, key).input_digests(one.table, one.needed_for(key))
+            one.table: one.as_known(reader, ledger, key).input_digests(one.table, one.needed_for(key))
             for one in inputs
         }
         if manifest.code_version == spec.code_version and manifest.inputs == needed:

@@ -10,7 +10,7 @@ import pytest
 
 from ml_assets.components import Dataset, FeatureTable
 from ml_assets.components.declared_metadata import declared_tables
-from ml_assets.tables.guard import validate_window
+from ml_assets.tables.guard import WindowValidation, validate_window
 from ml_assets_tests.components.installation import Installation, component, failure_of, versions
 
 HERE = "ml_assets_tests.components.test_corrections"
@@ -60,7 +60,7 @@ def sums(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.Lazy
     )
 
 
-def _components(known_at: Mapping[str, Any]) -> list[Any]:
+def _components(known_at: Mapping[str, Any], most: float = 1e6) -> list[Any]:
     partitions = {"cadence": "daily", "start": DAYS[0], "end": DAYS[-1]}
     sales = {
         "name": "sales",
@@ -71,7 +71,7 @@ def _components(known_at: Mapping[str, Any]) -> list[Any]:
             "columns": [
                 {"name": "day", "dtype": "date"},
                 {"name": "shop", "dtype": "string"},
-                {"name": "sold", "dtype": "float64"},
+                {"name": "sold", "dtype": "float64", "le": most},
             ],
         },
         **known_at,
@@ -114,9 +114,13 @@ def _launch(installation: Installation, table: str, days: list[str] | None = Non
     return versions(result, table)
 
 
-def _stale(installation: Installation) -> Mapping[str, str]:
+def _guard(installation: Installation) -> WindowValidation:
     tables = declared_tables(installation.defs)
-    return validate_window(installation.main, installation.platform.ledger, tables, SUMS, DAYS).stale
+    return validate_window(installation.main, installation.platform.ledger, tables, SUMS, DAYS)
+
+
+def _stale(installation: Installation) -> Mapping[str, str]:
+    return _guard(installation).stale
 
 
 def _sold(installation: Installation, day: str) -> float:
@@ -144,6 +148,22 @@ def test_a_correction_changes_no_features_of_the_past(tmp_path: Path) -> None:
     assert not _stale(here)
     for day in (PAST[3], AFTER[0]):
         assert _launch(here, SUMS, [day]) == {day: at_once[day]}
+
+
+def test_features_of_the_past_do_not_keep_rows_that_were_rejected(tmp_path: Path) -> None:
+    """A stricter contract rejects what was known. The features are built again from what replaced it."""
+    SOLD[PAST[0]] = 1000.0
+    here = _installation(tmp_path, known_at="ingestion")
+    _launch(here, SUMS, DAYS)
+    strict = here.declared_as(_components({"known_at": "ingestion"}, most=500.0))
+    assert not strict.run(SALES, partition=PAST[0]).success
+    del SOLD[PAST[0]]
+    _launch(strict, SALES, DAYS)
+    assert PAST[0] in _guard(strict).barred
+    _launch(strict, SUMS, DAYS)
+    assert _sold(strict, PAST[0]) == 3
+    assert _guard(strict).ok
+    assert not _stale(strict)
 
 
 @pytest.mark.nightly

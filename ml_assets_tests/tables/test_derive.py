@@ -44,7 +44,7 @@ def _build(orders: OrdersTable, wanted: list[str], function=sums, lookback: int 
     reader = TableReader.at(orders.store)
     inputs = [_orders(30, lookback)]
     possible = plan(reader, orders.ledger, TABLES, inputs, wanted, DAILY)
-    found = derive(reader, inputs, possible.ranges, DAILY, function, "partition_date")
+    found = derive(reader, orders.ledger, inputs, possible.ranges, DAILY, function, "partition_date")
     return {one.key: one for one in found}
 
 

@@ -23,7 +23,7 @@ KEPT: dict[str, Any] = {"is_known_at_ingestion": True}
 
 def at(orders: OrdersTable, moment: datetime) -> TableReader:
     """Return the orders as they were known at `moment`."""
-    return TableReader.at(orders.store).as_known(ORDERS, moment)
+    return TableReader.at(orders.store).as_known(ORDERS, moment, orders.ledger)
 
 
 def rows(reader: TableReader, key: str = KEY) -> pl.DataFrame:
@@ -62,6 +62,20 @@ def test_a_rejected_correction_keeps_the_earlier_rows_when_accepted(orders: Orde
     accept_partition(orders.store, orders.ledger, ORDERS, KEY, "ada", "refunds")
     assert rows(TableReader.at(orders.store))["amount"].max() == -1
     assert rows(at(orders, LONG_AGO)).equals(day(KEY))
+
+
+def test_earlier_rows_that_are_rejected_later_are_not_read(orders: OrdersTable) -> None:
+    """Unless somebody accepts them. A stricter contract rejects them when the source hands them out again."""
+    strict = [{**one, "le": 50} if one["name"] == "amount" else one for one in orders_table.RULES["columns"]]
+    stricter = {**KEPT, "contract": Contract.model_validate({**orders_table.RULES, "columns": strict})}
+    first, second = day(KEY, factor=10), day(KEY)
+    for frame in (first, second):
+        orders.publish({KEY: frame}, **KEPT)
+    assert rows(at(orders, LONG_AGO)).equals(first)
+    assert orders.publish({KEY: first}, **stricter).rejected
+    assert rows(at(orders, LONG_AGO)).equals(second)
+    accept_partition(orders.store, orders.ledger, ORDERS, KEY, "ada", "a fair")
+    assert rows(at(orders, LONG_AGO)).equals(first)
 
 
 def test_other_columns_begin_anew(orders: OrdersTable) -> None:

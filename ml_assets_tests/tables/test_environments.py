@@ -102,7 +102,7 @@ def test_a_merge_brings_earlier_rows_along(place: Place) -> None:
     assert [one.until for one in reader.earlier(ORDERS)] == [
         one.until for one in TableReader.at(inside.store).earlier(ORDERS)
     ]
-    before = reader.as_known(ORDERS, datetime(2013, 2, 1, tzinfo=UTC))
+    before = reader.as_known(ORDERS, datetime(2013, 2, 1, tzinfo=UTC), place.main.ledger)
     assert before.scan(ORDERS, [FIRST]).collect().equals(day(FIRST))
 
 

@@ -61,7 +61,7 @@ def build(
     inputs = tables.inputs_of(spec.table)
     possible = plan(reader, orders.ledger, tables, inputs, wanted, DAILY)
     assert not possible.refused
-    found = derive(reader, inputs, possible.ranges, DAILY, function, "partition_date")
+    found = derive(reader, orders.ledger, inputs, possible.ranges, DAILY, function, "partition_date")
     return publish(orders.store, orders.ledger, spec, found, PublishingRun(run_id="build"))
 
 
