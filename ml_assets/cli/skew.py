@@ -13,17 +13,20 @@ from resources.words import counted
 def command(model: str, partition: str) -> None:
     """Compare the rows of requests for MODEL that arrived in PARTITION with the rows of its feature table.
 
-    Both go through the transform of the version's training. Exit status 1 if a value differs in any bit. Values of
-    sensitive columns are hidden. Changes nothing.
+    Both go through the transform of the version's training. Exit status 1 if an input differs in more rows than
+    `served_skew` of the model allows; without this section, in any bit. Values of sensitive columns are hidden. Changes
+    nothing.
     """
     from ml_assets.components.feature_table import FeatureTable
     from ml_assets.components.training_pipeline import TrainingPipeline
+    from ml_assets.live.served_policy import ServedSkewRule
     from ml_assets.live.served_skew import served_skew
     from ml_assets.tables.landing import MAIN
     from ml_assets.tables.reader import TableReader
 
     with Project.to_read() as project:
         spec = project.component(TrainingPipeline, model).spec
+        rule = spec.served_skew or ServedSkewRule()
         spec.partitions.as_cadence.require(partition)
         found = served_skew(spec, TableReader.at(project.platform.lake, MAIN), project.platform, partition)
         name = spec.features.table.removeprefix("features/")
@@ -44,7 +47,8 @@ def command(model: str, partition: str) -> None:
             is_hidden = any(map(contract.hides, (column.name, *spec.features.primary_key)))
             shown = "values are hidden" if is_hidden else f"{pair} at {column.key}"
             verb = "differs" if column.rows == 1 else "differ"
-            say(f"  {column.name}: {counted(column.rows, 'row')} {verb}; {shown}")
+            allowed = ", which served_skew allows" if rule.allows(column, one.rows) else ""
+            say(f"  {column.name}: {counted(column.rows, 'row')} {verb}{allowed}; {shown}")
         if one.rounded:
             names = ", ".join(one.rounded)
             say(f"  {names}: equal as values of the table's type; the last bits were rounded by the client")
@@ -52,5 +56,5 @@ def command(model: str, partition: str) -> None:
             say(f"  not compared: {count:,} rows, because they {why}")
         if one.not_compared:
             say(f"  not compared: {', '.join(one.not_compared)}, which hold blobs")
-    if any(one.columns for one in found):
+    if rule.findings(found, spec.features.table):
         raise click.exceptions.Exit(1)

@@ -1,4 +1,4 @@
-"""Checks of the columns that a component names in another component's table, by that table's contract.
+"""Checks of what a component names in another component's table: columns of its contract, its days, its drift.
 
 Here: the metadata that a table's asset holds for these checks, and the sentences. Not here: columns of a component's
 own contract (specs), the file and line of a fault (declarations).
@@ -11,6 +11,7 @@ import dagster as dg
 import yaml
 
 from ml_assets.validation.column_types import FLOATS, NUMERIC, POLARS_TYPES
+from ml_assets.validation.table_drift import RULE as DRIFT
 from resources.words import did_you_mean
 
 COLUMN_SCHEMA = "dagster/column_schema"
@@ -33,6 +34,8 @@ PARTITION_DATE = "partition_date"
 """Metadata of a feature table: its column with the first day of a row's partition."""
 DAYS_BEGIN_IN = "days_begin_in"
 """Metadata of a table with an event time, and of a training set: time zone in whose midnight its days begin."""
+COUNTED_DRIFT = "counted drift"
+"""Metadata of a training set: table → dotted key of the first limit on the number of its columns that drift."""
 
 _NUMBERS = NUMERIC | {"bool"}
 _PLAIN = _NUMBERS | {"string", "date", "datetime"}
@@ -100,6 +103,18 @@ def zone_fault(
         f"{zone} (contract.event_time_zone): write `time_zone: {zone}`, or give {read} an event_time if it cuts its "
         "days elsewhere"
     )
+
+
+def drift_fault(asset: dg.AssetsDefinition, table: dg.AssetsDefinition, read: str) -> tuple[str, str] | None:
+    """Return (dotted key, sentence) if `asset` counts columns of `table` (id `read`) that drift, and nothing does."""
+    for metadata in asset.metadata_by_key.values():
+        key: str | None = metadata.get(COUNTED_DRIFT, {}).get(read)
+        if key is not None and all(one.name != DRIFT for one in table.check_specs):
+            return key, (
+                f"counts in {key} the columns of {read} that drift, and {read} declares no `drift`: add `drift: {{}}` "
+                "to it, or remove the limit"
+            )
+    return None
 
 
 def _days_begin(read: str, tables: Mapping[str, dg.AssetsDefinition]) -> dict[str, str]:

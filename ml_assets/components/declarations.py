@@ -15,7 +15,7 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.checkout import ROOT
-from ml_assets.components.columns import INPUT_CADENCES, column_faults, zone_fault
+from ml_assets.components.columns import INPUT_CADENCES, column_faults, drift_fault, zone_fault
 from ml_assets.components.documents import documents_of, faults_in, place_of, short
 from ml_assets.tables.cadence import CadenceKind, fit_of
 from resources.words import did_you_mean
@@ -44,7 +44,7 @@ def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
 
     Faults: two components have the same name; a component reads a table that nothing declares, that has other
     partitions or that begins later; a component names columns of a table that `column_faults` refuses; the days of a
-    model begin in another time zone than those of its table.
+    model begin in another time zone than those of its table; a model counts the drift of a table that declares none.
     """
     assets = [asset for asset in defs.assets or () if isinstance(asset, dg.AssetsDefinition)]
     by_key = {key.to_user_string(): asset for asset in assets for key in asset.keys}
@@ -58,8 +58,8 @@ def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
                 lines.append(f"{at}: {_who(asset)} {why[0]} and reads {read}, which {why[1]}")
             else:
                 faults = list(column_faults(asset, by_key[read], read))
-                zone = zone_fault(asset, read, by_key)
-                for key, fault in [*faults, *([zone] if zone else [])]:
+                others = [zone_fault(asset, read, by_key), drift_fault(asset, by_key[read], read)]
+                for key, fault in [*faults, *(one for one in others if one)]:
                     lines.append(f"{_place_of(_who(asset), key, defs_folder) or at}: {_who(asset)} {fault}")
     if lines:
         raise DeclarationRefused("\n".join(dict.fromkeys(lines)))

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from ml_assets.evaluation.metrics import metrics_of
 from ml_assets.features.cut_and_rebuild import KnowledgeRule
+from ml_assets.live.served_policy import ServedSkewRule
 from ml_assets.pipeline.retraining import LiveSource, RetrainSection, rule_faults
 from ml_assets.pipeline.scoring import ADDED, PREDICTIONS
 from ml_assets.pipeline.spec import PipelineSpec
@@ -382,20 +383,24 @@ class TrainingPipelineSpec(PipelineSpec):
 
     skew: SkewRule | None = None
     """Comparison of the newest features with those that the version in production was trained on. Not given: none."""
+    served_skew: ServedSkewRule | None = None
+    """Comparison of each partition's requests with the feature table, as soon as it holds the partition; `{}`: no input
+    may differ. Not given: only by `ml-assets skew`."""
 
     @model_validator(mode="after")
     def _skew_is_about_inputs(self) -> Self:
-        if self.skew is None:
-            return self
         why: dict[tuple[str | int, ...], str] = {}
         inputs = (*self.features.numeric, *self.features.categorical)
-        for path, name in [
-            *((("skew", "columns", name), name) for name in self.skew.columns),
-            *((("skew", "ignore", place), name) for place, name in enumerate(self.skew.ignore)),
-        ]:
-            if name not in inputs:
-                why[path] = f"'{name}' is not an input of the model{did_you_mean(name, inputs)}"
-        if self.skew.partitions * LEAST_BLOCKS > self.window.total:
+        for section, rule in (("skew", self.skew), ("served_skew", self.served_skew)):
+            if rule is None:
+                continue
+            for path, name in [
+                *(((section, "columns", name), name) for name in rule.columns),
+                *(((section, "ignore", place), name) for place, name in enumerate(rule.ignore)),
+            ]:
+                if name not in inputs:
+                    why[path] = f"'{name}' is not an input of the model{did_you_mean(name, inputs)}"
+        if self.skew is not None and self.skew.partitions * LEAST_BLOCKS > self.window.total:
             why["skew", "partitions"] = (
                 f"{self.skew.partitions} are compared with blocks as long, and the window of {self.window.total} "
                 f"partitions has fewer than {LEAST_BLOCKS} of them: write {max(1, self.window.total // LEAST_BLOCKS)}"

@@ -11,7 +11,13 @@ import yaml
 
 from ml_assets.components.base import SpecComponent, freshness_policy
 from ml_assets.components.canary_sensor import canary_sensor
-from ml_assets.components.columns import DAYS_BEGIN_IN, EVALUATED_SLICES, LABEL_IS_CLASS, NAMED_COLUMNS
+from ml_assets.components.columns import (
+    COUNTED_DRIFT,
+    DAYS_BEGIN_IN,
+    EVALUATED_SLICES,
+    LABEL_IS_CLASS,
+    NAMED_COLUMNS,
+)
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.hyperparameters import study_asset, study_key
 from ml_assets.components.live_performance import live_asset
@@ -21,6 +27,7 @@ from ml_assets.components.release_sensor import production_asset, release_sensor
 from ml_assets.components.retrain_sensor import retrain_sensor
 from ml_assets.components.scaffolders import TrainingPipelineScaffolder
 from ml_assets.components.schedules import nightly_training
+from ml_assets.components.served_skew_check import served_skew_check, served_skew_sensor
 from ml_assets.components.skew_check import skew_check, skew_sensor
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.evaluate import evaluate_op
@@ -29,6 +36,7 @@ from ml_assets.components.steps.snapshot import STUDY, snapshot_op
 from ml_assets.components.steps.train import train_op
 from ml_assets.components.steps.validate_inputs import validate_inputs_op
 from ml_assets.objective_facts import facts_of
+from ml_assets.pipeline.retraining import TABLE_DRIFT
 
 TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL = (
     "training_set",
@@ -97,6 +105,9 @@ class TrainingPipeline(SpecComponent):
         checks = [] if spec.skew is None else [skew_check(spec, spec.skew, live.key)]
         if spec.skew is not None:
             watches.append(skew_sensor(spec, spec.skew, live.key))
+        if spec.served_skew is not None:
+            checks.append(served_skew_check(spec, spec.served_skew, live.key))
+            watches.append(served_skew_sensor(spec, spec.served_skew, live.key))
         return dg.Definitions(
             assets=[pipeline, *studies, *scored, live],
             asset_checks=checks,
@@ -191,6 +202,7 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
                 DAYS_BEGIN_IN: spec.features.time_zone,
                 **({LABEL_IS_CLASS: True} if facts_of(spec.evaluation.objective).has_classes else {}),
                 **_evaluated_slices(spec),
+                **_counted_drift(spec),
             }
         },
     ).map_asset_specs(
@@ -200,6 +212,13 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
             else asset
         )
     )
+
+
+def _counted_drift(spec: TrainingPipelineSpec) -> Mapping[str, Mapping[str, str]]:
+    retrain = None if spec.scoring is None else spec.scoring.retrain
+    rules = () if retrain is None else retrain.when
+    keys = [f"scoring.retrain.when.{n}.metric" for n, rule in enumerate(rules) if rule.metric == TABLE_DRIFT]
+    return {COUNTED_DRIFT: {spec.features.table: keys[0]}} if keys else {}
 
 
 def _evaluated_slices(spec: TrainingPipelineSpec) -> Mapping[str, Mapping[str, str]]:

@@ -91,13 +91,12 @@ class LoggedDay:
 
 def logged_day(spec: PipelineSpec, artifacts: Artifacts, key: str) -> LoggedDay:
     """Read the answers that arrived in partition `key`. Raises `ArtifactsError`."""
-    _, end = _bounds(spec, key)
     before = log_marks(artifacts, spec.name, key)
     parts: list[pl.DataFrame] = [pl.DataFrame(schema=_COLUMNS)]
     files: FilesRead = {}
     faults: list[str] = []
     deleted = refused = 0
-    is_over = datetime.now(UTC) >= end + LATEST_WRITE
+    is_over = has_ended(spec, key, datetime.now(UTC))
     for day in days_at(spec, key):
         there = files_after(artifacts, spec.name, day, {})
         known = before.get(day.isoformat(), DayRead())
@@ -125,6 +124,11 @@ def rows_in(
     for start in range(0, len(files), FILES):
         log, wrong = read_files(artifacts, spec.name, day, files[start : start + FILES])
         yield log.filter(pl.col("at").is_between(begin, end, closed="left")), wrong
+
+
+def has_ended(spec: PipelineSpec, key: str, now: datetime) -> bool:
+    """Return True if servers have written all requests that arrived in partition `key`."""
+    return now >= _bounds(spec, key)[1] + LATEST_WRITE
 
 
 def mark_measured(spec: PipelineSpec, artifacts: Artifacts, key: str, logged: LoggedDay) -> None:

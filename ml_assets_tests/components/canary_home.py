@@ -29,6 +29,8 @@ from resources.ledger import Person, Promotion, TrainedOn
 from resources.mlflow_client import open_client
 
 DAYS = days(3, start=1)
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+"""Another row in place of the one that a client sends."""
 SHARE = 0.4
 WATCH = [
     {"metric": "error_rate", "no_worse_by": 0.02},
@@ -105,6 +107,35 @@ def begun(home: Path) -> tuple[Installation, Bundle]:
     # A graph of a few sums in place of the network: its export from torch takes seconds.
     contents = replace(contents, module=MatrixGraph(weighted_sum(3).SerializeToString()))
     return installation, build_bundle(contents, bundles_of(installation.platform))
+
+
+def log_features(
+    installation: Installation, bundle: Bundle, day: str, change: Change = lambda row: row
+) -> None:
+    """Log each row of a day's features as a server does that was sent it, after a change."""
+    begin = datetime.fromisoformat(f"{day}T12:00:00+00:00")
+    with RequestLog(installation.platform.artifacts) as log:
+        for number, row in enumerate(installation.main.scan(FEATURES, [day]).collect().to_dicts()):
+            sent = change({name: row[name] for name in ("at", "machine", "load", "made_yesterday")})
+            log.add(
+                [
+                    LoggedRow(
+                        request_id=f"{day}-{number}",
+                        place=0,
+                        at_us=int(begin.timestamp() * 1e6) + number,
+                        model=MODEL,
+                        assigned="production",
+                        request_rows=1,
+                        entity=None,
+                        row=json.dumps(sent, default=lambda at: at.isoformat()).encode(),
+                        prediction=[1.0],
+                        latency_us=900,
+                        role="production",
+                        version=1,
+                        bundle_digest=bundle.digest,
+                    )
+                ]
+            )
 
 
 def with_new_canary(installation: Installation, exported: Bundle, **changes: object) -> CanaryHome:

@@ -165,6 +165,13 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
             id="blob that is no bytes",
         ),
         pytest.param(
+            "  training:\n",
+            "  scoring: {retrain: {when: [{metric: table_drift, at_most: 0}]}}\n  training:\n",
+            "counts in scoring.retrain.when.0.metric the columns of features/sales_features that drift, and "
+            "features/sales_features declares no `drift`: add `drift: {}` to it",
+            id="drift that nothing measures",
+        ),
+        pytest.param(
             "slices: [product]", "slices: [prodct]", "names 'prodct' in evaluation.slices", id="slice"
         ),
     ],

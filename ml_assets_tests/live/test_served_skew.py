@@ -1,8 +1,6 @@
 """Served rows against the feature table: equal bits pass, and each input that differs is named with a row."""
 
 import json
-from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -10,14 +8,9 @@ import pytest
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.live.served_skew import VersionSkew, served_skew
 from ml_assets.release.bundle_store import Bundle
-from ml_assets.serving.request_log import LoggedRow, RequestLog
-from ml_assets.tables.reader import TableReader
-from ml_assets_tests.components.canary_home import DAYS, begun
+from ml_assets_tests.components.canary_home import DAYS, Change, begun, log_features
 from ml_assets_tests.components.installation import Installation
-from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL, PIPELINE
-
-Change = Callable[[dict[str, Any]], dict[str, Any]]
-
+from ml_assets_tests.components.readings_pipeline import PIPELINE
 
 Home = tuple[Installation, Bundle]
 
@@ -29,34 +22,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 def _compared(home: Home, day: str, change: Change) -> list[VersionSkew]:
-    """Log each row of a day as a server does, after a change, and compare them with the table."""
     installation, bundle = home
-    platform = installation.platform
-    reader = TableReader.at(platform.lake, "main")
-    begin = datetime.fromisoformat(f"{day}T12:00:00+00:00")
-    with RequestLog(platform.artifacts) as log:
-        for number, row in enumerate(reader.scan(FEATURES, [day]).collect().to_dicts()):
-            sent = change({name: row[name] for name in ("at", "machine", "load", "made_yesterday")})
-            log.add(
-                [
-                    LoggedRow(
-                        request_id=f"{day}-{number}",
-                        place=0,
-                        at_us=int(begin.timestamp() * 1e6) + number,
-                        model=MODEL,
-                        assigned="production",
-                        request_rows=1,
-                        entity=None,
-                        row=json.dumps(sent, default=lambda at: at.isoformat()).encode(),
-                        prediction=[1.0],
-                        latency_us=900,
-                        role="production",
-                        version=1,
-                        bundle_digest=bundle.digest,
-                    )
-                ]
-            )
-    return served_skew(TrainingPipelineSpec.model_validate(PIPELINE), reader, platform, day)
+    log_features(installation, bundle, day, change)
+    spec = TrainingPipelineSpec.model_validate(PIPELINE)
+    return served_skew(spec, installation.main, installation.platform, day)
 
 
 def test_rows_of_the_table_are_equal_in_each_bit(home: Home) -> None:
