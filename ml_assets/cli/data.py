@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from ml_assets.cli.groups import SuggestingGroup
-from ml_assets.cli.problems import Problem
+from ml_assets.cli.problems import Problem, writing_to
 from ml_assets.cli.project import Project, say
 from ml_assets.cli.written import html_option, show
+from resources.words import did_you_mean
 
 if TYPE_CHECKING:
     from ml_assets.tables.lake_history import PartitionContent, TableCommit
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _SHOWN_KEYS = 3
 """Partitions of a commit that a line names. It counts the others."""
+_SHOWN_ID = 12
+"""Characters of the id of a commit."""
 
 
 @click.group(
@@ -49,7 +52,10 @@ def log(ref: str, table: str, limit: int, as_json: bool) -> None:
     from ml_assets.tables.lake_history import log_of
 
     with Project.to_read() as project:
-        found = list(log_of(project.platform.lake, _at(project, ref), table=table, limit=limit))
+        commit = _at(project, ref)
+        found = list(log_of(project.platform.lake, commit, table=table, limit=limit))
+        if table and not found:
+            _require_tables(project, [table], commit)
     if as_json:
         say(json.dumps([_commit_facts(one) for one in found], indent=1))
         return
@@ -77,10 +83,12 @@ def diff(
     from ml_assets.tables.lake_difference import compare_lake
 
     with Project.to_read() as project:
+        old, new = _at(project, before), _at(project, after)
+        _require_tables(project, tables, old, new)
         found = compare_lake(
             project.platform.lake,
-            _at(project, before),
-            _at(project, after),
+            old,
+            new,
             primary_keys_of(project),
             tables=tables,
             read_rows=not no_rows,
@@ -109,12 +117,14 @@ def checkout(ref: str, folder: Path, tables: tuple[str, ...], partitions: str | 
     with Project.to_read() as project:
         reader = TableReader.at(project.platform.lake, _at(project, ref))
         window = _window(project, ref)
+        _require_tables(project, tables, reader.commit_id)
         if window is not None and not tables:
             wanted = {window.table: list(keys_of(reader, window))}
         else:
             wanted = {table: reader.keys(table) for table in tables or reader.tables()}
         wanted = _only(wanted, partitions)
-        written = write_out(reader, wanted, folder)
+        with writing_to(folder):
+            written = write_out(reader, wanted, folder)
     if as_json:
         say(json.dumps({**asdict(written), "folder": str(folder)}, indent=1))
         return
@@ -209,6 +219,19 @@ def _window(project: Project, ref: str) -> "TrainedOn | None":
     if not number.isdecimal():
         raise Problem(f"'{ref}' is not MODEL/VERSION: the version is a number, as in {model}/1")
     return evaluation_of(project.platform, registered(project, model, int(number))).trained_on
+
+
+def _require_tables(project: Project, tables: Sequence[str], *refs: str) -> None:
+    """Raise `Problem` for a table that none of `refs` has: a mistyped name must not look like an unchanged table."""
+    from ml_assets.tables.reader import TableReader
+
+    if not tables:
+        return
+    known = {one for ref in refs for one in TableReader.at(project.platform.lake, ref).tables()}
+    shown = " or ".join(dict.fromkeys(ref[:_SHOWN_ID] for ref in refs))
+    for table in tables:
+        if table not in known:
+            raise Problem(f"no table is named '{table}' at {shown}{did_you_mean(table, known)}")
 
 
 def _only(wanted: Mapping[str, list[str]], partitions: str | None) -> dict[str, list[str]]:

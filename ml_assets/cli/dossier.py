@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from ml_assets.cli.groups import SuggestingGroup
+from ml_assets.cli.problems import writing_to
 from ml_assets.cli.project import Project, say
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -23,7 +24,8 @@ def keygen(folder: Path) -> None:
     """Write a private key, signing.pem, and its public key, signing.pub.pem, into FOLDER."""
     from ml_assets.dossier.keys import PUBLIC, create_keys
 
-    key = create_keys(folder)
+    with writing_to(folder):
+        key = create_keys(folder)
     say(f"private key  {key.path}: keep it secret, set ML_ASSETS_SIGNING_KEY to its path")
     say(f"public key   {folder / PUBLIC}: give it to whoever verifies; its name is {key.public.name[:12]}")
 
@@ -55,7 +57,8 @@ def write(model: str, version: int | None, out: Path | None) -> None:
     if out is None:
         say(f"To give it to others: ml-assets dossier export {model} {row.version} FOLDER")
         return
-    export_to(bundles_of(project.platform), row, out)
+    with writing_to(out):
+        export_to(bundles_of(project.platform), row, out)
     _say_exported(out)
 
 
@@ -73,7 +76,8 @@ def export(model: str, version: int, folder: Path) -> None:
     project = Project.here()
     named = registered(project, model, version)
     row = newest_dossier(project.platform.ledger.models, model, named.bundle_digest)
-    export_to(bundles_of(project.platform), row, folder)
+    with writing_to(folder):
+        export_to(bundles_of(project.platform), row, folder)
     _say_exported(folder)
 
 

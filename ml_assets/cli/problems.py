@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 
 import click
@@ -14,6 +15,15 @@ from resources.words import has_remedy
 
 class Problem(click.ClickException):
     """A fault that a person can fix. The message names the remedy."""
+
+
+@contextmanager
+def writing_to(place: Path) -> Iterator[None]:
+    """Turn an error of the file system into a `Problem` about `place`, a file or folder that a person named."""
+    try:
+        yield
+    except OSError as error:
+        raise Problem(f"cannot write {place}: {error.strerror or error}. Name another place") from error
 
 
 class Stopped(click.ClickException):

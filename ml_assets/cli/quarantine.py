@@ -78,15 +78,18 @@ def readmit(table: str, partition: str | None) -> None:
     project = Project.here()
     spec, reader, platform = _spec(project, table), _reader(project), project.platform
     keys = [partition] if partition else quarantined_keys(reader, table)
+    readmitted = 0
     for key in keys:
         before = quarantined_rows(reader, table, key).height
         result = readmit_partition(platform.lake, platform.ledger, spec, key, PublishingRun(run_id="readmit"))
         left = result.merged[key].verdict.quarantined
+        readmitted += before - left
         say(f"{table} {key}: {counted(before - left, 'row')} readmitted, {left} still in quarantine")
     if keys:
         project.tidy()
+    if readmitted:
         say("Tables that read these partitions are stale now: materialize them to use the rows.")
-    else:
+    if not keys:
         say(f"{table} has no rows in quarantine.")
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ml_assets.cli.problems import writing_to
 from ml_assets.cli.project import say
 
 if TYPE_CHECKING:
@@ -23,5 +24,6 @@ def show(page: "WrittenPage", html: Path | None) -> None:
     if html is None:
         say(page.to_markdown().rstrip())
     else:
-        html.write_text(page.to_html(), encoding="utf-8")
+        with writing_to(html):
+            html.write_text(page.to_html(), encoding="utf-8")
         say(f"wrote {html}")

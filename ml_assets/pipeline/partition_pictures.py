@@ -135,7 +135,8 @@ def _categories(keys: Sequence[str], columns: Sequence[Mapping[str, Any]]) -> tu
         if max(rest) > 0.05:
             axes.bar(range(len(keys)), rest, bottom=base, color=_REST, width=1.0, label="others", linewidth=0)
         axes.set_ylim(0, 100)
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        if axes.get_legend_handles_labels()[0]:  # matplotlib warns about a column that has only nulls
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         _label(axes, keys)
 
     return draw, "percent of the rows with a value"

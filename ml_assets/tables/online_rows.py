@@ -150,7 +150,9 @@ class OnlineTable:
     def _part(self, name: str, value: object) -> Any:
         dtype = self.types[name]
         try:
-            return _NAMED.get(dtype, _whole)(value)
+            part = _NAMED.get(dtype, _whole)(value)
+            orjson.dumps(part)  # refuses integers beyond 64 bits, and text that is not Unicode
+            return part
         except (KeyError, TypeError, ValueError) as error:
             raise OnlineEntityRefused(
                 f"{name} is {value!r}, which is not a {dtype} of {self.table}"

@@ -81,6 +81,7 @@ def readmit(
         read_columns=manifest.read_columns,
         read_digests=manifest.read_digests,
         behind=manifest.behind,
+        version=manifest.source_version,
         watermark=manifest.watermark,
     )
     [chunk] = prepare_chunks(spec, [incoming])

@@ -100,6 +100,27 @@ def test_show_names_what_there_is_instead(terminal: Terminal, orders: OrdersTabl
     assert "has no partition 2014-01-01" in said.err
 
 
+@pytest.mark.parametrize("typed", [("log",), ("diff", "main", "main"), ("checkout", "main", "somewhere")])
+def test_a_mistyped_table_does_not_look_unchanged(
+    terminal: Terminal, orders: OrdersTable, typed: tuple[str, ...]
+) -> None:
+    said = terminal("data", *typed, "--table", "datasets/order")
+    assert said.status == 1
+    assert "no table is named 'datasets/order' at " in said.err
+    assert f"did you mean '{ORDERS}'?" in said.err
+    assert not Path("somewhere").exists()
+
+
+def test_a_place_that_cannot_be_written_is_named(
+    terminal: Terminal, orders: OrdersTable, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for typed in (("show", ORDERS, "--html"), ("checkout", "main")):
+        said = terminal("data", *typed, str(tmp_path / "file" / "page"))
+        assert said.status == 1
+        assert f"cannot write {tmp_path / 'file' / 'page'}" in said.err
+
+
 def test_a_ref_that_is_nothing_is_explained(terminal: Terminal, orders: OrdersTable) -> None:
     assert "No branch, tag or commit 'nowhere'" in terminal("data", "log", "nowhere").err
     assert "the version is a number" in terminal("data", "log", "flights/newest").err

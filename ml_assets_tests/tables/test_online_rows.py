@@ -81,6 +81,9 @@ def test_a_typed_entity_is_that_of_the_row(till: object) -> None:
         ({"shop": "a", "till": "x"}, "till is 'x', which is not a int32"),
         ({"shop": "a", "till": 7.5}, r"till is 7\.5"),
         ({"shop": "a", "till": True}, "till is True"),
+        ({"shop": "a", "till": "9" * 20}, "till is '99999999999999999999', which is not a int32"),
+        ({"shop": "a", "till": 1e30}, "till is 1e.30, which is not a int32"),
+        ({"shop": "a\ud800", "till": 7}, "shop is .* which is not a string"),
         ({"shop": 7, "till": 7}, "shop is 7, which is not a string"),
     ],
 )

@@ -11,7 +11,7 @@ from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.layout import quarantine_of
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.readmit import NotReadmitted, quarantined_keys, quarantined_rows, readmit
-from ml_assets.tables.spec import PublishingRun
+from ml_assets.tables.spec import Incoming, PublishingRun
 from ml_assets.validation.check import broken_rules
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.quarantine import COLUMN, REASON, RULE, divide
@@ -124,7 +124,8 @@ def test_an_accepted_odd_count_keeps_its_quarantine(orders: OrdersTable) -> None
 
 
 def test_readmitting_after_a_fix_of_the_rules_merges_what_passes(orders: OrdersTable) -> None:
-    orders.publish({KEY: bad_day()}, **SET_ASIDE)
+    """The partition keeps the version that its source stated, so that no sensor asks for it again."""
+    orders.publish([Incoming(key=KEY, data=bad_day(), version="7")], **SET_ASIDE)
     wider = Contract.model_validate(RULES | {"columns": [
         one | ({"isin": ["north", "south", "west"]} if one["name"] == "shop" else {}) for one in RULES["columns"]
     ]})  # fmt: skip
@@ -132,6 +133,7 @@ def test_readmitting_after_a_fix_of_the_rules_merges_what_passes(orders: OrdersT
     result = readmit(orders.store, orders.ledger, fixed, KEY, RUN)
     assert result.merged[KEY].verdict.quarantined == 3
     assert 3 in on_main(orders)["order"].to_list()
+    assert TableReader.at(orders.store).manifest(ORDERS, KEY).source_version == "7"
     assert sorted(aside(orders)["order"].to_list()) == [5, 9, 20]
     again = readmit(orders.store, orders.ledger, fixed, KEY, RUN)
     assert again.commit_id == result.commit_id

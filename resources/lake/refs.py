@@ -9,13 +9,14 @@ import json
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from resources.lake.errors import LakeError
 from resources.lake.merge import CommitNode
 from resources.lake.store import Commit, ObjectStat
 
 _LAST_CHARACTER = "\U0010ffff"
+_MICROSECOND = timedelta(microseconds=1)
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS branches (name TEXT PRIMARY KEY, head TEXT NOT NULL) WITHOUT ROWID;
@@ -143,21 +144,27 @@ def graph_node(db: sqlite3.Connection, commit_id: str) -> CommitNode:
 def add_commit(
     db: sqlite3.Connection, tree: str, parents: tuple[str, ...], message: str, metadata: Mapping[str, str]
 ) -> str:
-    """Write a commit with the current time; return its id, the SHA-256 of its canonical JSON."""
+    """Write a commit with the current time; return its id, the SHA-256 of its canonical JSON.
+
+    If the clock was set back, its time is just after that of its parents: readers take the later time for the later
+    commit.
+    """
+    before = [commit_at(db, parent) for parent in parents]
+    created_at = max([datetime.now(UTC), *(one.commit.created_at + _MICROSECOND for one in before)])
     body = json.dumps(
         {
             "tree": tree,
             "parents": parents,
             "message": message,
             "metadata": dict(metadata),
-            "created_at": datetime.now(UTC).isoformat(timespec="microseconds"),
+            "created_at": created_at.isoformat(timespec="microseconds"),
         },
         ensure_ascii=False,
         separators=(",", ":"),
         sort_keys=True,
     )
     id_ = hashlib.sha256(body.encode()).hexdigest()
-    generation = 1 + max((commit_at(db, parent).generation for parent in parents), default=-1)
+    generation = 1 + max((one.generation for one in before), default=-1)
     db.execute("INSERT OR IGNORE INTO commits VALUES (?, ?, ?)", (id_, generation, body))
     return id_
 

@@ -1,5 +1,8 @@
 """The embedded lake, and an environment's view of it, keep the contract of every lake."""
 
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,23 @@ class TestEnvironmentView(VersionedStoreContract, RefContract):
         whole = LocalStore(tmp_path / "lake")
         whole.create_branch("env-mine", "main")
         return EnvironmentView(whole, "mine")
+
+
+def test_the_later_commit_has_the_later_time_after_a_clock_was_set_back(tmp_path: Path) -> None:
+    """The online store takes the row of the later commit for the correction."""
+    store = LocalStore(tmp_path)
+    root = store.resolve("main")
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    with closing(sqlite3.connect(tmp_path / "refs.db")) as database:  # as a clock ahead would have written it
+        change = "UPDATE commits SET body = json_set(body, '$.created_at', ?) WHERE id = ?"
+        database.execute(change, (tomorrow.isoformat(), root))
+        database.commit()
+    store.create_branch("audit", root)
+    store.put("audit", "datasets/x", b"1")
+    written = store.commit("audit", "write", {})
+    merged = store.merge("audit", "main", "publish", {})
+    times = [store.read_commit(one).created_at for one in (written, merged)]
+    assert tomorrow < times[0] < times[1]
 
 
 def test_environments_see_neither_main_nor_each_other(tmp_path: Path) -> None:
