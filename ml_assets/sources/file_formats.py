@@ -1,15 +1,20 @@
 """Content of a file as a frame: Parquet, CSV or JSON lines, with the contract's types where the format has none."""
 
+import gzip
 import io
+from collections.abc import Mapping
 from typing import Literal
 
 import polars as pl
 
+from ml_assets.sources.text_values import short_line, typed
 from ml_assets.validation.column_types import polars_type
 from ml_assets.validation.contract import Contract
 
 FileFormat = Literal["parquet", "csv", "jsonl"]
 _NULLS = ("", "NA", "NULL", "null")
+GZIP = b"\x1f\x8b"
+"""Begin of a compressed file."""
 _GUESSED = {
     r"^\d{4}-\d{2}-\d{2}$": pl.Date(),
     r"^\d{4}-\d{2}-\d{2}[T ].*(Z|[+-]\d{2}:?\d{2})$": pl.Datetime("us", "UTC"),
@@ -20,33 +25,50 @@ _GUESSED = {
 def parsed(content: bytes, form: FileFormat, separator: str, contract: Contract | None) -> pl.DataFrame:
     """Return the rows of a file.
 
-    Texts of CSV and JSON become moments, dates and bytes where the contract says so; without a contract, where all
-    values are written as dates or as moments with an offset. Raises polars' errors.
+    Values of CSV and JSON get the types of the contract (`text_values.typed`); without a contract, texts become dates
+    and moments where all values are written as such. Raises polars' errors, and `OSError` and `EOFError` for a damaged
+    gzip file.
     """
     if form == "parquet":
         return pl.read_parquet(io.BytesIO(content))
     types = {name: polars_type(one.dtype) for name, one in contract.by_name.items()} if contract else {}
-    if form == "csv":
-        # Moments are texts with an offset, which polars does not read as UTC by itself.
-        texts = {name: pl.String() if isinstance(one, pl.Datetime) else one for name, one in types.items()}
-        frame = pl.read_csv(
-            content,
-            separator=separator,
-            schema_overrides=texts,
-            null_values=list(_NULLS),
-            infer_schema_length=None,
-        )
-    else:
-        # Without the types, a column that is null in the first rows would be read as null.
-        frame = pl.read_ndjson(content, infer_schema_length=None)
+    # Without all rows, a column that is null in the first rows would be read as null.
+    is_csv = form == "csv"
+    frame = (
+        _of_csv(content, separator, types) if is_csv else pl.read_ndjson(content, infer_schema_length=None)
+    )
     if contract is None:
         types = {name: dtype for name in frame.columns if (dtype := _guessed(frame[name])) is not None}
-    texts = [name for name, dtype in types.items() if _is_text(frame, name, dtype)]
-    return frame.with_columns(_from_text(name, types[name]) for name in texts)
+    return frame.with_columns(
+        typed(frame[name], dtype) for name, dtype in types.items() if name in frame.columns
+    )
 
 
-def _is_text(frame: pl.DataFrame, name: str, dtype: pl.DataType) -> bool:
-    return frame.schema.get(name) == pl.String and isinstance(dtype, pl.Datetime | pl.Date | pl.Binary)
+def _of_csv(content: bytes, separator: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Return the rows of a CSV file, with texts where `typed` makes the value."""
+    if content[:2] == GZIP:
+        content = gzip.decompress(content)
+    frame = pl.read_csv(
+        content,
+        separator=separator,
+        schema_overrides={name: _read_as(dtype) for name, dtype in types.items()},
+        null_values=list(_NULLS),
+        infer_schema_length=None,
+    )
+    if frame.width > 1 and frame.to_series(-1).has_nulls():
+        short = short_line(content, separator, frame.width)
+        if short is not None:
+            raise pl.exceptions.ComputeError(f"line {short} has fewer than {frame.width} fields")
+    return frame
+
+
+def _read_as(dtype: pl.DataType) -> pl.DataType:
+    """Return the type as which polars reads a column of CSV."""
+    if isinstance(dtype, pl.Duration):
+        return pl.Float64()
+    is_plain = dtype.is_integer() or dtype.is_float() or dtype in (pl.Boolean, pl.Date)
+    # Moments are texts with an offset, which polars does not read as UTC by itself. It would round decimals.
+    return dtype if is_plain else pl.String()
 
 
 def _guessed(values: pl.Series) -> pl.DataType | None:
@@ -55,16 +77,8 @@ def _guessed(values: pl.Series) -> pl.DataType | None:
     for form, dtype in _GUESSED.items():
         if values.drop_nulls().str.contains(form).all():
             try:
-                values.to_frame().select(_from_text(values.name, dtype))
+                typed(values, dtype)
             except pl.exceptions.PolarsError:
                 return None
             return dtype
     return None
-
-
-def _from_text(name: str, dtype: pl.DataType) -> pl.Expr:
-    """Return a column of texts as dates or moments; a moment needs its offset from UTC."""
-    text = pl.col(name)
-    if isinstance(dtype, pl.Datetime):
-        return text.str.to_datetime(time_unit="us", time_zone="UTC", strict=True)
-    return text.str.to_date(strict=True) if dtype == pl.Date else text.str.decode("base64")

@@ -1,6 +1,7 @@
 """Sources `s3` and `file`: Parquet, CSV or JSON lines in S3 or in a folder, found by a pattern of their paths."""
 
 import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -12,7 +13,7 @@ from pydantic import field_validator, model_validator
 
 from ml_assets.checkout import ROOT
 from ml_assets.sources.errors import SourceAway, SourceRefused
-from ml_assets.sources.file_formats import FileFormat, parsed
+from ml_assets.sources.file_formats import GZIP, FileFormat, parsed
 from ml_assets.sources.object_storage import StoredSource, storage_options
 from ml_assets.sources.protocol import SourceReader, SourceRows, SourceTable, Span
 from ml_assets.sources.source_section import PublicAddress
@@ -40,7 +41,6 @@ _DAY = {"%Y": r"(?P<Y>\d{4})", "%m": r"(?P<m>\d{2})", "%d": r"(?P<d>\d{2})"}
 _REMEDY = "write files with the columns of the contract"
 KEPT_BYTES = 256 * 2**20
 """Most bytes of files that stay in memory between the partitions of a run, if each partition needs all files."""
-_GZIP = b"\x1f\x8b"
 
 
 class FileChanged(SourceRefused):
@@ -220,15 +220,24 @@ class FileReader(SourceReader):
         if file in self._kept:
             return self._kept[file]
         content = self._ask(lambda: self._content(file))
-        if self._format != "parquet" and content and content[-1:] != b"\n" and content[:2] != _GZIP:
+        if self._format != "parquet" and content and content[-1:] != b"\n" and content[:2] != GZIP:
             raise FileUnreadable(
                 f"{self._table.name}: {file.path} does not end with a line break: it is half written, or its writer "
                 "leaves out the last one. Write the whole file, then run this partition again"
             )
         try:
             frame = parsed(content, self._format, self._section.separator, self._table.contract)
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            why = " ".join(str(error).split())[:200]
+        except (
+            pl.exceptions.PolarsError,
+            pl.exceptions.PanicException,
+            OSError,
+            EOFError,
+            zlib.error,
+        ) as error:
+            contract = self._table.contract
+            hides = contract is not None and any(contract.hides(name) for name in contract.names)
+            # polars' messages quote values.
+            why = type(error).__name__ if hides else " ".join(str(error).split())[:200]
             raise FileUnreadable(
                 f"{self._table.name}: {file.path} is not readable as {self._format} ({why}): it is half written, "
                 "damaged or of another format. Write it again, in one step: under another name first, then rename it"

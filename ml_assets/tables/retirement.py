@@ -4,7 +4,7 @@ Their rows stay in the lake's history until garbage collection. What a declared 
 main. Not here: the section `retain` (`retain.py`), garbage collection (`ml_assets.pipeline.waste`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ml_assets.tables import layout
@@ -39,8 +39,9 @@ def not_retained(reader: TableReader, tables: DeclaredTables, windows: Mapping[s
             continue
         present = reader.keys(table)
         oldest = declared.retain.oldest(declared.cadence, present)
-        if needed := max(windows.get(table, 0), _lookback(tables, declared)):
+        if needed := windows.get(table, 0):
             oldest = min(oldest, present[-needed:][0])
+        oldest = min([oldest, *_read_by_features(tables, declared, present[-1])])
         keys = tuple(key for key in present if key < oldest)
         if keys:
             size = sum(one.size for one in reader.files(table, keys))
@@ -71,8 +72,19 @@ def _nothing() -> None:
     """Rows that leave main need no verdict."""
 
 
-def _lookback(tables: DeclaredTables, of: DeclaredTable) -> int:
-    """Return the number of newest partitions that feature tables read to build their newest one."""
-    return max(
-        ((one.inputs[of.table] or 0) + 1 for one in tables.every() if of.table in one.inputs), default=0
-    )
+def _read_by_features(tables: DeclaredTables, of: DeclaredTable, newest: str) -> Iterator[str]:
+    """Yield the partitions that feature tables read to build those that hold the last day of partition `newest`.
+
+    Of a table with longer partitions also those of the partition before, which may not be built yet.
+    """
+    _, last = of.cadence.bounds(newest)
+    for reader in tables.every():
+        for one in tables.inputs_of(reader.table):
+            if one.table != of.table or of.cadence.kind == "none":
+                continue
+            key = reader.cadence.key_of(last)
+            yield from one.needed_for(key)
+            if reader.cadence.kind != of.cadence.kind:
+                yield from (
+                    each for before in reader.cadence.previous(key) for each in one.needed_for(before)
+                )

@@ -1,6 +1,9 @@
 """Files in a folder as a source: each format, days in paths, days in rows, and files that are half written."""
 
-from datetime import date
+import gzip
+from collections.abc import Mapping
+from datetime import date, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +12,15 @@ import pytest
 
 from ml_assets.components import Dataset
 from ml_assets.components.attribute_faults import attribute_faults
-from ml_assets.sources.file_source import FileChanged, FileReader, FileSource
-from ml_assets.sources.protocol import Span
+from ml_assets.sources.file_source import FileChanged, FileReader, FileSource, FileUnreadable
+from ml_assets.sources.protocol import SourceTable, Span
+from ml_assets.validation.contract import Contract
 from ml_assets_tests.components.installation import failure_of
 from ml_assets_tests.sources.conftest import Declare
 from ml_assets_tests.sources.landed_sales import reader_of, require_every_day
 from ml_assets_tests.sources.sales import DATASET, DAYS, SALES, rows
+from resources.platform import Platform
+from resources.settings import Settings
 
 
 def _write(path: Path, frame: pl.DataFrame) -> None:
@@ -66,6 +72,85 @@ def test_a_half_written_file_fails_its_day_until_it_is_whole(
     assert installation.run(SALES, partition=DAYS[1]).success
     said = failure_of(installation.run(SALES, partition=DAYS[3]))
     assert f"no file matches {tmp_path}/%Y-%m-%d.{suffix} for {DAYS[3]}: wait for it" in said
+
+
+TYPED: dict[str, tuple[str, str, Any]] = {
+    "price": ("decimal[18, 4]", '"1.50000"', Decimal("1.5")),
+    "amount": ("float64", "5", 5.0),
+    "weight": ("float32", "0.5", 0.5),
+    "took": ("duration", "2.5", timedelta(seconds=2, milliseconds=500)),
+    "shop": ("categorical", '"north"', "north"),
+    "photo": ("binary", '"AAE="', b"\x00\x01"),
+    "vector": ("array[float32, 2]", "[1, 2.5]", [1.0, 2.5]),
+    "days": ("list[date]", '["2024-03-08", null]', [date(2024, 3, 8), None]),
+}
+"""Column → its type, a value as JSON has it, and the value."""
+
+
+def _read(folder: Path, content: str, suffix: str, columns: Mapping[str, str]) -> pl.DataFrame:
+    """Write a file and return its rows; see `_read_file`."""
+    file = folder / f"rows.{suffix}"
+    file.write_text(content)
+    return _read_file(file, columns)
+
+
+def _read_file(file: Path, columns: Mapping[str, str]) -> pl.DataFrame:
+    """Return the rows of a file with the columns `id` and `columns`, which are name → type."""
+    types = [{"name": name, "dtype": dtype, "nullable": True} for name, dtype in columns.items()]
+    contract = Contract.model_validate({"columns": [{"name": "id", "dtype": "int64"}, *types]})
+    table = SourceTable(name=SALES, contract=contract)
+    platform = Platform(Settings.model_validate({"home": file.parent}))
+    return FileReader(FileSource(kind="file", path=str(file)), table, platform).read(None).frame
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_values_of_text_files_get_the_types_of_the_contract(tmp_path: Path, suffix: str) -> None:
+    """JSON has one type of number: a day whose amounts are whole is no day with other columns."""
+    named = {name: one for name, one in TYPED.items() if suffix == "jsonl" or "[" not in one[1]}
+    if suffix == "csv":
+        lines = [
+            f"id,{','.join(named)}",
+            f"1,{','.join(text for _, text, _ in named.values())}",
+            f"2{',' * len(named)}",
+        ]
+    else:
+        fields = ", ".join(f'"{name}": {text}' for name, (_, text, _) in named.items())
+        lines = [f'{{"id": 1, {fields}}}', '{"id": 2}']
+    frame = _read(tmp_path, "\n".join(lines) + "\n", suffix, {name: one[0] for name, one in named.items()})
+    values = {name: value for name, (_, _, value) in named.items()}
+    assert frame.rows(named=True) == [{"id": 1, **values}, {"id": 2, **dict.fromkeys(values)}]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "dtype", "value"),
+    [
+        ("csv", "decimal[18, 4]", "1.00001"),
+        ("jsonl", "decimal[18, 4]", '"1.00001"'),
+        ("jsonl", "float64", "9007199254740993"),
+        ("jsonl", "float32", "1e300"),
+        ("jsonl", "list[int8]", "[300]"),
+        ("jsonl", "array[float32, 2]", "[1]"),
+    ],
+)
+def test_no_value_of_a_text_file_changes(tmp_path: Path, suffix: str, dtype: str, value: str) -> None:
+    content = f"id,x\n1,{value}\n" if suffix == "csv" else f'{{"id": 1, "x": {value}}}\n'
+    with pytest.raises(FileUnreadable, match=f"is not readable as {suffix}"):
+        _read(tmp_path, content, suffix, {"x": dtype})
+
+
+@pytest.mark.parametrize("text", ["y", '"y,\ny"'])
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_a_line_with_too_few_fields_is_refused(tmp_path: Path, text: str, is_packed: bool) -> None:
+    """polars reads the missing fields as nulls. A file that was appended to after a torn write has such lines."""
+    columns = {"text": "string", "note": "string"}
+    whole = f"id,text,note\n1,{text},z\n2,{text},\n"
+    assert _read(tmp_path, whole, "csv", columns).height == 2
+    torn = f"{whole}3,{text}\n4,{text},z\n"
+    line = torn[: torn.index("\n4,")].count("\n") + 1
+    file = tmp_path / f"torn.csv{'.gz' * is_packed}"
+    file.write_bytes(gzip.compress(torn.encode()) if is_packed else torn.encode())
+    with pytest.raises(FileUnreadable, match=f"line {line} has fewer than 3 fields"):
+        _read_file(file, columns)
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(

@@ -16,10 +16,12 @@ from ml_assets.tables.reader import TableReader
 from ml_assets.tables.retain import Retain
 from ml_assets.tables.retirement import not_retained, retire
 from ml_assets.tables.spec import Incoming, PublishingRun
+from ml_assets.validation.contract import Contract
 from ml_assets_tests.tables import orders_table
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days, keys, spec
 
 FIRST_DAY = orders_table.FIRST
+UNDATED = Contract.model_validate({**orders_table.RULES, "event_time": None})
 SIX = keys(6)
 
 
@@ -73,6 +75,38 @@ def test_what_trainings_and_features_read_stays(orders: OrdersTable) -> None:
     features = DeclaredTable.of(spec(kind="features", name="sums", inputs={ORDERS: 4}))
     (one,) = not_retained(reader, _tables(Retain(partitions=2), features), {})
     assert one.keys == (SIX[0],)
+
+
+@pytest.mark.parametrize(
+    ("lookback", "newest", "oldest_kept"),
+    [(0, 20, "2013-01-07"), (1, 20, "2012-12-31"), (0, 14, "2013-01-07"), (0, 13, "2012-12-31")],
+)
+def test_what_weeks_read_of_days_stays(tmp_path: Path, lookback: int, newest: int, oldest_kept: str) -> None:
+    """Days of the newest week and of the week before, which may not be built yet, with their lookback."""
+    orders = OrdersTable(tmp_path)
+    orders.publish(days(newest))
+    weekly = Cadence("weekly", FIRST_DAY)
+    features = DeclaredTable.of(
+        spec(kind="features", name="weeks", cadence=weekly, inputs={ORDERS: lookback})
+    )
+    found = not_retained(TableReader.at(orders.store), _tables(Retain(partitions=2), features), {})
+    retired = [key for one in found for key in one.keys]
+    assert retired == [key for key in keys(newest) if key < oldest_kept]
+
+
+def test_what_days_read_of_weeks_stays(tmp_path: Path) -> None:
+    orders = OrdersTable(tmp_path)
+    weekly = Cadence("weekly", FIRST_DAY)
+    weeks = ["2012-12-31", "2013-01-07", "2013-01-14", "2013-01-21"]
+    orders.publish({key: orders_table.day("2013-01-01") for key in weeks}, cadence=weekly, contract=UNDATED)
+    tables = DeclaredTables(
+        [
+            DeclaredTable.of(spec(cadence=weekly, retain=Retain(partitions=1))),
+            DeclaredTable.of(spec(kind="features", name="days", inputs={ORDERS: 1})),
+        ]
+    )
+    (one,) = not_retained(TableReader.at(orders.store), tables, {})
+    assert one.keys == (weeks[0],)
 
 
 def test_features_of_retired_days_are_not_stale(orders: OrdersTable) -> None:
