@@ -21,7 +21,7 @@ from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.row_choice import choose_rows
 from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
-from ml_assets.snapshots.split_reader import Snapshot
+from ml_assets.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets.training.data.batches import SplitReader
 from ml_assets.training.data.order import RowOrder
 from ml_assets.training.data.prefetcher import Prefetcher
@@ -64,8 +64,7 @@ def write_snapshot(folder: Path, pictures: np.ndarray) -> Snapshot:
     return build_snapshot(
         chosen,
         fit(chosen.of("train"), ["x"], ()),
-        source_commit="none",
-        files=[],
+        source=SourceValues(table="features/benchmark"),
         into=folder,
         shard_bytes=16 * 2**20,
     )

@@ -26,7 +26,7 @@ from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import SHARD_BYTES, build_snapshot
 from ml_assets.snapshots.row_choice import choose_rows
 from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
-from ml_assets.snapshots.split_reader import Snapshot, open_snapshot
+from ml_assets.snapshots.split_reader import Snapshot, SourceValues, open_snapshot
 from ml_assets.training.data.batches import Batch, SplitReader
 from ml_assets.training.data.order import RowOrder
 from ml_assets.training.data.prefetcher import Prefetcher
@@ -59,7 +59,7 @@ def write_snapshot(folder: Path, rows: int, shard_bytes: int = SHARD_BYTES) -> S
     chosen = choose_rows(table, Split(train=(days[0],), validation=(days[1],), holdout=(days[2],)), spec)
     fitted = fit(chosen.of("train"), names, ())
     return build_snapshot(
-        chosen, fitted, source_commit="none", files=[], into=folder, shard_bytes=shard_bytes
+        chosen, fitted, source=SourceValues(table="features/small"), into=folder, shard_bytes=shard_bytes
     )
 
 

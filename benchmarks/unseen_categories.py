@@ -31,7 +31,7 @@ from ml_assets.features.encoding import fit as encode
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.row_choice import choose_rows
 from ml_assets.snapshots.spec import Cutoffs, RowSpec, split_by_time
-from ml_assets.snapshots.split_reader import InputSpec
+from ml_assets.snapshots.split_reader import InputSpec, SourceValues
 from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.loop import fit
 from ml_assets.training.process.group import Group
@@ -124,7 +124,9 @@ def train(
     split = split_by_time(keys, train=TRAIN_DAYS, validation=VALIDATION_DAYS, holdout=HOLDOUT_DAYS)
     chosen = choose_rows(table, split, ROW_SPEC)
     fitted = encode(chosen.of("train"), ["x0", "x1", "x2"], categorical)
-    snapshot = build_snapshot(chosen, fitted, source_commit="c", files=[], into=folder / "snapshots")
+    snapshot = build_snapshot(
+        chosen, fitted, source=SourceValues(table="features/small"), into=folder / "snapshots"
+    )
     steps_per_epoch = -(-chosen.of("train").height // BATCH)
     job = TrainingJob(
         model="shops",

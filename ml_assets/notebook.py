@@ -81,25 +81,23 @@ def open_snapshot(name: str, *, settings: Settings | None = None) -> OpenedSnaps
     `name` is `MODEL/PARTITION`, for the newest evaluated training of that partition; `MODEL@production` or
     `MODEL@canary`; or the commit that keeps it, which reports and pages name. Raises `NotFound`.
     """
-    import polars as pl
-
-    from ml_assets.snapshots.keep import kept_snapshot
+    from ml_assets.snapshots.keep import kept_snapshot, rows_behind_kept
+    from ml_assets.tables.reader import TableReader
 
     platform = Platform(settings or Settings())
     model, partition, commit = _kept(platform, name)
     folder = tempfile.TemporaryDirectory(prefix="snapshot-")
     snapshot = kept_snapshot(platform.lake, commit, model, partition, Path(folder.name))
-    paths = [file.path for file in snapshot.files]
-    local = platform.lake.fetch(snapshot.source_commit, paths)
+    reader = TableReader(platform.lake, rows_behind_kept(platform.lake, commit))
     return OpenedSnapshot(
         model=model,
         partition=partition,
         commit=commit,
-        source_commit=snapshot.source_commit,
+        source_commit=reader.commit_id,
         digest=snapshot.digest,
         label=snapshot.label,
         _snapshot=snapshot,
-        _table=pl.scan_parquet([local[path] for path in paths], glob=False),
+        _table=reader.scan(snapshot.source.table, list(snapshot.source.partitions)),
         _folder=folder,
     )
 
@@ -196,7 +194,7 @@ def features(table: str, *, commit: str = "main", settings: Settings | None = No
 def _kept(platform: Platform, name: str) -> tuple[str, str, str]:
     """Return model, partition and commit of the snapshot that `name` means."""
     from ml_assets.release.of_platform import bundles_of
-    from ml_assets.snapshots.keep import keep_branch, versions_of
+    from ml_assets.snapshots.keep import commit_that_keeps
     from resources.lake import RefNotFound
 
     lake, log = platform.lake, platform.ledger.models
@@ -227,12 +225,15 @@ def _kept(platform: Platform, name: str) -> tuple[str, str, str]:
                 f"{model} was never evaluated on {partition}; it was on {', '.join(known) or 'none'}"
             )
         bundle = bundles_of(platform).open(made[-1].bundle_digest)
-    job = keep_branch(bundle.facts.lineage.fingerprint)
-    branches = {**lake.branches(prefix=versions_of(model)), **lake.branches(prefix=job)}
-    for branch, commit in branches.items():
-        if branch == job or branch.endswith(bundle.digest[:12]):
-            return model, made[-1].partition, commit
-    raise NotFound(f"the lake keeps no snapshot of {name} any more: its branch {job} is gone")
+    newest = made[-1]
+    read_at = newest.trained_on.commit
+    commit = commit_that_keeps(lake, model, bundle.facts.lineage.fingerprint, bundle.digest, read_at)
+    if commit is None:
+        raise NotFound(
+            f"the lake keeps no snapshot of {name} any more: no branch keeps the one that was read at commit "
+            f"{read_at[:12]}"
+        )
+    return model, newest.partition, commit
 
 
 def _bundle(platform: Platform, name: str) -> "Bundle":

@@ -21,6 +21,7 @@ from ml_assets.snapshots.split_reader import (
     PartitionIndex,
     Shard,
     Snapshot,
+    SourceValues,
     SplitIndex,
     SplitName,
     file_sha256,
@@ -116,8 +117,7 @@ def _write(folder: Path, inputs: InputSpec, rows: int, shard_rows: int, make: _M
         first += size
     snapshot = Snapshot(
         folder=folder,
-        source_commit="benchmark",
-        files=(),
+        source=SourceValues(table="features/benchmark"),
         split_config_hash="benchmark",
         schema_hash=schema,
         fitted_digest="benchmark",

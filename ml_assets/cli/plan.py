@@ -9,6 +9,7 @@ import click
 from ml_assets.cli.launch import typed_range
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project, say
+from resources.words import name_some
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from ml_assets.components.specs import TrainingPipelineSpec
     from ml_assets.pipeline.chosen import Chosen
+    from ml_assets.pipeline.read_changes import ColumnChange, ReadBy
     from ml_assets.tables.declared import DeclaredTable
     from ml_assets.tables.guard import WindowValidation
 
@@ -33,8 +35,12 @@ class PlannedPartition:
     """Commit of main."""
     done: bool
     """True if the partition was evaluated before."""
-    is_as_trained: bool
+    has_its_settings: bool
     """True if the newest checkpoint has the same settings, seed, code and columns."""
+    has_its_values: bool
+    """True if the columns that its training read hold the same values now."""
+    changes: "Sequence[ColumnChange]"
+    """Columns of the window that changed since the newest checkpoint."""
     first_possible: str | None
     """First partition of the model with a complete window; None if there is none."""
     deprecated: "Sequence[DeclaredTable]"
@@ -46,6 +52,11 @@ class PlannedPartition:
     """
     metric_fault: str
     """Reason for which the first step would refuse an own metric; empty if it would not."""
+
+    @property
+    def is_as_trained(self) -> bool:
+        """True if a launch would find the finished training."""
+        return self.has_its_settings and self.has_its_values
 
 
 @click.command("plan", short_help="Show what a launch of a model would run, and why.")
@@ -95,6 +106,10 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
         by_hand += [f"ml-assets launch {name} {_typed(span)}" for span in spans] or [
             f"ml-assets launch {name}"
         ]
+    for change in planned.changes[:SHOWN]:
+        say(f"  changed   {table} {_in_words(change)}")
+    if len(planned.changes) > SHOWN:
+        say(f"  changed   {table}: {len(planned.changes) - SHOWN} more")
     for one in planned.deprecated:
         say(f"  deprecated {one.table}: {one.deprecated}")
     if planned.chosen is not None:
@@ -111,8 +126,11 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
 def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> PlannedPartition:
     """Validate the window as the first step of a run would. Raises `Problem` if the window is empty."""
     from ml_assets.components.declared_metadata import declared_tables
+    from ml_assets.components.steps.train import READ_AT, READ_DIGEST
     from ml_assets.components.training_pipeline import stage_key
     from ml_assets.pipeline.chosen import chosen_for
+    from ml_assets.pipeline.read_changes import changes_since
+    from ml_assets.pipeline.snapshot import source_values
     from ml_assets.tables.cadence import UNPARTITIONED
     from ml_assets.tables.guard import validate_window
     from ml_assets.tables.reader import TableReader
@@ -131,12 +149,15 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
     done = project.instance.get_materialized_partitions(stage_key(spec, "evaluation"))
     chosen = chosen_for(spec, project.platform)
     newest = _newest_checkpoint(project, spec, partition) if partition in done else {}
+    is_whole = not validation.barred and READ_AT in newest
     return PlannedPartition(
         validation=validation,
         deprecated=[one for one in tables.with_inputs(table) if one.deprecated],
         commit=reader.commit_id,
         done=partition in done,
-        is_as_trained=partition in done and _is_as_trained(spec, newest, chosen),
+        has_its_settings=partition in done and _has_its_settings(spec, newest, chosen),
+        has_its_values=is_whole and newest[READ_DIGEST] == source_values(spec, reader, table, window).digest,
+        changes=changes_since(spec, reader, newest[READ_AT], window) if is_whole else (),
         first_possible=_first_possible(graph, spec),
         chosen=chosen,
         trained_with=newest.get("study", ""),
@@ -167,7 +188,7 @@ def _newest_checkpoint(project: Project, spec: "TrainingPipelineSpec", partition
     return {name: one.value for name, one in event.metadata.items()} if event else {}
 
 
-def _is_as_trained(
+def _has_its_settings(
     spec: "TrainingPipelineSpec", checkpoint: Mapping[str, Any], chosen: "Chosen | None"
 ) -> bool:
     from ml_assets.components.steps.train import SETTINGS_DIGEST
@@ -228,8 +249,8 @@ def _conclusion(
         return ["It would refuse: `on_stale_inputs: refuse` forbids stale inputs."]
     if planned.is_as_trained:
         return [
-            "It was trained and evaluated before. If its window did not change, a launch reuses the finished training",
-            f"and repeats only snapshot and evaluation. Run it: {launch}",
+            "It was trained and evaluated before, and no value that its training reads changed since. A launch reuses",
+            f"the finished training and repeats only snapshot and evaluation. Run it: {launch}",
         ]
     how = f"{spec.training.workers} processes, up to {spec.training.epochs} epochs"
     return [
@@ -242,6 +263,8 @@ def _conclusion(
 def _why_again(planned: PlannedPartition) -> str:
     """Return the reason for which a trained partition would be trained again."""
     choice = planned.chosen.choice if planned.chosen is not None else None
+    if planned.has_its_settings:
+        return "Values that its training reads changed since it was trained, so it would train again."
     now, before = choice.source if choice is not None else "", planned.trained_with
     if now == before:
         return "Its settings, code or columns changed since it was trained, so it would train again."
@@ -249,6 +272,18 @@ def _why_again(planned: PlannedPartition) -> str:
     return (
         f"Its hyperparameters are from {names[0]}, and those of now from {names[1]}, so it would train again."
     )
+
+
+_READERS: "Mapping[ReadBy, str]" = {
+    "training": "the training reads them",
+    "evaluation": "only the evaluation reads them",
+    "nothing": "neither training nor evaluation reads them",
+}
+
+
+def _in_words(change: "ColumnChange") -> str:
+    read = _READERS[change.read_by]
+    return f"{name_some(change.keys)}: {name_some(change.columns)} changed since the last training; {read}"
 
 
 def _key(table: str) -> "dg.AssetKey":

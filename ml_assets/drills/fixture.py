@@ -16,7 +16,7 @@ from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.row_choice import choose_rows
 from ml_assets.snapshots.spec import Cutoffs, RowSpec, split_by_time
-from ml_assets.snapshots.split_reader import Snapshot, SourceFile
+from ml_assets.snapshots.split_reader import Snapshot, SourceValues
 from resources.job.job import TrainingJob, TrainingResult
 from resources.job.training_settings import TrainingSettings
 from resources.launcher.local import LocalLauncher
@@ -49,12 +49,11 @@ class Fixture:
         keys = table["date"].unique().sort().cast(pl.String).to_list()
         chosen = choose_rows(table, split_by_time(keys, train=_DAYS - 4, validation=2, holdout=2), ROW_SPEC)
         fitted = fit(chosen.of("train"), NUMERIC, CATEGORICAL)
-        source = [SourceFile(path="features/drill/date=2024-01-01/part-0.parquet", sha256="0" * 64)]
+        source = SourceValues(table="features/drill", columns=("label",), partitions={"2024-01-01": "0" * 32})
         return build_snapshot(
             chosen,
             fitted,
-            source_commit="drill",
-            files=source,
+            source=source,
             into=self.folder / "snapshots",
             shard_bytes=8_000,
         )

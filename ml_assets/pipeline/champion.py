@@ -31,6 +31,8 @@ class Rival:
     champion: "Champion"
     predictions: NDArray[np.float64] | None
     """`[rows]` on the holdout; None exactly if `champion.cannot_score` has a reason."""
+    columns: tuple[str, ...] = ()
+    """Columns that it reads; empty if it has no predictions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +76,9 @@ def rival_of(
     champion = Champion.compare(
         name, trained_on=seen, holdout=rows.partitions, weight=bundle.facts.lineage.weight
     )
-    return Rival(bundle_digest=digest, champion=champion, predictions=predictions)
+    blob = bundle.facts.blob
+    columns = (*(one.name for one in bundle.facts.inputs), *(() if blob is None else (blob.column,)))
+    return Rival(bundle_digest=digest, champion=champion, predictions=predictions, columns=columns)
 
 
 def partitions_seen(bundle: "Bundle", partitions: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ Bundles score challenger and champion on the same rows; no stored metric of the 
 snapshot names the rows; this step chooses none.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -203,7 +204,23 @@ def _score(
         champion_digest=None if rival is None else rival.bundle_digest,
         rules=spec.evaluation,
         transitions=spec.transition_gates,
+        read=_digest_of_columns(
+            reader,
+            training_set,
+            [*spec.evaluation.columns, *(() if rival is None else rival.columns)],
+        ),
     )
+
+
+def _digest_of_columns(reader: TableReader, training_set: TrainingSet, columns: Iterable[str]) -> str:
+    """Return the SHA-256 of the values of `columns` in the window of the training, 64 hex digits.
+
+    The whole window, since the naive baseline takes the means of its groups from training rows.
+    """
+    manifests = reader.manifests(training_set.table, training_set.keys)
+    names = sorted(set(columns))
+    lines = (f"{key} {one.digest_of_values(names)}\n" for key, one in manifests.items())
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _trained(job: TrainingJob, snapshot: "Snapshot", weights: Path) -> "nn.Module | MatrixGraph":

@@ -38,10 +38,13 @@ class UnrecordedEvaluation:
     rules: "EvaluationSpec"
     transitions: "Mapping[str, Sequence[Gate]]"
     """Transition → its own gates, as declared."""
+    read: str
+    """Digest of the columns of the holdout that this evaluation read, beside those of the training."""
 
     @property
     def decided_by(self) -> str:
-        """SHA-256 of all that decided: challenger (it names its holdout), champion, rules, code of own metrics.
+        """SHA-256 of all that decided: challenger (it names its holdout), champion, rules, code of own metrics, and
+        the columns that only the evaluation reads.
 
         Latency differs from run to run, so only the results of its rules are part of it.
         """
@@ -49,6 +52,7 @@ class UnrecordedEvaluation:
         facts = {
             "bundle": self.bundle.digest,
             "champion": self.champion_digest,
+            "read": self.read,
             "rules": self.rules.model_dump(mode="json"),
             "transitions": {to: gates_as_json(gates) for to, gates in self.transitions.items()},
             "metrics": [one.code_version for one in measured.own_metrics],

@@ -25,13 +25,15 @@ def register_model(
     Raises `InputsRefused` if a partition of its window was rejected since; it names the partition.
     """
     from ml_assets.release.dossiers import dossier_address
-    from ml_assets.release.of_platform import bundles_of, releases_of
+    from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
     from ml_assets.release.rows_behind import InputsRejected
-    from ml_assets.snapshots.keep import version_branch
 
     releases = releases_of(platform)
     if evaluated.status == "rejected":
         releases.show(spec.name)  # an earlier evaluation's version may now be rejected: update it
+        for one in registry_of(platform).versions(spec.name):
+            if one.bundle_digest == evaluated.bundle:  # its newest evaluation read this input
+                _keep_input(platform, one, training_set)
         return None
     bundle = bundles_of(platform).open(evaluated.bundle)
     links = {
@@ -44,10 +46,7 @@ def register_model(
         version = releases.register(bundle, run_id=trained.mlflow_run, links=links, rules=spec.release)
     except InputsRejected as error:
         raise rejected_since(training_set, error.refused, is_trained=True) from error
-    # The version's own branch first: its input must always be on a branch.
-    kept = version_branch(spec.name, version.number, bundle.digest)
-    platform.lake.keep(kept, training_set.commit)
-    platform.lake.release(training_set.branch)
+    kept = _keep_input(platform, version, training_set)
     dossier = _dossier(platform, version)
     standing = releases.standing(spec.name, bundle.digest)
     shown = standing.shown
@@ -67,6 +66,17 @@ def register_model(
         dossier="" if dossier is None else dossier.dossier_digest,
         dossier_files="" if dossier is None else dossier_address(platform.artifacts, dossier),
     )
+
+
+def _keep_input(platform: Platform, version: "RegisteredVersion", training_set: TrainingSet) -> str:
+    """Keep the input of this run as long as the version exists, beside those of earlier runs; return the branch."""
+    from ml_assets.snapshots.keep import version_branch
+
+    kept = version_branch(version.model, version.number, version.bundle_digest, training_set.source_commit)
+    # The version's own branch first: its input must always be on a branch.
+    platform.lake.keep(kept, training_set.commit)
+    platform.lake.release(training_set.branch)
+    return kept
 
 
 def _dossier(platform: Platform, version: "RegisteredVersion") -> "DossierRow | None":

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ml_assets.release.initial_version import InitialModel
     from ml_assets.snapshots.row_choice import ChosenRows
     from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
-    from ml_assets.snapshots.split_reader import Snapshot
+    from ml_assets.snapshots.split_reader import Snapshot, SourceValues
 
 
 def take_snapshot(
@@ -46,14 +46,17 @@ def take_snapshot(
     job = training_job(
         spec.with_choice(choice), partition, snapshot.folder, snapshot.digest, weights, snapshot.schema_hash
     )
-    branch = keep_branch(job.fingerprint)
+    window = TableReader(platform.lake, validated.commit).objects_digest(validated.table, validated.keys)
+    branch = keep_branch(job.fingerprint, window)
     page = run_url(platform.settings.ui_url, run_id)
     link = {"dagster_run": run_id, "::lakefs::Dagster::url[url:ui]": page}
+    kept = keep_snapshot(platform.lake, snapshot, validated.commit, spec.name, partition, branch, link)
     frozen = TrainingSet(
         job=job,
-        commit=keep_snapshot(platform.lake, snapshot, spec.name, partition, branch, link),
+        commit=kept.commit,
         branch=branch,
-        source_commit=snapshot.source_commit,
+        source_commit=kept.source_commit,
+        read=snapshot.source.digest,
         table=validated.table,
         keys=validated.keys,
         run_id=run_id,
@@ -82,7 +85,6 @@ def build_training_set(
     from ml_assets.release.bundle import tokens_of
     from ml_assets.snapshots.builder import build_snapshot
     from ml_assets.snapshots.row_choice import choose_rows, classes_of
-    from ml_assets.snapshots.split_reader import SourceFile
 
     columns = spec.features
     reader = TableReader(platform.lake, validated.commit)
@@ -102,16 +104,29 @@ def build_training_set(
     snapshot = build_snapshot(
         chosen,
         fitted,
-        source_commit=reader.commit_id,
-        files=[
-            SourceFile(path=f.path, sha256=f.sha256) for f in reader.files(validated.table, validated.keys)
-        ],
+        source=source_values(spec, reader, validated.table, validated.keys),
         into=into,
     )
     if columns.blob is not None:
         require_readable(columns, chosen, table)
         require_tokens(columns, chosen, table)
     return snapshot
+
+
+def source_values(spec: PipelineSpec, reader: TableReader, table: str, keys: Sequence[str]) -> "SourceValues":
+    """Return the values that a training of `spec` reads of the partitions `keys`, from their manifests alone.
+
+    Raises `PartitionMissing` and `ManifestUnreadable`.
+    """
+    from ml_assets.snapshots.split_reader import SourceValues
+
+    columns = spec.training_columns
+    manifests = reader.manifests(table, keys)
+    return SourceValues(
+        table=table,
+        columns=columns,
+        partitions={key: one.digest_of_values(columns) for key, one in manifests.items()},
+    )
 
 
 def _require_lists_begin(spec: PipelineSpec, reader: TableReader, table: str, chosen: "ChosenRows") -> None:

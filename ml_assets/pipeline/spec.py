@@ -271,6 +271,17 @@ class PipelineSpec(Section):
         }
 
     @property
+    def training_columns(self) -> tuple[str, ...]:
+        """Columns of the feature table that a training reads, sorted: its inputs, and those that choose, label, weight
+        or group its rows. A change of any other column leaves the training as it is."""
+        seen = self.features
+        named = (seen.blob.column if seen.blob else None, seen.weight, self.evaluation.group)
+        roles = (seen.partition_date, seen.label, seen.label_known_at)
+        return tuple(
+            sorted({*seen.numeric, *seen.categorical, *roles, *(one for one in named if one is not None)})
+        )
+
+    @property
     def transition_gates(self) -> dict[str, tuple[Gate, ...]]:
         """Transition, `canary` or `production` → its own gates. Without transitions that have none."""
         return {to: gates for to in (CANARY, PRODUCTION) if (gates := self.release.gates_before(to))}

@@ -78,7 +78,9 @@ class TrainingSet(StepValue):
     branch: str
     """Branch that keeps this commit until a version is registered."""
     source_commit: str
-    """Commit at which the rows were read."""
+    """Commit at which this run read the rows. Another run of the same job may read them at another one."""
+    read: str
+    """Digest of the values that the snapshot was made from (`SourceValues.digest`)."""
     table: str
     """Feature table."""
     keys: tuple[str, ...]
@@ -150,7 +152,8 @@ class EvaluatedModel(StepValue):
     evaluation: str
     """Digest of the evaluation."""
     decided_by: str
-    """SHA-256 of all that decided: the challenger (which names its holdout), the champion, and the rules."""
+    """SHA-256 of all that decided: the challenger (which names its holdout), the champion, the rules, and the columns
+    that only the evaluation reads."""
     report: str
     """Name of the report's folder among the artifacts."""
     report_file: str

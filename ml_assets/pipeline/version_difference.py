@@ -299,7 +299,9 @@ def _on_the_same_rows(
     words = f"the holdout of {source.name}, {first} to {last}"
     with tempfile.TemporaryDirectory(prefix="ml-assets-") as folder:
         try:
-            snapshot, holdout, table = _holdout(platform, source, Path(folder))
+            snapshot, holdout, table = _holdout(
+                platform, source, bundles[source.name].facts.lineage.fingerprint, Path(folder)
+            )
         except (RefNotFound, ObjectNotFound, PartitionMissing, InputsUnknown, SnapshotError) as error:
             return None, (f"The lake lost {words}: {error}.",), words, ()
         classes = bundles[source.name].facts.fitted.classes
@@ -349,14 +351,17 @@ def _on_the_same_rows(
 
 
 def _holdout(
-    platform: Platform, source: VersionFacts, folder: Path
+    platform: Platform, source: VersionFacts, fingerprint: str, folder: Path
 ) -> "tuple[Snapshot, pl.DataFrame, pl.LazyFrame]":
     from ml_assets.snapshots.index import rows_of
-    from ml_assets.snapshots.keep import kept_snapshot, version_branch
+    from ml_assets.snapshots.keep import commit_that_keeps, kept_snapshot
 
-    version, window = source.version, _window(platform, source)
-    branch = version_branch(version.model, version.number, version.bundle_digest)
+    model, window, evaluation = source.version.model, _window(platform, source), source.evaluation
+    read_at = evaluation.trained_on.commit
+    kept = commit_that_keeps(platform.lake, model, fingerprint, evaluation.bundle_digest, read_at)
+    if kept is None:
+        raise RefNotFound(f"no branch keeps the snapshot that was read at commit {read_at[:12]}")
     # The partition of the run that froze the snapshot; a later evaluation of the same bundle is of the same partition.
-    snapshot = kept_snapshot(platform.lake, branch, version.model, source.evaluation.partition, folder)
+    snapshot = kept_snapshot(platform.lake, kept, model, evaluation.partition, folder)
     table = window.reader.scan(window.table, window.keys)
     return snapshot, rows_of(table, snapshot)["holdout"], table

@@ -123,12 +123,30 @@ def _audit_branches(main: Platform, names: Sequence[str], before: datetime) -> I
 def _inputs(main: Platform, names: Sequence[str], since: datetime) -> Iterator[str]:
     """Yield branches of trainings that ended before `since` without a version. An unfinished training may resume."""
     finished = {fingerprint for (_, fingerprint), files in _trainings(main).items() if RESULT in files}
-    for prefix in ("", *(own_prefix(name) for name in names)):
+    places = [("", main), *((own_prefix(name), main.inside(name)) for name in names)]
+    for prefix, place in places:
+        needed = _read_by_versions(place)
         for branch, head in main.whole_lake.branches(prefix + KEEP_RUN).items():
-            short = branch.removeprefix(prefix + KEEP_RUN)
+            short, _, _ = branch.removeprefix(prefix + KEEP_RUN).partition("-")
             is_finished = any(one.startswith(short) for one in finished)
-            if is_finished and main.whole_lake.read_commit(head).created_at < since:
+            kept = main.whole_lake.read_commit(head)
+            if is_finished and kept.created_at < since and needed.isdisjoint(kept.parents):
                 yield branch
+
+
+def _read_by_versions(place: Platform) -> set[str]:
+    """Return the commits at which the newest evaluations of registered versions read their windows.
+
+    A run may have ended between its evaluation and the branch that keeps its input for the version.
+    """
+    log = place.ledger.models
+    found: set[str] = set()
+    for model in log.models():
+        for digest in {one.bundle_digest for one in log.names(model)}:
+            newest = log.newest_evaluation(model, digest)
+            if newest is not None:
+                found.add(newest.trained_on.commit)
+    return found
 
 
 def _trainings(main: Platform) -> dict[tuple[str, str], dict[str, int]]:

@@ -193,15 +193,16 @@ class Promotions(MlflowView):
     def rejected_in_production(self, model: str) -> Mapping[str, str]:
         """Return `table key` → reason for training inputs of the version in production that are rejected by now.
 
-        Leaves out inputs that its promotion recorded as rejected. Empty if nothing is in production. Raises
-        `InputsUnknown`.
+        Its newest evaluation names the inputs: a later run may have read rows that replaced rejected ones, with the
+        same values in the columns of the training. Leaves out inputs that its promotion recorded as rejected. Empty if
+        nothing is in production. Raises `InputsUnknown`.
         """
         standings = BundleStandings.read(self._log, model)
         promotion = standings.in_production
-        shown = None if promotion is None else standings.of(promotion.bundle_digest).shown
-        if promotion is None or shown is None:
+        newest = None if promotion is None else standings.of(promotion.bundle_digest).newest
+        if promotion is None or newest is None:
             return {}
-        refused = self.rejected_inputs(shown)
+        refused = self.rejected_inputs(newest)
         return {what: why for what, why in refused.items() if f"{what} " not in promotion.despite}
 
     def _against(self, evaluation: EvaluationRow) -> Callable[[], Mapping[str, str]]:

@@ -6,7 +6,7 @@ Here: distributing rows over shards, and writing a folder that is either complet
 
 import errno
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ from ml_assets.snapshots.split_reader import (
     Shard,
     ShardChanged,
     Snapshot,
-    SourceFile,
+    SourceValues,
     SplitName,
     file_sha256,
     open_snapshot,
@@ -44,17 +44,16 @@ def build_snapshot(
     chosen: ChosenRows,
     fitted: FittedState,
     *,
-    source_commit: str,
-    files: Sequence[SourceFile],
+    source: SourceValues,
     into: Path,
     shard_bytes: int = SHARD_BYTES,
 ) -> Snapshot:
     """Write `chosen`, encoded by `fitted`, as a snapshot folder in `into`, named by its digest.
 
-    `source_commit` and `files` record the origin of the rows. The same rows, files and state give the same folder. An
-    existing folder stays unchanged, with the commit of its first build. Shards of a split differ by at most one row; if
-    rows form lists, by at most one list. If rows have blobs, an archive lies beside each shard. Raises `EncodingError`
-    if a column is missing or of the wrong kind.
+    `source` names the values from which the rows came. The same rows, values and state give the same folder, byte for
+    byte, so an existing folder stays. Shards of a split differ by at most one row; if rows form lists, by at most one
+    list. If rows have blobs, an archive lies beside each shard. Raises `EncodingError` if a column is missing or of the
+    wrong kind.
     """
     inputs = input_spec(fitted, chosen.spec.blob, chosen.spec.vocabulary)
     schema = schema_hash(inputs, chosen.spec.label, chosen.spec.weight or "")
@@ -66,8 +65,7 @@ def build_snapshot(
         )
         snapshot = Snapshot(
             folder=building,
-            source_commit=source_commit,
-            files=tuple(sorted(files, key=lambda file: file.path)),
+            source=source,
             split_config_hash=chosen.split.config_hash,
             schema_hash=schema,
             fitted_digest=fitted.digest,

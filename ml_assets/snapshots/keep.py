@@ -7,10 +7,12 @@ model has seen.
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ml_assets.snapshots.split_reader import FITTED, MANIFEST, SPLITS, Snapshot, index_name, open_snapshot
-from resources.lake import VersionedStore
+from resources.lake import RefExists, VersionedStore
 
 KEEP_RUN = "keep-run-"
 """Prefix of the branches that keep the inputs of training jobs."""
@@ -18,17 +20,27 @@ JOB_BRANCH = "job_branch"
 """Key of a commit's metadata: the branch on which it was first made."""
 
 
-def keep_branch(fingerprint: str) -> str:
-    """Return the name of the branch that keeps the input of a training job, from before its launch."""
-    return f"{KEEP_RUN}{fingerprint[:12]}"
+def keep_branch(fingerprint: str, window: str) -> str:
+    """Return the name of the branch that keeps the input of a training job, from before its launch.
 
-
-def version_branch(model: str, number: int, bundle_digest: str) -> str:
-    """Return the name of the branch that keeps the input of a registered version as long as the version exists.
-
-    The bundle is part of the name, because a new registry gives the same number to another version.
+    `window` is the digest of the partitions that were read (`TableReader.objects_digest`): a later run of the same job
+    may read partitions that differ in columns without a part in the training.
     """
-    return f"{versions_of(model)}{number}-{bundle_digest[:12]}"
+    return f"{branches_of(fingerprint)}{window[:12]}"
+
+
+def branches_of(fingerprint: str) -> str:
+    """Return the prefix of the names of the branches that keep the inputs of a training job."""
+    return f"{KEEP_RUN}{fingerprint[:12]}-"
+
+
+def version_branch(model: str, number: int, bundle_digest: str, source_commit: str) -> str:
+    """Return the name of the branch that keeps an input of a registered version as long as the version exists.
+
+    A version has one for each commit that an evaluation of it read. The bundle is part of the name, because a new
+    registry gives the same number to another version.
+    """
+    return f"{versions_of(model)}{number}-{bundle_digest[:12]}-{source_commit[:12]}"
 
 
 def versions_of(model: str) -> str:
@@ -36,29 +48,57 @@ def versions_of(model: str) -> str:
     return f"keep-{model}-v"
 
 
+@dataclass(frozen=True, kw_only=True)
+class KeptInput:
+    """Input of a training as the lake keeps it."""
+
+    commit: str
+    """Commit with the documents of the snapshot, on top of the rows."""
+    source_commit: str
+    """Commit with the rows: the first one of these partitions that a run of the job read."""
+
+
 def keep_snapshot(
     store: VersionedStore,
     snapshot: Snapshot,
+    source_commit: str,
     model: str,
     partition: str,
     branch: str,
     metadata: Mapping[str, str],
-) -> str:
-    """Keep `snapshot` on `branch`; return the commit id.
+) -> KeptInput:
+    """Keep `snapshot`, whose rows were read at `source_commit`, on `branch`; return the commits.
 
-    A repeated call for the same job changes nothing. After the version was registered and `branch` deleted, it returns
-    the commit that the version keeps. The documents are at `snapshots/<model>/<partition>/`. `metadata` goes into the
-    commit.
+    A repeated call for the same job and the same partitions changes nothing, also if it read them at a later commit.
+    After the version was registered and `branch` deleted, it returns the commits that the version keeps. The documents
+    are at `snapshots/<model>/<partition>/`. `metadata` goes into the commit.
     """
     kept = _kept_for_a_version(store, model, branch)
     if branch not in store.branches(prefix=branch):
-        store.create_branch(branch, kept or snapshot.source_commit)
-    if kept is not None:
-        return kept
-    for name in (MANIFEST, FITTED, *(index.path for index in snapshot.splits)):
-        store.put(branch, f"snapshots/{model}/{partition}/{name}", snapshot.folder / name)
-    facts = {**metadata, "snapshot": snapshot.digest, JOB_BRANCH: branch}
-    return store.commit(branch, f"Snapshot of {model} {partition}", facts)
+        with suppress(RefExists):  # another run of the same job has just created it
+            store.create_branch(branch, kept or source_commit)
+    if kept is None:
+        for name in (MANIFEST, FITTED, *(index.path for index in snapshot.splits)):
+            store.put(branch, f"snapshots/{model}/{partition}/{name}", snapshot.folder / name)
+        facts = {**metadata, "snapshot": snapshot.digest, JOB_BRANCH: branch}
+        kept = store.commit(branch, f"Snapshot of {model} {partition}", facts)
+    return KeptInput(commit=kept, source_commit=rows_behind_kept(store, kept))
+
+
+def rows_behind_kept(store: VersionedStore, commit: str) -> str:
+    """Return the commit with the rows of a commit that keeps a snapshot."""
+    return store.read_commit(commit).parents[0]
+
+
+def commit_that_keeps(
+    store: VersionedStore, model: str, fingerprint: str, bundle_digest: str, source_commit: str
+) -> str | None:
+    """Return the commit that keeps the snapshot of a training as it was read at `source_commit`; None if it is gone."""
+    of_versions = store.branches(prefix=versions_of(model))
+    of_bundle = {name: head for name, head in of_versions.items() if f"-{bundle_digest[:12]}-" in name}
+    wanted = store.resolve(source_commit)
+    heads = [*of_bundle.values(), *store.branches(prefix=branches_of(fingerprint)).values()]
+    return next((head for head in heads if rows_behind_kept(store, head) == wanted), None)
 
 
 def kept_snapshot(store: VersionedStore, branch: str, model: str, partition: str, folder: Path) -> Snapshot:

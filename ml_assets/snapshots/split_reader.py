@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
@@ -69,11 +69,24 @@ class InputSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceFile:
-    """One file of the lake from which rows came."""
+class SourceValues:
+    """Values of a feature table from which a snapshot was made.
 
-    path: str
-    sha256: str
+    Only the columns that a training reads count. So a change of another column leaves the digest of a snapshot as it
+    is, and no training is repeated. The commit does not belong to it: several commits hold the same values.
+    """
+
+    table: str
+    """Feature table."""
+    columns: tuple[str, ...] = ()
+    """Columns that were read, sorted."""
+    partitions: dict[str, str] = field(default_factory=dict[str, str])
+    """Partition key → digest of names, types and values of `columns` in all its rows, in their order."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, 64 hex digits, of all values that were read."""
+        return _sha256(dataclasses.asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +155,8 @@ class Snapshot:
 
     folder: Path
     """Folder of the snapshot; not part of the digest."""
-    source_commit: str
-    """Commit of the lake that was read. Not part of the digest, because another commit may hold the same rows."""
-    files: tuple[SourceFile, ...]
+    source: SourceValues
+    """Values from which the rows came. The commit that was read belongs to a run, not to the snapshot."""
     split_config_hash: str
     schema_hash: str
     """SHA-256 of the ordered (column, type) pairs that a worker reads, label included."""
@@ -163,10 +175,8 @@ class Snapshot:
 
     @property
     def digest(self) -> str:
-        """SHA-256, 64 hex digits, of everything except the folder and the commit."""
-        facts = self._facts()
-        del facts["source_commit"]
-        return _sha256(facts)
+        """SHA-256, 64 hex digits, of everything except the folder."""
+        return _sha256(self._facts())
 
     @property
     def excluded(self) -> dict[str, int]:
@@ -231,7 +241,7 @@ class Snapshot:
             facts: dict[str, Any] = json.loads(text)
             digest = facts.pop("digest")
             facts.setdefault("weight", "")
-            lacking = {field.name for field in dataclasses.fields(cls)} - {"folder"} - facts.keys()
+            lacking = {one.name for one in dataclasses.fields(cls)} - {"folder"} - facts.keys()
             if lacking:
                 raise ShardChanged(
                     f"{folder / MANIFEST} was written by another version of ml_assets: it lacks "
@@ -239,7 +249,7 @@ class Snapshot:
                 )
             values: dict[str, Any] = {
                 **facts,
-                "files": tuple(SourceFile(**file) for file in facts["files"]),
+                "source": _source(**facts["source"]),
                 "index": tuple(PartitionIndex(**partition) for partition in facts["index"]),
                 "splits": tuple(SplitIndex(**split) for split in facts["splits"]),
                 "shards": tuple(_shard(**shard) for shard in facts["shards"]),
@@ -268,6 +278,10 @@ class Snapshot:
 
 def _shard(blobs: dict[str, Any] | None, **facts: Any) -> Shard:
     return Shard(blobs=None if blobs is None else Archive(**blobs), **facts)
+
+
+def _source(columns: list[str], **facts: Any) -> SourceValues:
+    return SourceValues(columns=tuple(columns), **facts)
 
 
 def _inputs(blob: str, vocabulary: int, **columns: list[Any]) -> InputSpec:

@@ -3,6 +3,7 @@
 A content digest needs only paths and SHA-256s, so one listing shows the changes of a whole year.
 """
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -231,6 +232,13 @@ class TableReader:
         digests = dict.fromkeys(keys, "")
         present = [key for key in digests if key in self._partitions(table)]
         return digests | {key: one.digest_of(columns) for key, one in self.manifests(table, present).items()}
+
+    def objects_digest(self, table: str, keys: Iterable[str]) -> str:
+        """Return the SHA-256 of all objects of `keys`, manifests included: equal for commits that hold the same
+        partitions, made in the same way from the same rows. 64 hex digits."""
+        found = {path: sha256 for key in keys for path, sha256 in self.object_hashes(table, key).items()}
+        lines = (f"{path}\0{sha256}\n" for path, sha256 in sorted(found.items()))
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def behind(self, read: Mapping[str, Sequence[str]]) -> tuple[tuple[str, str, str], ...]:
         """Return (table, key, content digest), sorted, of all partitions behind those in `read`, at any depth.

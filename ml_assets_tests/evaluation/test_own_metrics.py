@@ -88,7 +88,9 @@ def test_an_own_metric_has_the_intervals_and_gates_of_a_built_in_one() -> None:
     spec = EvaluationSpec.model_validate({"objective": "regression", "gates": [GATES[0] | {"metric": "mae"}]})
     bundle = Bundle("b" * 64, Path(), "")
     unrecorded = [
-        UnrecordedEvaluation(bundle=bundle, report=report, champion_digest=None, rules=spec, transitions={})
+        UnrecordedEvaluation(
+            bundle=bundle, report=report, champion_digest=None, rules=spec, transitions={}, read=""
+        )
         for report in reports
     ]
     assert len({one.decided_by for one in unrecorded}) == 2  # and another data version of its asset

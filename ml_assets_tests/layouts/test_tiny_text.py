@@ -16,6 +16,7 @@ from ml_assets.pipeline.identity import training_job
 from ml_assets.pipeline.snapshot import row_choice
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.row_choice import choose_rows
+from ml_assets.snapshots.split_reader import SourceValues
 from ml_assets_tests.layouts.layout_jobs import train
 from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch
 from resources.job.training_settings import Parallel
@@ -37,7 +38,9 @@ def test_the_declared_layout_learns_as_one_worker_does(tmp_path: Path) -> None:
     table = features.windows({"datasets/documentation": texts.lazy()}, weeks[0], weeks[-1])
     chosen = choose_rows(table, *row_choice(spec, [week.isoformat() for week in weeks]))
     fitted = fit(chosen.of("train"), (), ())
-    snapshot = build_snapshot(chosen, fitted, source_commit="c", files=[], into=tmp_path / "snapshots")
+    snapshot = build_snapshot(
+        chosen, fitted, source=SourceValues(table="features/small"), into=tmp_path / "snapshots"
+    )
     assert snapshot.inputs.outputs == 256
     job = training_job(
         spec, weeks[-1].isoformat(), snapshot.folder, snapshot.digest, "", snapshot.schema_hash

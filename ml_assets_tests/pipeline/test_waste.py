@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets.pipeline.waste import UNUSED, Waste, delete_waste, find_waste
+from ml_assets.snapshots.keep import keep_branch
 from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.tables.environments import drop_environment
@@ -17,12 +18,15 @@ from ml_assets_tests.tables.orders_table import ORDERS, day, days, keys, reject,
 from resources.files import open_lock
 from resources.job.events import training_folder_name
 from resources.job.job import TrainingJob
+from resources.ledger import NewEvaluation, TrainedOn
 from resources.platform import Platform
 from resources.settings import Settings
 
 FIRST, SECOND, THIRD = keys(3)
 LATER = datetime.now(UTC) + timedelta(days=100)
 """Now, for a collection after the days of the history."""
+WINDOW = "c" * 64
+"""Digest of the partitions that a training read."""
 
 
 @pytest.fixture
@@ -113,14 +117,53 @@ def test_inputs_of_trainings_that_ended_without_a_version(place: Place) -> None:
     store, jobs = place.main.whole_lake, place.main.settings.artifacts_folder / "training" / "m"
     for fingerprint in ("a" * 16, "b" * 16):
         (jobs / fingerprint).mkdir(parents=True)
-        store.create_branch(f"keep-run-{fingerprint[:12]}", "main")
+        store.create_branch(keep_branch(fingerprint, WINDOW), "main")
     store.keep("keep-m-v1-0123456789ab", "main")
     (jobs / ("a" * 16) / "result.json").write_text("{}")
     assert _find(place, now=datetime.now(UTC)).inputs == []
     waste = _find(place)
-    assert waste.inputs == [f"keep-run-{'a' * 12}"]
+    assert waste.inputs == [keep_branch("a" * 16, WINDOW)]
     _delete(place, waste)
-    assert list(store.branches("keep-")) == ["keep-m-v1-0123456789ab", f"keep-run-{'b' * 12}"]
+    assert list(store.branches("keep-")) == ["keep-m-v1-0123456789ab", keep_branch("b" * 16, WINDOW)]
+
+
+def test_an_input_that_the_newest_evaluation_of_a_version_read_stays(place: Place) -> None:
+    """The run ended after its evaluation, before it could keep its input for the version."""
+    store, log = place.main.whole_lake, place.main.ledger.models
+    source = store.resolve("main")
+    log.record_evaluation(
+        NewEvaluation(
+            model="m",
+            partition=SECOND,
+            bundle_digest="b" * 64,
+            evaluation_digest="e" * 64,
+            champion_digest=None,
+            status="blessed",
+            summary="",
+            rules=(),
+            author="ada",
+            report="",
+            run_id="run",
+            trained_on=TrainedOn(commit=source, table=ORDERS, first=FIRST, last=SECOND, partitions=2),
+        )
+    )
+    branch = keep_branch("a" * 64, WINDOW)
+    store.create_branch(branch, source)
+    store.put(branch, "snapshots/m/snapshot.json", b"{}")
+    store.commit(branch, "Snapshot", {})
+    job = place.main.settings.artifacts_folder / "training" / "m" / ("a" * 16)
+    job.mkdir(parents=True)
+    (job / "result.json").write_text("{}")
+    assert _find(place).inputs == [branch]
+    log.name_version(
+        "m",
+        "b" * 64,
+        schema_digest="0",
+        recipe_digest="0",
+        choose=lambda _: "1.0.0",
+        allow=lambda: None,
+    )
+    assert _find(place).inputs == []
 
 
 def test_checkpoints_of_finished_trainings_and_unused_snapshots(place: Place) -> None:

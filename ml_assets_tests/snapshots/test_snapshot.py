@@ -25,6 +25,7 @@ from ml_assets.snapshots.split_reader import (
     ShardChanged,
     Snapshot,
     SnapshotError,
+    SourceValues,
     open_snapshot,
     verify,
 )
@@ -250,25 +251,21 @@ def test_classes_are_those_of_the_training_rows_and_a_new_one_is_refused() -> No
         choose_rows(table.with_columns(label=pl.col("x0")), split, spec)
 
 
-def test_the_digest_names_the_content_not_the_commit_or_the_place(tmp_path: Path) -> None:
+def test_the_digest_names_the_content_not_the_place(tmp_path: Path) -> None:
     first = small_snapshot(tmp_path / "a")
     table = feature_table()
     chosen = choose_rows(table, split_of(table), ROW_SPEC)
     fitted = fit(chosen.of("train"), NUMERIC, CATEGORICAL)
 
-    def build(source_commit: str = "other", files: str = "0" * 64) -> Snapshot:
-        file = dataclasses.replace(first.files[0], sha256=files)
-        return build_snapshot(
-            chosen,
-            fitted,
-            source_commit=source_commit,
-            files=[file],
-            into=tmp_path / "b",
-            shard_bytes=SHARD_BYTES,
-        )
+    def build(source: SourceValues) -> Snapshot:
+        return build_snapshot(chosen, fitted, source=source, into=tmp_path / "b", shard_bytes=SHARD_BYTES)
 
-    assert build().digest == first.digest
-    assert build(files="1" * 64).digest != first.digest
+    again = build(first.source)
+    assert again.digest == first.digest
+    assert (again.folder / MANIFEST).read_bytes() == (first.folder / MANIFEST).read_bytes()
+    (key,) = first.source.partitions
+    other = dataclasses.replace(first.source, partitions={key: "1" * 32})
+    assert build(other).digest != first.digest
     flipped = table.with_columns(
         pl.when(pl.int_range(pl.len()) == 0)
         .then(1 - pl.col("label"))
@@ -364,7 +361,10 @@ def test_a_table_without_categories_can_be_snapshot(tmp_path: Path) -> None:
     table = feature_table(days=3, rows_a_day=5)
     chosen = choose_rows(table, split_of(table, 1, 1), ROW_SPEC)
     snapshot = build_snapshot(
-        chosen, fit(chosen.of("train"), NUMERIC, ()), source_commit="c", files=[], into=tmp_path
+        chosen,
+        fit(chosen.of("train"), NUMERIC, ()),
+        source=SourceValues(table="features/small"),
+        into=tmp_path,
     )
     assert snapshot.read("train").category.shape == (5, 0)
 

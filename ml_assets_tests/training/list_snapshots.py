@@ -11,7 +11,7 @@ from ml_assets.drills.fixture import CATEGORICAL, NUMERIC, ROW_SPEC
 from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.row_choice import ChosenRows, choose_rows
-from ml_assets.snapshots.split_reader import Snapshot, SourceFile
+from ml_assets.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets_tests.training.small_jobs import feature_table, split_of
 
 SPEC = replace(ROW_SPEC, objective="ranking", group="session")
@@ -35,7 +35,5 @@ def chosen_lists(table: pl.DataFrame) -> ChosenRows:
 def list_snapshot(into: Path, table: pl.DataFrame | None = None, shard_bytes: int = 3_000) -> Snapshot:
     chosen = chosen_lists(sessions() if table is None else table)
     fitted = fit(chosen.of("train"), NUMERIC, CATEGORICAL)
-    files = [SourceFile(path="features/small/date=2024-01-01/part-0.parquet", sha256="0" * 64)]
-    return build_snapshot(
-        chosen, fitted, source_commit="c0ffee", files=files, into=into, shard_bytes=shard_bytes
-    )
+    source = SourceValues(table="features/small", columns=("label",), partitions={"2024-01-01": "0" * 32})
+    return build_snapshot(chosen, fitted, source=source, into=into, shard_bytes=shard_bytes)

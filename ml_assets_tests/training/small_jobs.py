@@ -14,7 +14,7 @@ from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.row_choice import choose_rows, classes_of
 from ml_assets.snapshots.spec import Split, split_by_time
-from ml_assets.snapshots.split_reader import Snapshot, SourceFile
+from ml_assets.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets.training.data.rowlog import read_rows
 from resources.job.job import TrainingJob
 from resources.job.training_settings import TrainingSettings
@@ -55,10 +55,8 @@ def small_snapshot(
     table = feature_table() if table is None else table
     chosen = choose_rows(table, split_of(table), replace(ROW_SPEC, weight=weight))
     fitted = fit(chosen.of("train"), NUMERIC, CATEGORICAL)
-    files = [SourceFile(path="features/small/date=2024-01-01/part-0.parquet", sha256="0" * 64)]
-    return build_snapshot(
-        chosen, fitted, source_commit="c0ffee", files=files, into=into, shard_bytes=shard_bytes
-    )
+    source = SourceValues(table="features/small", columns=("label",), partitions={"2024-01-01": "0" * 32})
+    return build_snapshot(chosen, fitted, source=source, into=into, shard_bytes=shard_bytes)
 
 
 def classes_snapshot(into: Path, weight: str | None = None) -> Snapshot:
@@ -67,10 +65,8 @@ def classes_snapshot(into: Path, weight: str | None = None) -> Snapshot:
     table = with_weights(feature_table(rows_a_day=13)).with_columns(words.alias("label"))
     chosen = choose_rows(table, split_of(table), replace(ROW_SPEC, objective="multiclass", weight=weight))
     fitted = replace(fit(chosen.of("train"), NUMERIC, CATEGORICAL), classes=classes_of(chosen))
-    files = [SourceFile(path="features/small/date=2024-01-01/part-0.parquet", sha256="0" * 64)]
-    return build_snapshot(
-        chosen, fitted, source_commit="c0ffee", files=files, into=into, shard_bytes=SHARD_BYTES
-    )
+    source = SourceValues(table="features/small", columns=("label",), partitions={"2024-01-01": "0" * 32})
+    return build_snapshot(chosen, fitted, source=source, into=into, shard_bytes=SHARD_BYTES)
 
 
 def small_job(

@@ -17,7 +17,7 @@ from ml_assets.features.encoding import fit as encode
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.row_choice import choose_rows
 from ml_assets.snapshots.spec import split_by_time
-from ml_assets.snapshots.split_reader import Snapshot
+from ml_assets.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets.training.data import unknown
 from ml_assets.training.data.batches import SplitReader
 from ml_assets.training.data.order import RowOrder
@@ -152,7 +152,9 @@ def trained(
     keys = shops["date"].unique().sort().cast(pl.String).to_list()
     chosen = choose_rows(shops, split_by_time(keys, train=DAYS - 6, validation=2, holdout=4), ROW_SPEC)
     fitted = encode(chosen.of("train"), ["x0", "x1", "x2"], categorical)
-    snapshot = build_snapshot(chosen, fitted, source_commit="c", files=[], into=folder / "snapshots")
+    snapshot = build_snapshot(
+        chosen, fitted, source=SourceValues(table="features/small"), into=folder / "snapshots"
+    )
     changes = {
         "epochs": 6,
         "global_batch": 128,

@@ -12,7 +12,7 @@ from ml_assets.features.encoding import fit
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.row_choice import choose_rows
 from ml_assets.snapshots.spec import RowSpec
-from ml_assets.snapshots.split_reader import Snapshot
+from ml_assets.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets_tests.training.small_jobs import split_of
 
 SPEC = RowSpec(
@@ -60,4 +60,6 @@ def text_snapshot(
     split = split_of(table.lazy().select("date").collect())
     chosen = choose_rows(table, split, SPEC)
     fitted = fit(chosen.of("train"), ["length"], ())
-    return build_snapshot(chosen, fitted, source_commit="c", files=[], into=into, shard_bytes=shard_bytes)
+    return build_snapshot(
+        chosen, fitted, source=SourceValues(table="features/small"), into=into, shard_bytes=shard_bytes
+    )

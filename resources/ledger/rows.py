@@ -107,7 +107,8 @@ class TrainedOn:
     """Window of the lake on which a model was trained and evaluated."""
 
     commit: str
-    """Commit of the lake from which the partitions were read."""
+    """Commit of the lake from which the evaluated run read the partitions. An earlier run with the same fingerprint may
+    have trained at another commit, whose columns of the training hold the same values."""
     table: str
     """Id of the feature table."""
     first: str

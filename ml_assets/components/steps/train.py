@@ -21,6 +21,9 @@ from resources.platform import Platform
 SETTINGS_DIGEST = "settings_digest"
 """Metadata of a checkpoint: digest of everything that decides it except the data. `ml-assets plan` compares it with the
 declaration."""
+READ_DIGEST, READ_AT = "read_digest", "read_at"
+"""Metadata of a checkpoint: digest of the values that its training read, and the commit at which this run read them.
+`ml-assets plan` compares them with main."""
 
 
 def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefinition:
@@ -52,6 +55,8 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
                     **_survived(read_events(folder)),
                     "reused": trained.is_reused,
                     SETTINGS_DIGEST: training_set.settings,
+                    READ_DIGEST: training_set.read,
+                    READ_AT: training_set.source_commit,
                     **({} if training_set.choice is None else study_facts(training_set.choice)),
                     **tracked_facts(platform.tracker.uri, trained.mlflow_run),
                     "folder": dg.MetadataValue.path(folder),

@@ -1,5 +1,6 @@
 """`ml-assets launch` materializes a table or a whole model, and says what came of it and what to type next."""
 
+import functools
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 from nbclient import NotebookClient
 
 from ml_assets.checkout import ROOT
+from ml_assets.defs.store_demand import features as store_demand
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.notebook import NotFound, features, load_model, open_snapshot
 from ml_assets.pipeline.spec import WindowSection
@@ -209,6 +211,48 @@ def test_cards_of_versions_that_do_not_exist_are_refused(
 
 def test_the_plan_knows_that_it_was_trained(filled_terminal: Terminal, trained: Said) -> None:
     assert "It was trained and evaluated before" in filled_terminal("plan", "store_demand", TRAINED_WEEK).out
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "said", "trains"),
+    [
+        ("predicted_at", pl.col("predicted_at").dt.offset_by("-1h"), "neither training nor evaluation", False),
+        ("price", pl.col("price") + 0.25, "the training", True),
+    ],
+)  # fmt: skip
+def test_the_plan_says_which_step_reads_what_changed(
+    filled_terminal: Terminal,
+    trained: Said,
+    monkeypatch: pytest.MonkeyPatch,
+    column: str,
+    change: pl.Expr,
+    said: str,
+    trains: bool,
+) -> None:
+    table, week, made = "features/sales_features", "2023-10-02", store_demand.sales_features
+
+    @functools.wraps(made)  # the same code: it is what the function reads elsewhere that changed
+    def sales_features(*arguments: Any) -> pl.LazyFrame:
+        is_it = pl.col("partition_date").cast(pl.String) == week
+        return made(*arguments).with_columns(
+            pl.when(is_it).then(change).otherwise(pl.col(column)).alias(column)
+        )
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store_demand, "sales_features", sales_features)
+        assert filled_terminal("launch", table, week).status == 0
+    plan = filled_terminal("plan", "store_demand", TRAINED_WEEK).out
+    assert (
+        f"  changed   {table} {week}: {column} changed since the last training; {said} reads them\n" in plan
+    )
+    assert ("no value that its training reads changed since. A launch reuses" in plan) == (not trains)
+    assert (
+        "Values that its training reads changed since it was trained, so it would train again." in plan
+    ) == trains
+    assert filled_terminal("launch", table, week).status == 0
+    assert "changed" not in filled_terminal("plan", "store_demand", TRAINED_WEEK).out.replace(
+        "reads changed", ""
+    )
 
 
 @pytest.mark.parametrize(

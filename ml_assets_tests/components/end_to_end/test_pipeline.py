@@ -29,7 +29,7 @@ from ml_assets.pipeline.values import InitialVersion, TrainingSet
 from ml_assets.pipeline.version_difference import KnownFacts, compare_versions
 from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.release.runtime import WEIGHTS
-from ml_assets.snapshots.keep import keep_branch, version_branch
+from ml_assets.snapshots.keep import branches_of, rows_behind_kept, version_branch
 from ml_assets.snapshots.split_reader import FITTED, SPLITS, file_sha256
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (
@@ -84,6 +84,12 @@ def again(installation: Installation, first: ModelRun) -> ModelRun:
 def trained_on_of(installation: Installation) -> TrainedOn:
     """The window behind the first evaluation."""
     return releases_of(installation.platform).evaluations(MODEL)[0].trained_on
+
+
+def first_branch(installation: Installation, first: ModelRun) -> str:
+    """Branch that keeps the input of version 1."""
+    source = trained_on_of(installation).commit
+    return version_branch(MODEL, 1, first.facts[EVALUATION]["bundle"], source)
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +227,8 @@ def test_what_was_trained_on_is_kept_for_as_long_as_the_version(
     installation: Installation, first: ModelRun
 ) -> None:
     commit = first.facts[TRAINING_SET]["lake/commit"]
-    assert first.branches == {version_branch(MODEL, 1, first.facts[EVALUATION]["bundle"]): commit}
+    assert first.branches == {first_branch(installation, first): commit}
+    assert trained_on_of(installation).commit == rows_behind_kept(installation.platform.lake, commit)
     held = {stat.path for stat in installation.platform.lake.list(commit, f"snapshots/{MODEL}/{DAY}/")}
     documents = {"snapshot.json", "fitted.json", *(f"{split}.index.parquet" for split in SPLITS)}
     assert {path.rsplit("/", 1)[1] for path in held} == documents
@@ -240,7 +247,8 @@ def test_a_training_that_cannot_start_fails_for_good(installation: Installation,
     )
     assert [event.step_key for event in result.get_step_failure_events()] == [f"{MODEL}.train"]
     kept = materialized(result, TRAINING_SET)[DAY].metadata
-    branch = keep_branch(kept["fingerprint"].value)
+    branch = kept["lake/branch"].value
+    assert branch.startswith(branches_of(kept["fingerprint"].value))
     assert installation.platform.lake.branches(branch) == {branch: kept["lake/commit"].value}
     run = installation.platform.tracker.find(MODEL, kept["fingerprint"].value)
     assert run is not None
@@ -319,9 +327,9 @@ def test_a_second_identical_run_finds_the_training_and_the_version(
     client = open_client(installation.platform.tracker.uri)
     for figure in ("worker_hours", "training_seconds"):
         assert len(client.get_metric_history(run.info.run_id, figure)) == 1
-    kept = version_branch(MODEL, 1, first.facts[EVALUATION]["bundle"])
+    kept = first_branch(installation, first)
     assert again.branches[kept] == first.branches[kept]
-    assert keep_branch(again.facts[TRAINING_SET]["fingerprint"]) not in again.branches
+    assert again.facts[TRAINING_SET]["lake/branch"] not in again.branches
 
 
 # Fine-tuning

@@ -1,0 +1,66 @@
+"""Changes of a model's window since its last training: the columns, and which step reads them.
+
+For people, in `ml-assets plan`. Compares manifests and reads no rows. Not here: staleness of partitions, which compares
+them with what they were made from (`tables.guard`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.tables.manifest import ManifestUnreadable
+from ml_assets.tables.reader import PartitionMissing, TableReader
+from resources.lake import ObjectNotFound, RefNotFound
+
+ReadBy = Literal["training", "evaluation", "nothing"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnChange:
+    """Columns that changed in the same partitions and have the same reader."""
+
+    keys: tuple[str, ...]
+    """Partitions, oldest first."""
+    columns: tuple[str, ...]
+    """Sorted."""
+    read_by: ReadBy
+    """The first step that reads them: `evaluation` means that only the evaluation does."""
+
+
+def changes_since(
+    spec: PipelineSpec, reader: TableReader, commit: str, keys: Sequence[str]
+) -> Sequence[ColumnChange]:
+    """Return the columns of the partitions `keys` that differ between `commit` and the reader's commit.
+
+    Returns none if the lake no longer holds the partitions at `commit`, or holds them in an earlier form.
+    """
+    table = spec.features.table
+    now = reader.manifests(table, keys)
+    try:
+        before = TableReader(reader.store, commit).manifests(table, keys)
+    except (RefNotFound, ObjectNotFound, PartitionMissing, ManifestUnreadable):
+        return ()
+    found: dict[tuple[ReadBy, tuple[str, ...]], list[str]] = {}
+    for key in keys:
+        was, is_now = before[key], now[key]
+        names = sorted({*was.schema, *is_now.schema})
+        changed = [name for name in names if was.digest_of_values([name]) != is_now.digest_of_values([name])]
+        by_reader: dict[ReadBy, list[str]] = {}
+        for name in changed:
+            by_reader.setdefault(_reader_of(spec, name), []).append(name)
+        for read_by, columns in by_reader.items():
+            found.setdefault((read_by, tuple(columns)), []).append(key)
+    return [
+        ColumnChange(keys=tuple(where), columns=columns, read_by=read_by)
+        for (read_by, columns), where in sorted(found.items(), key=lambda one: (_ORDER[one[0][0]], one[1]))
+    ]
+
+
+_ORDER: Mapping[ReadBy, int] = {"training": 0, "evaluation": 1, "nothing": 2}
+
+
+def _reader_of(spec: PipelineSpec, column: str) -> ReadBy:
+    if column in spec.training_columns:
+        return "training"
+    return "evaluation" if column in spec.evaluation.columns else "nothing"
