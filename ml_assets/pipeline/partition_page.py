@@ -28,6 +28,7 @@ from resources.words import counted, name_some
 
 MOST_PARTITIONS = 60
 """Newest partitions up to the one of the page that its pictures show."""
+_THESE, _EARLIER = "these rows", "rows that were replaced since"
 _TONES = {"passed": "blessed", "warned": "undecided", "accepted": "undecided", "rejected": "rejected"}
 
 
@@ -142,11 +143,13 @@ def _facts(manifest: PartitionManifest, verdict: VerdictRow | None) -> Iterator[
 
 def _users(found: PartitionUsers) -> Iterator[Block]:
     rows: list[tuple[str, str, str, str]] = [
-        ("table", name, name_some(keys, 4), "its rows on main") for name, keys in found.tables.items()
+        ("table", name, name_some(keys, 4), content)
+        for tables, content in ((found.tables, _THESE), (found.tables_of_earlier_rows, _EARLIER))
+        for name, keys in tables.items()
     ]
     for one in found.trainings:
         name = f"{one.model} {one.version}".rstrip()
-        content = "these rows" if one.has_this_content else "rows that were replaced since"
+        content = _THESE if one.has_this_content else _EARLIER
         rows.append(
             (
                 "version" if one.version else "training",

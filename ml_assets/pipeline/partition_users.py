@@ -3,7 +3,7 @@
 Reads manifests and the ledger, no rows and no MLflow. Not here: the page (`partition_page`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ml_assets.release.bundle_standing import BundleStandings
@@ -45,7 +45,9 @@ class PartitionUsers:
     """Users of one partition."""
 
     tables: Mapping[str, tuple[str, ...]]
-    """Feature table → its partitions on main that read it, sorted."""
+    """Feature table → its partitions on main that were made from the rows of today, sorted."""
+    tables_of_earlier_rows: Mapping[str, tuple[str, ...]]
+    """Feature table → its partitions on main that were made from rows that were replaced since, sorted."""
     trainings: tuple[TrainingThatRead, ...]
     """Newest first."""
     not_asked: int
@@ -95,8 +97,10 @@ def users_of(platform: Platform, reader: TableReader, table: str, key: str) -> P
                     run_id=row.run_id,
                 )
             )
+    readers = _readers(reader, table, key)
     return PartitionUsers(
-        tables=_readers(reader, table, key),
+        tables=_chosen(readers, lambda read: read == content),
+        tables_of_earlier_rows=_chosen(readers, lambda read: read != content),
         trainings=tuple(trainings),
         not_asked=max(0, len(rows) - MOST_TRAININGS),
         unknown=tuple(unknown),
@@ -104,21 +108,30 @@ def users_of(platform: Platform, reader: TableReader, table: str, key: str) -> P
     )
 
 
-def _readers(reader: TableReader, table: str, key: str) -> dict[str, tuple[str, ...]]:
-    """Return feature table → its partitions at the reader's commit that name `table` `key` as an input.
+def _chosen(
+    readers: Mapping[str, Mapping[str, str]], counts: Callable[[str], bool]
+) -> dict[str, tuple[str, ...]]:
+    chosen = {
+        name: tuple(key for key, read in some.items() if counts(read)) for name, some in readers.items()
+    }
+    return {name: keys for name, keys in chosen.items() if keys}
+
+
+def _readers(reader: TableReader, table: str, key: str) -> dict[str, dict[str, str]]:
+    """Return feature table → its partitions at the reader's commit that read `table` `key` → content that each read.
 
     The oldest and the newest partition of a table tell if it reads `table`: the others are read only then.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, dict[str, str]] = {}
     for name in reader.tables():
         keys = reader.keys(name)
         ends, _ = reader.checked_manifests(name, sorted({keys[0], keys[-1]}) if keys else [])
         if not any(table in manifest.inputs for manifest in ends.values()):
             continue
         sound, _ = reader.checked_manifests(name, keys)
-        readers = tuple(one for one, manifest in sound.items() if manifest.inputs.get(table, {}).get(key))
-        if readers:
-            found[name] = readers
+        found[name] = {
+            one: read for one, manifest in sound.items() if (read := manifest.inputs.get(table, {}).get(key))
+        }
     return found
 
 

@@ -28,7 +28,7 @@ _UNITS_A_DAY = {"ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9
 
 
 class UnstorableFrame(Exception):
-    """A frame holds values that Parquet cannot store (Python objects), or times outside every calendar."""
+    """A frame holds values that no file can keep: Python objects, wide integers, times outside every calendar."""
 
 
 def canonical(frame: pl.DataFrame, sort_key: Sequence[str]) -> pl.DataFrame:
@@ -44,6 +44,11 @@ def canonical(frame: pl.DataFrame, sort_key: Sequence[str]) -> pl.DataFrame:
         raise UnstorableFrame(
             f"columns {', '.join(objects)} hold Python objects: cast them to a plain type in the source"
         )
+    wide = [c for c, dtype in frame.schema.items() if _is_wide(dtype)]
+    if wide:
+        raise UnstorableFrame(
+            f"columns {', '.join(wide)} hold integers of 128 bits: cast them to int64 or a decimal in the source"
+        )
     _refuse_infinite_times(frame)
     frame = frame.with_columns(
         pl.when(pl.col(c) == 0).then(pl.lit(0.0, dtype)).otherwise(pl.col(c)).alias(c)
@@ -51,6 +56,15 @@ def canonical(frame: pl.DataFrame, sort_key: Sequence[str]) -> pl.DataFrame:
         if dtype.is_float()
     )
     return frame.sort(by, maintain_order=True) if by else frame
+
+
+def _is_wide(dtype: Any) -> bool:
+    """True for integers of 128 bits, also within lists and structs. Only polars reads files with them."""
+    if isinstance(dtype, pl.Struct):
+        return any(_is_wide(field.dtype) for field in dtype.fields)
+    return (
+        _is_wide(dtype.inner) if isinstance(dtype, pl.List | pl.Array) else dtype in (pl.Int128, pl.UInt128)
+    )
 
 
 def _refuse_infinite_times(frame: pl.DataFrame) -> None:
@@ -92,16 +106,22 @@ def column_digests(files: Iterable[bytes]) -> dict[str, str]:
     for content in files:
         with pyarrow.ParquetFile(io.BytesIO(content)) as file:
             found = file.metadata
+            # A nested column has several leaves, such as `list.list.element`. Names may have dots, too.
+            names = [field.name for field in file.schema_arrow for _ in range(_leaves(field.type))]
             for group in range(found.num_row_groups):
                 for index in range(found.num_columns):
                     chunk = found.row_group(group).column(index)
                     start = chunk.data_page_offset
                     if chunk.dictionary_page_offset is not None:
                         start = min(start, chunk.dictionary_page_offset)
-                    # A nested column has several leaves: `list.list.element`.
-                    digest = digests.setdefault(chunk.path_in_schema.partition(".")[0], hashlib.sha256())
+                    digest = digests.setdefault(names[index], hashlib.sha256())
                     digest.update(memoryview(content)[start : start + chunk.total_compressed_size])
     return {name: digest.hexdigest()[:32] for name, digest in digests.items()}
+
+
+def _leaves(dtype: Any) -> int:
+    """Return the number of columns that Parquet has for a type of pyarrow."""
+    return sum(_leaves(dtype.field(place).type) for place in range(dtype.num_fields)) or 1
 
 
 def _group_rows(frame: pl.DataFrame) -> int:

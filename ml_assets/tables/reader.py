@@ -64,6 +64,10 @@ class EarlierObject:
     """The object where the lake keeps it."""
 
 
+_Version = tuple[datetime, dict[str, ObjectStat]]
+"""Earlier version of a partition: the moment at which other rows replaced it, and former path → object."""
+
+
 class TableReader:
     """Tables at one commit. A commit is immutable, so listings and manifests are read once and cached."""
 
@@ -75,7 +79,7 @@ class TableReader:
         self._manifest_hashes: dict[str, dict[str, str]] = {}
         self._manifests: dict[tuple[str, str], PartitionManifest] = {}
         self._earlier: dict[str, list[EarlierObject]] = {}
-        self._readable: dict[str, list[EarlierObject]] = {}
+        self._versions: dict[str, dict[str, list[_Version]]] = {}
         self._moments: dict[str, list[datetime]] = {}
         self._known: dict[tuple[str, int], TableReader] = {}
         self._places: dict[str, str] = {}
@@ -101,35 +105,44 @@ class TableReader:
         this one if nothing changed after `at`.
         """
         if table not in self._moments:
-            self._readable[table] = self._not_rejected(table, ledger)
-            self._moments[table] = sorted({one.until for one in self._readable[table]})
+            self._versions[table] = self._not_rejected(table, ledger)
+            self._moments[table] = sorted({one for some in self._versions[table].values() for one, _ in some})
         moments = self._moments[table]
         number = bisect_right(moments, at)
         if number == len(moments):
             return self
         if (table, number) not in self._known:
-            first: dict[str, datetime] = {}
-            for one in self._readable[table]:
-                if one.until > at:
-                    first[one.key] = min(one.until, first.get(one.key, one.until))
-            chosen = [one for one in self._readable[table] if first.get(one.key) == one.until]
-            self._known[table, number] = self._with(table, {one.former: one.stat for one in chosen})
+            chosen: dict[str, ObjectStat] = {}
+            for versions in self._versions[table].values():
+                place = bisect_right(versions, at, key=lambda one: one[0])
+                if place < len(versions):
+                    chosen |= versions[place][1]
+            self._known[table, number] = self._with(table, chosen)
         return self._known[table, number]
 
-    def _not_rejected(self, table: str, ledger: Ledger) -> list[EarlierObject]:
-        """Return the earlier objects of `table` without those of versions whose newest verdict is a rejection."""
-        files: dict[tuple[str, datetime], list[tuple[str, str]]] = {}
+    def _not_rejected(self, table: str, ledger: Ledger) -> "dict[str, list[_Version]]":
+        """Return key → earlier versions by their time, without those whose newest verdict is a rejection."""
+        found: dict[tuple[str, datetime], dict[str, ObjectStat]] = {}
         for one in self.earlier(table):
-            if not one.former.startswith(layout.ALL_MANIFESTS):
-                files.setdefault((one.key, one.until), []).append((one.former, one.stat.sha256))
-        contents = {version: (version[0], content_digest(some)) for version, some in files.items()}
-        verdicts = ledger.verdicts_of(table, contents.values()) if contents else {}
-        rejected = {
-            version
-            for version, content in contents.items()
-            if (row := verdicts.get(content)) is not None and row.blocks
+            found.setdefault((one.key, one.until), {})[one.former] = one.stat
+        contents = {
+            version: (
+                version[0],
+                content_digest(
+                    (path, one.sha256)
+                    for path, one in objects.items()
+                    if not path.startswith(layout.ALL_MANIFESTS)
+                ),
+            )
+            for version, objects in found.items()
         }
-        return [one for one in self.earlier(table) if (one.key, one.until) not in rejected]
+        verdicts = ledger.verdicts_of(table, contents.values()) if contents else {}
+        kept: dict[str, list[_Version]] = {}
+        for (key, until), objects in sorted(found.items()):
+            row = verdicts.get(contents[key, until])
+            if row is None or not row.blocks:
+                kept.setdefault(key, []).append((until, objects))
+        return kept
 
     def _with(self, table: str, earlier: Mapping[str, ObjectStat]) -> "TableReader":
         """Return a reader with other objects for the partitions of `table` of which `earlier` has any."""
@@ -145,7 +158,13 @@ class TableReader:
         for some in files.values():
             some.sort(key=_by_part)
         here = self._partitions(table)
-        found._files[table] = here | {key: some for key, some in files.items() if key in here}
+        changed = {key: some for key, some in files.items() if key in here}
+        found._files[table] = here | changed
+        # Most partitions are the same at all times: their digests are computed once.
+        found._digests[table] = {
+            **self.digests(table),
+            **{key: _digest_of(some) for key, some in changed.items()},
+        }
         found._manifest_hashes[table] = dict(self._all_manifests(table)) | manifests
         return found
 
@@ -164,8 +183,7 @@ class TableReader:
         """Return key → content digest of the existing partitions, sorted by key."""
         if table not in self._digests:
             self._digests[table] = {
-                key: content_digest((f.path, f.sha256) for f in files)
-                for key, files in sorted(self._partitions(table).items())
+                key: _digest_of(files) for key, files in sorted(self._partitions(table).items())
             }
         return self._digests[table]
 
@@ -306,6 +324,10 @@ class TableReader:
                 files.sort(key=_by_part)
             self._files[table] = found
         return self._files[table]
+
+
+def _digest_of(files: Iterable[ObjectStat]) -> str:
+    return content_digest((one.path, one.sha256) for one in files)
 
 
 def _by_part(stat: ObjectStat) -> tuple[int, str]:

@@ -10,6 +10,7 @@ import pytest
 
 from ml_assets.components import Dataset, FeatureTable
 from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.pipeline.partition_users import users_of
 from ml_assets.tables.guard import WindowValidation, validate_window
 from ml_assets_tests.components.installation import Installation, component, failure_of, versions
 
@@ -146,6 +147,9 @@ def test_a_correction_changes_no_features_of_the_past(tmp_path: Path) -> None:
     assert {day: at_once[day] for day in PAST} == {day: before[day] for day in PAST}, "bit for bit"
     assert (_sold(here, PAST[3]), _sold(here, AFTER[0])) == (3 * 4, 2 * (3 * 7 + 300))
     assert not _stale(here)
+    used = users_of(here.platform, here.main, SALES, PAST[0])
+    assert (used.tables_of_earlier_rows[SUMS][0], used.tables[SUMS][-1]) == (PAST[0], DAYS[8])
+    assert not set(used.tables_of_earlier_rows[SUMS]) & set(used.tables[SUMS])
     for day in (PAST[3], AFTER[0]):
         assert _launch(here, SUMS, [day]) == {day: at_once[day]}
 

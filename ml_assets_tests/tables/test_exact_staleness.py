@@ -92,6 +92,26 @@ def test_another_value_in_a_column_that_is_read_makes_its_readers_stale(orders: 
     assert ask(orders).stale == dict.fromkeys(keys(4)[1:3], f"{ORDERS} {second} changed")
 
 
+@pytest.mark.parametrize("name", ["amount.net", "ordered_at.list.element", "größe <b>"])
+def test_a_column_of_any_name_that_is_read_counts(orders: OrdersTable, name: str) -> None:
+    """Names with dots are those of flattened JSON. Parquet also writes nested columns with dots."""
+    more = [*orders_table.RULES["columns"], {"name": name, "dtype": "float64"}]
+    spec = orders_table.spec(contract=Contract.model_validate({**orders_table.RULES, "columns": more}))
+
+    def total(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
+        rows = inputs[ORDERS].group_by(pl.col("ordered_at").dt.date().alias("partition_date"))
+        return rows.agg(pl.col(name).sum().alias("amount"))
+
+    (first,) = keys(1)
+    for factor in (1.0, 2.0):
+        rows = day(first).with_columns(pl.lit(factor).alias(name))
+        orders.publish({first: rows}, contract=spec.contract)
+        if factor == 1:
+            build(orders, SUMS, total, [first], spec)
+            assert not orders.ask_guard([first], spec, SUMS).stale
+    assert orders.ask_guard([first], spec, SUMS).stale == {first: f"{ORDERS} {first} changed"}
+
+
 def test_a_function_that_collects_whole_frames_reads_every_column(orders: OrdersTable) -> None:
     orders.publish(days(2))
     build(orders, SUMS, sums_of_whole_frames, keys(2))

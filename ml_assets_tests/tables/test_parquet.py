@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ml_assets.tables import parquet
+from ml_assets_tests.tables.orders_table import OrdersTable, day, keys
 
 ROW = st.tuples(
     st.integers(0, 5),
@@ -62,6 +63,26 @@ def test_rows_with_many_bytes_come_in_groups_that_can_be_read_apart(monkeypatch:
 
 def test_a_frame_without_its_sort_key_can_still_be_kept() -> None:
     assert parquet.canonical(pl.DataFrame({"x": [2, 1]}), ["id"])["x"].to_list() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "dtype", [pl.Int128(), pl.UInt128(), pl.List(pl.Int128()), pl.Struct({"a": pl.Int128()})]
+)
+def test_wide_integers_are_refused_by_name(orders: OrdersTable, dtype: pl.DataType) -> None:
+    """Only their partition fails. pyarrow cannot open such a file, and that ended the run for all partitions."""
+    one, other = keys(2)
+    wide = day(one).with_columns(pl.Series("x", [None] * 40, dtype))
+    result = orders.publish({one: wide, other: day(other)})
+    assert list(result.merged) == [other]
+    assert "columns x hold integers of 128 bits: cast them to int64" in result.failed[one]
+
+
+def test_digests_of_columns_tell_names_with_dots_apart() -> None:
+    frame = pl.DataFrame({"a.b": [1], "a.list.element": ["x"], "a": [[1, 2]], "s": [{"b": 1, "c": [2]}]})
+    digests = parquet.column_digests(parquet.encode(frame))
+    assert list(digests) == frame.columns
+    changed = parquet.column_digests(parquet.encode(frame.with_columns(pl.lit("y").alias("a.list.element"))))
+    assert {name for name in digests if digests[name] != changed[name]} == {"a.list.element"}
 
 
 def test_python_objects_are_refused_by_name() -> None:
