@@ -34,12 +34,16 @@ def _watched(rows: pl.LazyFrame, read: set[str]) -> pl.LazyFrame:
     def answer(
         with_columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, _: int | None
     ) -> Iterator[pl.DataFrame]:
-        read.update(schema.names() if with_columns is None else with_columns)
-        asked = rows if with_columns is None else rows.select(with_columns)
-        if predicate is not None:
-            asked = asked.filter(predicate)
+        names = schema.names() if with_columns is None else with_columns
+        # Asked for no column, as by a cross join, polars needs the number of rows. A selection of none has no rows.
+        counted = [] if names else schema.names()[:1]
+        read.update(names, counted)
+        asked = rows.select(*names, *counted)
+        # The limit comes first: of `filter(…).head(n)` polars asks only for the filter.
         if n_rows is not None:
             asked = asked.head(n_rows)
-        yield asked.collect()
+        if predicate is not None:
+            asked = asked.filter(predicate)
+        yield asked.collect().drop(counted)
 
     return register_io_source(answer, schema=schema)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 import pytest
@@ -110,6 +110,32 @@ def test_a_column_of_any_name_that_is_read_counts(orders: OrdersTable, name: str
             build(orders, SUMS, total, [first], spec)
             assert not orders.ask_guard([first], spec, SUMS).stale
     assert orders.ask_guard([first], spec, SUMS).stale == {first: f"{ORDERS} {first} changed"}
+
+
+QUERIES: dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]] = {
+    "number of rows": lambda rows: rows.select(pl.len()),
+    "cross join": lambda rows: pl.LazyFrame({"x": [1]}).join(rows, how="cross").select("x"),
+    "row index": lambda rows: rows.with_row_index().select("index"),
+    "literal beside rows": lambda rows: rows.with_columns(pl.lit(1).alias("one")).select("one"),
+    "limit, then filter": lambda rows: rows.head(20).filter(pl.col("order") > 9),
+    "filter, then limit": lambda rows: rows.filter(pl.col("order") > 9).head(20).select("amount"),
+    "slice, then filter": lambda rows: rows.slice(5, 10).filter(pl.col("shop") == "south"),
+    "last rows": lambda rows: rows.tail(3).select("note"),
+}
+
+
+@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES.keys())
+@pytest.mark.parametrize("engine", ["in-memory", "streaming"])
+def test_a_function_gets_the_rows_of_its_inputs(
+    query: Callable[[pl.LazyFrame], pl.LazyFrame], engine: Literal["in-memory", "streaming"]
+) -> None:
+    """Watching which columns it reads changes no result, and whatever depends on rows reads a column."""
+    rows = day(keys(1)[0]).lazy()
+    watched = WatchedInputs({ORDERS: rows})
+    found = query(watched.frames[ORDERS]).collect(engine=engine)
+    assert found.height
+    assert found.equals(query(rows).collect(engine=engine))
+    assert watched.columns_read(ORDERS)
 
 
 def test_a_function_that_collects_whole_frames_reads_every_column(orders: OrdersTable) -> None:
