@@ -5,7 +5,7 @@ Here: the check of target and partitions that a person types, and the summary of
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -183,16 +183,11 @@ def _require_key(name: str, keys: Sequence[str], key: str) -> None:
     at = bisect_left(keys, key)
     if at < len(keys) and keys[at] == key:
         return
-    if not _is_date(key):
-        raise Problem(
-            f"{name} has no partition '{key}', which is not a date: write YYYY-MM-DD, from {keys[0]} to {keys[-1]}"
-        )
+    from ml_assets.tables.cadence import begin_of_key
+
+    is_hourly, begin = isinstance(begin_of_key(keys[0]), datetime), begin_of_key(key)
+    if begin is None or isinstance(begin, datetime) != is_hourly:
+        form = "an hour: write YYYY-MM-DDTHH" if is_hourly else "a date: write YYYY-MM-DD"
+        raise Problem(f"{name} has no partition '{key}', which is not {form}, from {keys[0]} to {keys[-1]}")
     before = f"; the partition before it is '{keys[at - 1]}'" if 0 < at < len(keys) else ""
     raise Problem(f"{name} has no partition '{key}', only {keys[0]} to {keys[-1]}{before}")
-
-
-def _is_date(key: str) -> bool:
-    try:
-        return date.fromisoformat(key).isoformat() == key
-    except ValueError:
-        return False

@@ -1,6 +1,6 @@
 """`ml-assets leaktest`: run the leakage test on a feature table."""
 
-from datetime import datetime
+from datetime import UTC, datetime, time
 
 import click
 
@@ -44,7 +44,8 @@ def command(table: str, first: datetime | None, last: datetime | None, cuts: int
     project = Project.here()
     spec = project.component(FeatureTable, table.removeprefix("features/")).spec
     reader = TableReader.at(project.platform.lake, "main")
-    low, high = (spec.cadence.key_of(day.date()) if day else None for day in (first, last))
+    low = spec.cadence.key_of(first.date()) if first else None
+    high = spec.cadence.key_of(datetime.combine(last, time(23), UTC)) if last else None  # also of hours
     span = [key for key in reader.keys(table) if (low or key) <= key <= (high or key)]
     if not span:
         raise Problem(

@@ -15,7 +15,13 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.checkout import ROOT
-from ml_assets.components.columns import INPUT_CADENCES, column_faults, drift_fault, zone_fault
+from ml_assets.components.columns import (
+    DAYS_BEGIN_IN,
+    INPUT_CADENCES,
+    column_faults,
+    drift_fault,
+    zone_fault,
+)
 from ml_assets.components.documents import documents_of, faults_in, place_of, short
 from ml_assets.tables.cadence import CadenceKind, fit_of
 from resources.words import did_you_mean
@@ -54,7 +60,7 @@ def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
             at = ", ".join(_places(rf".*\btable:\s*{read}\b", defs_folder))
             if read not in by_key:
                 lines.append(f"{at}: no defs.yaml declares '{read}'{did_you_mean(read, by_key)}")
-            elif why := _misfit(asset, by_key[read].partitions_def, read):
+            elif why := _misfit(asset, by_key[read], read):
                 lines.append(f"{at}: {_who(asset)} {why[0]} and reads {read}, which {why[1]}")
             else:
                 faults = list(column_faults(asset, by_key[read], read))
@@ -80,14 +86,12 @@ def _who(asset: dg.AssetsDefinition) -> str:
     return "/".join([first, *rest]) if first in ("datasets", "features") else first
 
 
-def _misfit(
-    asset: dg.AssetsDefinition, read: dg.PartitionsDefinition | None, table: str
-) -> tuple[str, str] | None:
+def _misfit(asset: dg.AssetsDefinition, source: dg.AssetsDefinition, table: str) -> tuple[str, str] | None:
     """Describe the partitions of a reader and of its input `table` if they do not fit; None if they fit.
 
     A table without partitions always fits.
     """
-    own = asset.partitions_def
+    own, read = asset.partitions_def, source.partitions_def
     if not isinstance(own, dg.TimeWindowPartitionsDefinition):
         return None
     if not isinstance(read, dg.TimeWindowPartitionsDefinition):
@@ -98,13 +102,22 @@ def _misfit(
         return f"is {mine}", f"is {its}: give both one cadence"
     if (_stated(asset, table) or mine) != its:
         return f"is {mine}", f"is {its}: write `cadence: {its}` in this input"
-    first = read.start + (timedelta(days=7) if fit == "coarser" else timedelta(0))
+    remedy = "give that of the days `event_time_zone: UTC`"
+    if its == "hourly" and (zone := _zone_of_days(asset)) != "UTC":
+        return f"begins its days in {zone}", f"has hours of UTC: {remedy}"
+    if mine == "hourly" and (zone := _zone_of_days(source)) != "UTC":
+        return "has hours of UTC", f"begins its days in {zone}: {remedy}"
+    first = read.start + (timedelta(days=7 if its == "weekly" else 1) if fit == "coarser" else timedelta(0))
     if own.start < first:
         return (
             f"begins {own.start:%Y-%m-%d}",
             f"begins {read.start:%Y-%m-%d}: set `start` to {first:%Y-%m-%d} or later",
         )
     return None
+
+
+def _zone_of_days(asset: dg.AssetsDefinition) -> str:
+    return str(asset.metadata_by_key.get(min(asset.keys), {}).get(DAYS_BEGIN_IN, "UTC"))
 
 
 def _stated(asset: dg.AssetsDefinition, table: str) -> str:
@@ -114,7 +127,12 @@ def _stated(asset: dg.AssetsDefinition, table: str) -> str:
 
 
 def _cadence(partitions: dg.TimeWindowPartitionsDefinition) -> CadenceKind:
-    kinds: dict[str, CadenceKind] = {"DAILY": "daily", "WEEKLY": "weekly", "MONTHLY": "monthly"}
+    kinds: dict[str, CadenceKind] = {
+        "HOURLY": "hourly",
+        "DAILY": "daily",
+        "WEEKLY": "weekly",
+        "MONTHLY": "monthly",
+    }
     assert partitions.schedule_type is not None  # `partitions_definition` makes no others
     return kinds[partitions.schedule_type.value]
 

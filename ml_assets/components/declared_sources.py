@@ -4,7 +4,7 @@ Dagster loads a dataset only with a whole contract, but the source is what tells
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def declared_source(defs_folder: Path, name: str) -> DeclaredSource:
     spec = DatasetSpec.model_validate(attributes)
     table = spec.source_table
     if is_draft:
-        table = SourceTable(name=table.name, contract=None, start=table.start)
+        table = replace(table, contract=None)
     return DeclaredSource(section=spec.source, table=table)
 
 

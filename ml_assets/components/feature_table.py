@@ -9,7 +9,7 @@ from ml_assets.components.base import SpecComponent
 from ml_assets.components.columns import INPUT_CADENCES, LABELS, NAMED_COLUMNS, PARTITION_DATE, SENSITIVE
 from ml_assets.components.leakage_check import leakage_check
 from ml_assets.components.online_features import online_asset
-from ml_assets.components.partitions import lookback_mapping, previous_weeks_mapping
+from ml_assets.components.partitions import coarser_mapping, lookback_mapping
 from ml_assets.components.scaffolders import FeatureTableScaffolder
 from ml_assets.components.specs import FeatureTableSpec, InputSection
 from ml_assets.components.table_asset import table_asset, table_spec
@@ -100,8 +100,9 @@ def _key(section: InputSection) -> dg.AssetKey:
 def _dependency(section: InputSection, own: Cadence) -> dg.AssetDep:
     if section.lookback == "all":
         return dg.AssetDep(_key(section))
-    if fit_of(own.kind, section.cadence or own.kind) == "coarser":
-        return dg.AssetDep(_key(section), partition_mapping=previous_weeks_mapping(section.lookback))
+    read = section.cadence or own.kind
+    if fit_of(own.kind, read) == "coarser":
+        return dg.AssetDep(_key(section), partition_mapping=coarser_mapping(own.kind, read, section.lookback))
     return dg.AssetDep(_key(section), partition_mapping=lookback_mapping(section.lookback))
 
 

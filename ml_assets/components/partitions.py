@@ -1,12 +1,18 @@
 """Partitions as Dagster's definitions and mappings."""
 
-from datetime import timedelta
-
 import dagster as dg
 
-from ml_assets.tables.cadence import PartitionsSection
+from ml_assets.tables.cadence import HOUR_KEY, CadenceKind, PartitionsSection
+from ml_assets.validation.midnight import after
 
 MONDAY = 1
+_DAYS_OF_A_WEEK, _HOURS_OF_A_DAY = 7, 24
+_LENGTHS: dict[tuple[CadenceKind, CadenceKind], int] = {
+    ("daily", "weekly"): _DAYS_OF_A_WEEK,
+    ("hourly", "daily"): _HOURS_OF_A_DAY,
+    ("hourly", "weekly"): _DAYS_OF_A_WEEK * _HOURS_OF_A_DAY,
+}
+"""(cadence of a table, cadence of its coarser input) → partitions of the table in one of the input."""
 
 
 def partitions_definition(section: PartitionsSection | None) -> dg.TimeWindowPartitionsDefinition | None:
@@ -14,13 +20,16 @@ def partitions_definition(section: PartitionsSection | None) -> dg.TimeWindowPar
     if section is None:
         return None
     cadence = section.as_cadence
-    end = _day_after_last(section)
-    if section.cadence == "daily":
-        return dg.DailyPartitionsDefinition(section.start.isoformat(), end_date=end)
-    start = cadence.key_of(section.start)
-    if section.cadence == "monthly":
-        return dg.MonthlyPartitionsDefinition(start, end_date=end)
-    return dg.WeeklyPartitionsDefinition(start, day_offset=MONDAY, end_date=end)
+    start, end = cadence.key_of(section.start), _after_last(section)
+    match section.cadence:
+        case "hourly":
+            return dg.HourlyPartitionsDefinition(start, end_date=end, fmt=HOUR_KEY)
+        case "daily":
+            return dg.DailyPartitionsDefinition(start, end_date=end)
+        case "weekly":
+            return dg.WeeklyPartitionsDefinition(start, day_offset=MONDAY, end_date=end)
+        case "monthly":
+            return dg.MonthlyPartitionsDefinition(start, end_date=end)
 
 
 def lookback_mapping(partitions: int) -> dg.PartitionMapping:
@@ -28,18 +37,25 @@ def lookback_mapping(partitions: int) -> dg.PartitionMapping:
     return dg.TimeWindowPartitionMapping(start_offset=-partitions, allow_nonexistent_upstream_partitions=True)
 
 
-def previous_weeks_mapping(partitions: int) -> dg.PartitionMapping:
-    """Return the mapping by which a day reads the week before its own and the given number of weeks before that."""
-    # Dagster shifts the window of the reader, in days, and takes the weeks in which its ends lie.
+def coarser_mapping(own: CadenceKind, read: CadenceKind, partitions: int) -> dg.PartitionMapping:
+    """Return the mapping by which a day reads the week before its own and the given number of weeks before that; an
+    hour, days or weeks."""
+    # Dagster shifts the window of the reader, in its own partitions, and takes those of the input in which its ends
+    # lie.
+    length = _LENGTHS[own, read]
     return dg.TimeWindowPartitionMapping(
-        start_offset=-7 * (partitions + 1), end_offset=-7, allow_nonexistent_upstream_partitions=True
+        start_offset=-length * (partitions + 1),
+        end_offset=-length,
+        allow_nonexistent_upstream_partitions=True,
     )
 
 
-def _day_after_last(section: PartitionsSection) -> str | None:
-    """Return the day after the last partition, because Dagster's end is exclusive."""
+def _after_last(section: PartitionsSection) -> str | None:
+    """Return the day after the last partition, or its first hour, because Dagster's end is exclusive."""
     if section.end is None:
         return None
     cadence = section.as_cadence
+    if section.cadence == "hourly":
+        return cadence.key_of(after(section.end))
     _, last = cadence.bounds(cadence.key_of(section.end))
-    return (last + timedelta(days=1)).isoformat()
+    return after(last).isoformat()

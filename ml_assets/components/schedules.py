@@ -31,7 +31,7 @@ def nightly_training(
     )
     def tick(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         day = latest()
-        complete = [key for key in cadence.keys(spec.partitions.start, day) if cadence.bounds(key)[1] <= day]
+        complete = cadence.complete(day)
         if not complete:
             return dg.SkipReason(
                 f"the latest day of the source, {day}, is before the first partition of {spec.name}"

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from itertools import groupby
 
 import dagster as dg
@@ -38,13 +38,14 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
     if watch is None:
         raise ValueError(f"datasets/{spec.name} declares no source.watch")
     table = "/".join(key.path)
+    unit = "hour" if spec.cadence.kind == "hourly" else "day"
 
     @dg.sensor(
         name=f"{spec.name}_new_data",
         asset_selection=[key],
         minimum_interval_seconds=watch.every_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if watch.enabled else dg.DefaultSensorStatus.STOPPED,
-        description=f"Asks the source of {table} for its latest day and requests new or unusable partitions.",
+        description=f"Asks the source of {table} for its latest {unit} and requests new or unusable partitions.",
     )
     def new_data(
         context: dg.SensorEvaluationContext,
@@ -55,9 +56,9 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
             day = source.latest()
             if day is None:
                 return dg.SensorResult(
-                    skip_reason=f"the source of {table} has no complete day yet", cursor=""
+                    skip_reason=f"the source of {table} has no complete {unit} yet", cursor=""
                 )
-            keys = _complete_keys(spec.cadence, day)
+            keys = spec.cadence.complete(day)
             lacking = _lacking(platform, tables, table, keys)
             read = _read_partitions(platform, spec.cadence, table, keys) if source.records_changes else {}
             by_span = {span_of(spec.cadence, key): key for key in keys}
@@ -71,7 +72,7 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
                 )
         if not lacking:
             return dg.SensorResult(
-                skip_reason=f"{table} is complete up to the latest day of the source, {day}", cursor=""
+                skip_reason=f"{table} is complete up to the latest {unit} of the source, {day}", cursor=""
             )
         now = time.time()
         asked: dict[str, float] = json.loads(context.cursor or "{}")
@@ -87,12 +88,6 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
         return dg.SensorResult(run_requests=requests, cursor=cursor)
 
     return new_data
-
-
-def _complete_keys(cadence: Cadence, day: date) -> list[str]:
-    """Return the keys of partitions that end by the end of `day`."""
-    assert cadence.start is not None
-    return [key for key in cadence.keys(cadence.start, day) if cadence.bounds(key)[1] <= day]
 
 
 def _lacking(platform: Platform, tables: DeclaredTables, table: str, keys: Sequence[str]) -> set[str]:

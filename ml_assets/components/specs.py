@@ -121,6 +121,23 @@ class TableSpecSection(Section):
     """Newest partitions that `ml-assets gc` leaves on main. Not given: all."""
 
     @model_validator(mode="after")
+    def _hours_are_of_utc(self) -> Self:
+        if self.cadence.kind != "hourly":
+            return self
+        contract, why = self.contract, dict[tuple[str | int, ...], str]()
+        if contract.event_time_zone != "UTC":
+            why["contract", "event_time_zone"] = (
+                f"is {contract.event_time_zone}, and hourly partitions are hours of UTC: remove it"
+            )
+        if contract.event_time and contract.by_name[contract.event_time].dtype != "datetime":
+            why["contract", "event_time"] = (
+                f"'{contract.event_time}' is a {contract.by_name[contract.event_time].dtype}, which does not tell the "
+                "hour of a row: name a column of type datetime"
+            )
+        refuse_at(type(self).__name__, why)
+        return self
+
+    @model_validator(mode="after")
     def _only_partitions_are_retained(self) -> Self:
         if self.retain is not None and self.partitions is None:
             why = "counts partitions, and this table has none: declare `partitions`, or remove it"
@@ -197,7 +214,12 @@ class DatasetSpec(TableSpecSection):
     @property
     def source_table(self) -> SourceTable:
         """Facts of the table for the reader of its source."""
-        return SourceTable(name=f"datasets/{self.name}", contract=self.contract, start=self.cadence.start)
+        return SourceTable(
+            name=f"datasets/{self.name}",
+            contract=self.contract,
+            start=self.cadence.start,
+            is_hourly=self.cadence.kind == "hourly",
+        )
 
 
 class InputSection(Section):
@@ -205,12 +227,13 @@ class InputSection(Section):
 
     table: str = Field(pattern=r"^(datasets|features)/\w+$")
     """`datasets/<name>` or `features/<name>`."""
-    cadence: Literal["daily", "weekly"] | None = None
-    """Cadence of the input, if it is not that of this table: `daily` for a weekly or monthly table, which reads the
-    days of its partition; `weekly` for a daily one, which reads the week before that of its day."""
+    cadence: Literal["hourly", "daily", "weekly"] | None = None
+    """Cadence of the input, if it is not that of this table. A shorter one, such as `daily` for a weekly table: the
+    table reads the days of its partition. A longer one, such as `weekly` for a daily table or `daily` for an hourly
+    one: it reads the partition before that of its day, which is over."""
     lookback: Partitions | Literal["all"] = 0
-    """Number of partitions to read before: of the input, or of this table if the input is `cadence: daily`; `all` for
-    a table without partitions."""
+    """Number of partitions to read before: of the input, or of this table if the input's `cadence` is shorter; `all`
+    for a table without partitions."""
     known_at: tuple[KnowledgeRule, ...] | None = None
     """Rules for the moment at which its facts became known. The leakage test hides facts by these rules. `[]`: all
     facts were always known."""
@@ -231,13 +254,14 @@ class FeatureTableSpec(TableSpecSection):
     """A table computed from other tables."""
 
     function: VersionedPath
-    """`package.module.function`: `(inputs: Mapping[str, DataFrame], first: date, last: date) -> DataFrame`."""
+    """`package.module.function`: `(inputs: Mapping[str, DataFrame], first: date, last: date) -> DataFrame`. For hourly
+    partitions, `first` and `last` are datetimes (UTC): the begins of the first and of the last hour."""
     inputs: tuple[InputSection, ...] = Field(min_length=1)
     """Tables that the function reads."""
     predicted_at: str = "predicted_at"
     """Column with the moment of the prediction (UTC). A row may use only facts that were known by then."""
     partition_date: str = "partition_date"
-    """Column with the first day of a row's partition."""
+    """Column with the first day of a row's partition; of type datetime for hourly partitions, the begin of the hour."""
     labels: tuple[str, ...] = ()
     """Columns that become known after `predicted_at`. The leakage test leaves them out."""
     leakage_check: LeakageCheck = "weekly"
@@ -257,7 +281,7 @@ class FeatureTableSpec(TableSpecSection):
         why: dict[tuple[str | int, ...], str] = {}
         dated = {
             "predicted_at": (self.predicted_at, "datetime"),
-            "partition_date": (self.partition_date, "date"),
+            "partition_date": (self.partition_date, "datetime" if self.cadence.kind == "hourly" else "date"),
         }
         for key, column in (
             *((key, column) for key, (column, _) in dated.items()),

@@ -5,7 +5,7 @@ Arranges, and reads what the page shows from lake and ledger. Not here: who uses
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime
 from typing import Any
 
 from ml_assets.pipeline.partition_pictures import (
@@ -20,6 +20,7 @@ from ml_assets.reports.written_page import Block, Bullets, Chapter, Grid, Paragr
 from ml_assets.tables.cadence import Cadence, KeyRefused
 from ml_assets.tables.manifest import PartitionManifest
 from ml_assets.tables.reader import PartitionMissing, TableReader
+from ml_assets.validation.midnight import after, begin_of
 from ml_assets.validation.profile import completeness
 from ml_assets.validation.verdict import Verdict
 from resources.ledger import VerdictRow
@@ -249,7 +250,7 @@ def _end_of(cadence: Any, key: str) -> datetime | None:
         _, last = Cadence(cadence, date.min).bounds(key)
     except KeyRefused:
         return None
-    return datetime.combine(last + timedelta(days=1), time(), UTC)
+    return begin_of(after(last), "UTC")
 
 
 def _values(column: Mapping[str, Any]) -> str:

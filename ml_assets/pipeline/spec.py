@@ -304,6 +304,16 @@ class PipelineSpec(Section):
         return name
 
     @model_validator(mode="after")
+    def _is_not_hourly(self) -> Self:
+        if self.partitions.cadence == "hourly":
+            why = (
+                "is for tables: a model is trained by days, weeks or months. Write daily, and let a daily feature "
+                "table read the hours (cadence: hourly in its inputs)"
+            )
+            refuse_at(type(self).__name__, {("partitions", "cadence"): why})
+        return self
+
+    @model_validator(mode="after")
     def _resources_are_of_partitions(self) -> Self:
         cadence = self.partitions.as_cadence
         why: dict[tuple[str | int, ...], str] = {}

@@ -4,7 +4,7 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, cast
 
@@ -38,6 +38,7 @@ _SUFFIXES: Mapping[str, FileFormat] = {
     ".ndjson": "jsonl",
 }
 _DAY = {"%Y": r"(?P<Y>\d{4})", "%m": r"(?P<m>\d{2})", "%d": r"(?P<d>\d{2})"}
+_MOMENT = {**_DAY, "%H": r"(?P<H>\d{2})"}
 _REMEDY = "write files with the columns of the contract"
 KEPT_BYTES = 256 * 2**20
 """Most bytes of files that stay in memory between the partitions of a run, if each partition needs all files."""
@@ -58,8 +59,9 @@ class FileSource(StoredSource):
     """`file`: a folder of this machine. `s3`: a bucket."""
     path: PublicAddress
     """Files of the table, such as `s3://bucket/sales/%Y/%m/%d/*.parquet` or `data/sales/*.csv` in the project.
-    `%Y`, `%m` and `%d` are the day of the rows, `*` is any text without a slash. Without a day in the path, all files
-    are read for each partition, and `time_column` chooses the rows."""
+    `%Y`, `%m` and `%d` are the day of the rows, `%H` their hour of UTC, `*` is any text without a slash. If the path
+    does not tell the partition, `time_column` chooses the rows: all files are read for each partition without a day in
+    the path, and those of its day for each hour without `%H`."""
     format: FileFormat | None = None
     """`parquet`, `csv` or `jsonl`. Default: by the suffix of `path`."""
     separator: str = ","
@@ -78,8 +80,8 @@ class FileSource(StoredSource):
             raise ValueError(
                 "`path` of kind s3 begins with s3://, and that of kind file is a path of this machine"
             )
-        named = [part for part in _DAY if part in self.path]
-        if named and len(named) < len(_DAY):
+        named = [part for part in _MOMENT if part in self.path]
+        if named and not {*_DAY} <= {*named}:
             raise ValueError(
                 f"`path` names {' and '.join(named)}: a day needs %Y, %m and %d, or none of them"
             )
@@ -102,6 +104,11 @@ class FileSource(StoredSource):
         """True if the path of a file tells its day."""
         return "%d" in self.path
 
+    @property
+    def is_by_hour(self) -> bool:
+        """True if the path of a file tells its hour."""
+        return "%H" in self.path
+
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
@@ -111,7 +118,7 @@ class FoundFile:
     version: tuple[object, ...]
     """Facts that change when the file is written again: ETag or identity and time, and size."""
     day: date | None = None
-    """Day in its path; None if paths tell no day."""
+    """Day in its path, or hour; None if paths tell no day."""
 
 
 class FileReader(SourceReader):
@@ -132,7 +139,7 @@ class FileReader(SourceReader):
         """See `SourceReader`. A day without a file is refused, because its file may still come."""
         files = self._files_of(span)
         if not files:
-            days = "" if span is None else f" for {span.first}"
+            days = "" if span is None else f" for {_said(span.first)}"
             raise SourceRefused(
                 f"{self._table.name}: no file matches {self._section.path}{days}: wait for it, or correct source.path"
             )
@@ -160,7 +167,7 @@ class FileReader(SourceReader):
             self._table,
             newest.path,
             _REMEDY,
-            rows_tell_day=not self._section.is_by_day,
+            rows_tell_day=not self._tells_partition,
         )
 
     def close(self) -> None:
@@ -174,30 +181,39 @@ class FileReader(SourceReader):
             raise SourceRefused(
                 f"{self._table.name}: no file matches {self._section.path}: correct source.path, or wait for a file"
             )
-        return max(files, key=lambda one: (one.day or date.min, one.path))
+        return max(files, key=lambda one: (str(one.day or ""), one.path))
 
     def _files_of(self, span: Span | None) -> list[FoundFile]:
         """Return the files that may hold rows of `span`, in the order of their paths."""
         if span is None or not self._section.is_by_day:
             return self._listing()
-        days = [span.first + timedelta(days=n) for n in range((span.end - span.first).days)]
-        return [one for day in days for one in self._listing(day)]
+        parts = [span.first] if self._tells_hour else span.days(self._table.time_zone)
+        return [one for part in parts for one in self._listing(part)]
+
+    @property
+    def _tells_hour(self) -> bool:
+        return self._table.is_hourly and self._section.is_by_hour
+
+    @property
+    def _tells_partition(self) -> bool:
+        """True if the path of a file tells the partition of its rows."""
+        return self._tells_hour if self._table.is_hourly else self._section.is_by_day
 
     def _rows(self, file: FoundFile, span: Span | None) -> pl.DataFrame:
         frame = self._frame(file)
-        if span is not None and not self._section.is_by_day:
+        if span is not None and not self._tells_partition:
             column, dtype = typed_time_column(frame.schema, self._section, self._table, file.path)
             frame = frame.filter(in_span(column, dtype, span, self._table))
         return fit(frame, self._table, file.path, _REMEDY)
 
     def _listing(self, day: date | None = None) -> list[FoundFile]:
-        """Return the files that match the path, of one day or of all days, in the order of their paths."""
+        """Return the files that match the path, of one day, of one hour or of all, in the order of their paths."""
         pattern = self._path if day is None else _of_day(self._path, day)
         expression = _expression(pattern)
         prefix = re.split(r"[*%]", pattern, maxsplit=1)[0]
         found = self._ask(lambda: self._list(prefix))
         return [
-            FoundFile(path, version, day or _day_in(match))
+            FoundFile(path, version, day or _day_in(match, is_hourly=self._tells_hour))
             for path, version in sorted(found.items())
             if (match := expression.fullmatch(path))
         ]
@@ -242,7 +258,7 @@ class FileReader(SourceReader):
                 f"{self._table.name}: {file.path} is not readable as {self._format} ({why}): it is half written, "
                 "damaged or of another format. Write it again, in one step: under another name first, then rename it"
             ) from error
-        if not self._section.is_by_day and sum(map(_size, [*self._kept.values(), frame])) <= KEPT_BYTES:
+        if not self._tells_partition and sum(map(_size, [*self._kept.values(), frame])) <= KEPT_BYTES:
             self._kept[file] = frame
         return frame
 
@@ -313,35 +329,40 @@ def _size(frame: pl.DataFrame) -> int:
 
 
 def _of_day(pattern: str, day: date) -> str:
-    for part, digits in (("%Y", f"{day:%Y}"), ("%m", f"{day:%m}"), ("%d", f"{day:%d}")):
-        pattern = pattern.replace(part, digits)
+    for part in _MOMENT if isinstance(day, datetime) else _DAY:
+        pattern = pattern.replace(part, day.strftime(part))
     return pattern
 
 
+def _said(day: date) -> str:
+    return f"{day:%Y-%m-%dT%H}" if isinstance(day, datetime) else str(day)
+
+
 def _expression(pattern: str) -> re.Pattern[str]:
-    """Return the regular expression of a path with `*` and, for a day of any file, `%Y`, `%m`, `%d`."""
+    """Return the regular expression of a path with `*` and, for a day of any file, `%Y`, `%m`, `%d`, `%H`."""
     seen: set[str] = set()
 
     def part(piece: str) -> str:
         if piece == "*":
             return "[^/]*"
-        if piece not in _DAY:
+        if piece not in _MOMENT:
             return re.escape(piece)
         if piece in seen:
             return f"(?P={piece[1]})"
         seen.add(piece)
-        return _DAY[piece]
+        return _MOMENT[piece]
 
-    return re.compile("".join(map(part, re.split(r"(\*|%Y|%m|%d)", pattern))))
+    return re.compile("".join(map(part, re.split(r"(\*|%Y|%m|%d|%H)", pattern))))
 
 
-def _day_in(match: re.Match[str]) -> date | None:
-    """Return the day in a path; None if the path tells none, or one that is not in the calendar."""
+def _day_in(match: re.Match[str], *, is_hourly: bool) -> date | None:
+    """Return the day in a path, or the hour; None if the path tells none, or one that is not in the calendar."""
     parts = match.groupdict()
-    if not parts:
+    if "Y" not in parts:
         return None
     try:
-        return date(int(parts["Y"]), int(parts["m"]), int(parts["d"]))
+        day = date(int(parts["Y"]), int(parts["m"]), int(parts["d"]))
+        return datetime.combine(day, time(int(parts["H"])), UTC) if is_hourly else day
     except ValueError:
         return None
 

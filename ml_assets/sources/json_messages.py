@@ -95,6 +95,10 @@ class MessageDecoder:
             return _micros(datetime.combine(found, time(), self._zone))
         return found
 
+    def moment(self, row: Row) -> datetime:
+        """Return `event_time` as a moment (UTC)."""
+        return _EPOCH + timedelta(microseconds=self.event_time(row))
+
     def frame(self, rows: Sequence[Row]) -> pl.DataFrame:
         """Return rows as a frame with the columns and types of the contract."""
         values = list(zip(*rows, strict=True)) if rows else [()] * len(self._types)

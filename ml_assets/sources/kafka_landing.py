@@ -33,6 +33,7 @@ from ml_assets.sources.stream_log import (
     StreamLog,
     StreamState,
 )
+from ml_assets.tables.cadence import HOUR_KEY
 from ml_assets.tables.landing import TRIES
 from ml_assets.tables.layout import DEAD_LETTERS
 from resources.lake import LakeBusy, MergeConflict
@@ -134,7 +135,7 @@ class Landing:
     def _sorted(
         self, state: StreamState, chunk: TopicChunk, until: Mapping[int, int]
     ) -> tuple[StreamState, dict[str, pl.DataFrame]]:
-        """Return the state after a chunk, and its messages by day, with the dead letters among them."""
+        """Return the state after a chunk, and its messages by day or hour, with the dead letters among them."""
         now = datetime.now(UTC)
         latest = None if self._rules.future is None else _micros(now + self._rules.future)
         earliest = None if state.watermark is None else state.watermark - self._rules.reopened // _MICROSECOND
@@ -173,20 +174,23 @@ class Landing:
             dead=dict(sorted((Counter(state.dead) + counts).items())),
             read_at=now.isoformat(),
         )
-        news = self._by_day(good, times)
+        news = self._by_partition(good, times)
         if dead:
             news[DEAD_LETTERS] = pl.DataFrame(dead, DEAD_LETTER, orient="row")
         return state, news
 
-    def _by_day(self, good: Sequence[tuple[Any, ...]], times: Sequence[int]) -> dict[str, pl.DataFrame]:
-        """Return day → messages, by the days of the table's time zone."""
+    def _by_partition(self, good: Sequence[tuple[Any, ...]], times: Sequence[int]) -> dict[str, pl.DataFrame]:
+        """Return day → messages, by the days of the table's time zone; hour → messages for an hourly table."""
         if not good:
             return {}
         moments = pl.Series(times, dtype=pl.Int64()).cast(pl.Datetime("us", "UTC"))
-        days = moments.dt.convert_time_zone(self._table.time_zone).dt.date()
-        frame = pl.DataFrame(good, MESSAGE, orient="row").with_columns(day=days)
-        parts = frame.partition_by("day", as_dict=True, include_key=False, maintain_order=True)
-        return {day.isoformat(): part for (day,), part in parts.items()}
+        if self._table.is_hourly:
+            sections = moments.dt.strftime(HOUR_KEY)
+        else:
+            sections = moments.dt.convert_time_zone(self._table.time_zone).dt.date().cast(pl.String)
+        frame = pl.DataFrame(good, MESSAGE, orient="row").with_columns(section=sections)
+        parts = frame.partition_by("section", as_dict=True, include_key=False, maintain_order=True)
+        return {section: part for (section,), part in parts.items()}
 
 
 def require_same_topic(who: str, rules: LandingRules, state: StreamState | None, topic: TopicFacts) -> None:

@@ -22,9 +22,9 @@ from ml_assets.sources.kafka_topic import CHUNK_MESSAGES, Topic
 from ml_assets.sources.object_storage import variable
 from ml_assets.sources.protocol import PageFacts, ReadPartition, SourceReader, SourceRows, SourceTable, Span
 from ml_assets.sources.source_section import SourceSection, VariableName
-from ml_assets.sources.stream_log import LogVersion, StreamLog
-from ml_assets.tables.layout import DEAD_LETTERS
+from ml_assets.sources.stream_log import LogVersion, Moments, StreamLog
 from ml_assets.validation.contract import Contract
+from ml_assets.validation.midnight import HOUR
 from resources.platform import Platform
 
 SENSOR_SECONDS = 20.0
@@ -131,23 +131,21 @@ class KafkaReader(SourceReader):
         """
         version = self._landed or self.land()
         state = version.state
-        first, end = (date.min, date.max) if span is None else (span.first, span.end)
-        sections = sorted(
-            one for one in version.segments if one != DEAD_LETTERS and first <= date.fromisoformat(one) < end
-        )
+        within = None if span is None else span.moments(self._table.time_zone)
+        sections = version.sections(within, self._table.time_zone)
         watermark = state.watermark_moment if state else None
-        ends = None if span is None else span.moments(self._table.time_zone)[1]
+        ends = None if within is None else within[1]
         if not sections and (watermark is None or (ends is not None and watermark < ends)):
             reached = f"its watermark is {watermark.isoformat()}" if watermark else "it has no watermark yet"
             raise SourceRefused(
-                f"{self._table.name}: topic {self._section.topic} has no message for {first} yet, and {reached}: "
-                "wait for the stream to pass this day"
+                f"{self._table.name}: topic {self._section.topic} has no message for "
+                f"{span.first if span else 'this table'} yet, and {reached}: wait for the stream to pass this time"
             )
         return SourceRows(
-            frame=self._rows(version, sections),
+            frame=self._rows(version, sections, within),
             # Bounded by the partition's end: else each later read would state another watermark for the same rows.
             watermark=watermark if ends is None or watermark is None else min(watermark, ends),
-            version=version.version_of(first, end),
+            version=version.version_of(sections),
         )
 
     def latest(self) -> date | None:
@@ -156,6 +154,8 @@ class KafkaReader(SourceReader):
         watermark = version.state.watermark_moment if version.state else None
         if watermark is None:
             return None
+        if self._table.is_hourly:
+            return watermark.replace(minute=0, second=0, microsecond=0) - HOUR
         return watermark.astimezone(ZoneInfo(self._table.time_zone)).date() - timedelta(days=1)
 
     def land(self, chunk_messages: int = CHUNK_MESSAGES, seconds: float | None = None) -> LogVersion:
@@ -179,9 +179,11 @@ class KafkaReader(SourceReader):
 
     def reopened(self, read: Mapping[Span, ReadPartition]) -> frozenset[Span]:
         """See `SourceReader`."""
-        version = self.log.newest()
+        version, zone = self.log.newest(), self._table.time_zone
         return frozenset(
-            span for span, one in read.items() if version.version_of(span.first, span.end) != one.version
+            span
+            for span, one in read.items()
+            if version.version_of(version.sections(span.moments(zone), zone)) != one.version
         )
 
     def preview(self, rows: int) -> pl.DataFrame:
@@ -278,19 +280,23 @@ class KafkaReader(SourceReader):
     def _landing(self) -> Landing:
         return Landing(self._table, self._rules, self._topic, self.log, self._decoder())
 
-    def _rows(self, version: LogVersion, sections: Sequence[str]) -> pl.DataFrame:
-        """Return the rows of days, each row once although its message was repeated."""
+    def _rows(self, version: LogVersion, sections: Sequence[str], within: Moments | None) -> pl.DataFrame:
+        """Return the rows from one moment up to another, each row once although its message was repeated."""
         decoder = self._decoder(absent_is_null=True)
         frames: list[pl.DataFrame] = []
         unfit: list[tuple[int, int, str]] = []
-        for messages in self.log.read(version, sections):
-            rows: list[Any] = []
-            for _, partition, offset, value in messages.iter_rows():
-                try:
-                    rows.append(decoder.decode(value))
-                except BadMessage as error:
-                    unfit.append((partition, offset, str(error)))
-            frames.append(decoder.frame(rows))
+        for section in sections:
+            others = None if version.is_within(section, within, self._table.time_zone) else within
+            for messages in self.log.read(version, [section]):
+                rows: list[Any] = []
+                for _, partition, offset, value in messages.iter_rows():
+                    try:
+                        row = decoder.decode(value)
+                        if others is None or others[0] <= decoder.moment(row) < others[1]:
+                            rows.append(row)
+                    except BadMessage as error:
+                        unfit.append((partition, offset, str(error)))
+                frames.append(decoder.frame(rows))
         if unfit:
             partition, offset, why = unfit[0]
             raise SourceRefused(

@@ -3,12 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import polars as pl
 
 from ml_assets.validation.contract import Contract
+from ml_assets.validation.midnight import begin_of
 
 OVERLAP = timedelta(days=2)
 """More than a clock that is set back by a day, and than any transaction that a database should have."""
@@ -18,16 +19,21 @@ CLOCKS_DIFFER = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Days of one partition, from `first` up to and without `end`."""
+    """Days of one partition, from `first` up to and without `end`. Of an hourly table, the moments (UTC) at which its
+    hour and the next one begin."""
 
     first: date
     end: date
 
     def moments(self, time_zone: str) -> tuple[datetime, datetime]:
-        """Return the UTC moments at which `first` and `end` begin in `time_zone`."""
-        zone = ZoneInfo(time_zone)
-        first, end = (datetime.combine(day, time(), zone).astimezone(UTC) for day in (self.first, self.end))
-        return first, end
+        """Return the UTC moments at which `first` and `end` begin; days begin in `time_zone`."""
+        return begin_of(self.first, time_zone), begin_of(self.end, time_zone)
+
+    def days(self, time_zone: str) -> list[date]:
+        """Return the days of `time_zone` that lie in it, or the one that holds its hour."""
+        if isinstance(self.first, datetime):
+            return [self.first.astimezone(ZoneInfo(time_zone)).date()]
+        return [self.first + timedelta(days=n) for n in range((self.end - self.first).days)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +70,13 @@ class SourceTable:
     """Columns that the table must have; None before the table has a contract."""
     start: date | None = None
     """First day of the table; None for a table without partitions."""
+    is_hourly: bool = False
+    """True if a partition is an hour."""
+
+    @property
+    def first(self) -> date | None:
+        """First day of the table, or its first hour; None for a table without partitions."""
+        return begin_of(self.start, "UTC") if self.is_hourly and self.start else self.start
 
     @property
     def time_zone(self) -> str:
@@ -80,7 +93,10 @@ class SourceReader(ABC):
 
     @abstractmethod
     def latest(self) -> date | None:
-        """Return the newest day that is complete at the source; None if the source has no day yet."""
+        """Return the newest day that is complete at the source; None if the source has no day yet.
+
+        Of an hourly table, return the newest hour: the moment (UTC) at which it begins.
+        """
 
     @abstractmethod
     def preview(self, rows: int) -> pl.DataFrame:
@@ -101,7 +117,7 @@ class SourceReader(ABC):
         return OVERLAP
 
     def changed(self, after: datetime) -> Mapping[date, datetime]:
-        """Return the days with changes newer than `after`, and the newest change of each."""
+        """Return the days, or hours of an hourly table, with changes newer than `after`; the newest change of each."""
         return {}
 
     def now(self) -> datetime:

@@ -21,10 +21,12 @@ class PythonSource(SourceSection):
     kind: Literal["python"] = "python"
     """A Python function."""
     function: VersionedPath
-    """`package.module.function`: `(first_day: date) -> polars.DataFrame`, one partition a call; without
-    partitions `() -> polars.DataFrame`. It may also return a `polars.LazyFrame` or an iterator of frames."""
+    """`package.module.function`: `(first_day: date) -> polars.DataFrame`, one partition a call; `(hour: datetime) ->
+    polars.DataFrame` for hourly partitions, with the moment (UTC) at which the hour begins; without partitions
+    `() -> polars.DataFrame`. It may also return a `polars.LazyFrame` or an iterator of frames."""
     latest: FunctionPath | None = None
-    """`package.module.function`: `() -> date`, the latest day the source has; a sensor asks it."""
+    """`package.module.function`: `() -> date`, the latest complete day of the source; a sensor asks it. For hourly
+    partitions `() -> datetime`, the begin of the latest complete hour."""
 
     @property
     def code_version(self) -> str:
@@ -47,7 +49,7 @@ class PythonReader(SourceReader):
     def __init__(self, section: PythonSource, table: SourceTable) -> None:
         self._function = resolve_function(section.function)
         self._answer = answering(_returning_one_frame(self._function))
-        self._latest = resolve_latest(section.latest) if section.latest else None
+        self._latest = resolve_latest(section.latest, is_hourly=table.is_hourly) if section.latest else None
         self._table = table
 
     def read(self, span: Span | None) -> SourceRows:
@@ -60,7 +62,7 @@ class PythonReader(SourceReader):
 
     def preview(self, rows: int) -> pl.DataFrame:
         """See `SourceReader`. Reads the latest day; the first day of the table if the section has no `latest`."""
-        day = None if self._table.start is None else self.latest() or self._table.start
+        day = None if self._table.start is None else self.latest() or self._table.first
         return (self._ask() if day is None else self._ask(day)).head(rows)
 
     def check(self) -> Sequence[str]:

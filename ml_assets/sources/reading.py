@@ -1,13 +1,13 @@
 """Partitions of a table, read from its source one by one. A failure stays the failure of its partition."""
 
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
 
 from ml_assets.sources.errors import SourceAway, SourceRefused
 from ml_assets.sources.protocol import SourceReader, Span
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.spec import Incoming, SourceFailed
 from ml_assets.tables.user_code import FeatureFunctionError
+from ml_assets.validation.midnight import after
 
 
 def read_partitions(reader: SourceReader, cadence: Cadence, keys: Iterable[str]) -> Iterator[Incoming]:
@@ -34,11 +34,11 @@ def read_partitions(reader: SourceReader, cadence: Cadence, keys: Iterable[str])
 
 
 def span_of(cadence: Cadence, key: str) -> Span | None:
-    """Return the days of a partition; None for a table without partitions."""
+    """Return the days of a partition, or its hour; None for a table without partitions."""
     if cadence.kind == "none":
         return None
     first, last = cadence.bounds(key)
-    return Span(first, last + timedelta(days=1))
+    return Span(first, after(last))
 
 
 def _failure(said: str, cause: BaseException | None) -> SourceFailed:

@@ -63,7 +63,8 @@ class SqlSource(TabularSource):
     """Table or view, `name` or `schema.name`, with exactly the columns of the contract. Give `table` or `query`."""
     query: str | None = None
     """Query with the columns of the contract. `:first` and `:end` are the first day of the partition and the day after
-    its last one; compared with a moment, a day begins at midnight in `contract.event_time_zone`."""
+    its last one; compared with a moment, a day begins at midnight in `contract.event_time_zone`. Of hourly partitions,
+    they are the moments at which the hour and the next one begin."""
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
@@ -130,11 +131,11 @@ class SqlReader(SourceReader):
         mark = _quoted(cast(str, self._section.watermark_column))
         day = _quoted(time_column(self._section, self._table))
         # The session's time zone decides to which day a moment belongs.
+        partition = f"date_trunc('hour', {day})" if self._table.is_hourly else f"{day}::date"
         rows = self._ask(
             lambda: self._rows(
-                f"SELECT {day}::date AS day, max({mark}) AS newest FROM {self._whole} "
-                f"WHERE {mark} > current_setting('{_FIRST}')::timestamptz AND {day} IS NOT NULL GROUP BY 1",
-                (after.isoformat(), "infinity"),
+                f"SELECT {partition} AS day, max({mark}) AS newest FROM {self._whole} "
+                f"WHERE {mark} > '{after.isoformat()}'::timestamptz AND {day} IS NOT NULL GROUP BY 1"
             )
         )
         return dict(rows.select("day", "newest").iter_rows())
@@ -170,14 +171,19 @@ class SqlReader(SourceReader):
         """Whole table, or whole query, as an item of FROM."""
         if self._section.table is not None:
             return _quoted(self._section.table)
-        return f"({_with_bounds(cast(str, self._section.query))}) AS source"
+        return f"({self._bounded_query}) AS source"
+
+    @property
+    def _bounded_query(self) -> str:
+        kind = "timestamptz" if self._table.is_hourly else "date"
+        return _with_bounds(cast(str, self._section.query), kind)
 
     def _read(self, span: Span | None) -> pl.DataFrame:
         found = self._columns()
         require_columns(found, self._table, self._place, _REMEDY)
         if self._section.query is not None:
             days = ("-infinity", "infinity") if span is None else (str(span.first), str(span.end))
-            return self._rows(_with_bounds(self._section.query), days, fitted=True)
+            return self._rows(self._bounded_query, days, fitted=True)
         names = self._table.contract.names if self._table.contract else tuple(found)
         query = f"SELECT {', '.join(map(_quoted, names))} FROM {self._whole}"
         if span is None:
@@ -285,12 +291,12 @@ def _connect(address: Address) -> Any:
     return dbapi.connect(url)
 
 
-def _with_bounds(query: str) -> str:
-    """Return a query with its bounds replaced, but not those in texts, names and comments."""
+def _with_bounds(query: str, kind: str) -> str:
+    """Return a query with its bounds replaced by values of type `kind`, but not those in texts, names and comments."""
 
     def replaced(found: re.Match[str]) -> str:
         bound = found["bound"]
-        return f"current_setting('ml_assets.{bound}')::date" if bound else found[0]
+        return f"current_setting('ml_assets.{bound}')::{kind}" if bound else found[0]
 
     # The line break ends a comment at the end of the query.
     return _TEXT.sub(replaced, query).strip().rstrip(";") + "\n"

@@ -10,16 +10,18 @@ written few times.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import polars as pl
 
 from ml_assets.tables import layout, parquet
+from ml_assets.tables.cadence import begin_of_key
 from ml_assets.tables.landing import MAIN
+from ml_assets.validation.midnight import after, begin_of
 from resources.lake import LakeError, ObjectNotFound, ObjectStat, VersionedStore
 from resources.lake.threads import side_by_side
 
@@ -120,6 +122,10 @@ def _lowest_progress(partitions: Mapping[int, PartitionProgress]) -> int | None:
     return min(read) if len(read) == len(holding) else None
 
 
+Moments = tuple[datetime, datetime]
+"""Time from one moment up to and without another."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogVersion:
     """The log at one commit of main."""
@@ -128,20 +134,31 @@ class LogVersion:
     state: StreamState | None
     """None if nothing was landed yet."""
     segments: Mapping[str, Sequence[ObjectStat]]
-    """Day, or `DEAD_LETTERS` → its files, oldest first."""
+    """Day, hour, or `DEAD_LETTERS` → its files, oldest first. Hours are those of a table that was hourly."""
 
     @property
     def chunk(self) -> int:
         """Number of commits that landed."""
         return self.state.chunk if self.state else 0
 
-    def version_of(self, first: date, end: date) -> str | None:
-        """Return the number of the last commit with messages of the days `first` up to and without `end`."""
-        numbers = [
-            _number(files[-1])
-            for section, files in self.segments.items()
-            if section != layout.DEAD_LETTERS and first <= date.fromisoformat(section) < end
+    def sections(self, within: Moments | None, time_zone: str) -> list[str]:
+        """Return the days and hours that overlap `within`, oldest first. Days begin in `time_zone`."""
+        found = [
+            (_time_of(one, time_zone), one) for one in sorted(self.segments) if one != layout.DEAD_LETTERS
         ]
+        return [
+            one for (first, end), one in found if within is None or (first < within[1] and within[0] < end)
+        ]
+
+    def is_within(self, section: str, within: Moments | None, time_zone: str) -> bool:
+        """True if no part of a day or hour lies outside `within`. It does if the table had days in place of hours when
+        its messages landed."""
+        first, end = _time_of(section, time_zone)
+        return within is None or (within[0] <= first and end <= within[1])
+
+    def version_of(self, sections: Iterable[str]) -> str | None:
+        """Return the number of the last commit with messages of these sections."""
+        numbers = [_number(self.segments[section][-1]) for section in sections]
         return str(max(numbers)) if numbers else None
 
 
@@ -168,7 +185,7 @@ class StreamLog:
         return LogVersion(commit_id, state, dict(segments))
 
     def read(self, version: LogVersion, sections: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """Yield the messages of days, one frame per file."""
+        """Yield the messages of days or hours, one frame per file."""
         paths = [one.path for section in sections for one in version.segments.get(section, ())]
         local = self._store.fetch(version.commit_id, paths) if paths else {}
         for path in paths:
@@ -187,8 +204,8 @@ class StreamLog:
     def append(self, version: LogVersion, state: StreamState, news: Mapping[str, pl.DataFrame]) -> LogVersion:
         """Land messages together with the offsets in `state`; return the new version.
 
-        `news` is day, or `DEAD_LETTERS` → messages. Raises `MergeConflict` if another process landed since `version`,
-        and `LakeBusy`; then nothing changed.
+        `news` is day, hour, or `DEAD_LETTERS` → messages. Raises `MergeConflict` if another process landed since
+        `version`, and `LakeBusy`; then nothing changed.
         """
         state = replace(state, chunk=version.chunk + 1)
         puts: dict[str, bytes] = {layout.stream_state_path(self._table): state.to_json()}
@@ -224,6 +241,13 @@ class StreamLog:
             frame = pl.concat([pl.read_parquet(local), frame])
             content = _encoded(frame)
         return content, merged
+
+
+def _time_of(section: str, time_zone: str) -> Moments:
+    first = begin_of_key(section)
+    if first is None:
+        raise ValueError(f"{section} is neither a day nor an hour")
+    return begin_of(first, time_zone), begin_of(after(first), time_zone)
 
 
 def _number(segment: ObjectStat) -> int:

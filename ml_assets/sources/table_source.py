@@ -1,7 +1,7 @@
 """Source `table`: a table of another repository, or another table of this one, at one commit."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from functools import cached_property
 from typing import Annotated, Literal, Self, TypeVar, cast
 
@@ -13,10 +13,11 @@ from ml_assets.sources.object_storage import variable
 from ml_assets.sources.protocol import ReadPartition, SourceReader, SourceRows, SourceTable, Span
 from ml_assets.sources.source_section import PublicAddress, SourceSection, VariableName
 from ml_assets.sources.tabular import fit, require_columns
-from ml_assets.tables.cadence import UNPARTITIONED, Cadence, CadenceKind
+from ml_assets.tables.cadence import UNPARTITIONED, Cadence, CadenceKind, begin_of_key
 from ml_assets.tables.lake_history import facts_of
 from ml_assets.tables.reader import ColumnsDiffer, PartitionMissing, TableReader
 from ml_assets.validation.column_types import polars_type
+from ml_assets.validation.midnight import HOUR, after, begin_of
 from resources.addresses import hide_credentials
 from resources.lake import Commit, LakeBusy, LakeError, LakeUnavailable
 from resources.platform import Platform
@@ -87,8 +88,14 @@ class LakeTableReader(SourceReader):
     def latest(self) -> date | None:
         """See `SourceReader`. The last day of the newest partition: a partition on main is complete."""
         keys = self._ask(lambda: self._lake.keys(self._section.table))
-        cadence = self._cadence
-        return None if not keys or cadence.kind == "none" else cadence.bounds(keys[-1])[1]
+        if not keys or self._cadence.kind == "none":
+            return None
+        _, last = self._cadence.bounds(keys[-1])
+        if self._table.is_hourly:
+            return begin_of(after(last), "UTC") - HOUR
+        if isinstance(last, datetime):  # a day is complete with its last hour
+            return begin_of(after(last), "UTC").date() - timedelta(days=1)
+        return last
 
     @property
     def records_changes(self) -> bool:
@@ -143,7 +150,8 @@ class LakeTableReader(SourceReader):
         """Cadence of the other table, as its newest manifest states it."""
         keys = self._existing()
         kind = self._ask(lambda: self._lake.manifest(self._section.table, keys[-1])).cadence
-        return Cadence(cast("CadenceKind", kind), None if kind == "none" else date.fromisoformat(keys[0]))
+        begin = begin_of_key(keys[0])
+        return Cadence(cast("CadenceKind", kind), begin.date() if isinstance(begin, datetime) else begin)
 
     @property
     def _place(self) -> str:
@@ -172,14 +180,14 @@ class LakeTableReader(SourceReader):
         self._require_cadence()
         if span is None:
             return [UNPARTITIONED]
-        cadence = self._cadence
-        first, last = span.first, span.end - timedelta(days=1)
-        wanted = Cadence(cadence.kind, first).keys(first, last)
-        begins, ends = cadence.bounds(wanted[0])[0], cadence.bounds(wanted[-1])[1]
-        if (begins, ends) != (first, last):
+        cadence, days = self._cadence, span.days("UTC")
+        first, last = (span.first, span.first) if self._table.is_hourly else (days[0], days[-1])
+        wanted = Cadence(cadence.kind, days[0]).keys(first, last)
+        theirs = Span(cadence.bounds(wanted[0])[0], after(cadence.bounds(wanted[-1])[1]))
+        if theirs.moments("UTC") != span.moments("UTC"):
             raise SourceRefused(
-                f"{self._table.name}: {self._place} has {cadence.kind} partitions, and {wanted[0]} holds more days "
-                f"than {first}: give this dataset the cadence {cadence.kind}"
+                f"{self._table.name}: {self._place} has {cadence.kind} partitions, and {wanted[0]} holds more than the "
+                f"partition of {first}: give this dataset the cadence {cadence.kind}"
             )
         if missing := [key for key in wanted if key not in self._existing()]:
             raise SourceRefused(

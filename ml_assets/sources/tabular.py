@@ -1,4 +1,4 @@
-"""Common part of sources that hold tables: their keys, the filter of a day, and columns as the contract has them."""
+"""Common part of sources that hold tables: their keys, the filter of a partition, columns as the contract has them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -12,17 +12,20 @@ from ml_assets.sources.errors import ColumnsChanged, SourceRefused
 from ml_assets.sources.protocol import SourceTable, Span
 from ml_assets.sources.source_section import SourceSection
 from ml_assets.validation.column_types import polars_type, type_name
+from ml_assets.validation.midnight import HOUR, after, begin_of
 
 
 class TabularSource(SourceSection):
     """Source that holds a table, with a column for the time of a row."""
 
     time_column: str | None = None
-    """Column of type date or datetime that decides to which day a row belongs. Default: the contract's event time."""
+    """Column of type date or datetime that decides to which partition a row belongs; of type datetime if partitions are
+    hours. Default: the contract's event time."""
     watermark_column: str | None = None
     """Column of type datetime with the moment at which the source last changed a row."""
     complete_after_hours: Annotated[float, Field(ge=0)] = 0.0
-    """Hours after the end of a day until the source holds all its rows. A sensor does not request the day before."""
+    """Hours after the end of a day, or of an hour, until the source holds all its rows. A sensor does not request it
+    before."""
 
 
 def time_column(section: TabularSource, table: SourceTable) -> str:
@@ -41,15 +44,19 @@ def typed_time_column(
 ) -> tuple[str, pl.DataType]:
     """Return name and type of the column that decides a row's day: a date, or a datetime with a time zone.
 
-    `found` are the columns of the source. Raises `SourceRefused`.
+    Only a datetime decides a row's hour. `found` are the columns of the source. Raises `SourceRefused`.
     """
     column = time_column(section, table)
     dtype = found.get(column)
-    if isinstance(dtype, pl.Date) or (isinstance(dtype, pl.Datetime) and dtype.time_zone is not None):
+    if isinstance(dtype, pl.Datetime) and dtype.time_zone is not None:
         return column, dtype
+    if isinstance(dtype, pl.Date) and not table.is_hourly:
+        return column, dtype
+    kinds = "a datetime with a time zone (timestamptz in SQL)"
     raise SourceRefused(
-        f"{table.name}: time_column '{column}' of {place} is {_said(dtype)}: it must be a date, or a datetime with a "
-        "time zone (timestamptz in SQL). Set source.time_column to such a column, or change its type at the source"
+        f"{table.name}: time_column '{column}' of {place} is {_said(dtype)}: it must be "
+        f"{kinds if table.is_hourly else f'a date, or {kinds}'}. Set source.time_column to such a column, or change "
+        "its type at the source"
     )
 
 
@@ -62,7 +69,9 @@ def in_span(column: str, dtype: pl.DataType, span: Span, table: SourceTable) -> 
 
 
 def day_of(column: str, dtype: pl.DataType, table: SourceTable) -> pl.Expr:
-    """Return the day of each row by a column of type date or datetime."""
+    """Return the day of each row by a column that `typed_time_column` returned; its hour in an hourly table."""
+    if table.is_hourly:
+        return pl.col(column).dt.convert_time_zone("UTC").dt.truncate("1h")
     if isinstance(dtype, pl.Datetime):
         return pl.col(column).dt.convert_time_zone(table.time_zone).dt.date()
     return pl.col(column)
@@ -76,14 +85,22 @@ def newest_complete_day(
 ) -> date | None:
     """Return the day of the newest row, or the last day that is complete by the clock if that is earlier.
 
-    The day of today still gets rows, so it is not complete although the source has some.
+    The day of today still gets rows, so it is not complete although the source has some. Of an hourly table, return the
+    hour; a day then stands for its last one.
     """
     if newest is None:
         return None
+    moment = (now or datetime.now(UTC)) - timedelta(hours=complete_after_hours)
+    if table.is_hourly:
+        last = newest if isinstance(newest, datetime) else begin_of(after(newest), "UTC") - HOUR
+        return min(_hour_of(last), _hour_of(moment) - HOUR)
     zone = ZoneInfo(table.time_zone)
     day = newest.astimezone(zone).date() if isinstance(newest, datetime) else newest
-    moment = (now or datetime.now(UTC)) - timedelta(hours=complete_after_hours)
     return min(day, moment.astimezone(zone).date() - timedelta(days=1))
+
+
+def _hour_of(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
 def watermark_of(frame: pl.DataFrame, column: str | None, table: SourceTable) -> datetime | None:

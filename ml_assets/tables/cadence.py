@@ -1,19 +1,20 @@
 """Arithmetic of partition keys: the keys of a table, the keys before a key, the days that a key covers.
 
 A key is a string. A daily key is its day (`"2013-01-01"`), a weekly key its Monday, a monthly key the first of the
-month. A table without partitions has the single key `"all"`. Nothing here knows the lake or Dagster.
+month. An hourly key is an hour of UTC (`"2013-01-01T05"`); in arithmetic, an hour is the moment at which it begins. A
+table without partitions has the single key `"all"`. Nothing here knows the lake or Dagster.
 """
 
 from calendar import monthrange
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Literal, Self
 
 from pydantic import model_validator
 
 from ml_assets.sections import Section
 
-CadenceKind = Literal["daily", "weekly", "monthly", "none"]
+CadenceKind = Literal["hourly", "daily", "weekly", "monthly", "none"]
 
 UNPARTITIONED = "all"
 """The single key of a table without partitions."""
@@ -22,10 +23,18 @@ Fit = Literal["same", "finer", "coarser"]
 """Partitions of an input, compared with those of the table that reads it."""
 
 _FITS: dict[tuple[CadenceKind, CadenceKind], Fit] = {
+    ("daily", "hourly"): "finer",
+    ("weekly", "hourly"): "finer",
     ("weekly", "daily"): "finer",
+    ("monthly", "hourly"): "finer",
     ("monthly", "daily"): "finer",
+    ("hourly", "daily"): "coarser",
+    ("hourly", "weekly"): "coarser",
     ("daily", "weekly"): "coarser",
 }
+_HOURS = 24
+HOUR_KEY = "%Y-%m-%dT%H"
+"""Format of an hourly key."""
 
 
 def fit_of(own: CadenceKind, read: CadenceKind) -> Fit | None:
@@ -43,7 +52,8 @@ class Cadence:
 
     kind: CadenceKind
     start: date | None = None
-    """First day covered; needed unless `kind` is "none". A weekly or monthly table begins with this day's partition."""
+    """First day covered; needed unless `kind` is "none". A weekly or monthly table begins with this day's partition, an
+    hourly one with its first hour."""
     end: date | None = None
     """Last day covered, inclusive; None means open."""
 
@@ -58,47 +68,61 @@ class Cadence:
             raise ValueError(f"cadence ends on {self.end}, before its start {self.start}: swap them")
 
     def key_of(self, day: date) -> str:
-        """Return the key of the partition that holds `day`, even if the table does not cover that day."""
+        """Return the key of the partition that holds a day or a moment, even if the table does not cover that day. In
+        an hourly table, a day stands for its first hour."""
         if self.kind == "none":
             return UNPARTITIONED
-        return self._first_day(day).isoformat()
+        return _named(self._at(self._number(day)))
 
     def bounds(self, key: str) -> tuple[date, date]:
         """Return the first and last day of `key`, both inclusive. Raises `KeyRefused` for a key of another cadence.
 
-        A table without partitions has no days: the bounds are (`date.min`, `date.max`).
+        Of an hourly table, return the hour twice. A table without partitions has no days: the bounds are (`date.min`,
+        `date.max`).
         """
         if self.kind == "none":
             if key != UNPARTITIONED:
                 raise KeyRefused(f"{key!r}: a table without partitions has only the key {UNPARTITIONED!r}")
             return date.min, date.max
-        try:
-            first = date.fromisoformat(key)
-        except ValueError as error:
-            raise KeyRefused(f"{key!r} is not a {self.kind} key: write the day as YYYY-MM-DD") from error
-        if first.isoformat() != key or self._first_day(first) != first:
+        first = begin_of_key(key)
+        if first is None or isinstance(first, datetime) != (self.kind == "hourly"):
+            form = "the hour of UTC as YYYY-MM-DDTHH" if self.kind == "hourly" else "the day as YYYY-MM-DD"
+            raise KeyRefused(f"{key!r} is not a {self.kind} key: write {form}")
+        if self.key_of(first) != key:
             raise KeyRefused(f"{key!r} is not a {self.kind} key: that day belongs to {self.key_of(first)!r}")
         return first, self._last_day(first)
 
     def require(self, key: str) -> None:
         """Raise `KeyRefused` if `key` belongs to another cadence or lies outside the days that this cadence covers."""
-        first, last = self.bounds(key)
+        first, _ = self.bounds(key)
         if self.kind == "none":
             return
-        if last < self._covered_from:
+        if self._number(first) < self._number(self._covered_from):
             raise KeyRefused(
                 f"{key}: partitions begin with {self.key_of(self._covered_from)}, at the table's start"
             )
-        if self.end is not None and first > self.end:
-            raise KeyRefused(f"{key}: partitions end with {self.key_of(self.end)}, at the table's end")
+        if self.end is not None and self._number(first) > self._last_number(self.end):
+            end = _named(self._at(self._last_number(self.end)))
+            raise KeyRefused(f"{key}: partitions end with {end}, at the table's end")
 
     def keys(self, first: date, last: date) -> list[str]:
-        """Return the keys of the table's partitions that overlap the days `first`..`last` (inclusive)."""
+        """Return the keys of the table's partitions that overlap the days, or hours, `first`..`last` (inclusive)."""
         if self.kind == "none":
             return [UNPARTITIONED]
-        low = self._number(max(first, self._covered_from))
-        high = self._number(last if self.end is None else min(last, self.end))
-        return [self._at(number).isoformat() for number in range(low, high + 1)]
+        low = max(self._number(first), self._number(self._covered_from))
+        high = self._last_number(last)
+        if self.end is not None:
+            high = min(high, self._last_number(self.end))
+        return [_named(self._at(number)) for number in range(low, high + 1)]
+
+    def complete(self, latest: date) -> list[str]:
+        """Return the keys of the partitions that end by the end of a day, or of an hour."""
+        keys = self.keys(self._covered_from, latest)
+        return keys if self.kind in ("hourly", "none") else [k for k in keys if self.bounds(k)[1] <= latest]
+
+    def are_neighbours(self, earlier: str, later: str) -> bool:
+        """True if no partition lies between `earlier` and `later`."""
+        return self._number(self.bounds(later)[0]) - self._number(self.bounds(earlier)[0]) == 1
 
     def previous(self, key: str, n: int = 1) -> list[str]:
         """Return up to `n` keys just before `key`, oldest first; fewer at the table's start."""
@@ -118,14 +142,11 @@ class Cadence:
     def before(self, day: date, n: int) -> list[str]:
         """Return the keys of the `n` partitions before the one that holds `day`, oldest first, whatever the start."""
         number = self._number(day)
-        return [self._at(number - back).isoformat() for back in range(n, 0, -1) if number > back]
+        return [_named(self._at(number - back)) for back in range(n, 0, -1) if number > back]
 
     @property
     def _covered_from(self) -> date:
         return self.start or date.min
-
-    def _first_day(self, day: date) -> date:
-        return self._at(self._number(day))
 
     def _last_day(self, first: date) -> date:
         if self.kind == "monthly":
@@ -133,23 +154,53 @@ class Cadence:
         return first + timedelta(days=6) if self.kind == "weekly" else first
 
     def _number(self, day: date) -> int:
-        """Return the number of the partition that holds `day`, counted from the begin of the calendar, a Monday."""
+        """Return the number of the partition that holds a day or a moment; of the first one if it holds several.
+
+        Partitions are counted from the begin of the calendar, a Monday.
+        """
+        if isinstance(day, datetime):
+            day = day.astimezone(UTC)
+        if self.kind == "hourly":
+            return day.toordinal() * _HOURS + (day.hour if isinstance(day, datetime) else 0)
         if self.kind == "monthly":
             return day.year * 12 + day.month - 1
         return (day.toordinal() - 1) // 7 if self.kind == "weekly" else day.toordinal()
 
+    def _last_number(self, day: date) -> int:
+        is_day_of_hours = self.kind == "hourly" and not isinstance(day, datetime)
+        return self._number(day) + (_HOURS - 1 if is_day_of_hours else 0)
+
     def _at(self, number: int) -> date:
-        """Return the first day of a partition by its number."""
+        """Return the first day of a partition by its number; its hour in an hourly table."""
+        if self.kind == "hourly":
+            day, hour = divmod(number, _HOURS)
+            return datetime.combine(date.fromordinal(day), time(hour), UTC)
         if self.kind == "monthly":
             return date(number // 12, number % 12 + 1, 1)
         return date.fromordinal(number * 7 + 1 if self.kind == "weekly" else number)
 
 
+def begin_of_key(key: str) -> date | None:
+    """Return the day in a key, or the hour (UTC); None for a text that is neither."""
+    try:
+        first = (
+            datetime.strptime(key, HOUR_KEY).replace(tzinfo=UTC) if "T" in key else date.fromisoformat(key)
+        )
+    except ValueError:
+        return None
+    return first if _named(first) == key else None
+
+
+def _named(first: date) -> str:
+    return f"{first:{HOUR_KEY}}" if isinstance(first, datetime) else first.isoformat()
+
+
 class PartitionsSection(Section):
     """Partitions of a table or model, by date."""
 
-    cadence: Literal["daily", "weekly", "monthly"]
-    """`daily`: a partition is a day. `weekly`: it is named by its Monday. `monthly`: by the first of the month."""
+    cadence: Literal["hourly", "daily", "weekly", "monthly"]
+    """`hourly`: a partition is an hour of UTC, such as `2013-01-01T05`; for tables alone, not for models. `daily`: it
+    is a day. `weekly`: it is named by its Monday. `monthly`: by the first of the month."""
     start: date
     """First day. A weekly table begins with the week of this day, a monthly one with its month."""
     end: date | None = None

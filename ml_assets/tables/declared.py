@@ -13,7 +13,7 @@ from ml_assets.tables.reader import TableReader
 from ml_assets.tables.retain import Retain
 from ml_assets.tables.spec import TableSpec
 from ml_assets.validation.column_types import Schema, schema_hash
-from ml_assets.validation.midnight import midnight
+from ml_assets.validation.midnight import begin_of
 from resources.ledger import Ledger
 
 _DAY = timedelta(days=1)
@@ -119,7 +119,7 @@ class InputTable:
         A row of `key` may be predicted at any moment of it, so a change that came later must not be seen.
         """
         first, _ = (self.read_by or self.cadence).bounds(key)
-        return reader.as_known(self.table, midnight(first, self.days_begin_in), ledger)
+        return reader.as_known(self.table, begin_of(first, self.days_begin_in), ledger)
 
     def needed_for(self, key: str) -> tuple[str, ...]:
         """Return the keys that must exist to build `key`, oldest first. History ends where the table begins.

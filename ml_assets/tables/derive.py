@@ -21,7 +21,8 @@ from resources.ledger import Ledger
 from resources.words import name_some
 
 FeatureFunction = Callable[[Mapping[str, pl.LazyFrame], date, date], pl.DataFrame | pl.LazyFrame]
-"""`(inputs: table → rows, first day, last day) -> rows of the partitions that cover these days`."""
+"""`(inputs: table → rows, first day, last day) -> rows of the partitions that cover these days`. Of an hourly table,
+first and last hour: the moments (UTC) at which they begin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,7 @@ def plan(
             previous is not None
             and ranges
             and ranges[-1][-1] == previous
-            and _are_neighbours(cadence, previous, key)
+            and cadence.are_neighbours(previous, key)
         ):
             ranges[-1].append(key)
         else:
@@ -126,7 +127,7 @@ def derive(
     A partition is built from its inputs as they were known when it began (`InputTable.as_known`). So a range in which
     they changed is built in several calls.
 
-    `partition_date` names the Date column of the result with the first day of each row's partition. Raises
+    `partition_date` names the column of the result with the first day of each row's partition, or its hour. Raises
     `FeatureFunctionError`, also in place of errors that the function raises.
     """
     for keys in _known_alike(reader, ledger, inputs, ranges):
@@ -136,7 +137,7 @@ def derive(
         first, _ = cadence.bounds(keys[0])
         _, last = cadence.bounds(keys[-1])
         rows = answering(function)(watched.frames, first, last)
-        by_key = _split(rows, keys, partition_date, place_of(function))
+        by_key = _split(rows, cadence, keys, partition_date, place_of(function))
         columns = {t.table: watched.columns_read(t.table) for t in inputs}
         for key in keys:
             yield Incoming(
@@ -175,29 +176,30 @@ def _is_same_version(reader: TableReader, ledger: Ledger, source: InputTable, fi
     )
 
 
-def _are_neighbours(cadence: Cadence, earlier: str, later: str) -> bool:
-    _, last = cadence.bounds(earlier)
-    first, _ = cadence.bounds(later)
-    return (first - last).days == 1
-
-
-def _split(rows: pl.DataFrame, keys: Sequence[str], column: str, place: str) -> dict[str, pl.DataFrame]:
-    if column not in rows.columns or rows.schema[column] != pl.Date:
+def _split(
+    rows: pl.DataFrame, cadence: Cadence, keys: Sequence[str], column: str, place: str
+) -> dict[str, pl.DataFrame]:
+    is_hourly = cadence.kind == "hourly"
+    dtype = pl.Datetime("us", "UTC") if is_hourly else pl.Date()
+    begin = "hour" if is_hourly else "first day"
+    if column not in rows.columns or rows.schema[column] != dtype:
         raise FeatureFunctionError(
-            f"{place}: the feature function must return a Date column {column!r}, the first day of each row's "
-            f"partition; it returned {', '.join(rows.columns)}"
+            f"{place}: the feature function must return a column {column!r} of type {dtype}, the {begin} of each "
+            f"row's partition; it returned {', '.join(f'{name} ({it})' for name, it in rows.schema.items())}"
         )
     if nulls := rows.get_column(column).null_count():
         raise FeatureFunctionError(
             f"{place}: {column!r} is null in {nulls} of the {rows.height} rows that the feature function returned for "
-            f"{keys[0]} to {keys[-1]}: give each row the first day of its partition, or leave it out"
+            f"{keys[0]} to {keys[-1]}: give each row the {begin} of its partition, or leave it out"
         )
-    found = {day[0].isoformat(): part for day, part in rows.partition_by(column, as_dict=True).items()}
+    firsts = {cadence.bounds(key)[0]: key for key in keys}
+    parts = rows.partition_by(column, as_dict=True).items()
+    found = {firsts.get(first, str(first)): part for (first,), part in parts}
     stray = sorted(found.keys() - set(keys))
     if stray:
         raise FeatureFunctionError(
             f"{place}: for partitions {keys[0]} to {keys[-1]}, the feature function returned rows whose "
-            f"{column!r} is {name_some(stray)}: filter the rows by the days of the call, and name each row's "
-            "partition by its first day"
+            f"{column!r} is {name_some(stray)}: filter the rows by the {'hours' if is_hourly else 'days'} of the call, "
+            f"and name each row's partition by its {begin}"
         )
     return {key: found.get(key, rows.clear()) for key in keys}

@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from types import ModuleType
 from typing import Annotated, Any, cast
@@ -33,26 +33,39 @@ def resolve_function(path: str) -> Callable[..., Any]:
 
 
 class LatestMisdeclared(TypeError):
-    """A function that names the latest day of a source returned something other than a day."""
+    """A function that names the latest day or hour of a source returned something else."""
 
 
-def resolve_latest(path: str) -> Callable[[], date]:
-    """Return the function at `path`, which returns the latest day for which its source is complete.
+def resolve_latest(path: str, *, is_hourly: bool = False) -> Callable[[], date]:
+    """Return the function at `path`, which returns the latest day, or hour, for which its source is complete.
 
     Calling it raises `LatestMisdeclared` if the result is not a `datetime.date`. A `datetime` is refused too, because
-    it does not say if its day is over.
+    it does not say if its day is over. For `is_hourly`, the result must be a `datetime` with a time zone, the begin of
+    an hour of UTC.
     """
     function = resolve_function(path)
 
     def latest() -> date:
         day = function()
-        if not isinstance(day, date) or isinstance(day, datetime):
+        if is_hourly and not _is_begin_of_an_hour(day):
+            raise LatestMisdeclared(
+                f"{path}() returned {day!r}: for hourly partitions return a datetime.datetime with a time zone, the "
+                "moment at which the latest complete hour of the source began"
+            )
+        if not is_hourly and (not isinstance(day, date) or isinstance(day, datetime)):
             raise LatestMisdeclared(
                 f"{path}() returned {day!r}: return a datetime.date, the latest complete day of the source"
             )
         return day
 
     return latest
+
+
+def _is_begin_of_an_hour(moment: object) -> bool:
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        return False
+    in_utc = moment.astimezone(UTC)
+    return in_utc == in_utc.replace(minute=0, second=0, microsecond=0)
 
 
 def _resolve(path: str, remedy: str) -> Any:

@@ -6,7 +6,6 @@ Here: choosing the partitions to test and reading the rows they are built from. 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 
 from ml_assets.features.cut_and_rebuild import Alone, Build, KnowledgeRule, LeakReport, leak_test
 from ml_assets.tables.cadence import Cadence
@@ -61,7 +60,7 @@ def find_leaks(
                 for one in declared.inputs
             },
             declared.known_at,
-            date.fromisoformat(keys[0]),
+            declared.cadence.bounds(keys[0])[0],
             declared.cadence.bounds(keys[-1])[1],
             primary_key=declared.primary_key,
             labels=declared.labels,

@@ -5,7 +5,7 @@ loses nothing.
 """
 
 from collections.abc import Collection
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -37,4 +37,5 @@ class Retain(Section):
         if self.partitions is not None:
             return sorted(present)[-self.partitions :][0]
         _, last = cadence.bounds(max(present))
-        return cadence.key_of(last - timedelta(days=(self.days or 1) - 1))
+        day = last.date() if isinstance(last, datetime) else last
+        return cadence.key_of(day - timedelta(days=(self.days or 1) - 1))

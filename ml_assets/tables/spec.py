@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 
 import polars as pl
 
@@ -12,7 +12,7 @@ from ml_assets.tables.layout import check_table
 from ml_assets.tables.retain import Retain
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.drift_rule import DriftRule
-from ml_assets.validation.midnight import midnight
+from ml_assets.validation.midnight import after, begin_of
 from ml_assets.validation.quarantine import COLUMN, REASON, RULE
 from ml_assets.validation.volume import VolumeRule
 
@@ -75,7 +75,7 @@ class TableSpec:
         _, last = self.cadence.bounds(key)
         if last == date.max:  # a table without partitions is corrected at any time
             return datetime.min.replace(tzinfo=UTC)
-        return midnight(last + timedelta(days=1), self.contract.event_time_zone)
+        return begin_of(after(last), self.contract.event_time_zone)
 
     def hides(self, name: str) -> bool:
         """True if values of a stored column must not be shown: `Contract.hides`, and never those of a quarantine."""

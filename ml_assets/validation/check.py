@@ -23,11 +23,11 @@ from ml_assets.validation.explain import (
     explain_times,
 )
 from ml_assets.validation.findings import Finding
-from ml_assets.validation.midnight import midnight
+from ml_assets.validation.midnight import after, begin_of, midnight
 from ml_assets.validation.schema_check import schema_findings
 
 Days = tuple[date, date]
-"""First and last day of a partition, both inclusive."""
+"""First and last day of a partition, both inclusive; of an hourly table, its hour twice."""
 
 
 Referred = Callable[[ForeignKey, str], pl.DataFrame | None]
@@ -185,7 +185,7 @@ def _broken_times(
 def _instants(contract: Contract, days: Days) -> tuple[datetime, datetime]:
     zone, slack = contract.event_time_zone, timedelta(hours=contract.event_slack_hours)
     # Convert to UTC before adding the slack: hours added to a local time ignore changes of daylight saving time.
-    return midnight(days[0], zone) - slack, midnight(days[1] + timedelta(days=1), zone) + slack
+    return begin_of(days[0], zone) - slack, begin_of(after(days[1]), zone) + slack
 
 
 def _moment(moment: datetime) -> str:

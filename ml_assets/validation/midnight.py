@@ -1,7 +1,12 @@
-"""The moment a day begins in a time zone. Standard library only."""
+"""Moments at which days and hours begin and end. Standard library only.
 
-from datetime import UTC, date, datetime, time
+A day is a `date`. An hour is the moment (UTC) at which it begins, a `datetime`.
+"""
+
+from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
+
+HOUR = timedelta(hours=1)
 
 
 def midnight(day: date, zone: str) -> datetime:
@@ -12,3 +17,13 @@ def midnight(day: date, zone: str) -> datetime:
     """
     # For a time that clocks skip, Python uses the earlier offset. At midnight this gives the moment of the skip.
     return datetime.combine(day, time(), ZoneInfo(zone)).astimezone(UTC)
+
+
+def begin_of(first: date, zone: str) -> datetime:
+    """Return the first moment (UTC) of a day in `zone`, or of an hour."""
+    return first.astimezone(UTC) if isinstance(first, datetime) else midnight(first, zone)
+
+
+def after(last: date) -> date:
+    """Return the day after a day, or the hour after an hour."""
+    return last + (HOUR if isinstance(last, datetime) else timedelta(days=1))

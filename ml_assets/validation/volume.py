@@ -5,7 +5,7 @@ The history comes from the ledger (`volumes`): row counts of partitions that pas
 
 import statistics
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, datetime
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
@@ -22,7 +22,7 @@ class VolumeRule(Section):
     """Compare with the median of the last partitions of the same weekday, with the partition before, or not at all.
 
     On a table with days, holidays and weekends make `previous` fire about ten times as often. On a weekly or monthly
-    table, the median is over the last weeks or months."""
+    table, the median is over the last weeks or months; on an hourly one, over the same hour of that weekday."""
     warn: Annotated[float, Field(gt=0)] = 0.2
     """A deviation above this share warns."""
     block: Annotated[float, Field(gt=0)] = 0.45
@@ -126,21 +126,37 @@ def _usual(key: str, history: Mapping[str, int], rule: VolumeRule, *, monthly: b
     if today is None:
         return history.get(key, 0), "the version before it"
     # Days without rows are legal if they passed, and say nothing about other days.
-    past = {day: rows for day, rows in ((_as_date(other), n) for other, n in history.items()) if day and rows}
+    # Before its cadence changed, a table may have had days in place of hours.
+    past = {
+        day: rows
+        for day, rows in ((_as_date(other), n) for other, n in history.items())
+        if rows and day and type(day) is type(today)
+    }
     if rule.kind == "previous":
         before = max((day for day in past if day < today), default=None)
         return (past[before], f"the partition before it, {before}") if before else (0, "")
-    same = sorted(day for day in past if day < today and (monthly or day.weekday() == today.weekday()))
+    same = sorted(day for day in past if day < today and (monthly or _is_alike(day, today)))
     last = same[-rule.min_history :]
     if len(last) < rule.min_history:
         return 0, ""
     median = statistics.median(past[day] for day in last)
-    return median, f"the median of the last {rule.min_history} {'months' if monthly else f'{today:%A}s'}"
+    hour = f" at {today:%H}:00 UTC" if isinstance(today, datetime) else ""
+    return (
+        median,
+        f"the median of the last {rule.min_history} {'months' if monthly else f'{today:%A}s{hour}'}",
+    )
 
 
-@lru_cache(maxsize=10_000)
+def _is_alike(day: date, today: date) -> bool:
+    if isinstance(day, datetime) and isinstance(today, datetime) and day.hour != today.hour:
+        return False
+    return day.weekday() == today.weekday()
+
+
+@lru_cache(maxsize=100_000)
 def _as_date(key: str) -> date | None:
+    """Return the day in a key, or its hour as a `datetime`; None for a table without partitions."""
     try:
-        return date.fromisoformat(key)
+        return datetime.fromisoformat(key) if "T" in key else date.fromisoformat(key)
     except ValueError:
         return None

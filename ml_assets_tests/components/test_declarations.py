@@ -48,7 +48,10 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
     ("right", "wrong", "said"),
     [
         pytest.param(
-            "cadence: weekly", "cadence: wekly", "'wekly' should be 'daily', 'weekly' or 'monthly'", id="word"
+            "cadence: weekly",
+            "cadence: wekly",
+            "'wekly' should be 'hourly', 'daily', 'weekly' or 'monthly'",
+            id="word",
         ),
         pytest.param(
             "components.FeatureTable",

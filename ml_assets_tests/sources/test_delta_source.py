@@ -14,9 +14,12 @@ from ml_assets.components import Dataset
 from ml_assets.components.attribute_faults import attribute_faults
 from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.tags import RANGE_START
+from ml_assets.sources.delta_source import DeltaReader
+from ml_assets.sources.protocol import ReadPartition
 from ml_assets_tests.components.installation import Installation, failure_of, materialized
 from ml_assets_tests.sources.conftest import Declare
-from ml_assets_tests.sources.landed_sales import require_every_day
+from ml_assets_tests.sources.hourly_sales import HOURLY, HOURS, LAST, require_every_hour, rows_of, span_of
+from ml_assets_tests.sources.landed_sales import reader_of, require_every_day
 from ml_assets_tests.sources.sales import DATASET, DAYS, SALES, rows
 
 
@@ -71,6 +74,25 @@ def test_changed_columns_are_named_with_their_types(declare: Declare, path: str)
     changed.write_delta(path, mode="overwrite", delta_write_options={"schema_mode": "overwrite"})
     said = failure_of(declare({"kind": "delta", "path": path}).run(SALES, partition=DAYS[0]))
     assert "added: present (bool); removed: gift (bool); changed: price (is string, expected float64)" in said
+
+
+def test_hours_of_utc_land_and_a_change_reopens_its_hour(declare: Declare, path: str) -> None:
+    rows(*DAYS).write_delta(path, mode="overwrite")
+    source = {"kind": "delta", "path": path, "watermark_column": "changed_at"}
+    require_every_hour(installation := declare(source, **HOURLY))
+    reader = reader_of(installation, DeltaReader)
+    assert reader.latest() == LAST
+    read = {span_of(hour): ReadPartition(reader.read(span_of(hour)).watermark, None) for hour in HOURS}
+    assert reader.reopened(read) == frozenset()
+    reader.close()
+    sale = rows_of(HOURS[12])["sale"].item()
+    later = (
+        pl.when(pl.col("sale") == sale)
+        .then(pl.col("changed_at") + timedelta(days=30))
+        .otherwise("changed_at")
+    )
+    rows(*DAYS).with_columns(changed_at=later).write_delta(path, mode="overwrite")
+    assert reader_of(installation, DeltaReader).reopened(read) == {span_of(HOURS[12])}
 
 
 def test_values_that_do_not_fit_the_contract_are_refused(declare: Declare, path: str) -> None:

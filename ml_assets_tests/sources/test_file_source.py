@@ -17,6 +17,7 @@ from ml_assets.sources.protocol import SourceTable, Span
 from ml_assets.validation.contract import Contract
 from ml_assets_tests.components.installation import failure_of
 from ml_assets_tests.sources.conftest import Declare
+from ml_assets_tests.sources.hourly_sales import HOURLY, HOURS, LAST, require_every_hour, rows_of
 from ml_assets_tests.sources.landed_sales import reader_of, require_every_day
 from ml_assets_tests.sources.sales import DATASET, DAYS, SALES, rows
 from resources.platform import Platform
@@ -52,6 +53,22 @@ def test_each_format_lands_the_same_rows(declare: Declare, tmp_path: Path, suffi
     require_every_day(installation)
     if by_day:
         assert reader_of(installation, FileReader).latest() == date.fromisoformat(DAYS[-1])
+
+
+@pytest.mark.parametrize("path", ["%Y/%m/%d/%H.parquet", "%Y-%m-%d.parquet", "*.parquet"])
+def test_hours_of_utc_come_from_paths_or_from_rows(declare: Declare, tmp_path: Path, path: str) -> None:
+    for hour in HOURS:
+        file = tmp_path / f"{hour:{path.replace('*', '%H')}}"
+        others = [pl.read_parquet(file)] if file.exists() else []
+        _write(file, pl.concat([*others, rows_of(hour)]))
+    installation = declare({"kind": "file", "path": f"{tmp_path}/{path}"}, **HOURLY)
+    require_every_hour(installation)
+    if "%d" in path:
+        newest = LAST if "%H" in path else LAST.replace(hour=23)
+        assert reader_of(installation, FileReader).latest() == newest
+    if "%H" in path:
+        said = failure_of(installation.run(SALES, partition="2024-03-13T04"))
+        assert f"no file matches {tmp_path}/{path} for 2024-03-13T04: wait for it" in said
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])

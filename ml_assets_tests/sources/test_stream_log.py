@@ -1,7 +1,7 @@
 """The log of a stream in the embedded lake: messages and offsets in one commit, few files, watermarks."""
 
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
@@ -75,8 +75,20 @@ def test_a_day_has_few_files_and_its_messages_stay_in_order(store: LocalStore) -
     files = version.segments["2024-03-08"]
     assert len(files) <= 7
     assert pl.concat(log.read(version, ["2024-03-08"])).equals(_messages(0, 64 * 20))
-    assert version.version_of(date(2024, 3, 8), date(2024, 3, 9)) == "64"
-    assert version.version_of(date(2024, 3, 9), date(2024, 3, 10)) is None
+    assert version.version_of(["2024-03-08"]) == "64"
+    assert version.version_of([]) is None
+
+
+def test_days_and_hours_overlap_a_time_in_their_zone(store: LocalStore) -> None:
+    log, version = StreamLog(store, SALES), StreamLog(store, SALES).newest()
+    for section in ("2024-03-08", "2024-03-09T04", "2024-03-09T05"):
+        version = log.append(version, _after(version.state or EMPTY, 20), {section: _messages(0, 20)})
+    night = (datetime(2024, 3, 9, 4, 30, tzinfo=UTC), datetime(2024, 3, 9, 5, tzinfo=UTC))
+    assert version.sections(night, "UTC") == ["2024-03-09T04"]
+    assert version.sections(night, "America/New_York") == ["2024-03-08", "2024-03-09T04"]
+    assert version.sections(None, "UTC") == ["2024-03-08", "2024-03-09T04", "2024-03-09T05"]
+    assert version.is_within("2024-03-09T04", (night[0] - timedelta(hours=1), night[1]), "UTC")
+    assert not version.is_within("2024-03-09T04", night, "UTC")
 
 
 @pytest.mark.parametrize(

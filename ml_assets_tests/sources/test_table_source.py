@@ -13,11 +13,13 @@ from ml_assets.components.attribute_faults import attribute_faults
 from ml_assets.sources.errors import SourceRefused
 from ml_assets.sources.protocol import ReadPartition, SourceReader, Span
 from ml_assets_tests.components.installation import Installation, component, failure_of, materialized
-from ml_assets_tests.sources import sales
+from ml_assets_tests.sources import hourly_sales, sales
+from ml_assets_tests.sources.hourly_sales import HOURLY, HOURS, LAST, require_every_hour, rows_of
 from ml_assets_tests.sources.landed_sales import reader_of
 from ml_assets_tests.sources.sales import ANSWERS, DATASET, DAYS, SALES, rows
 
 HERE = "datasets/bought"
+HOURLY_SALES = hourly_sales.__name__
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +70,27 @@ def test_partitions_of_another_lake_land_with_their_digests(tmp_path: Path, othe
     assert reader_of(here, SourceReader).preview(2).equals(rows(DAYS[3])[:2])
     said = failure_of(here.run(HERE, partition=DAYS[4]))
     assert f"has no partition {DAYS[4]}: materialize it there first" in said
+
+
+def test_a_day_comes_from_its_hours_and_an_hour_never_from_a_day(tmp_path: Path) -> None:
+    source = {"function": f"{HOURLY_SALES}.rows_of"}
+    hours = Installation(
+        tmp_path / "hours", components=[component(Dataset, DATASET, source=source, **HOURLY)]
+    )
+    require_every_hour(hours)
+    same = _here(tmp_path / "same", hours, HOURLY)
+    assert same.run(HERE, partition="2024-03-08T05", last="2024-03-08T17").success
+    assert same.main.scan(HERE, ["2024-03-08T17"]).collect().equals(rows_of(HOURS[12]))
+    assert reader_of(same, SourceReader).latest() == LAST
+    utc = {"contract": HOURLY["contract"]}
+    days = _here(tmp_path / "days", hours, utc)
+    assert days.run(HERE, partition=DAYS[1]).success
+    assert days.main.scan(HERE, [DAYS[1]]).collect().equals(pl.concat(map(rows_of, HOURS[19:43])))
+    assert reader_of(days, SourceReader).latest() == date.fromisoformat("2024-03-12")
+    finer = _here(tmp_path / "finer", days, HOURLY, table=HERE)
+    said = failure_of(finer.run(HERE, partition=f"{DAYS[1]}T05"))
+    assert "has daily partitions" in said
+    assert "give this dataset the cadence daily" in said
 
 
 def _reopened(here: Installation) -> set[date]:

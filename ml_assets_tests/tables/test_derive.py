@@ -229,7 +229,7 @@ def test_an_answer_without_its_days_is_an_error_that_names_the_column(
     def undated(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
         return sums(inputs, first, last).select(column, "amount")
 
-    with pytest.raises(FeatureFunctionError, match="must return a Date column 'partition_date'"):
+    with pytest.raises(FeatureFunctionError, match="must return a column 'partition_date' of type Date"):
         _build(orders, keys(1), undated)
 
 

@@ -20,7 +20,7 @@ from ml_assets.components.step_values import step_values
 from ml_assets.components.tags import RANGE_END, RANGE_START
 from ml_assets.sources.kafka_source import KafkaReader
 from ml_assets.sources.preview import preview
-from ml_assets.sources.protocol import SourceTable
+from ml_assets.sources.protocol import ReadPartition, SourceTable
 from ml_assets.tables.audits import unaudited
 from ml_assets.tables.reader import TableReader
 from ml_assets_tests.components.installation import (
@@ -35,6 +35,7 @@ from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.servers.sources import kafka_kills
 from ml_assets_tests.servers.sources.conftest import Declare
 from ml_assets_tests.servers.sources.streams import SERVERS_ENV, Stream, message, messages
+from ml_assets_tests.sources.hourly_sales import HOURLY, HOURS, require_every_hour, rows_of, span_of
 from ml_assets_tests.sources.landed_sales import reader_of, require_every_day
 from ml_assets_tests.sources.sales import DATASET, DAYS, SALES, rows
 from resources.platform import Platform
@@ -99,6 +100,37 @@ def test_a_topic_declared_in_a_file_lands_bit_for_bit(stream: Stream, tmp_path: 
     assert facts["stream watermark"] == "2024-03-13T15:30:00+00:00"
     assert facts["source watermark"] == "2024-03-13T04:00:00+00:00"  # the end of the partition in New York
     assert (facts["messages landed"], facts["dead letters"], facts["newest dead letters"]) == (17, 0, "none")
+
+
+def test_hours_of_utc_land_and_a_late_message_reopens_its_hour(declare: Declare, stream: Stream) -> None:
+    stream.make(partitions=1)
+    stream.send([*messages(rows(*DAYS)), AFTER])
+    require_every_hour(installation := declare(stream.source, **HOURLY))
+    reader = reader_of(installation, KafkaReader)
+    assert reader.latest() == datetime(2024, 3, 13, 14, tzinfo=UTC)
+    manifests = installation.main.manifests(SALES, installation.main.keys(SALES))
+    read = {
+        span_of(hour): ReadPartition(one.watermark, one.source_version)
+        for hour, one in zip(HOURS, manifests.values(), strict=True)
+    }
+    assert reader.reopened(read) == frozenset()
+    [sale] = rows_of(HOURS[12]).rows(named=True)
+    stream.send([message(**sale | {"sale": 7})])
+    reader.land()
+    assert reader.reopened(read) == {span_of(HOURS[12])}
+    assert installation.run(SALES, partition="2024-03-08T17").success
+    assert installation.main.scan(SALES, ["2024-03-08T17"]).collect()["sale"].to_list() == [7, sale["sale"]]
+
+
+def test_a_topic_that_landed_by_days_is_read_by_hours(declare: Declare, stream: Stream) -> None:
+    stream.make(partitions=1)
+    stream.send([*messages(rows(*DAYS)), AFTER])
+    days = declare(stream.source, contract=HOURLY["contract"])
+    assert days.run(SALES, partition=DAYS[0], last=DAYS[4]).success
+    hours = declare(stream.source, **HOURLY)
+    reader = reader_of(hours, KafkaReader)
+    for hour in HOURS[:30]:
+        assert reader.read(span_of(hour)).frame.equals(rows_of(hour))
 
 
 def test_poison_messages_are_dead_letters_and_the_others_land(declare: Declare, stream: Stream) -> None:

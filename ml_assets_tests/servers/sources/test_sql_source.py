@@ -19,6 +19,7 @@ from ml_assets.sources.sql_source import SqlReader
 from ml_assets_tests.components.installation import failure_of, materialized
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.servers.sources.conftest import URL_ENV, Declare, Warehouse
+from ml_assets_tests.sources.hourly_sales import HOURLY, HOURS, LAST, require_every_hour, rows_of, span_of
 from ml_assets_tests.sources.landed_sales import reader_of, require_every_day
 from ml_assets_tests.sources.sales import DAYS, SALES, rows
 
@@ -31,6 +32,7 @@ QUERY = {
         WHERE sold_at >= :first AND sold_at < :end -- and not :end
     """,
 }
+HOUR_QUERY = QUERY | {"query": "SELECT * FROM sales WHERE sold_at >= :first AND sold_at < :end"}
 
 
 def test_each_day_of_a_table_lands_bit_for_bit(declare: Declare, warehouse: Warehouse) -> None:
@@ -55,6 +57,31 @@ def test_the_bounds_of_a_query_are_days_of_the_time_zone(declare: Declare, wareh
     assert reader_of(installation, SqlReader).latest() == date.fromisoformat(DAYS[-1])
 
 
+@pytest.mark.parametrize("source", [TABLE, HOUR_QUERY])
+def test_hours_of_utc_land_and_a_change_reopens_its_hour(
+    declare: Declare, warehouse: Warehouse, source: dict[str, Any]
+) -> None:
+    warehouse.store("sales", rows(*DAYS))
+    require_every_hour(installation := declare(source | {"watermark_column": "changed_at"}, **HOURLY))
+    reader = reader_of(installation, SqlReader)
+    assert reader.latest() == LAST
+    read = {span_of(hour): ReadPartition(reader.read(span_of(hour)).watermark, None) for hour in HOURS}
+    assert reader.reopened(read) == frozenset()
+    sale = rows_of(HOURS[12])["sale"].item()
+    warehouse.run(f"UPDATE sales SET changed_at = changed_at + interval '30 d' WHERE sale = {sale}")
+    assert reader.reopened(read) == {span_of(HOURS[12])}
+
+
+def test_a_date_does_not_tell_the_hour(declare: Declare, warehouse: Warehouse) -> None:
+    warehouse.store("sales", rows(*DAYS))
+    warehouse.run("ALTER TABLE sales ADD day date; UPDATE sales SET day = sold_at::date")
+    columns = [*HOURLY["contract"]["columns"], {"name": "day", "dtype": "date"}]
+    contract = HOURLY["contract"] | {"columns": columns}
+    installation = declare(TABLE | {"time_column": "day"}, **HOURLY | {"contract": contract})
+    said = failure_of(installation.run(SALES, partition="2024-03-08T05"))
+    assert "time_column 'day' of sales is date: it must be a datetime with a time zone" in said
+
+
 def test_changed_columns_name_what_changed_since_yesterday(declare: Declare, warehouse: Warehouse) -> None:
     warehouse.store("sales", rows(*DAYS))
     installation = declare(TABLE)
@@ -73,9 +100,12 @@ def test_changed_columns_name_what_changed_since_yesterday(declare: Declare, war
     assert "added: present" in fault
 
 
-def test_changes_behind_the_watermark_name_their_days(declare: Declare, warehouse: Warehouse) -> None:
+@pytest.mark.parametrize("source", [TABLE, QUERY])
+def test_changes_behind_the_watermark_name_their_days(
+    declare: Declare, warehouse: Warehouse, source: dict[str, Any]
+) -> None:
     warehouse.store("sales", rows(*DAYS))
-    reader = reader_of(declare(TABLE | {"watermark_column": "changed_at"}), SqlReader)
+    reader = reader_of(declare(source | {"watermark_column": "changed_at"}), SqlReader)
     seen = rows(*DAYS)["changed_at"].max()
     assert isinstance(seen, datetime)
     assert reader.changed(seen) == {}
