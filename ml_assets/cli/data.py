@@ -170,21 +170,18 @@ def show_partition(table: str, partition: str, as_json: bool, html: Path | None)
     Users are feature tables that read it, trainings and versions whose weights saw its rows, and environments. --html
     adds pictures. --json prints the users alone.
     """
-    from ml_assets.pipeline.partition_page import TableMissing, newest_partition, partition_page
+    from ml_assets.pipeline.partition_page import newest_partition, partition_page, require_partition
     from ml_assets.pipeline.partition_users import users_of
     from ml_assets.tables.reader import TableReader
 
     with Project.to_read() as project:
-        try:
-            key = partition or newest_partition(project.platform, table)
-            if as_json:
-                reader = TableReader.at(project.platform.lake)
-                reader.manifest(table, key)
-                say(json.dumps(asdict(users_of(project.platform, reader, table, key)), indent=1))
-            else:
-                show(partition_page(project.platform, table, key, draw=html is not None), html)
-        except TableMissing as error:
-            raise Problem(str(error)) from error
+        key = partition or newest_partition(project.platform, table)
+        if as_json:
+            reader = TableReader.at(project.platform.lake)
+            require_partition(project.platform, reader, table, key)
+            say(json.dumps(asdict(users_of(project.platform, reader, table, key)), indent=1))
+        else:
+            show(partition_page(project.platform, table, key, draw=html is not None), html)
 
 
 def primary_keys_of(project: Project) -> Mapping[str, Sequence[str]]:

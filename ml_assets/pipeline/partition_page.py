@@ -19,6 +19,7 @@ from ml_assets.pipeline.partition_users import MOST_TRAININGS, PartitionUsers, u
 from ml_assets.reports.written_page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
 from ml_assets.tables.cadence import Cadence, KeyRefused
 from ml_assets.tables.manifest import PartitionManifest
+from ml_assets.tables.partition_state import findings_of
 from ml_assets.tables.reader import PartitionMissing, TableReader
 from ml_assets.validation.midnight import after, begin_of
 from ml_assets.validation.profile import completeness
@@ -37,6 +38,10 @@ class TableMissing(Exception):
     """Main has no partition of such a table."""
 
 
+class NotOnMain(Exception):
+    """A partition was rejected before main held any rows of it."""
+
+
 def newest_partition(platform: Platform, table: str) -> str:
     """Return the key of the newest partition of `table` on main. Raises `TableMissing`, and the errors of the lake."""
     return _keys(TableReader.at(platform.lake), table)[-1]
@@ -48,12 +53,11 @@ def partition_page(
     """Return the page about partition `key` of `table` on main.
 
     `draw`: with pictures. Only one thread of a process may draw at a time. `links`: with links to the pages of its
-    neighbours. Raises `TableMissing`, `PartitionMissing`, `ManifestUnreadable`, and the errors of lake and ledger.
+    neighbours. Raises as `require_partition`, `ManifestUnreadable`, and the errors of lake and ledger.
     """
     reader = TableReader.at(platform.lake)
-    keys = _keys(reader, table)
-    if key not in keys:
-        raise PartitionMissing(table, (key,), reader.commit_id)
+    require_partition(platform, reader, table, key)
+    keys = reader.keys(table)
     shown = keys[: keys.index(key) + 1][-MOST_PARTITIONS:]
     sound, _ = reader.checked_manifests(table, [one for one in shown if one != key])
     manifest = reader.manifest(table, key)
@@ -81,6 +85,20 @@ def partition_page(
         ),
         others=tuple(_others(keys, key)) if links else (),
     )
+
+
+def require_partition(platform: Platform, reader: TableReader, table: str, key: str) -> None:
+    """Raise `TableMissing`, `PartitionMissing` or `NotOnMain` if `reader`, at main, does not hold a partition."""
+    if key in reader.keys(table):
+        return
+    verdict = platform.ledger.newest_verdicts(table, [key]).get(key)
+    if verdict is not None and verdict.blocks:
+        raise NotOnMain(
+            f"main holds no rows of {table} {key}, because it is rejected: {findings_of(verdict)}. Fix the source and "
+            f"materialize it again, or accept it: ml-assets accept {table} {key} --reason '…'"
+        )
+    _keys(reader, table)
+    raise PartitionMissing(table, (key,), reader.commit_id)
 
 
 def _keys(reader: TableReader, table: str) -> list[str]:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from ml_assets.pipeline.partition_page import TableMissing, newest_partition, partition_page
+from ml_assets.pipeline.partition_page import NotOnMain, TableMissing, newest_partition, partition_page
 from ml_assets.pipeline.served_reports import HEADERS, told
 from ml_assets.tables.layout import TableNameRefused
 from ml_assets.tables.manifest import ManifestUnreadable
@@ -39,7 +39,7 @@ def serving_tables(platform: Platform) -> Callable[[Request], Response]:
                 return RedirectResponse(f"{request.url.path.rstrip('/')}/{newest}", headers=HEADERS)
             with _DRAWING:
                 page = partition_page(platform, table, key, links=True)
-        except (TableMissing, PartitionMissing, TableNameRefused) as error:
+        except (TableMissing, PartitionMissing, NotOnMain, TableNameRefused) as error:
             return told(404, f"{error}")
         except (LakeError, LedgerError, ManifestUnreadable) as error:
             return told(502, f"{error}")

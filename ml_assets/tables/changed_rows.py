@@ -93,9 +93,10 @@ def compare_partition(
     came, went = pl.col("row").is_null(), pl.col("row_after").is_null()
     differing = ~came & ~went & (pl.col("row") != pl.col("row_after"))
     counts = joined.select(came=came.sum(), went=went.sum(), changed=differing.sum()).row(0, named=True)
-    columns = [name for name in rows[0].columns if name.startswith(_VALUE)]
+    has_values = rows[0].width > len(("key", "row"))
     values = joined.filter(differing).select(
-        (pl.col(name) != pl.col(f"{name}_after")).sum() for name in columns
+        (pl.col(f"{_VALUE}{place}") != pl.col(f"{_VALUE}{place}_after")).sum().alias(name)
+        for place, name in enumerate(shared if has_values else ())
     )
     return PartitionChange(
         key=key,
@@ -103,8 +104,8 @@ def compare_partition(
         after=new.rows,
         why=reasons(old, new),
         columns={
-            name.removeprefix(_VALUE): number
-            for name, number in (values.row(0, named=True) if columns else {}).items()
+            name: number
+            for name, number in (values.row(0, named=True) if values.width else {}).items()
             if number
         },
         **counts,
@@ -112,7 +113,7 @@ def compare_partition(
 
 
 _VALUE = "value of "
-"""Prefix of the names of the hashes of single values."""
+"""Prefix of the names of the hashes of single values, before the place of the column: columns have any names."""
 
 
 def _hashed(frame: pl.DataFrame, named: Sequence[str], shared: Sequence[str]) -> pl.DataFrame:
@@ -123,7 +124,7 @@ def _hashed(frame: pl.DataFrame, named: Sequence[str], shared: Sequence[str]) ->
     columns = sorted(frame.columns)  # another order of the columns is the same row
     row = pl.struct(columns).hash()
     if named:
-        values = [pl.col(name).hash().alias(f"{_VALUE}{name}") for name in shared]
+        values = [frame[name].hash().alias(f"{_VALUE}{place}") for place, name in enumerate(shared)]
         return frame.select(pl.struct(named).hash().alias("key"), row.alias("row"), *values)
     return frame.select(row=row).select(
         "row", key=pl.struct("row", copy=pl.int_range(pl.len()).over("row")).hash()

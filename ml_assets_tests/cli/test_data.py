@@ -8,7 +8,7 @@ import pytest
 
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.tables.history_contract import FIRST, SECOND, changed_day
-from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days
+from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days, reject
 from resources.lake.local import LocalStore
 
 
@@ -89,6 +89,18 @@ def test_show_names_verdict_users_and_columns_and_draws_them(
         assert f'<img alt="{name}"' in page
     assert "ordered_at" in page
     assert '<img alt="ordered_at"' not in page
+
+
+def test_show_explains_a_day_that_was_never_accepted(terminal: Terminal, orders: OrdersTable) -> None:
+    reject(orders, "2013-01-03")
+    for option in ((), ("--json",)):
+        said = terminal("data", "show", ORDERS, "2013-01-03", *option)
+        assert said.status == 1
+        assert (
+            f"main holds no rows of {ORDERS} 2013-01-03, because it is rejected: out_of_range in amount"
+            in said.err
+        )
+        assert f"ml-assets accept {ORDERS} 2013-01-03 --reason" in said.err
 
 
 def test_show_names_what_there_is_instead(terminal: Terminal, orders: OrdersTable) -> None:

@@ -5,7 +5,8 @@ import pytest
 
 from ml_assets.tables.changed_rows import PartitionChange, ReadWindow, compare_windows
 from ml_assets.tables.reader import TableReader
-from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys
+from ml_assets.validation.contract import Contract
+from ml_assets_tests.tables.orders_table import ORDERS, RULES, OrdersTable, day, days, keys
 
 KEY = ("ordered_at", "order")
 
@@ -54,6 +55,20 @@ def test_rows_are_counted_whole_if_the_key_is_not_that_of_both(
     orders.publish({some: day(some, 42).slice(2)}, run="run00002")
     (found,) = compare_windows(before, _window(orders, [some]), key).changed
     assert (found.came, found.went, found.changed) == (2, 2, 0)
+
+
+@pytest.mark.parametrize("name", ["amount_after", "key", "row", "value of amount", "amount.net"])
+def test_a_column_may_have_any_name(orders: OrdersTable, name: str) -> None:
+    contract = Contract.model_validate(
+        {**RULES, "columns": [*RULES["columns"], {"name": name, "dtype": "float64"}]}
+    )
+    (some,) = keys(1)
+    windows: list[ReadWindow] = []
+    for value in (1.0, 2.0):
+        orders.publish({some: day(some).with_columns(pl.lit(value).alias(name))}, contract=contract)
+        windows.append(_window(orders, [some]))
+    (found,) = compare_windows(*windows, KEY).changed
+    assert (found.changed, found.columns) == (40, {name: 40})
 
 
 def test_equal_windows_have_no_difference(orders: OrdersTable) -> None:
