@@ -6,6 +6,7 @@ The same content gives the same profile. `drift.py` compares two profiles.
 import hashlib
 import zlib
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+_MANY = 1_000_000
+"""Numbers from which on columns are sorted in threads: a start of threads is then a small part of the time."""
 BINS = 10
 """Quantile bins of a numeric column."""
 TAILS = (0.01, 0.05, 0.95, 0.99)
@@ -78,38 +81,39 @@ def completeness(profiled: Mapping[str, Any]) -> dict[str, float]:
 def _numbers(frame: pl.DataFrame, bins: int) -> dict[str, dict[str, Any]]:
     if not frame.width:
         return {}
-    # All columns in one call of polars, which sorts them in parallel. In a small partition, a loop over the columns
-    # would spend more time on calls than on work.
-    numbers = frame.cast(pl.Float64)
-    infinite = numbers.select(pl.all().is_infinite().sum()).row(0)
-    # -0.0 becomes 0.0: they are equal and sort in any order.
-    finite = pl.when(pl.all().is_finite()).then(pl.all() + 0.0)
-    ordered: Floats = numbers.select(finite.sort(nulls_last=True)).to_numpy()
-    sizes: list[int] = (frame.height - np.isnan(ordered).sum(axis=0)).tolist()
-    with np.errstate(all="ignore"):
-        sums = ordered.sum(axis=0) if min(sizes) == frame.height else np.nansum(ordered, axis=0)
-    profiled: dict[str, dict[str, Any]] = {}
-    for index, name in enumerate(frame.columns):
-        size, count = sizes[index], infinite[index]
-        column: dict[str, Any] = {"nulls": frame.height - size - count}
-        if count:
-            column["infinite"] = count
-        if size:
-            values = ordered[:size, index]
-            column |= {
-                "min": float(values[0]),
-                "max": float(values[-1]),
-                "mean": _short(_mean(values, sums[index])),
-            }
-            column |= _distribution(values, bins)
-        profiled[name] = column
-    return profiled
+    # Columns lie one after the other, and missing values are NaN. numpy sorts floats by vector instructions: on a
+    # million rows five times as fast as polars, and without the passes that find values that are not finite.
+    ordered: Floats = frame.cast(pl.Float64).to_numpy(writable=True)
+    columns = [ordered[:, index] for index in range(frame.width)]
+    if ordered.size < _MANY:
+        ordered.sort(axis=0)
+    else:
+        with ThreadPoolExecutor(pl.thread_pool_size()) as threads:
+            list(threads.map(np.ndarray.sort, columns))
+    return dict(zip(frame.columns, (_number(values, bins) for values in columns), strict=True))
 
 
-def _mean(values: Floats, total: float) -> float:
+def _number(ordered: Floats, bins: int) -> dict[str, Any]:
+    """Profile ascending values, with NaN at the end."""
+    low, above_zero = ordered.searchsorted([-np.inf, 0.0], side="right").tolist()
+    zero, high, known = ordered.searchsorted([0.0, np.inf, np.nan]).tolist()
+    column: dict[str, Any] = {"nulls": len(ordered) - known}
+    if infinite := low + known - high:
+        column["infinite"] = infinite
+    if low < high:
+        ordered[zero:above_zero] = 0.0  # -0.0 is equal, and sorts in any order
+        values = ordered[low:high]
+        column |= {"min": float(values[0]), "max": float(values[-1]), "mean": _short(_mean(values))}
+        column |= _distribution(values, bins)
+    return column
+
+
+def _mean(values: Floats) -> float:
+    with np.errstate(over="ignore"):
+        total = values.sum()
     # The sum of very large numbers may be infinite, which JSON cannot hold; their mean is finite.
     if np.isfinite(total):
-        return total / len(values)
+        return float(total) / len(values)
     with np.errstate(over="ignore"):  # rounding may still pass the largest number
         return float(np.clip((values / len(values)).sum(), values[0], values[-1]))
 
