@@ -26,6 +26,7 @@ WHEN_NAMED = (
     "cluster_start",
     "demo_servers",
     "drift",
+    "drift_found",
     "environments",
     "events_prune",
     "kafka_kills",

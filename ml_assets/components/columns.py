@@ -11,7 +11,7 @@ import dagster as dg
 import yaml
 
 from ml_assets.validation.column_types import FLOATS, NUMERIC, POLARS_TYPES
-from ml_assets.validation.table_drift import RULE as DRIFT
+from ml_assets.validation.drift_rule import RULE as DRIFT
 from resources.words import did_you_mean
 
 COLUMN_SCHEMA = "dagster/column_schema"

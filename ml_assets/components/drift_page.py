@@ -3,12 +3,15 @@
 Characters, not a picture: the event of each run holds them, and a table may have hundreds of columns.
 """
 
+from ml_assets.validation.shifts import TableShifts
 from ml_assets.validation.table_drift import ColumnDrift, TableDrift
 from resources.words import counted
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SHOWN = 40
 """Columns on a page, those nearest to their limits first."""
+_SHOWN_MEANS = 12
+"""The same of means."""
 
 
 def drift_in_markdown(key: str, drift: TableDrift, noun: str = "partition") -> str:
@@ -34,7 +37,24 @@ def drift_in_markdown(key: str, drift: TableDrift, noun: str = "partition") -> s
             "",
             f"{counted(len(drift.columns) - _SHOWN, 'column')} farther below their limits are not shown.",
         ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *([] if drift.shifts is None else _means(drift.shifts))])
+
+
+def _means(shifts: TableShifts) -> list[str]:
+    """Return the lines of a table of means and their predictions."""
+    return [
+        "",
+        f"Means against their predictions from the other columns, by {counted(len(shifts.past), 'partition')}, "
+        f"{shifts.past[0]} to {shifts.past[-1]}. Distances are in standard deviations of the column.",
+        "",
+        "| column | mean | predicted | distance | limit | |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {one.column} | {one.mean:.4g} | {one.expected:.4g} | {one.residual:+.2f} | {one.limit:.2f} | "
+            f"{'drifts' if one.drifts else ''} |"
+            for one in shifts.columns[:_SHOWN_MEANS]
+        ),
+    ]
 
 
 def _line(one: ColumnDrift) -> str:

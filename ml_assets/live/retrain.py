@@ -31,8 +31,8 @@ from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.publish import verdict_of
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.refusal import BuildRefused
+from ml_assets.validation.drift_rule import RULE as DRIFT_RULE
 from ml_assets.validation.drift_rule import SkewRule
-from ml_assets.validation.table_drift import RULE as DRIFT_RULE
 from resources.platform import Platform
 
 _TRIED = 14

@@ -4,7 +4,7 @@ Not here: the decision (`ml_assets.validation.table_drift`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.manifest import PartitionManifest
@@ -12,6 +12,7 @@ from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import TableSpec
 from ml_assets.validation.drift_rule import DriftRule
 from ml_assets.validation.findings import Finding
+from ml_assets.validation.shifts import Shifts
 from ml_assets.validation.table_drift import PastAndNow, TableDrift
 
 _WEEK = 7
@@ -41,16 +42,23 @@ def drift_of_partitions(
     if rule is None or not new:
         return {}
     ours = {**(known or {}), **new}
+    means = rule.given_others
     windows = {key: past_keys(spec.cadence, key, rule) for key in sorted(new)}
+    of_means = {} if means is None else {key: spec.cadence.previous(key, means.window) for key in windows}
     on_main = set(reader.keys(spec.table)) - ours.keys()
-    asked = sorted({one for window in windows.values() for one in window if one in on_main})
+    needed = {one for window in (*windows.values(), *of_means.values()) for one in window}
+    asked = sorted(needed & on_main)
     manifests = reader.checked_manifests(spec.table, asked)[0] | ours
     # A day and a week may share a key.
     profiles = {key: one.profile for key, one in manifests.items() if one.cadence == spec.cadence.kind}
-    compared, found, rejected = PastAndNow(profiles), dict[str, PartitionDrift](), set[str]()
+    compared, shifts = PastAndNow(profiles), Shifts(profiles if of_means else {})
+    found, rejected = dict[str, PartitionDrift](), set[str]()
     for key, window in windows.items():
         drift = compared.compare(key, [one for one in window if one not in rejected], rule)
         if drift is not None:
+            if means is not None:
+                past = [one for one in of_means[key] if one not in rejected]
+                drift = replace(drift, shifts=shifts.compare(key, past, means, rule))
             found[key] = PartitionDrift(drift, compared.findings(key, drift, rule))
             if any(one.blocks for one in found[key].findings):
                 rejected.add(key)

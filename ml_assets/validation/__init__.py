@@ -15,6 +15,8 @@
     drift_counts.py  ProfileCounts(profiles): profiles as counts in common bins
     drift_rule.py    DriftRule, SkewRule: the sections `drift` and `skew` of defs.yaml
     table_drift.py   PastAndNow(profiles).compare(key, window, rule): distances held against the table's own past
+    relations.py     correlations(columns); Relations(profiles).residuals(…): means given the other columns
+    shifts.py        Shifts(profiles).compare(…): means held against their predictions
     drift_words.py   a change of a column in words
 
 The first check loads pandera; an import of this package never does.

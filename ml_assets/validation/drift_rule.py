@@ -4,14 +4,17 @@ Values only. Not here: the comparison (`table_drift.py`).
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ml_assets.sections import Section
 from ml_assets.validation.column_types import NUMERIC
 from ml_assets.validation.contract import Contract
 from resources.words import did_you_mean
+
+RULE = "drift"
+"""Rule of the findings about drifts."""
 
 Limit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -35,6 +38,28 @@ class ColumnPolicy(Section):
         return self.columns.get(column, self.at_most)
 
 
+class GivenOthers(Section):
+    """Comparison of the mean of each number column with its prediction from the other columns."""
+
+    window: Annotated[int, Field(ge=8, le=366)] = 70
+    """Partitions before it that say how far means are from their predictions. It is longer than that of distributions,
+    because a month knows too little about rare days."""
+    at_most: Limit = 0.3
+    """Largest distance of a mean from its prediction that is never reported, in standard deviations of the column."""
+
+
+def _switched_off(value: Any) -> Any:
+    # YAML reads an unquoted off as false.
+    return None if value is False or value == "off" else value
+
+
+GivenOthersSection = Annotated[
+    GivenOthers | None,
+    BeforeValidator(_switched_off, json_schema_input_type=GivenOthers | Literal["off", False]),
+]
+"""A policy, or `off`: no mean is compared with its prediction."""
+
+
 class DriftRule(ColumnPolicy):
     """Comparison of a partition with the partitions before it, from stored profiles."""
 
@@ -45,6 +70,9 @@ class DriftRule(ColumnPolicy):
     severity: Literal["warn", "error"] = "warn"
     """`warn`: a drift is shown and lets the partition pass. `error`: it keeps the partition from main, like a broken
     rule of the contract."""
+
+    given_others: GivenOthersSection = GivenOthers()
+    """Comparison of means with their predictions; `off`: only distributions are compared."""
 
     @property
     def least(self) -> int:

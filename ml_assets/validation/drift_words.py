@@ -25,7 +25,7 @@ def change_in_words(column: str, before: Sequence[Profile], now: Profile) -> str
     known = [(one["mean"], n - one["nulls"]) for one, n in zip(past, rows, strict=True) if "mean" in one]
     if "mean" in here and known:
         mean = sum(value * n for value, n in known) / max(1, sum(n for _, n in known))
-        said.append(f"mean {_number(mean)} to {_number(here['mean'])}")
+        said.append(f"mean {number_in_words(mean)} to {number_in_words(here['mean'])}")
     elif "distinct" in here:
         said.append(_value_in_words([one for one in past if "distinct" in one], here))
     return "; ".join(filter(None, said)) or "its values"
@@ -50,5 +50,6 @@ def _shares(columns: Sequence[Mapping[str, Any]]) -> Counter[Any]:
     return Counter({value: rows / total for value, rows in counts.items()})  # type: ignore[arg-type]
 
 
-def _number(value: float) -> str:
+def number_in_words(value: float) -> str:
+    """Return a mean with four digits, or all digits before the point."""
     return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ml_assets.validation.relations import ROWS, correlations
+
 _MANY = 1_000_000
 """Numbers from which on columns are sorted in threads: a start of threads is then a small part of the time."""
 BINS = 10
@@ -33,7 +35,8 @@ Floats = npt.NDArray[np.float64]
 
 
 def profile(frame: pl.DataFrame, bins: int = BINS, hidden: Collection[str] = ()) -> dict[str, Any]:
-    """Return JSON values: `{"rows": n, "columns": {name: …}}`. A column has
+    """Return JSON values: `{"rows": n, "columns": {name: …}, "correlations": …}`, the last one as `relations.py`
+    describes it, if two number columns have different values. A column has
 
     * `nulls`: rows without a value, NaN included; `infinite`: infinite values, if there are any
     * numbers: `min`, `max`, `mean` of the finite values; then `values`, or for more than `FEW` distinct values
@@ -49,9 +52,8 @@ def profile(frame: pl.DataFrame, bins: int = BINS, hidden: Collection[str] = ())
     """
     seen = frame.drop(hidden, strict=False)
     seconds = pl.selectors.duration().dt.total_microseconds().cast(pl.Float64) / 1e6
-    columns: dict[str, dict[str, Any]] = _numbers(
-        seen.select(pl.selectors.numeric() | pl.selectors.duration()).with_columns(seconds), bins
-    )
+    numbers = seen.select(pl.selectors.numeric() | pl.selectors.duration()).with_columns(seconds)
+    columns: dict[str, dict[str, Any]] = _numbers(numbers, bins)
     for name, dtype in frame.schema.items():
         if name in columns:
             continue
@@ -69,7 +71,13 @@ def profile(frame: pl.DataFrame, bins: int = BINS, hidden: Collection[str] = ())
             columns[name] = _times(series)
         else:
             columns[name] = {"nulls": series.null_count()}
-    return {"rows": frame.height, "columns": {name: columns[name] for name in frame.columns}}
+    evenly = numbers.gather_every(max(1, -(-frame.height // ROWS))).cast(pl.Float64)
+    related = correlations({one.name: one.to_numpy() for one in evenly})
+    return {
+        "rows": frame.height,
+        "columns": {name: columns[name] for name in frame.columns},
+        **({"correlations": related} if related else {}),
+    }
 
 
 def completeness(profiled: Mapping[str, Any]) -> dict[str, float]:
@@ -109,7 +117,7 @@ def _number(ordered: Floats, bins: int) -> dict[str, Any]:
 
 
 def _mean(values: Floats) -> float:
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         total = values.sum()
     # The sum of very large numbers may be infinite, which JSON cannot hold; their mean is finite.
     if np.isfinite(total):

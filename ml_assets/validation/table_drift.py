@@ -11,7 +11,8 @@ The last point is what keeps many columns from adding up to false alarms. It tak
 each past partition, so columns that move together count once (the max-T procedure of Westfall and Young, 1993, with
 past partitions in place of permutations).
 
-Not here: distances (`drift.py`), profiles of past partitions (`ml_assets.tables.past_profiles`).
+Not here: distances (`drift.py`), means and their predictions (`shifts.py`), profiles of past partitions
+(`ml_assets.tables.past_profiles`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,12 +23,11 @@ import numpy as np
 
 from ml_assets.validation.drift import psi
 from ml_assets.validation.drift_counts import Floats, ProfileCounts
-from ml_assets.validation.drift_rule import ColumnPolicy, DriftRule
+from ml_assets.validation.drift_rule import RULE, ColumnPolicy, DriftRule
 from ml_assets.validation.drift_words import change_in_words
 from ml_assets.validation.findings import Finding
+from ml_assets.validation.shifts import TableShifts, shift_finding
 
-RULE = "drift"
-"""Rule of the findings."""
 _USUAL, _TIMES = 0.9, 2.0
 """Share of past partitions that decide what is usual for the table, and the factor above it."""
 _NO_DISTANCE = 1e-3
@@ -64,11 +64,14 @@ class TableDrift:
     """Keys of the partitions that it was compared with, oldest first; of blocks, the first of each."""
     columns: tuple[ColumnDrift, ...]
     """Columns, the farthest above its limit first."""
+    shifts: TableShifts | None = None
+    """Means and their predictions; None if they were not compared."""
 
     @property
     def largest(self) -> float:
-        """Largest distance, as a multiple of its column's limit; 0 without columns."""
-        return max((one.distance / one.limit for one in self.columns), default=0.0)
+        """Largest distance of a distribution or a mean, as a multiple of its column's limit; 0 without columns."""
+        of_means = 0.0 if self.shifts is None else self.shifts.largest
+        return max([of_means, *(one.distance / one.limit for one in self.columns)])
 
     @property
     def drifting(self) -> tuple[ColumnDrift, ...]:
@@ -146,9 +149,14 @@ class PastAndNow:
         )
 
     def findings(self, key: str, drift: TableDrift, rule: DriftRule) -> list[Finding]:
-        """Return a finding for each column that drifts."""
+        """Return a finding for each column that drifts, by its distribution or else by its mean."""
         before = [self._profiles[one] for one in drift.past]
-        return [_finding(one, drift, before, self._profiles[key], rule) for one in drift.drifting]
+        found = [_finding(one, drift, before, self._profiles[key], rule) for one in drift.drifting]
+        if drift.shifts is not None:
+            known = {one.column for one in drift.drifting}
+            shifting = [one for one in drift.shifts.shifting if one.column not in known]
+            found += [shift_finding(one, drift.shifts, rule, _remedy(rule)) for one in shifting]
+        return found
 
 
 def _distances(columns: Sequence[Floats]) -> tuple[Floats, Floats]:
@@ -178,16 +186,19 @@ def _finding(
     changed = change_in_words(one.column, before, now)
     against = f"the {len(drift.past)} partitions before it, {drift.past[0]} to {drift.past[-1]}"
     reached = sorted(one.past)[-2]
-    helps = (
-        "Check the source. If the change is real, accept the partition."
-        if rule.severity == "error"
-        else "It passes. Check the source. If the change is real, later partitions are compared with it, too."
-    )
     return Finding(
         rule=RULE,
         column=one.column,
         severity="block" if rule.severity == "error" else "warn",
         measured=f"PSI {one.distance:.3g} beyond chance; {changed}",
         limit=f"at most {one.limit:.3g}; declared {one.declared:.3g}, and {reached:.3g} was reached before",
-        explanation=f"Its distribution moved away from {against}: {changed}. {helps}",
+        explanation=f"Its distribution moved away from {against}: {changed}. {_remedy(rule)}",
+    )
+
+
+def _remedy(rule: DriftRule) -> str:
+    return (
+        "Check the source. If the change is real, accept the partition."
+        if rule.severity == "error"
+        else "It passes. Check the source. If the change is real, later partitions are compared with it, too."
     )

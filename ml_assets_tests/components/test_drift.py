@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from pydantic import ValidationError
@@ -72,6 +73,36 @@ def test_a_planted_shift_is_yellow_with_its_column(
     assert not checks(again)["drift"].passed
 
 
+def swaying(day: str) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    """Return a plant that works at another load each day and makes accordingly."""
+    by = 0.5 * np.random.default_rng([11, int(day.replace("-", ""))]).random()
+    return lambda rows: rows.with_columns(
+        pl.col("load") * 0.5 + by, pl.col("made") + 20 * by - 10 * pl.col("load")
+    )
+
+
+def test_a_mean_that_moves_by_itself_counts_given_the_others(
+    installation: Installation, source: Source
+) -> None:
+    """`made` follows a load that differs from day to day; today both do not fit. Which one is wrong cannot be told."""
+    for day in KEYS:
+        source.spoiled[day] = swaying(day)
+    moved = swaying(TODAY)
+    source.spoiled[TODAY] = lambda rows: more("made", -2)(moved(rows))
+    result = declared(installation).run(READINGS, partition=KEYS[0], last=TODAY)
+    drift = checks(result)["drift"]
+    (row,) = [record.data for record in drift.metadata["findings"].records]
+    assert (row["partition"], row["column"] in ("made", "load")) == (TODAY, True)
+    assert "which the other columns predict" in row["found"]
+    assert "standard deviations; declared 0.30" in row["expected"]
+    page = {key: one.metadata for key, one in materialized(result, READINGS).items()}[TODAY]
+    assert page["drift"].value > 1
+    (line,) = [one for one in page["drift of columns"].value.splitlines() if one.endswith("| drifts |")]
+    assert line.startswith(f"| {row['column']} |")
+    off = declared(installation, given_others=False).run(READINGS, partition=TODAY)
+    assert checks(off)["drift"].passed
+
+
 def test_severity_error_keeps_a_drift_from_main_until_it_is_accepted(
     installation: Installation, source: Source
 ) -> None:
@@ -113,6 +144,8 @@ def test_days_of_the_same_weekday_are_compared(installation: Installation, sourc
     [
         ({"windw": 3}, "drift.windw", "unknown key 'windw': did you mean 'window'?"),
         ({"window": 3}, "drift.window", "greater than or equal to 8"),
+        ({"given_others": {"windw": 9}}, "drift.given_others.windw", "did you mean 'window'?"),
+        ({"given_others": {"at_most": 0}}, "drift.given_others.at_most", "greater than 0"),
         ({"severity": "block"}, "drift.severity", "'warn' or 'error'"),
         ({"at_most": 0}, "drift.at_most", "greater than 0"),
         ({"at_most": float("nan")}, "drift.at_most", "finite"),
