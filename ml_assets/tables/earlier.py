@@ -11,7 +11,7 @@ nothing. Not here: reading them (`reader.py`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from ml_assets.tables import layout
@@ -35,9 +35,9 @@ def keep_earlier(
     table: str,
     key: str,
     objects: Mapping[str, bytes | Path],
-    now: datetime | None = None,
+    now: datetime,
 ) -> KeptChange:
-    """Return what keeps the rows of `base` when `objects` replace them at `now` (UTC; by default the present moment).
+    """Return what keeps the rows of `base` when `objects` replace them at `now` (UTC).
 
     Rows are kept if the new manifest asks for it (`final_from`), if they differ, and if their columns have the same
     names and types. With other columns the partition begins anew, because nobody can read both together: all its
@@ -55,9 +55,9 @@ def keep_earlier(
     old = readable.get(key)
     if old is None or old.schema_hash != new.schema_hash:
         return dropped
-    moment = datetime.now(UTC) if now is None else now
-    if before == new.content_digest or moment < datetime.fromisoformat(new.final_from):
+    if before == new.content_digest or now < datetime.fromisoformat(new.final_from):
         return KeptChange({}, ())
+    moment = now
     if kept:  # also after a clock was set back, the later change has the later moment
         moment = max(moment, max(one.until for one in kept) + _MICROSECOND)
     paths = list(base.object_hashes(table, key))

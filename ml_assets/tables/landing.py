@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ml_assets.tables import layout
@@ -131,7 +132,8 @@ def _staged(
     branch = new_branch(store, base, news[0], run_id)
     try:
         write(store, branch, base, news)
-        changes = [keep_earlier(base, one.table, one.key, one.objects) for one in news]
+        now = datetime.now(UTC)  # one moment for all: a reader sees all changes of a landing or none
+        changes = [keep_earlier(base, one.table, one.key, one.objects, now) for one in news]
         side_by_side(lambda item: store.put(branch, *item), [i for one in changes for i in one.put.items()])
         side_by_side(lambda path: store.remove(branch, path), [p for one in changes for p in one.remove])
         store.commit(branch, said.message, said.metadata)

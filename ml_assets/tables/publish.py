@@ -225,7 +225,7 @@ def _validate_new(
     known: Mapping[str, Prepared],
     reader: TableReader,
 ) -> dict[str, Validated]:
-    referred = ReferredTables(reader)
+    referred = ReferredTables(reader, spec.cadence.kind)
     divided = _divide_all(spec, partitions, referred)
     history = ledger.volumes(spec.table) | {key: one.frame.height for key, one in known.items()}
     # Count only partitions that no other rule blocks: a broken day says nothing about the days after it.

@@ -303,7 +303,9 @@ def explain_no_table(key: ForeignKey) -> Finding:
         column=", ".join(key.columns),
         measured=f"main has no such partition of {key.table}",
         limit=f"rows of {key.table} with {', '.join(key.named)}",
-        explanation=f"Materialize {key.table} first, then this partition again.",
+        explanation=(
+            f"Materialize {key.table} first, then this partition again. It has the same cadence, or no partitions."
+        ),
     )
 
 

@@ -45,6 +45,13 @@ def test_every_version_is_read_at_its_time(orders: OrdersTable) -> None:
     )
 
 
+def test_changes_that_land_together_have_one_moment(orders: OrdersTable) -> None:
+    """So no reader sees one partition of a landing corrected and another one not."""
+    for factor in (1, 2):
+        orders.publish({key: day(key, factor=factor) for key in keys(9)}, **KEPT)
+    assert len({one.until for one in TableReader.at(orders.store).earlier(ORDERS)}) == 1
+
+
 def test_other_partitions_are_the_same_at_all_times(orders: OrdersTable) -> None:
     orders.publish({KEY: day(KEY), NEXT: day(NEXT)}, **KEPT)
     orders.publish({KEY: day(KEY, factor=2)}, **KEPT)

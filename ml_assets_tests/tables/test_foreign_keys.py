@@ -27,7 +27,10 @@ CONTRACT = Contract.model_validate(REFERRING)
 
 
 def publish_shops(
-    orders: OrdersTable, names: Mapping[str, list[str]], dtype: str = "string"
+    orders: OrdersTable,
+    names: Mapping[str, list[str]],
+    dtype: str = "string",
+    cadence: Cadence = spec().cadence,  # noqa: B008 - immutable
 ) -> PublishResult:
     """Publish the shops: key → names; the key `all` for a table without partitions."""
     shops = TableSpec(
@@ -36,7 +39,7 @@ def publish_shops(
         contract=Contract.model_validate(
             {"columns": [{"name": "name", "dtype": dtype}], "primary_key": ["name"]}
         ),
-        cadence=Cadence("none") if "all" in names else spec().cadence,
+        cadence=Cadence("none") if "all" in names else cadence,
         volume=VolumeRule(kind="none"),
     )
     incoming = [Incoming(key=key, data=pl.DataFrame({"name": some})) for key, some in names.items()]
@@ -68,6 +71,15 @@ def test_a_partitioned_table_is_looked_up_in_the_same_partition(orders: OrdersTa
     result = orders.publish({KEY: day(KEY), NEXT: day(NEXT)}, contract=CONTRACT)
     assert list(result.merged) == [KEY]
     assert list(result.rejected) == [NEXT]
+
+
+def test_a_week_is_not_the_day_of_its_key(orders: OrdersTable) -> None:
+    """Its first day has the same key. The rows of a whole week say nothing about that day."""
+    monday = "2013-01-07"
+    publish_shops(orders, {monday: ["north", "south"]}, cadence=Cadence("weekly", spec().cadence.start))
+    (finding,) = orders.publish({monday: day(monday)}, contract=CONTRACT).rejected[monday].verdict.findings
+    assert finding.measured == f"main has no such partition of {SHOPS}"
+    assert "the same cadence, or no partitions" in finding.explanation
 
 
 @pytest.mark.parametrize(
