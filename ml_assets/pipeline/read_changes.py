@@ -36,13 +36,16 @@ def changes_since(
     Returns none if the lake no longer holds the partitions at `commit`, or holds them in an earlier form.
     """
     table = spec.features.table
-    now = reader.manifests(table, keys)
+    earlier = TableReader(reader.store, commit)
     try:
-        before = TableReader(reader.store, commit).manifests(table, keys)
+        differ = [
+            key for key in keys if earlier.object_hashes(table, key) != reader.object_hashes(table, key)
+        ]
+        before, now = earlier.manifests(table, differ), reader.manifests(table, differ)
     except (RefNotFound, ObjectNotFound, PartitionMissing, ManifestUnreadable):
         return ()
     found: dict[tuple[ReadBy, tuple[str, ...]], list[str]] = {}
-    for key in keys:
+    for key in differ:
         was, is_now = before[key], now[key]
         names = sorted({*was.schema, *is_now.schema})
         changed = [name for name in names if was.digest_of_values([name]) != is_now.digest_of_values([name])]

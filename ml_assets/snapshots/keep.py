@@ -95,10 +95,14 @@ def commit_that_keeps(
 ) -> str | None:
     """Return the commit that keeps the snapshot of a training as it was read at `source_commit`; None if it is gone."""
     of_versions = store.branches(prefix=versions_of(model))
-    of_bundle = {name: head for name, head in of_versions.items() if f"-{bundle_digest[:12]}-" in name}
+    heads = [head for name, head in of_versions.items() if f"-{bundle_digest[:12]}" in name]
     wanted = store.resolve(source_commit)
-    heads = [*of_bundle.values(), *store.branches(prefix=branches_of(fingerprint)).values()]
-    return next((head for head in heads if rows_behind_kept(store, head) == wanted), None)
+    for head in (*heads, *store.branches(prefix=branches_of(fingerprint)).values()):
+        kept = store.read_commit(head)
+        # Without the key, a run died between its branch and its commit.
+        if JOB_BRANCH in kept.metadata and kept.parents[0] == wanted:
+            return head
+    return None
 
 
 def kept_snapshot(store: VersionedStore, branch: str, model: str, partition: str, folder: Path) -> Snapshot:

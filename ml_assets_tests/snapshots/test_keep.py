@@ -78,6 +78,7 @@ def test_a_retry_before_the_model_is_registered_changes_nothing(lake: LocalStore
 
 def test_a_run_cut_off_between_branch_and_commit_is_continued(lake: LocalStore, read: Read) -> None:
     lake.create_branch(BRANCH, read.commit)
+    assert commit_that_keeps(lake, MODEL, FINGERPRINT, BUNDLE, lake.resolve("main")) is None
     kept = _keep(lake, _later(lake, read))
     assert lake.branches(BRANCH) == {BRANCH: kept.commit}
     assert kept.commit != kept.source_commit == read.commit
