@@ -1,6 +1,7 @@
 """`ml-assets data`: history, differences and copies of the lake; users and origin of a partition."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,7 @@ from ml_assets.cli.groups import SuggestingGroup
 from ml_assets.cli.problems import Problem, writing_to
 from ml_assets.cli.project import Project, say
 from ml_assets.cli.written import html_option, show
-from resources.words import did_you_mean
+from resources.words import counted, did_you_mean
 
 if TYPE_CHECKING:
     from ml_assets.tables.lake_history import PartitionContent, TableCommit
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 _SHOWN_KEYS = 3
 """Partitions of a commit that a line names. It counts the others."""
+_BEGIN_OF_ID = re.compile(r"[0-9a-f]{7,63}")
+_EVERY = 1 << 31
+"""Commits of a whole history."""
 _SHOWN_ID = 12
 """Characters of the id of a commit."""
 
@@ -32,7 +36,8 @@ _SHOWN_ID = 12
 def command() -> None:
     """Look at the versions of the lake's tables. Changes nothing.
 
-    A REF is a branch (`main`), a tag, a commit id, or MODEL/VERSION: the commit behind that version's training set.
+    A REF is a branch (`main`), a tag, a commit id, or MODEL/VERSION: the commit behind that version's training set. Of
+    the id of a commit of main seven digits are enough.
     """
 
 
@@ -129,8 +134,10 @@ def checkout(ref: str, folder: Path, tables: tuple[str, ...], partitions: str | 
         say(json.dumps({**asdict(written), "folder": str(folder)}, indent=1))
         return
     for table, number in written.partitions.items():
-        say(f"{table}: {number} partitions")
-    say(f"wrote {written.files} files, {written.size:,} bytes, at commit {written.commit[:12]} to {folder}")
+        say(f"{table}: {counted(number, 'partition')}")
+    say(
+        f"wrote {counted(written.files, 'file')}, {written.size:,} bytes, at commit {written.commit[:12]} to {folder}"
+    )
 
 
 @command.command("blame", short_help="Show who and what made a partition, and its contents before.")
@@ -200,9 +207,24 @@ def primary_keys_of(project: Project) -> Mapping[str, Sequence[str]]:
 
 
 def _at(project: Project, ref: str) -> str:
-    """Return the commit that `ref` names, or `ref` itself if it is not a version of a model."""
+    """Return the commit that `ref` names: MODEL/VERSION, or the begin of the id of a commit of main; else `ref`."""
     window = _window(project, ref)
-    return ref if window is None else window.commit
+    if window is not None:
+        return window.commit
+    return _commit_beginning(project, ref) if _BEGIN_OF_ID.fullmatch(ref) else ref
+
+
+def _commit_beginning(project: Project, begin: str) -> str:
+    from resources.lake import RefNotFound
+
+    lake = project.platform.lake
+    try:
+        return lake.resolve(begin)  # a branch may have such a name
+    except RefNotFound:
+        found = [one.id for one in lake.log("main", _EVERY) if one.id.startswith(begin)]
+    if len(found) > 1:
+        raise Problem(f"{len(found)} commits of main begin with {begin}: type more digits of the id")
+    return found[0] if found else begin
 
 
 def _window(project: Project, ref: str) -> "TrainedOn | None":

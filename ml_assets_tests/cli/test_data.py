@@ -133,6 +133,18 @@ def test_a_place_that_cannot_be_written_is_named(
         assert f"cannot write {tmp_path / 'file' / 'page'}" in said.err
 
 
+def test_the_begin_of_an_id_names_a_commit(terminal: Terminal, orders: OrdersTable) -> None:
+    """`data log` prints twelve digits."""
+    printed = terminal("data", "log").out.splitlines()[1].partition(" ")[0]
+    assert len(printed) == 12
+    said = terminal("data", "diff", printed, "main")
+    assert said.status == 0, said.err
+    assert "1 partition with other rows: 2013-01-02" in said.out
+    assert terminal("data", "log", printed[:7]).out.startswith(printed)
+    other = "0" * 12 if printed[0] != "0" else "1" * 12
+    assert f"No branch, tag or commit '{other}'" in terminal("data", "log", other).err
+
+
 def test_a_ref_that_is_nothing_is_explained(terminal: Terminal, orders: OrdersTable) -> None:
     assert "No branch, tag or commit 'nowhere'" in terminal("data", "log", "nowhere").err
     assert "the version is a number" in terminal("data", "log", "flights/newest").err

@@ -52,8 +52,8 @@ class LakeFSReader:
             if found is not None and (operation != "get_commit" or found.id == ref):
                 return str(getattr(found, field))
         raise RefNotFound(
-            f"No branch, tag or commit {ref!r}. branches() and tags() list the names; commit ids are 64 hex "
-            "digits."
+            f"No branch, tag or commit {ref!r}. `ml-assets data log` shows the commits of main; in code, branches() "
+            "and tags() list the names, and ids have 64 hex digits."
         )
 
     def branches(self, prefix: str = "") -> dict[str, str]:

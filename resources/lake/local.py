@@ -314,8 +314,8 @@ def _resolve(db: sqlite3.Connection, ref: str) -> str:
         return commit_id
     if refs.find_commit(db, ref) is None:
         raise RefNotFound(
-            f"No branch, tag or commit {ref!r}. branches() and tags() list the names; commit ids are 64 hex "
-            "digits."
+            f"No branch, tag or commit {ref!r}. `ml-assets data log` shows the commits of main; in code, branches() "
+            "and tags() list the names, and ids have 64 hex digits."
         )
     return ref
 
