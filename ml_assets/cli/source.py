@@ -2,11 +2,13 @@
 
 import json
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ml_assets.cli.groups import SuggestingGroup
+from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project, say
 from resources.platform import Platform
 from resources.words import counted
@@ -82,6 +84,42 @@ def check(table: str | None) -> None:
     if failed:
         say(f"{failed} of {counted(len(names), 'source')} failed; each FAIL line names the remedy.")
         raise SystemExit(1)
+
+
+@command.command("dead-letters", short_help="Print messages of a topic that are no rows.")
+@click.argument("table")
+@click.option("--newest", default=20, show_default=True, help="Print this many, the newest first.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def dead_letters(table: str, newest: int, as_json: bool) -> None:
+    """Print the messages that TABLE (`datasets/…`, of a source of kind kafka) could not take as rows, and why.
+
+    Reads the lake alone, not the topic. No bytes are shown if the contract has a sensitive column.
+    """
+    declared = _declared(table)
+    if declared.section.kind != "kafka":
+        raise Problem(
+            f"{declared.table.name} has a source of kind {declared.section.kind}: only kafka has dead letters"
+        )
+    with Project.to_read() as project:
+        counts, found = declared.dead_letters(project.platform, newest)
+    if as_json:
+        say(
+            json.dumps(
+                {
+                    "table": declared.table.name,
+                    "kinds": dict(counts),
+                    "newest": [asdict(one) for one in found],
+                },
+                indent=1,
+                ensure_ascii=False,
+            )
+        )
+        return
+    why = ", ".join(f"{kind} {count}" for kind, count in counts.items())
+    say(f"{declared.table.name}: {counted(sum(counts.values()), 'dead letter')}{f': {why}' if why else ''}")
+    for one in found:
+        place = f"partition {one.partition} offset {one.offset}"
+        say(f"  {place}: {one.reason} ({counted(one.bytes, 'byte')}: {one.message!r})")
 
 
 def _faults(table: str, platform: Platform) -> list[str]:

@@ -3,7 +3,7 @@
 Dagster loads a dataset only with a whole contract, but the source is what tells its columns.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ from dagster_shared.yaml_utils.source_position import ValueAndSourcePositionTree
 
 from ml_assets.components.documents import documents_of, lines_of_faults
 from ml_assets.components.specs import DatasetSpec
+from ml_assets.sources.dead_letters import DeadLetter, newest_dead_letters
 from ml_assets.sources.kinds import AnySource
 from ml_assets.sources.preview import Preview, faults, preview
 from ml_assets.sources.protocol import SourceTable
+from ml_assets.sources.stream_log import StreamLog
 from resources.platform import Platform
 
 
@@ -33,6 +35,13 @@ class DeclaredSource:
     def preview(self, platform: Platform) -> Preview:
         """Read some of the newest rows. Raises `SourceRefused`, and the errors of a user's function."""
         return preview(self.section, self.table, platform)
+
+    def dead_letters(self, platform: Platform, count: int) -> tuple[Mapping[str, int], Sequence[DeadLetter]]:
+        """Return kind → number of all dead letters of a stream, and the newest ones. Reads the lake alone."""
+        log = StreamLog(platform.lake, self.table.name)
+        version = log.newest()
+        counts = version.state.dead if version.state else {}
+        return counts, newest_dead_letters(log, version, self.table.contract, count)
 
     def faults(self, platform: Platform) -> list[str]:
         """Return a sentence with a remedy for each fault."""

@@ -7,6 +7,7 @@ The rows of a day then come from that log alone, so they stay when the topic del
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import date, timedelta
 from typing import Annotated, Any, ClassVar, Literal, Self
 from zoneinfo import ZoneInfo
@@ -14,6 +15,7 @@ from zoneinfo import ZoneInfo
 import polars as pl
 from pydantic import Field, model_validator
 
+from ml_assets.sources.dead_letters import newest_dead_letters
 from ml_assets.sources.errors import SourceRefused
 from ml_assets.sources.file_formats import parsed
 from ml_assets.sources.json_messages import BadMessage, MessageDecoder
@@ -31,7 +33,7 @@ SENSOR_SECONDS = 20.0
 """Seconds after which `latest` begins no further chunk, because Dagster ends a sensor after a minute."""
 _LOOKED_AT = 100
 """Newest messages that `check` decodes."""
-_SHOWN_DEAD, _SHOWN_BYTES = 20, 200
+_SHOWN_DEAD = 20
 
 
 class KafkaSource(SourceSection):
@@ -221,23 +223,13 @@ class KafkaReader(SourceReader):
         state = version.state
         if state is None:
             return {}
-        newest = self.log.newest_dead_letters(version, _SHOWN_DEAD)
-        is_hidden = any(column.sensitive for column in self._contract.by_name.values())
         moment = state.watermark_moment
         return {
             "stream watermark": moment.isoformat() if moment else "none yet",
             "messages landed": state.messages,
             "dead letters": sum(state.dead.values()),
             "newest dead letters": [
-                {
-                    "topic": state.topic,
-                    "partition": one["partition"],
-                    "offset": one["offset"],
-                    "reason": one["reason"],
-                    "bytes": one["size"],
-                    "message": "(hidden)" if is_hidden else _excerpt(one["value"]),
-                }
-                for one in newest
+                asdict(one) for one in newest_dead_letters(self.log, version, self._contract, _SHOWN_DEAD)
             ],
         }
 
@@ -316,7 +308,3 @@ def _line(value: bytes | None) -> bytes | None:
     except (ValueError, RecursionError):
         return None
     return json.dumps(document).encode() if isinstance(document, dict) else None
-
-
-def _excerpt(value: bytes | None) -> str:
-    return (value or b"")[:_SHOWN_BYTES].decode(errors="replace")

@@ -173,9 +173,13 @@ class Topic:
         from confluent_kafka import KafkaException
 
         consumer = self._consumer
-        consumer.poll(0)  # delivers the errors of connections
         # A client that cannot reach any broker answers only after the whole time.
-        listed = consumer.list_topics(self._name, timeout=min(_ANSWER_SECONDS, max(self._patience, 0.5)))
+        seconds = min(_ANSWER_SECONDS, max(self._patience / 2, 0.5))
+        try:
+            listed = consumer.list_topics(self._name, timeout=seconds)
+        except KafkaException:
+            consumer.poll(0)  # delivers the errors of connections, which say why
+            raise
         found = listed.topics[self._name]
         if found.error is not None:
             raise KafkaException(found.error)
@@ -231,7 +235,10 @@ class Topic:
         return self._opened
 
     def _note(self, error: "KafkaError") -> None:
-        self._last_error = error.str()
+        from confluent_kafka import KafkaError
+
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._last_error:  # it follows the reason
+            self._last_error = error.str()
         if not _may_pass(error):  # a wrong password; the call itself only says that nobody answered
             self._refused = error
 
@@ -266,9 +273,11 @@ class Topic:
         return self._refusal(answer)
 
     def _away(self) -> SourceAway:
+        # A broker that expects the other kind of connection looks like one that is away.
+        other = "without" if "SSL" in self._settings.get("security.protocol", "") else "with"
         return SourceAway(
             f"{self._who}: Kafka did not answer for {self._patience:g} s about topic {self._name}: "
-            f"{self._last_error or 'no connection'}"
+            f"{self._last_error or 'no connection'}. If it runs, it may expect connections {other} source.tls"
         )
 
     def _refusal(self, error: "KafkaError") -> SourceRefused:
@@ -283,6 +292,12 @@ class Topic:
             return MessagesLost(
                 f"{self._who}: topic {self._name} deleted messages while they were read: raise its retention.ms, and "
                 "source.generation by one to go on with the oldest message that it holds"
+            )
+        if _is_certificate(error):
+            return SourceRefused(
+                f"{self._who}: the certificate of Kafka's broker is not trusted, or is for another host: let the "
+                "variable that source.ca_file_env names hold the path of the certificate that signed it, and name the "
+                f"brokers as their certificates do ({error.str()})"
             )
         return SourceRefused(
             f"{self._who}: Kafka refused topic {self._name}: {error.str()}. Check the user's rights, and the variables "
@@ -300,6 +315,12 @@ def _is_unknown(error: "KafkaError") -> bool:
     )
 
 
+def _is_certificate(error: "KafkaError") -> bool:
+    from confluent_kafka import KafkaError
+
+    return error.code() == KafkaError._SSL and "certificate verify failed" in error.str()
+
+
 def _may_pass(error: "KafkaError") -> bool:
     """True if another try may succeed."""
     from confluent_kafka import KafkaError
@@ -315,4 +336,4 @@ def _may_pass(error: "KafkaError") -> bool:
         KafkaError.TOPIC_EXCEPTION,
         KafkaError._FATAL,
     )
-    return not _is_unknown(error) and error.code() not in refused
+    return not _is_unknown(error) and not _is_certificate(error) and error.code() not in refused

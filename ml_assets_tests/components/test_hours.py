@@ -154,7 +154,7 @@ def test_hours_look_back_across_midnight(installation: Installation) -> None:
     assert _built(installation, RATES, "2024-01-02T07") == {"2024-01-02T07": at_once["2024-01-02T07"]}
 
 
-def test_a_day_is_made_of_its_hours_and_an_hour_reads_the_day_that_was_over(
+def test_a_day_reads_its_hours_and_an_hour_the_day_that_was_over(
     installation: Installation,
 ) -> None:
     _built(installation, RATES, "2024-01-01T00", "2024-01-03T05")

@@ -1,4 +1,5 @@
-"""Kafka from pinned jars: one process that is broker and controller, on loopback.
+"""Kafka from pinned jars: one process that is broker and controller, on loopback. It has two listeners: one that is
+open, and one with TLS and a password.
 
 Topics are made by their users (`auto.create.topics.enable=false`), so a misspelt name is an error and not a new topic.
 """
@@ -19,6 +20,8 @@ from deployment.testbed.servers.servers_record import (
     HOST,
     KAFKA,
     KAFKA_CONTROLLER,
+    KAFKA_SECURE,
+    KAFKA_USER,
     ServersRecord,
     server_environment,
 )
@@ -28,6 +31,8 @@ _CLUSTER = "bWwtYXNzZXRzLWthZmthMQ"
 """Id of the cluster: 16 bytes in base64url. Each folder has a cluster of its own, so it may be fixed."""
 _METADATA_REQUEST = 3
 _LOGGING = "-Dorg.slf4j.simpleLogger"
+_SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+_LOGIN = "org.apache.kafka.common.security"
 
 
 class KafkaServer:
@@ -44,8 +49,12 @@ class KafkaServer:
         data, making, settings = folder / "data", folder / "making", folder / "server.properties"
         if not data.exists():
             shutil.rmtree(making, ignore_errors=True)
+            _make_certificate(record)
             _write(settings, _settings(record, making))
-            formatted = [_CLUSTER, "-c", settings]
+            formatted: list[str | Path] = [_CLUSTER, "-c", settings]
+            for mechanism in _SCRAM:
+                user = f"{mechanism}=[name={KAFKA_USER},password={record.kafka_password}]"
+                formatted += ["--add-scram", user]
             done = subprocess.run(
                 [*_java(folder), "kafka.tools.StorageTool", "format", "-t", *formatted],
                 cwd=folder,
@@ -107,8 +116,35 @@ def _java(folder: Path) -> list[str | Path]:
     return [found, *machine, *places, *logging, "-cp", f"{jars(KAFKA)}/*"]
 
 
+def _make_certificate(record: ServersRecord) -> None:
+    certificate = record.kafka_certificate
+    key = certificate.with_suffix(".key")
+    subject = ("-subj", f"/CN={HOST}", "-addext", f"subjectAltName=IP:{HOST}", "-days", "365")
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc")
+    made = ["openssl", "req", "-x509", *curve, *subject, "-keyout", str(key), "-out", str(certificate)]
+    done = subprocess.run(made, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ServerFailed(f"openssl cannot make a certificate for Kafka: {done.stderr.strip()}")
+    both = certificate.with_suffix(".pem")
+    both.touch(mode=0o600)
+    both.write_text(key.read_text() + certificate.read_text())
+
+
+def _secure_listener(record: ServersRecord) -> dict[str, str]:
+    of_it = "listener.name.secure"
+    scram = f"{_LOGIN}.scram.ScramLoginModule required;"
+    plain = f'{_LOGIN}.plain.PlainLoginModule required user_{KAFKA_USER}="{record.kafka_password}";'
+    logins = {**dict.fromkeys(_SCRAM, scram), "PLAIN": plain}
+    return {
+        f"{of_it}.ssl.keystore.type": "PEM",
+        f"{of_it}.ssl.keystore.location": str(record.kafka_certificate.with_suffix(".pem")),
+        f"{of_it}.sasl.enabled.mechanisms": ",".join(logins),
+        **{f"{of_it}.{mechanism.lower()}.sasl.jaas.config": login for mechanism, login in logins.items()},
+    }
+
+
 def _settings(record: ServersRecord, data: Path) -> Mapping[str, str]:
-    broker = f"PLAINTEXT://{HOST}:{record.ports[KAFKA]}"
+    broker = f"PLAINTEXT://{HOST}:{record.ports[KAFKA]},SECURE://{HOST}:{record.ports[KAFKA_SECURE]}"
     controller = f"{HOST}:{record.ports[KAFKA_CONTROLLER]}"
     internal = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
     single = ("replication.factor", "num.partitions", "min.isr")
@@ -119,7 +155,7 @@ def _settings(record: ServersRecord, data: Path) -> Mapping[str, str]:
         "controller.listener.names": "CONTROLLER",
         "listeners": f"{broker},CONTROLLER://{controller}",
         "advertised.listeners": broker,
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SECURE:SASL_SSL",
         "inter.broker.listener.name": "PLAINTEXT",
         "log.dirs": str(data),
         "auto.create.topics.enable": "false",
@@ -128,6 +164,7 @@ def _settings(record: ServersRecord, data: Path) -> Mapping[str, str]:
         "broker.session.timeout.ms": "1000",
         "broker.heartbeat.interval.ms": "200",
         "log.cleaner.dedupe.buffer.size": "4194304",
+        **_secure_listener(record),
     } | {
         f"{topic}.{setting}": "1"
         for topic in internal
@@ -140,6 +177,7 @@ _UNKNOWN = {("offsets.topic", "min.isr")}
 
 
 def _write(file: Path, settings: Mapping[str, str]) -> None:
+    file.touch(mode=0o600)  # it holds a password
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
 

@@ -19,6 +19,9 @@ HOST = "127.0.0.1"
 S3, POSTGRESQL, LAKEFS, MLFLOW, KAFKA, REDIS = "s3", "postgresql", "lakefs", "mlflow", "kafka", "redis"
 KAFKA_CONTROLLER = "kafka-controller"
 """Name of Kafka's second port, of its controller."""
+KAFKA_SECURE = "kafka-secure"
+"""Name of Kafka's third port, with TLS and a password."""
+KAFKA_USER = "reader"
 BUCKETS = ("lake", "artifacts", "mlflow")
 DATABASES = ("lakefs", "mlflow", "ledger", "dagster")
 REGION = "us-east-1"
@@ -53,6 +56,7 @@ class ServersRecord:
     lakefs_encryption: str
     database_password: str
     redis_password: str
+    kafka_password: str
     processes: Mapping[str, Process] = field(default_factory=dict[str, Process])
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     """Versions that the servers report."""
@@ -61,6 +65,11 @@ class ServersRecord:
     def path(self) -> Path:
         """Return the folder."""
         return Path(self.folder)
+
+    @property
+    def kafka_certificate(self) -> Path:
+        """Return the certificate of Kafka's encrypted listener, which signed itself."""
+        return self.path / KAFKA / "listener.crt"
 
     def url(self, name: str) -> str:
         """Return the address of a server that speaks HTTP."""
@@ -92,7 +101,7 @@ class ServersRecord:
 
 def draw(folder: Path, database_folder: Path) -> ServersRecord:
     """Return a new record with free ports and random credentials."""
-    names = (S3, POSTGRESQL, LAKEFS, MLFLOW, KAFKA, KAFKA_CONTROLLER, REDIS)
+    names = (S3, POSTGRESQL, LAKEFS, MLFLOW, KAFKA, KAFKA_CONTROLLER, KAFKA_SECURE, REDIS)
     ports: dict[str, int] = {}
     while len(ports) < len(names):
         if (port := free_port(HOST)) not in ports.values():
@@ -108,6 +117,7 @@ def draw(folder: Path, database_folder: Path) -> ServersRecord:
         lakefs_encryption=secrets.token_hex(20),
         database_password=secrets.token_hex(16),
         redis_password=secrets.token_hex(16),
+        kafka_password=secrets.token_hex(16),
     )
 
 
@@ -134,6 +144,10 @@ def variables(record: ServersRecord) -> dict[str, str]:
         "ML_ASSETS_LEDGER_URL": record.database_url("ledger"),
         "ML_ASSETS_DAGSTER_URL": record.database_url("dagster"),
         "KAFKA_BOOTSTRAP_SERVERS": f"{HOST}:{record.ports[KAFKA]}",
+        "KAFKA_SECURE_SERVERS": f"{HOST}:{record.ports[KAFKA_SECURE]}",
+        "KAFKA_CA_FILE": str(record.kafka_certificate),
+        "KAFKA_USERNAME": KAFKA_USER,
+        "KAFKA_PASSWORD": record.kafka_password,
         "REDIS_URL": f"redis://:{record.redis_password}@{HOST}:{record.ports[REDIS]}/0",
         **storage_variables(record),
     }

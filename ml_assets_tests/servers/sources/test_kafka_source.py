@@ -13,7 +13,7 @@ import yaml
 from dagster.components.testing import create_defs_folder_sandbox
 
 from deployment.testbed.servers import Servers
-from ml_assets.components import Dataset
+from ml_assets.components import Dataset, declarations
 from ml_assets.components.declarations import in_one_line
 from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.step_values import step_values
@@ -23,6 +23,7 @@ from ml_assets.sources.preview import preview
 from ml_assets.sources.protocol import ReadPartition, SourceTable
 from ml_assets.tables.audits import unaudited
 from ml_assets.tables.reader import TableReader
+from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.components.installation import (
     QUIET,
     Installation,
@@ -37,7 +38,7 @@ from ml_assets_tests.servers.sources.conftest import Declare
 from ml_assets_tests.servers.sources.streams import SERVERS_ENV, Stream, message, messages
 from ml_assets_tests.sources.hourly_sales import HOURLY, HOURS, require_every_hour, rows_of, span_of
 from ml_assets_tests.sources.landed_sales import reader_of, require_every_day
-from ml_assets_tests.sources.sales import DATASET, DAYS, SALES, rows
+from ml_assets_tests.sources.sales import DATASET, DAYS, SALES, declared_in, rows
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -133,7 +134,62 @@ def test_a_topic_that_landed_by_days_is_read_by_hours(declare: Declare, stream: 
         assert reader.read(span_of(hour)).frame.equals(rows_of(hour))
 
 
-def test_poison_messages_are_dead_letters_and_the_others_land(declare: Declare, stream: Stream) -> None:
+@pytest.fixture
+def login(servers: RunningServers, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Keys of a section that reads from the listener with TLS and a password."""
+    monkeypatch.setenv(SERVERS_ENV, servers.env["KAFKA_SECURE_SERVERS"])
+    for name in ("KAFKA_CA_FILE", "KAFKA_USERNAME", "KAFKA_PASSWORD"):
+        monkeypatch.setenv(name, servers.env[name])
+    names = {
+        "ca_file_env": "KAFKA_CA_FILE",
+        "username_env": "KAFKA_USERNAME",
+        "password_env": "KAFKA_PASSWORD",
+    }
+    return {"tls": True, **names}
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"])
+def test_a_topic_is_read_with_tls_and_a_password(
+    declare: Declare, stream: Stream, login: dict[str, Any], mechanism: str
+) -> None:
+    stream.make(partitions=2)
+    stream.send([*messages(rows(*DAYS)), AFTER])
+    installation = declare(stream.source | login | {"mechanism": mechanism})
+    result = installation.run(SALES, partition=DAYS[0], last=DAYS[4])
+    assert result.success, failure_of(result)
+    require_every_day(installation)
+
+
+@pytest.mark.parametrize(
+    ("changes", "password", "said"),
+    [
+        ({}, "wrong-password", "Check the user's rights, and the variables that the source section names"),
+        ({"ca_file_env": None}, None, "let the variable that source.ca_file_env names hold the path"),
+        ({"tls": False, "ca_file_env": None}, None, "If it runs, it may expect connections with source.tls"),
+    ],
+)
+def test_a_login_that_does_not_fit_is_refused_with_its_remedy(
+    declare: Declare,
+    stream: Stream,
+    login: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    password: str | None,
+    said: str,
+) -> None:
+    stream.make(partitions=1)
+    stream.send(messages(rows(DAYS[0])))
+    if password:
+        monkeypatch.setenv("KAFKA_PASSWORD", password)
+    installation = declare(stream.source | login | changes, patience_seconds=5.0)
+    found = failure_of(installation.run(SALES, partition=DAYS[0]))
+    assert said in found
+    assert password is None or password not in found
+
+
+def test_poison_messages_are_dead_letters_and_the_others_land(
+    declare: Declare, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stream.make(partitions=1)
     sale = rows(DAYS[0]).row(0, named=True)
     poison = [
@@ -169,6 +225,15 @@ def test_poison_messages_are_dead_letters_and_the_others_land(declare: Declare, 
     assert shown[3]["message"] == "not json"
     assert shown[9]["bytes"] == 200_002
     assert len(shown[9]["message"]) == 200
+    declared_in(tmp_path / "defs", sales={"source": stream.source})
+    monkeypatch.setattr(declarations, "DEFS", tmp_path / "defs")
+    installation.settings.dagster_home.mkdir()  # this installation runs in memory; a command finds its home made
+    first, *lines = Terminal(installation.settings.home)(
+        "source", "dead-letters", SALES, "--newest", "3"
+    ).out.splitlines()
+    assert first.startswith(f"{SALES}: {len(poison)} dead letters: ")
+    assert [one.split(":")[0].strip() for one in lines] == [f"partition 0 offset {n}" for n in (9, 8, 7)]
+    assert "the message is a text, not an object (200,002 bytes: '\"longlong" in lines[0]
     reader = reader_of(installation, KafkaReader)
     assert max(len(one["value"] or b"") for one in reader.log.newest_dead_letters(reader.landed, 99)) == 2**16
     again = installation.run(SALES, partition=DAYS[1])
