@@ -76,9 +76,9 @@ class Residuals:
     sd: Floats
     """Standard deviations of rows of the past, shape (columns,)."""
     now: Floats
-    """Of the partition, shape (columns,)."""
+    """Distances of the partition, shape (columns,)."""
     past: Floats
-    """Of each past partition, predicted by the others, shape (partitions, columns)."""
+    """Distances of each past partition, predicted by the others, shape (partitions, columns)."""
     moves: Floats
     """Change of each residual (row) if the mean of a column moves by 1, shape (columns, columns)."""
     steadiness: Floats

@@ -48,7 +48,7 @@ def shifting(found: TableShifts | None) -> list[str]:
 
 
 def test_a_shift_that_the_days_themselves_hide_is_found_the_same_day() -> None:
-    """Which of the related columns moved cannot be told: a temperature too high is a dew point too low."""
+    """Nobody can tell which of the related columns moved: a temperature too high is a dew point too low."""
     draw = np.random.default_rng(1)
     past = [a_day(draw) for _ in range(WINDOW)]
     for moved, named in (("temp", RELATED), ("dewp", RELATED), ("steady", {"steady"})):
@@ -84,7 +84,7 @@ def test_a_lasting_shift_becomes_the_past_after_a_tenth_of_the_window() -> None:
     assert yellow == [True] * 7 + [False] * 3
 
 
-def test_a_column_of_one_value_is_left_out_and_an_ignored_one_explains_nothing() -> None:
+def test_a_constant_column_is_left_out_and_an_ignored_one_explains_nothing() -> None:
     draw = np.random.default_rng(4)
     profiles = {f"{number:04d}": profile(a_day(draw)) for number in range(30)}
     *past, now = profiles
