@@ -6,8 +6,10 @@ table without partitions has the single key `"all"`. Nothing here knows the lake
 """
 
 from calendar import monthrange
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import islice
 from typing import Literal, Self
 
 from pydantic import model_validator
@@ -120,6 +122,13 @@ class Cadence:
         keys = self.keys(self._covered_from, latest)
         return keys if self.kind in ("hourly", "none") else [k for k in keys if self.bounds(k)[1] <= latest]
 
+    def newest_of(self, present: Iterable[str], n: int = 1) -> list[str]:
+        """Return the newest `n` of the keys that are keys of this cadence, oldest first.
+
+        Main may hold others, from the time before the table's cadence changed.
+        """
+        return list(islice(filter(self._is_key, sorted(present, reverse=True)), n))[::-1]
+
     def are_neighbours(self, earlier: str, later: str) -> bool:
         """True if no partition lies between `earlier` and `later`."""
         return self._number(self.bounds(later)[0]) - self._number(self.bounds(earlier)[0]) == 1
@@ -143,6 +152,13 @@ class Cadence:
         """Return the keys of the `n` partitions before the one that holds `day`, oldest first, whatever the start."""
         number = self._number(day)
         return [_named(self._at(number - back)) for back in range(n, 0, -1) if number > back]
+
+    def _is_key(self, key: str) -> bool:
+        try:
+            self.bounds(key)
+        except KeyRefused:
+            return False
+        return True
 
     @property
     def _covered_from(self) -> date:

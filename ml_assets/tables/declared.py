@@ -122,7 +122,7 @@ class InputTable:
         return reader.as_known(self.table, begin_of(first, self.days_begin_in), ledger)
 
     def needed_for(self, key: str) -> tuple[str, ...]:
-        """Return the keys that must exist to build `key`, oldest first. History ends where the table begins.
+        """Return the keys that must exist to build `key`, oldest first. History ends where the input begins.
 
         Of finer partitions, those within the days of `key` and of its lookback; of coarser ones, those before the one
         that holds its first day, because that one is not over yet. A key that the table cannot have is returned as it
@@ -144,7 +144,8 @@ class InputTable:
 
     def _within(self, own: Cadence, key: str) -> tuple[str, ...]:
         first, last = own.bounds(key)
-        begin, _ = own.bounds(own.window(key, self.lookback + 1)[0])
+        # History reaches back to the start of the input, not to that of the table that reads it.
+        begin, _ = own.bounds([*own.before(first, self.lookback), key][0])
         whole = Cadence(self.cadence.kind, first, last).keys(first, last)
         return tuple(dict.fromkeys([*self.cadence.keys(begin, first - _DAY), *whole]))
 

@@ -41,7 +41,8 @@ def keep_earlier(
 
     Rows are kept if the new manifest asks for it (`final_from`), if they differ, and if their columns have the same
     names and types. With other columns the partition begins anew, because nobody can read both together: all its
-    earlier versions are dropped. So they are if the manifest does not ask for them any more, or the partition goes.
+    earlier versions are dropped. With another cadence it does, too, because the rows are of other days. Versions are
+    also dropped if the manifest does not ask for them any more, or the partition goes.
     """
     kept = [one for one in base.earlier(table) if one.key == key]
     dropped = KeptChange({}, [one.stat.path for one in kept])
@@ -53,7 +54,8 @@ def keep_earlier(
         return dropped
     readable, _ = base.checked_manifests(table, [key])
     old = readable.get(key)
-    if old is None or old.schema_hash != new.schema_hash:
+    # The week of a Monday is no earlier version of its day.
+    if old is None or (old.schema_hash, old.cadence) != (new.schema_hash, new.cadence):
         return dropped
     if before == new.content_digest or now < datetime.fromisoformat(new.final_from):
         return KeptChange({}, ())

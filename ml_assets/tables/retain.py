@@ -31,11 +31,13 @@ class Retain(Section):
         return self
 
     def oldest(self, cadence: Cadence, present: Collection[str]) -> str:
-        """Return the key before which partitions are not retained, given those `present`; empty if there are none."""
-        if not present:
-            return ""
-        if self.partitions is not None:
-            return sorted(present)[-self.partitions :][0]
-        _, last = cadence.bounds(max(present))
+        """Return the key before which partitions are not retained, given those `present`; empty if there are none.
+
+        Only keys of the `cadence` count.
+        """
+        newest = cadence.newest_of(present, self.partitions or 1)
+        if not newest or self.partitions is not None:
+            return newest[0] if newest else ""
+        _, last = cadence.bounds(newest[0])
         day = last.date() if isinstance(last, datetime) else last
         return cadence.key_of(day - timedelta(days=(self.days or 1) - 1))

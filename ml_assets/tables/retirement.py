@@ -38,10 +38,11 @@ def not_retained(reader: TableReader, tables: DeclaredTables, windows: Mapping[s
         if declared is None or declared.retain is None:
             continue
         present = reader.keys(table)
-        oldest = declared.retain.oldest(declared.cadence, present)
-        if needed := windows.get(table, 0):
-            oldest = min(oldest, present[-needed:][0])
-        oldest = min([oldest, *_read_by_features(tables, declared, present[-1])])
+        newest = declared.cadence.newest_of(present, max(1, windows.get(table, 0)))
+        if not newest:
+            continue
+        oldest = min(declared.retain.oldest(declared.cadence, present), newest[0])
+        oldest = min([oldest, *_read_by_features(tables, declared, newest[-1])])
         keys = tuple(key for key in present if key < oldest)
         if keys:
             size = sum(one.size for one in reader.files(table, keys))

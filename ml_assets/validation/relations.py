@@ -120,6 +120,10 @@ class Relations:
         self.has_some = np.array([bool(one["columns"]) for one in known], dtype=bool)
         """True for partitions with correlations."""
 
+    def partitions_with(self, past: Ints) -> Ints:
+        """Return the number of partitions of `past` in which each column has a value, shape (columns,)."""
+        return (self._rows[past] > 0).sum(axis=0)
+
     def residuals(self, past: Ints, now: int, usable: Bools) -> tuple[Residuals, Residuals]:
         """Return the residuals of `now` and its past: from the mean of the past, and given the other columns.
 

@@ -27,6 +27,8 @@ _USUAL, _TIMES = 0.9, 1.6
 """Share of past residuals that are usual, and the factor above them."""
 _ONE_VALUE = 0.5
 """Share of rows with one value from which a column is left out."""
+_NO_DISTANCE = 1e-3
+"""Distance that counts as none. The mean of a column such as an hour is the same each day, up to rounding."""
 
 Profile = Mapping[str, Any]
 
@@ -108,7 +110,8 @@ class Shifts:
     ) -> TableShifts | None:
         """Compare partition `key` with those of `window` that have rows, oldest first.
 
-        None if its past has fewer than `rule.least`, or the table has no two number columns.
+        None if its past has fewer than `rule.least`, or the table has no two number columns. So a column that came
+        later is compared once it has as many.
         """
         has_some = self._relations.has_some
         past = [one for one in window if one in self._place and has_some[self._place[one]]]
@@ -117,6 +120,7 @@ class Shifts:
             return None
         places: Ints = np.array([self._place[one] for one in past])
         kept: Bools = np.array([name not in rule.ignore for name in self._relations.columns], dtype=bool)
+        kept &= self._relations.partitions_with(places) >= rule.least
         compared = self._relations.residuals(places, now, kept)
         names = compared[0].columns
         if not names:
@@ -127,7 +131,7 @@ class Shifts:
         usual = np.stack([np.quantile(np.abs(one.past), _USUAL, axis=0, method="higher") for one in compared])
         best = usual.argmin(axis=0)
         chosen = np.arange(len(names))
-        usual = np.maximum(usual[best, chosen], np.finfo(np.float64).tiny)
+        usual = np.maximum(usual[best, chosen], _NO_DISTANCE)
         of_past: Floats = np.abs(np.stack([one.past for one in compared])[best, :, chosen]).T
         is_compared = share <= _ONE_VALUE
         if not is_compared.any():
@@ -139,10 +143,10 @@ class Shifts:
         residuals = np.stack([one.now for one in compared])[best, chosen]
         steadiness = np.stack([one.steadiness for one in compared])[best, chosen]
         shown = np.full(len(names), np.nan)
-        left = is_compared.copy()
+        left = np.full(len(names), True)
         # A column that moves also moves the residuals of its neighbours. Its own residual is the largest of them in
         # units of what rows differ by, given the others (Cauchy and Schwarz): it is taken to have moved, and the others
-        # are compared as if it had not.
+        # are compared as if it had not. This also holds for a column of one value that gets another one.
         while (far := left & (np.abs(residuals) > limits)).any():
             place = int(np.where(far, np.abs(residuals) * steadiness, -1.0).argmax())
             left[place], shown[place] = False, residuals[place]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import dagster as dg
 import polars as pl
@@ -11,10 +11,15 @@ import pytest
 
 from ml_assets.components import Dataset, FeatureTable
 from ml_assets.components.declarations import DeclarationRefused, require_consistent
+from ml_assets.components.partitions import coarser_mapping, lookback_mapping, partitions_definition
+from ml_assets.tables.cadence import PartitionsSection, fit_of
+from ml_assets.tables.declared import InputTable
 from ml_assets_tests.components.installation import Installation, component, failure_of, versions
 from ml_assets_tests.components.readings_pipeline import DATASET, READINGS, days
 
 HERE = "ml_assets_tests.components.test_cadences"
+Cadence = Literal["hourly", "daily", "weekly", "monthly"]
+CADENCES: tuple[Cadence, ...] = ("hourly", "daily", "weekly", "monthly")
 WEEKS, MONTHS, TODAY = "features/weeks", "features/months", "features/today"
 PREDICTED_AT = pl.col("partition_date").cast(pl.Datetime("us", "UTC")).alias("predicted_at")
 
@@ -132,6 +137,44 @@ def test_dagster_shows_the_same_inputs(installation: Installation) -> None:
     assert parents(TODAY, "2024-01-14") == parents(TODAY, "2024-01-08") == ["2024-01-01"]
     assert parents(WEEKS, "2024-01-08") == [f"2024-01-{day:02}" for day in range(8, 15)]
     assert len(parents(MONTHS, "2024-02-01")) == 29
+
+
+@pytest.mark.parametrize("lookback", [0, 1, 5])
+@pytest.mark.parametrize("later", [0, 10], ids=["same start", "later start"])
+@pytest.mark.parametrize(
+    ("own", "read"), [(own, read) for own in CADENCES for read in CADENCES if fit_of(own, read)]
+)
+def test_dagster_maps_what_a_partition_needs(own: Cadence, read: Cadence, later: int, lookback: int) -> None:
+    """Also at the start of a table: a day that is the first of its table looks back at all days of its input."""
+    fit = fit_of(own, read)
+    begin = date(2024, 1, 1)
+    first = begin + timedelta(days=later + (7 if fit == "coarser" else 0))
+    its = PartitionsSection(cadence=read, start=begin, end=begin + timedelta(days=120))
+    mine = PartitionsSection(cadence=own, start=first, end=first + timedelta(days=70))
+    mapping = coarser_mapping(own, read, lookback) if fit == "coarser" else lookback_mapping(lookback)
+    reader, source = partitions_definition(mine), partitions_definition(its)
+    assert reader is not None
+    assert source is not None
+    table = InputTable(table=READINGS, cadence=its.as_cadence, lookback=lookback, read_by=mine.as_cadence)
+    keys = reader.get_partition_keys()
+    for key in [*keys[:3], *keys[3:-1:37], keys[-1]]:
+        mapped = mapping.get_upstream_mapped_partitions_result_for_partitions(
+            reader.empty_subset().with_partition_keys([key]), reader, source
+        )
+        exist = [one for one in table.needed_for(key) if source.has_partition_key(one)]
+        assert exist
+        assert sorted(mapped.partitions_subset.get_partition_keys()) == exist
+
+
+def test_a_week_looks_back_beyond_the_start_of_its_own_table(tmp_path: Path) -> None:
+    """Else its first weeks were made from fewer days than declared, and nothing said so."""
+    late = _table("weeks", "weekly", {"table": READINGS, "cadence": "daily", "lookback": 1}, "2024-01-15")
+    found = Installation(tmp_path, [COMPONENTS[0], late])
+    first, *_, last = days(21)
+    assert found.run(READINGS, partition=first, last=last).success
+    _built(found, WEEKS, "2024-01-15")
+    read = found.main.manifest(WEEKS, "2024-01-15").inputs[READINGS]
+    assert (min(read), max(read)) == ("2024-01-08", "2024-01-21")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from ml_assets.tables.accept import accept_partition
+from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.earlier import keep_earlier
 from ml_assets.tables.prepare import prepare
 from ml_assets.tables.reader import TableReader
@@ -93,6 +94,17 @@ def test_other_columns_begin_anew(orders: OrdersTable) -> None:
     contract = Contract.model_validate({**orders_table.RULES, "columns": wider})
     orders.publish({KEY: tipped}, contract=contract, **KEPT)
     assert rows(at(orders, LONG_AGO)).equals(tipped)
+
+
+def test_a_week_is_no_earlier_version_of_its_monday(orders: OrdersTable) -> None:
+    """Features of that day were built from the rows of the whole week."""
+    [monday] = keys(1, start=6)
+    undated = Contract.model_validate({**orders_table.RULES, "event_time": None})
+    weekly = Cadence("weekly", orders_table.FIRST)
+    for factor in (1, 2):
+        orders.publish({monday: day(monday, 300, factor)}, contract=undated, cadence=weekly, **KEPT)
+    orders.publish({monday: day(monday)}, contract=undated, **KEPT)
+    assert rows(at(orders, LONG_AGO), monday).equals(day(monday))
 
 
 def test_a_retired_partition_keeps_nothing(orders: OrdersTable) -> None:

@@ -109,6 +109,27 @@ def test_what_days_read_of_weeks_stays(tmp_path: Path) -> None:
     assert one.keys == (weeks[0],)
 
 
+@pytest.mark.parametrize(
+    ("retain", "oldest_kept"), [(Retain(partitions=3), "2013-01-02T02"), (Retain(days=1), "2013-01-02T00")]
+)
+def test_hours_are_retained_beside_days_of_before(
+    orders: OrdersTable, retain: Retain, oldest_kept: str
+) -> None:
+    """Days that are newer than the hours count for nothing; days that are older leave main."""
+    hours = [f"2013-01-02T{hour:02}" for hour in range(5)]
+    hourly = spec(cadence=Cadence("hourly", FIRST_DAY), contract=UNDATED, retain=retain)
+    tables = DeclaredTables([DeclaredTable.of(hourly)])
+    assert not not_retained(TableReader.at(orders.store), tables, {})
+    orders.publish(
+        {key: orders_table.day("2013-01-02") for key in hours}, contract=UNDATED, cadence=hourly.cadence
+    )
+    reader = TableReader.at(orders.store)
+    lacking = validate_window(reader, orders.ledger, tables, ORDERS, [*hours, "2013-01-02T05"])
+    assert lacking.to_build == {ORDERS: ("2013-01-02T05",)}
+    (one,) = not_retained(reader, tables, {})
+    assert one.keys == tuple(key for key in sorted([*SIX, *hours]) if key < oldest_kept)
+
+
 def test_features_of_retired_days_are_not_stale(orders: OrdersTable) -> None:
     features = spec(kind="features", name="sums", inputs={ORDERS: 0})
     reader = TableReader.at(orders.store)

@@ -94,6 +94,47 @@ def test_a_constant_column_is_left_out_and_an_ignored_one_explains_nothing() -> 
     assert {one.column for one in found.columns} == {"dewp", "humid", "steady"}
 
 
+def test_a_constant_that_gets_another_value_is_not_found_elsewhere() -> None:
+    """It explained the other columns by a standard deviation of nearly zero: all of them were reported."""
+    draw = np.random.default_rng(8)
+
+    def priced(price: float, first: float) -> pl.DataFrame:
+        of_row = np.array([first, *[price] * 299])
+        return a_day(draw).with_columns(price=of_row)
+
+    days = [priced(1.0, 1.0001 if number == 3 else 1.0) for number in range(WINDOW)]
+    assert shifting(compared([*days, priced(2.0, 2.0)])) == []
+
+
+def test_a_column_that_came_later_is_compared_with_enough_of_its_past() -> None:
+    draw = np.random.default_rng(9)
+    days = [a_day(draw) for _ in range(WINDOW)]
+    late = pl.col("steady").shuffle(3).alias("late")
+    for since, is_compared in ((60, False), (50, True)):
+        grown = [one if number < since else one.with_columns(late) for number, one in enumerate(days)]
+        found = compared([*grown, a_day(draw).with_columns(late + 9)])
+        assert ("late" in shifting(found)) == is_compared
+
+
+def test_columns_with_the_same_mean_each_day_hide_no_shift() -> None:
+    """The few days on which an hour or a minute is missing made every limit as large as it gets."""
+    draw = np.random.default_rng(10)
+
+    def clock(number: int) -> pl.DataFrame:
+        frame = a_day(draw, 288)
+        names = [f"clock{place}" for place in range(5)]
+        for place, name in enumerate(names):
+            values = np.arange(288.0) % (24 + place)
+            if number % 35 == 7 * place:
+                values[0] = 23 + place
+            frame = frame.with_columns(pl.Series(name, values))
+        return frame
+
+    days = [clock(number) for number in range(WINDOW)]
+    moved = clock(1).with_columns(pl.col("steady") + 2)
+    assert shifting(compared([*days, moved])) == ["steady"]
+
+
 def test_partitions_without_correlations_are_not_compared() -> None:
     """Profiles of an earlier form, tables with one number, and days without rows have none."""
     draw = np.random.default_rng(5)
