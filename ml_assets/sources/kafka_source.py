@@ -24,7 +24,7 @@ from ml_assets.sources.kafka_topic import CHUNK_MESSAGES, Topic
 from ml_assets.sources.object_storage import variable
 from ml_assets.sources.protocol import PageFacts, ReadPartition, SourceReader, SourceRows, SourceTable, Span
 from ml_assets.sources.source_section import SourceSection, VariableName
-from ml_assets.sources.stream_log import LogVersion, Moments, StreamLog
+from ml_assets.sources.stream_log import LogVersion, Moments, Sections, StreamLog
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.midnight import HOUR
 from resources.platform import Platform
@@ -134,7 +134,8 @@ class KafkaReader(SourceReader):
         version = self._landed or self.land()
         state = version.state
         within = None if span is None else span.moments(self._table.time_zone)
-        sections = version.sections(within, self._table.time_zone)
+        there = version.sections(self._table.time_zone)
+        sections = there.within(within)
         watermark = state.watermark_moment if state else None
         ends = None if within is None else within[1]
         if not sections and (watermark is None or (ends is not None and watermark < ends)):
@@ -144,7 +145,7 @@ class KafkaReader(SourceReader):
                 f"{span.first if span else 'this table'} yet, and {reached}: wait for the stream to pass this time"
             )
         return SourceRows(
-            frame=self._rows(version, sections, within),
+            frame=self._rows(version, there, within),
             # Bounded by the partition's end: else each later read would state another watermark for the same rows.
             watermark=watermark if ends is None or watermark is None else min(watermark, ends),
             version=version.version_of(sections),
@@ -182,10 +183,11 @@ class KafkaReader(SourceReader):
     def reopened(self, read: Mapping[Span, ReadPartition]) -> frozenset[Span]:
         """See `SourceReader`."""
         version, zone = self.log.newest(), self._table.time_zone
+        there = version.sections(zone)
         return frozenset(
             span
             for span, one in read.items()
-            if version.version_of(version.sections(span.moments(zone), zone)) != one.version
+            if version.version_of(there.within(span.moments(zone))) != one.version
         )
 
     def preview(self, rows: int) -> pl.DataFrame:
@@ -272,13 +274,14 @@ class KafkaReader(SourceReader):
     def _landing(self) -> Landing:
         return Landing(self._table, self._rules, self._topic, self.log, self._decoder())
 
-    def _rows(self, version: LogVersion, sections: Sequence[str], within: Moments | None) -> pl.DataFrame:
+    def _rows(self, version: LogVersion, there: Sections, within: Moments | None) -> pl.DataFrame:
         """Return the rows from one moment up to another, each row once although its message was repeated."""
         decoder = self._decoder(absent_is_null=True)
         frames: list[pl.DataFrame] = []
         unfit: list[tuple[int, int, str]] = []
+        sections = there.within(within)
         for section in sections:
-            others = None if version.is_within(section, within, self._table.time_zone) else within
+            others = within if there.is_cut(section, within) else None
             for messages in self.log.read(version, [section]):
                 rows: list[Any] = []
                 for _, partition, offset, value in messages.iter_rows():

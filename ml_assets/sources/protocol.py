@@ -1,6 +1,7 @@
 """Interface of a source: the rows of a partition, the newest day, a preview, and a check."""
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -147,9 +148,11 @@ class SourceReader(ABC):
             return ahead
         after = max(marks) - self.overlap
         newest = self.changed(after)
+        days = sorted(newest)
 
         def differs(span: Span, stored: datetime | None) -> bool:
-            found = max((at for day, at in newest.items() if span.first <= day < span.end), default=None)
+            of_span = days[bisect_left(days, span.first) : bisect_left(days, span.end)]
+            found = max((newest[day] for day in of_span), default=None)
             if found is None:  # nothing is newer than `after` there, so nothing may be newer on main
                 return stored is not None and stored > after
             return found != stored

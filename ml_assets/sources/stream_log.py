@@ -9,6 +9,7 @@ written few times.
 """
 
 import json
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -40,6 +41,8 @@ _MERGED_BYTES = 32 * 2**20
 _FORMAT = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IDLE = timedelta(days=1)
+_LONGEST = timedelta(days=2)
+"""More than any day has, also one in which clocks are set back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,25 +144,42 @@ class LogVersion:
         """Number of commits that landed."""
         return self.state.chunk if self.state else 0
 
-    def sections(self, within: Moments | None, time_zone: str) -> list[str]:
-        """Return the days and hours that overlap `within`, oldest first. Days begin in `time_zone`."""
-        found = [
-            (_time_of(one, time_zone), one) for one in sorted(self.segments) if one != layout.DEAD_LETTERS
-        ]
-        return [
-            one for (first, end), one in found if within is None or (first < within[1] and within[0] < end)
-        ]
-
-    def is_within(self, section: str, within: Moments | None, time_zone: str) -> bool:
-        """True if no part of a day or hour lies outside `within`. It does if the table had days in place of hours when
-        its messages landed."""
-        first, end = _time_of(section, time_zone)
-        return within is None or (within[0] <= first and end <= within[1])
+    def sections(self, time_zone: str) -> "Sections":
+        """Return the days and hours with messages. Days begin in `time_zone`."""
+        return Sections((one for one in self.segments if one != layout.DEAD_LETTERS), time_zone)
 
     def version_of(self, sections: Iterable[str]) -> str | None:
         """Return the number of the last commit with messages of these sections."""
         numbers = [_number(self.segments[section][-1]) for section in sections]
         return str(max(numbers)) if numbers else None
+
+
+class Sections:
+    """Days and hours of a stream, to be found by time. A table that had days before it had hours has both."""
+
+    def __init__(self, keys: Iterable[str], time_zone: str) -> None:
+        self._times = {key: _time_of(key, time_zone) for key in keys}
+        self._keys = sorted(self._times, key=lambda key: (self._times[key][0], key))
+        self._begins = [self._times[key][0] for key in self._keys]
+
+    def within(self, time: Moments | None) -> list[str]:
+        """Return the days and hours that overlap `time`, oldest first; all if it is None."""
+        if time is None:
+            return list(self._keys)
+        low, high = bisect_left(self._begins, time[0] - _LONGEST), bisect_left(self._begins, time[1])
+        return [key for key in self._keys[low:high] if time[0] < self._times[key][1]]
+
+    def is_cut(self, key: str, time: Moments | None) -> bool:
+        """True if a part of a day or hour lies outside `time`."""
+        first, end = self._times[key]
+        return time is not None and not (time[0] <= first and end <= time[1])
+
+
+def _time_of(key: str, time_zone: str) -> Moments:
+    first = begin_of_key(key)
+    if first is None:
+        raise ValueError(f"{key} is neither a day nor an hour")
+    return begin_of(first, time_zone), begin_of(after(first), time_zone)
 
 
 class StreamLog:
@@ -241,13 +261,6 @@ class StreamLog:
             frame = pl.concat([pl.read_parquet(local), frame])
             content = _encoded(frame)
         return content, merged
-
-
-def _time_of(section: str, time_zone: str) -> Moments:
-    first = begin_of_key(section)
-    if first is None:
-        raise ValueError(f"{section} is neither a day nor an hour")
-    return begin_of(first, time_zone), begin_of(after(first), time_zone)
 
 
 def _number(segment: ObjectStat) -> int:

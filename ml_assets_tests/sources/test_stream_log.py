@@ -1,15 +1,25 @@
 """The log of a stream in the embedded lake: messages and offsets in one commit, few files, watermarks."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ml_assets.sources.stream_log import DEAD_LETTER, MESSAGE, PartitionProgress, StreamLog, StreamState
+from ml_assets.sources.stream_log import (
+    DEAD_LETTER,
+    MESSAGE,
+    PartitionProgress,
+    Sections,
+    StreamLog,
+    StreamState,
+)
 from ml_assets.tables.audits import unaudited
 from ml_assets.tables.layout import DEAD_LETTERS
+from ml_assets.validation.midnight import after, begin_of
 from resources.lake import MergeConflict
 from resources.lake.local import LocalStore
 
@@ -79,16 +89,43 @@ def test_a_day_has_few_files_and_its_messages_stay_in_order(store: LocalStore) -
     assert version.version_of([]) is None
 
 
+@given(
+    st.sets(st.dates(date(2024, 3, 8), date(2024, 3, 14))),
+    st.sets(st.integers(0, 100)),
+    st.integers(-60, 200),
+    st.integers(1, 60),
+    st.sampled_from(["UTC", "America/New_York"]),
+)
+def test_days_and_hours_are_found_as_by_looking_at_each(
+    days: set[date], hours: set[int], begin: int, length: int, zone: str
+) -> None:
+    midnight = datetime(2024, 3, 8, tzinfo=UTC)
+    of_days = {day.isoformat(): (begin_of(day, zone), begin_of(after(day), zone)) for day in days}
+    of_hours = {
+        f"{first:%Y-%m-%dT%H}": (first, first + timedelta(hours=1))
+        for first in (midnight + timedelta(hours=n) for n in hours)
+    }
+    first = midnight + timedelta(hours=begin / 2)
+    time = (first, first + timedelta(hours=length / 2))
+    overlap = {key for key, one in (of_days | of_hours).items() if one[0] < time[1] and time[0] < one[1]}
+    found = Sections([*of_days, *of_hours], zone)
+    assert set(found.within(time)) == overlap
+    assert all(
+        found.is_cut(key, time) == (one[0] < time[0] or time[1] < one[1]) for key, one in of_hours.items()
+    )
+
+
 def test_days_and_hours_overlap_a_time_in_their_zone(store: LocalStore) -> None:
     log, version = StreamLog(store, SALES), StreamLog(store, SALES).newest()
     for section in ("2024-03-08", "2024-03-09T04", "2024-03-09T05"):
         version = log.append(version, _after(version.state or EMPTY, 20), {section: _messages(0, 20)})
     night = (datetime(2024, 3, 9, 4, 30, tzinfo=UTC), datetime(2024, 3, 9, 5, tzinfo=UTC))
-    assert version.sections(night, "UTC") == ["2024-03-09T04"]
-    assert version.sections(night, "America/New_York") == ["2024-03-08", "2024-03-09T04"]
-    assert version.sections(None, "UTC") == ["2024-03-08", "2024-03-09T04", "2024-03-09T05"]
-    assert version.is_within("2024-03-09T04", (night[0] - timedelta(hours=1), night[1]), "UTC")
-    assert not version.is_within("2024-03-09T04", night, "UTC")
+    there = version.sections("UTC")
+    assert there.within(night) == ["2024-03-09T04"]
+    assert version.sections("America/New_York").within(night) == ["2024-03-08", "2024-03-09T04"]
+    assert there.within(None) == ["2024-03-08", "2024-03-09T04", "2024-03-09T05"]
+    assert not there.is_cut("2024-03-09T04", (night[0] - timedelta(hours=1), night[1]))
+    assert there.is_cut("2024-03-09T04", night)
 
 
 @pytest.mark.parametrize(
