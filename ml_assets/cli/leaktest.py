@@ -46,12 +46,14 @@ def command(table: str, first: datetime | None, last: datetime | None, cuts: int
     reader = TableReader.at(project.platform.lake, "main")
     low = spec.cadence.key_of(first.date()) if first else None
     high = spec.cadence.key_of(datetime.combine(last, time(23), UTC)) if last else None  # also of hours
-    span = [key for key in reader.keys(table) if (low or key) <= key <= (high or key)]
+    span = [
+        key for key in reader.keys(table) if (low or key) <= key <= (high or key) and spec.cadence.is_key(key)
+    ]
     if not span:
         raise Problem(
             f"the lake has no partition of {table} between {low or 'the start'} and {high or 'the end'}"
         )
-    keys = span if first else newest_partitions(span)
+    keys = span if first else newest_partitions(spec.cadence, span)
     cadences = {f"datasets/{one.spec.name}": one.spec.cadence for one in project.components(Dataset)}
     cadences |= {f"features/{one.spec.name}": one.spec.cadence for one in project.components(FeatureTable)}
     report = find_leaks(reader, feature_declaration(spec, cadences), keys, cuts)

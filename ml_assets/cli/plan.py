@@ -128,6 +128,7 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
     from ml_assets.components.declared_metadata import declared_tables
     from ml_assets.components.steps.train import READ_AT, READ_DIGEST
     from ml_assets.components.training_pipeline import stage_key
+    from ml_assets.pipeline.champion import champion_columns
     from ml_assets.pipeline.chosen import chosen_for
     from ml_assets.pipeline.read_changes import changes_since
     from ml_assets.pipeline.snapshot import source_values
@@ -157,7 +158,9 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
         done=partition in done,
         has_its_settings=partition in done and _has_its_settings(spec, newest, chosen),
         has_its_values=is_whole and newest[READ_DIGEST] == source_values(spec, reader, table, window).digest,
-        changes=changes_since(spec, reader, newest[READ_AT], window) if is_whole else (),
+        changes=changes_since(spec, reader, newest[READ_AT], window, champion_columns(spec, project.platform))
+        if is_whole
+        else (),
         first_possible=_first_possible(graph, spec),
         chosen=chosen,
         trained_with=newest.get("study", ""),

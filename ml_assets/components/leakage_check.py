@@ -231,7 +231,7 @@ def request_leakage_tests(
 def _tested(platform: Platform, declared: FeatureDeclaration, digest: str) -> dg.AssetCheckResult:
     """Test the newest partitions. If the test cannot run, the result is a warning with the remedy."""
     reader = TableReader.at(platform.lake, "main")
-    keys = newest_partitions(reader.keys(declared.table))
+    keys = newest_partitions(declared.cadence, reader.keys(declared.table))
     facts: dict[str, Any] = {_TESTED: dg.MetadataValue.timestamp(time.time()), _DECLARATION: digest}
     if not keys:
         return _result(

@@ -76,9 +76,27 @@ def rival_of(
     champion = Champion.compare(
         name, trained_on=seen, holdout=rows.partitions, weight=bundle.facts.lineage.weight
     )
+    return Rival(
+        bundle_digest=digest, champion=champion, predictions=predictions, columns=_columns_of(bundle)
+    )
+
+
+def champion_columns(spec: PipelineSpec, platform: Platform) -> tuple[str, ...]:
+    """Return the columns that the version in production reads; empty without one, and if its bundle is lost."""
+    from ml_assets.release.of_platform import releases_of
+
+    promotion = releases_of(platform).in_production(spec.name)
+    if promotion is None:
+        return ()
+    try:
+        return _columns_of(opened(platform, promotion.bundle_digest))
+    except CannotScore:
+        return ()
+
+
+def _columns_of(bundle: "Bundle") -> tuple[str, ...]:
     blob = bundle.facts.blob
-    columns = (*(one.name for one in bundle.facts.inputs), *(() if blob is None else (blob.column,)))
-    return Rival(bundle_digest=digest, champion=champion, predictions=predictions, columns=columns)
+    return (*(one.name for one in bundle.facts.inputs), *(() if blob is None else (blob.column,)))
 
 
 def partitions_seen(bundle: "Bundle", partitions: Sequence[str]) -> list[str]:

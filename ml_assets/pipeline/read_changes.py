@@ -4,7 +4,7 @@ For people, in `ml-assets plan`. Compares manifests and reads no rows. Not here:
 them with what they were made from (`tables.guard`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,11 +29,16 @@ class ColumnChange:
 
 
 def changes_since(
-    spec: PipelineSpec, reader: TableReader, commit: str, keys: Sequence[str]
+    spec: PipelineSpec,
+    reader: TableReader,
+    commit: str,
+    keys: Sequence[str],
+    champion: Collection[str] = (),
 ) -> Sequence[ColumnChange]:
     """Return the columns of the partitions `keys` that differ between `commit` and the reader's commit.
 
-    Returns none if the lake no longer holds the partitions at `commit`, or holds them in an earlier form.
+    `champion` are the columns that the version in production reads: an evaluation reads them, too. Returns none if the
+    lake no longer holds the partitions at `commit`, or holds them in an earlier form.
     """
     table = spec.features.table
     earlier = TableReader(reader.store, commit)
@@ -44,6 +49,7 @@ def changes_since(
         before, now = earlier.manifests(table, differ), reader.manifests(table, differ)
     except (RefNotFound, ObjectNotFound, PartitionMissing, ManifestUnreadable):
         return ()
+    evaluated = {*spec.evaluation.columns, *champion}
     found: dict[tuple[ReadBy, tuple[str, ...]], list[str]] = {}
     for key in differ:
         was, is_now = before[key], now[key]
@@ -51,7 +57,7 @@ def changes_since(
         changed = [name for name in names if was.digest_of_values([name]) != is_now.digest_of_values([name])]
         by_reader: dict[ReadBy, list[str]] = {}
         for name in changed:
-            by_reader.setdefault(_reader_of(spec, name), []).append(name)
+            by_reader.setdefault(_reader_of(spec, evaluated, name), []).append(name)
         for read_by, columns in by_reader.items():
             found.setdefault((read_by, tuple(columns)), []).append(key)
     return [
@@ -63,7 +69,7 @@ def changes_since(
 _ORDER: Mapping[ReadBy, int] = {"training": 0, "evaluation": 1, "nothing": 2}
 
 
-def _reader_of(spec: PipelineSpec, column: str) -> ReadBy:
+def _reader_of(spec: PipelineSpec, evaluated: Collection[str], column: str) -> ReadBy:
     if column in spec.training_columns:
         return "training"
-    return "evaluation" if column in spec.evaluation.columns else "nothing"
+    return "evaluation" if column in evaluated else "nothing"

@@ -122,12 +122,20 @@ class Cadence:
         keys = self.keys(self._covered_from, latest)
         return keys if self.kind in ("hourly", "none") else [k for k in keys if self.bounds(k)[1] <= latest]
 
+    def is_key(self, key: str) -> bool:
+        """True if `key` is a key of this cadence, also one outside the days that it covers."""
+        try:
+            self.bounds(key)
+        except KeyRefused:
+            return False
+        return True
+
     def newest_of(self, present: Iterable[str], n: int = 1) -> list[str]:
         """Return the newest `n` of the keys that are keys of this cadence, oldest first.
 
         Main may hold others, from the time before the table's cadence changed.
         """
-        return list(islice(filter(self._is_key, sorted(present, reverse=True)), n))[::-1]
+        return list(islice(filter(self.is_key, sorted(present, reverse=True)), n))[::-1]
 
     def are_neighbours(self, earlier: str, later: str) -> bool:
         """True if no partition lies between `earlier` and `later`."""
@@ -152,13 +160,6 @@ class Cadence:
         """Return the keys of the `n` partitions before the one that holds `day`, oldest first, whatever the start."""
         number = self._number(day)
         return [_named(self._at(number - back)) for back in range(n, 0, -1) if number > back]
-
-    def _is_key(self, key: str) -> bool:
-        try:
-            self.bounds(key)
-        except KeyRefused:
-            return False
-        return True
 
     @property
     def _covered_from(self) -> date:

@@ -73,9 +73,9 @@ def find_leaks(
         )
 
 
-def newest_partitions(keys: Sequence[str]) -> Sequence[str]:
-    """Return the newest `TESTED_PARTITIONS` of a table's sorted `keys`."""
-    return keys[-TESTED_PARTITIONS:]
+def newest_partitions(cadence: Cadence, keys: Sequence[str]) -> Sequence[str]:
+    """Return the newest `TESTED_PARTITIONS` among `keys` on main, without those of an earlier cadence."""
+    return cadence.newest_of(keys, TESTED_PARTITIONS)
 
 
 def _around(reader: TableReader, source: InputTable, keys: Sequence[str]) -> Sequence[str]:
@@ -84,7 +84,7 @@ def _around(reader: TableReader, source: InputTable, keys: Sequence[str]) -> Seq
     if source.cadence.kind == "none":
         return have
     first, last = source.needed_for(keys[0])[0], source.needed_for(keys[-1])[-1]
-    return [key for key in have if first <= key <= last]
+    return [key for key in have if first <= key <= last and source.cadence.is_key(key)]
 
 
 def _alone(reader: TableReader, declared: FeatureDeclaration, key: str) -> Alone:

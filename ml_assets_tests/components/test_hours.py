@@ -1,6 +1,7 @@
 """Hourly tables: from a source, from other hours, from the day before, and as input of a daily table."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,12 @@ from pydantic import ValidationError
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.declarations import DeclarationRefused, require_consistent
 from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.components.leakage_check import feature_declaration
 from ml_assets.components.tags import RANGE_END, RANGE_START
+from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.leakage import find_leaks, newest_partitions
+from ml_assets.tables.publish import publish
+from ml_assets.tables.spec import Incoming, PublishingRun
 from ml_assets_tests.components.installation import Installation, component, failure_of, versions
 from ml_assets_tests.components.readings_pipeline import PIPELINE
 
@@ -233,3 +239,21 @@ def test_an_hourly_model_is_refused_with_the_way_to_train_on_hours() -> None:
     hourly = PIPELINE | {"partitions": {"cadence": "hourly", "start": "2024-01-01"}}
     with pytest.raises(ValidationError, match="let a daily feature table read the hours"):
         component(TrainingPipeline, hourly)
+
+
+def test_the_leakage_test_leaves_out_days_of_before(tmp_path: Path) -> None:
+    """They stay on main when a table becomes hourly. The weekly check ended with an error."""
+    known = {"table": CLICKS, "lookback": 2, "known_at": []}
+    rates_known = _table("rates", "hourly", known)
+    found = Installation(tmp_path, [COMPONENTS[0], rates_known])
+    _built(found, CLICKS, "2024-01-01T00", "2024-01-01T03")
+    _built(found, RATES, "2024-01-01T00", "2024-01-01T03")
+    was_daily = replace(rates_known.table, cadence=Cadence("daily", date(2024, 1, 1)))
+    rows = found.main.scan(RATES, ["2024-01-01T03"]).collect()
+    of_before = [Incoming(key="2024-01-02", data=rows)]
+    publish(found.platform.lake, found.platform.ledger, was_daily, of_before, PublishingRun(run_id="before"))
+    main = found.main
+    keys = newest_partitions(rates_known.spec.cadence, main.keys(RATES))
+    assert list(keys) == main.keys(RATES)[:-1]
+    cadences = {CLICKS: rates_known.spec.cadence}
+    assert find_leaks(main, feature_declaration(rates_known.spec, cadences), keys).ok

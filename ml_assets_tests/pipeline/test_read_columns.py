@@ -225,6 +225,17 @@ def test_label_category_weight_and_number_count(wide: Wide, column: str) -> None
     assert wide.read != before
 
 
+def test_a_plan_says_that_an_evaluation_reads_the_inputs_of_the_champion(wide: Wide) -> None:
+    commit, key = wide.reader.commit_id, keys(DAYS)[9]
+    wide.hold({key: rows_of(1)[key].with_columns(pl.col("c03", "c30", "c31") + 1)})
+    found = changes_since(wide.spec, wide.reader, commit, keys(DAYS), champion=["c03", "c30"])
+    assert {one.read_by: one.columns for one in found} == {
+        "training": ("c03",),
+        "evaluation": ("c30",),
+        "nothing": ("c31",),
+    }
+
+
 @pytest.mark.parametrize(
     "change",
     [

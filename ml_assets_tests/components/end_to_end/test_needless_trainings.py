@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.pipeline.champion import champion_columns
 from ml_assets.pipeline.record import recorded_report
 from ml_assets.pipeline.reproduce import reproduce
 from ml_assets.pipeline.version_difference import compare_versions
@@ -194,6 +195,17 @@ def test_a_version_whose_rows_were_rejected_heals_without_a_training(
         assert list(rejected_behind(installation.platform, row.trained_on)) == [f"{READINGS} {MENDED}"]
     assert rejected_behind(installation.platform, newest.trained_on) == {}
     assert releases_of(installation.platform).rejected_in_production(MODEL) == {}
+
+
+def test_the_inputs_of_the_version_in_production_are_read_by_evaluations(
+    installation: Installation, healed: ModelRun
+) -> None:
+    """Also if the declared model no longer reads them. `ml-assets plan` said that nothing does."""
+    seen = spec_of(installation).features
+    assert set(champion_columns(spec_of(installation), installation.platform)) == {
+        *seen.numeric,
+        *seen.categorical,
+    }
 
 
 def test_a_version_that_was_evaluated_at_two_commits_is_reproduced(
