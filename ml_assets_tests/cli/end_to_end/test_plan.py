@@ -1,5 +1,6 @@
 """`ml-assets plan` says what a run would do or lack, and changes nothing."""
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ def test_planning_in_a_home_at_work_changes_no_file(filled_terminal: Terminal) -
         return {str(path): path.stat().st_mtime_ns for path in found if path.is_file()}
 
     filled_terminal("plan", "store_demand", WEEK)
+    gc.collect()  # SQLite writes its file when the last connection of the commands before is closed
     before = files()
     assert filled_terminal("plan", "store_demand", WEEK).status == 0
     assert files() == before
