@@ -20,6 +20,7 @@ from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.pipeline.links import report_name
 from ml_assets.release.of_platform import bundles_of, registry_of
 from ml_assets.release.runtime import ServingModel
+from ml_assets.snapshots.keep import versions_of
 from ml_assets.snapshots.split_reader import open_snapshot
 from ml_assets.tables import layout
 from ml_assets.tables.guard import validate_window
@@ -49,8 +50,8 @@ class PipelineFacts:
     """Table and partition → how often it was merged into main."""
     verdicts: Mapping[tuple[str, str], Sequence[tuple[str, str, int]]]
     """Table and partition → content digest, status and rows of each verdict."""
-    branches: frozenset[str]
-    """Branches of the lake, except those of audits: a killed run may leave one."""
+    branches: Sequence[str]
+    """Branches of the lake, sorted, without commits in their names. Not those of audits: a killed run may leave one."""
     fingerprint: str
     weights: str
     """SHA-256."""
@@ -89,7 +90,9 @@ def facts_of(project: DemandProject) -> PipelineFacts:
             for table, weeks in WEEKS.items()
             for week in weeks
         },
-        branches=frozenset(platform.lake.branches()) - frozenset(platform.lake.branches(layout.AUDIT)),
+        branches=sorted(
+            _without_commit(one) for one in platform.lake.branches() if not one.startswith(layout.AUDIT)
+        ),
         fingerprint=result.fingerprint,
         weights=result.weights_sha256,
         best=(result.best_step, result.best_validation_loss),
@@ -130,7 +133,7 @@ def assert_sound(project: DemandProject) -> None:
     assert list(report.recoveries) == recoveries_of(read_events(folder))
     (version,) = registry_of(platform).versions(MODEL)
     ServingModel.load(bundles_of(platform).open(version.bundle_digest).folder)  # replays its golden rows
-    kept = platform.lake.branches(f"keep-{MODEL}-v{version.number}")
+    kept = platform.lake.branches(f"{versions_of(MODEL)}{version.number}")
     assert list(kept.values()) == [version.tags["lake_commit"]]
 
     materialized = {table: project.instance.get_materialized_partitions(key_of(table)) for table in WEEKS}
@@ -143,6 +146,11 @@ def assert_sound(project: DemandProject) -> None:
     assert list((home / "artifacts" / "spool").glob("*.jsonl")) == []
     going_on = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING])
     assert project.instance.get_runs_count(going_on) == 0
+
+
+def _without_commit(branch: str) -> str:
+    """Return the name of a branch without the commit of main that a version was made from: its id holds the time."""
+    return branch.rpartition("-")[0] if branch.startswith(versions_of(MODEL)) else branch
 
 
 def _processes_in_the_end(home: Path) -> list[str]:
