@@ -55,7 +55,5 @@ def _after_last(section: PartitionsSection) -> str | None:
     if section.end is None:
         return None
     cadence = section.as_cadence
-    if section.cadence == "hourly":
-        return cadence.key_of(after(section.end))
-    _, last = cadence.bounds(cadence.key_of(section.end))
-    return after(last).isoformat()
+    _, last = cadence.bounds(cadence.keys(section.end, section.end)[-1])
+    return cadence.key_of(after(last))

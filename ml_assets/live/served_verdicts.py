@@ -16,10 +16,10 @@ from ml_assets.live.served_policy import ServedSkewRule
 from ml_assets.live.served_skew import served_skew
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.serving.request_log import days_of
-from ml_assets.tables.publish import verdict_of
+from ml_assets.tables.landing import MAIN
+from ml_assets.tables.publish import new_row_of, verdict_of
 from ml_assets.tables.reader import TableReader
 from ml_assets.validation.verdict import Verdict
-from resources.ledger import NewVerdict
 from resources.platform import Platform
 
 NEWEST = 14
@@ -80,21 +80,7 @@ def compare(
         content_digest=due.content_digest,
         contract_digest=_digest(rule.model_dump(mode="json")),
     )
-    platform.ledger.record_verdicts(
-        [
-            NewVerdict(
-                table=verdict.table,
-                key=verdict.key,
-                content_digest=verdict.content_digest,
-                contract_digest=verdict.contract_digest,
-                status=verdict.status,
-                rows=verdict.rows,
-                body_json=verdict.to_json(),
-                run_id=run_id,
-                branch="main",
-            )
-        ]
-    )
+    platform.ledger.record_verdicts([new_row_of(verdict, run_id, MAIN)])
     return verdict
 
 

@@ -217,9 +217,8 @@ def _digest_of_columns(reader: TableReader, training_set: TrainingSet, columns: 
 
     The whole window, since the naive baseline takes the means of its groups from training rows.
     """
-    manifests = reader.manifests(training_set.table, training_set.keys)
-    names = sorted(set(columns))
-    lines = (f"{key} {one.digest_of_values(names)}\n" for key, one in manifests.items())
+    found = reader.values_digests(training_set.table, training_set.keys, sorted(set(columns)))
+    lines = (f"{key} {digest}\n" for key, digest in found.items())
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

@@ -121,12 +121,7 @@ def source_values(spec: PipelineSpec, reader: TableReader, table: str, keys: Seq
     from ml_assets.snapshots.split_reader import SourceValues
 
     columns = spec.training_columns
-    manifests = reader.manifests(table, keys)
-    return SourceValues(
-        table=table,
-        columns=columns,
-        partitions={key: one.digest_of_values(columns) for key, one in manifests.items()},
-    )
+    return SourceValues(table=table, columns=columns, partitions=reader.values_digests(table, keys, columns))
 
 
 def _require_lists_begin(spec: PipelineSpec, reader: TableReader, table: str, chosen: "ChosenRows") -> None:

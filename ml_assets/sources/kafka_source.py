@@ -24,7 +24,7 @@ from ml_assets.sources.kafka_topic import CHUNK_MESSAGES, Topic
 from ml_assets.sources.object_storage import variable
 from ml_assets.sources.protocol import PageFacts, ReadPartition, SourceReader, SourceRows, SourceTable, Span
 from ml_assets.sources.source_section import SourceSection, VariableName
-from ml_assets.sources.stream_log import LogVersion, Moments, Sections, StreamLog
+from ml_assets.sources.stream_log import LogVersion, Moments, StreamLog
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.midnight import HOUR
 from resources.platform import Platform
@@ -135,20 +135,20 @@ class KafkaReader(SourceReader):
         state = version.state
         within = None if span is None else span.moments(self._table.time_zone)
         there = version.sections(self._table.time_zone)
-        sections = there.within(within)
+        limits = {one: within if there.is_cut(one, within) else None for one in there.within(within)}
         watermark = state.watermark_moment if state else None
         ends = None if within is None else within[1]
-        if not sections and (watermark is None or (ends is not None and watermark < ends)):
+        if not limits and (watermark is None or (ends is not None and watermark < ends)):
             reached = f"its watermark is {watermark.isoformat()}" if watermark else "it has no watermark yet"
             raise SourceRefused(
                 f"{self._table.name}: topic {self._section.topic} has no message for "
                 f"{span.first if span else 'this table'} yet, and {reached}: wait for the stream to pass this time"
             )
         return SourceRows(
-            frame=self._rows(version, there, within),
+            frame=self._rows(version, limits),
             # Bounded by the partition's end: else each later read would state another watermark for the same rows.
             watermark=watermark if ends is None or watermark is None else min(watermark, ends),
-            version=version.version_of(sections),
+            version=version.version_of(limits),
         )
 
     def latest(self) -> date | None:
@@ -274,20 +274,19 @@ class KafkaReader(SourceReader):
     def _landing(self) -> Landing:
         return Landing(self._table, self._rules, self._topic, self.log, self._decoder())
 
-    def _rows(self, version: LogVersion, there: Sections, within: Moments | None) -> pl.DataFrame:
-        """Return the rows from one moment up to another, each row once although its message was repeated."""
+    def _rows(self, version: LogVersion, limits: Mapping[str, Moments | None]) -> pl.DataFrame:
+        """Return the rows of days and hours, each row once although its message was repeated. `limits`: day or hour →
+        the time of its rows that count; None if all do."""
         decoder = self._decoder(absent_is_null=True)
         frames: list[pl.DataFrame] = []
         unfit: list[tuple[int, int, str]] = []
-        sections = there.within(within)
-        for section in sections:
-            others = within if there.is_cut(section, within) else None
+        for section, limit in limits.items():
             for messages in self.log.read(version, [section]):
                 rows: list[Any] = []
                 for _, partition, offset, value in messages.iter_rows():
                     try:
                         row = decoder.decode(value)
-                        if others is None or others[0] <= decoder.moment(row) < others[1]:
+                        if limit is None or limit[0] <= decoder.moment(row) < limit[1]:
                             rows.append(row)
                     except BadMessage as error:
                         unfit.append((partition, offset, str(error)))
@@ -295,9 +294,9 @@ class KafkaReader(SourceReader):
         if unfit:
             partition, offset, why = unfit[0]
             raise SourceRefused(
-                f"{self._table.name}: {len(unfit)} messages of {sections[0]} do not fit the contract, which changed "
-                f"since they landed. The first is offset {offset} of partition {partition}: {why}. Make a new column "
-                "nullable, or choose a wider type"
+                f"{self._table.name}: {len(unfit)} messages of {next(iter(limits))} do not fit the contract, which "
+                f"changed since they landed. The first is offset {offset} of partition {partition}: {why}. Make a new "
+                "column nullable, or choose a wider type"
             )
         if not frames:
             return decoder.frame([])

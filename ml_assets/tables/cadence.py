@@ -15,6 +15,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from ml_assets.sections import Section
+from ml_assets.validation.midnight import after
 
 CadenceKind = Literal["hourly", "daily", "weekly", "monthly", "none"]
 
@@ -111,16 +112,14 @@ class Cadence:
         """Return the keys of the table's partitions that overlap the days, or hours, `first`..`last` (inclusive)."""
         if self.kind == "none":
             return [UNPARTITIONED]
-        low = max(self._number(first), self._number(self._covered_from))
-        high = self._last_number(last)
-        if self.end is not None:
-            high = min(high, self._last_number(self.end))
-        return [_named(self._at(number)) for number in range(low, high + 1)]
+        return self._covered(self._number(first), self._last_number(last))
 
     def complete(self, latest: date) -> list[str]:
         """Return the keys of the partitions that end by the end of a day, or of an hour."""
-        keys = self.keys(self._covered_from, latest)
-        return keys if self.kind in ("hourly", "none") else [k for k in keys if self.bounds(k)[1] <= latest]
+        if self.kind == "none":
+            return [UNPARTITIONED]
+        # The partition of the next day, or hour, is the first one that is not over.
+        return self._covered(self._number(self._covered_from), self._number(after(latest)) - 1)
 
     def is_key(self, key: str) -> bool:
         """True if `key` is a key of this cadence, also one outside the days that it covers."""
@@ -169,6 +168,13 @@ class Cadence:
         if self.kind == "monthly":
             return first.replace(day=monthrange(first.year, first.month)[1])
         return first + timedelta(days=6) if self.kind == "weekly" else first
+
+    def _covered(self, low: int, high: int) -> list[str]:
+        """Return the keys of the table's partitions with the numbers `low`..`high` (inclusive)."""
+        low = max(low, self._number(self._covered_from))
+        if self.end is not None:
+            high = min(high, self._last_number(self.end))
+        return [_named(self._at(number)) for number in range(low, high + 1)]
 
     def _number(self, day: date) -> int:
         """Return the number of the partition that holds a day or a moment; of the first one if it holds several.

@@ -135,8 +135,8 @@ def _publish(
         good = {key: one for key, one in validated.items() if key not in bad}
         lacking = {key: one for key, one in bad.items() if key not in branches}
         branches |= _keep_evidence(store, spec, lacking, newest, run)
-        rows = {key: _new_row(verdicts[key], run.run_id, branches[key]) for key in bad}
-        rows |= {key: _new_row(verdicts[key], run.run_id, MAIN) for key in good}
+        rows = {key: new_row_of(verdicts[key], run.run_id, branches[key]) for key in bad}
+        rows |= {key: new_row_of(verdicts[key], run.run_id, MAIN) for key in good}
         with contextlib.suppress(_Overtaken):
             landed = _land(store, ledger, spec, good, verdicts, newest, rows, run)
             break
@@ -314,7 +314,7 @@ def _blocks(findings: Sequence[Finding]) -> bool:
     return any(finding.blocks for finding in findings)
 
 
-def _new_row(verdict: Verdict, run_id: str, branch: str) -> NewVerdict:
+def new_row_of(verdict: Verdict, run_id: str, branch: str) -> NewVerdict:
     """Return a verdict as a row for the ledger."""
     return NewVerdict(
         table=verdict.table,

@@ -251,6 +251,11 @@ class TableReader:
         present = [key for key in digests if key in self._partitions(table)]
         return digests | {key: one.digest_of(columns) for key, one in self.manifests(table, present).items()}
 
+    def values_digests(self, table: str, keys: Sequence[str], columns: Iterable[str]) -> dict[str, str]:
+        """Return key → digest of names, types and values of `columns` (`PartitionManifest.digest_of_values`)."""
+        names = tuple(columns)
+        return {key: one.digest_of_values(names) for key, one in self.manifests(table, keys).items()}
+
     def objects_digest(self, table: str, keys: Iterable[str]) -> str:
         """Return the SHA-256 of all objects of `keys`, manifests included: equal for commits that hold the same
         partitions, made in the same way from the same rows. 64 hex digits."""

@@ -131,6 +131,35 @@ STAGES = tuple(
 )
 
 
+def mapped_inputs(defs: dg.Definitions, table: str, key: str) -> list[str]:
+    """Return the partitions of the only input of `table` that Dagster shows for its partition `key`, sorted."""
+    graph, asset = defs.resolve_asset_graph(), key_of(table)
+    [read] = graph.get(asset).parent_keys
+    own, other = graph.get(asset).partitions_def, graph.get(read).partitions_def
+    assert own is not None
+    assert other is not None
+    return mapped_keys(graph.get_partition_mapping(asset, read), own, other, key)
+
+
+def mapped_keys(
+    mapping: dg.PartitionMapping, own: dg.PartitionsDefinition, other: dg.PartitionsDefinition, key: str
+) -> list[str]:
+    """Return the partitions of `other` to which `mapping` maps partition `key` of `own`, sorted."""
+    mapped = mapping.get_upstream_mapped_partitions_result_for_partitions(
+        own.empty_subset().with_partition_keys([key]), own, other
+    )
+    return sorted(mapped.partitions_subset.get_partition_keys())
+
+
+def built(
+    installation: Installation, table: str, first: str, last: str | None = None
+) -> dict[str | None, str]:
+    """Materialize partitions of `table`, all of which must succeed; return partition → version."""
+    result = installation.run(table, partition=first, last=last)
+    assert result.success, failure_of(result)
+    return versions(result, table)
+
+
 def key_of(name: str) -> dg.AssetKey:
     """`a/b` as a key."""
     return dg.AssetKey(name.split("/"))

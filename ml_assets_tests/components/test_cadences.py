@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import dagster as dg
 import polars as pl
 import pytest
 
@@ -14,7 +14,14 @@ from ml_assets.components.declarations import DeclarationRefused, require_consis
 from ml_assets.components.partitions import coarser_mapping, lookback_mapping, partitions_definition
 from ml_assets.tables.cadence import PartitionsSection, fit_of
 from ml_assets.tables.declared import InputTable
-from ml_assets_tests.components.installation import Installation, component, failure_of, versions
+from ml_assets_tests.components.installation import (
+    Installation,
+    built,
+    component,
+    failure_of,
+    mapped_inputs,
+    mapped_keys,
+)
 from ml_assets_tests.components.readings_pipeline import DATASET, READINGS, days
 
 HERE = "ml_assets_tests.components.test_cadences"
@@ -89,18 +96,12 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     return found
 
 
-def _built(installation: Installation, table: str, first: str, last: str | None = None) -> dict[str, str]:
-    result = installation.run(table, partition=first, last=last)
-    assert result.success, failure_of(result)
-    return versions(result, table)
-
-
 def test_weeks_and_months_hold_all_their_days(installation: Installation) -> None:
-    at_once = _built(installation, WEEKS, "2024-01-01", "2024-01-29")
+    at_once = built(installation, WEEKS, "2024-01-01", "2024-01-29")
     assert list(at_once) == ["2024-01-01", "2024-01-08", "2024-01-15", "2024-01-22", "2024-01-29"]
     rows = installation.main.scan(WEEKS, ["2024-01-08"]).collect()
     assert set(rows["rows"]) == {7 * 12}
-    _built(installation, MONTHS, "2024-01-01")
+    built(installation, MONTHS, "2024-01-01")
     assert set(installation.main.scan(MONTHS, ["2024-01-01"]).collect()["rows"]) == {31 * 12}
     lacking = installation.run(MONTHS, partition="2024-02-01")
     assert f"{READINGS} 2024-02-05 to 2024-02-29" in failure_of(lacking) or "2024-02-05" in failure_of(
@@ -109,31 +110,18 @@ def test_weeks_and_months_hold_all_their_days(installation: Installation) -> Non
 
 
 def test_a_day_reads_the_week_that_was_over(installation: Installation) -> None:
-    _built(installation, WEEKS, "2024-01-01", "2024-01-22")
-    at_once = _built(installation, TODAY, "2024-01-08", "2024-01-20")
+    built(installation, WEEKS, "2024-01-01", "2024-01-22")
+    at_once = built(installation, TODAY, "2024-01-08", "2024-01-20")
     weeks_made = installation.main.scan(WEEKS, ["2024-01-01"]).collect().sort("machine")
     sunday = installation.main.scan(TODAY, ["2024-01-14"]).collect().sort("machine")
     assert sunday["made"].equals(weeks_made["made"])
     manifest = installation.main.manifest(TODAY, "2024-01-14")
     assert set(manifest.inputs[WEEKS]) == {"2024-01-01"}
-    assert _built(installation, TODAY, "2024-01-17") == {"2024-01-17": at_once["2024-01-17"]}
+    assert built(installation, TODAY, "2024-01-17") == {"2024-01-17": at_once["2024-01-17"]}
 
 
 def test_dagster_shows_the_same_inputs(installation: Installation) -> None:
-    graph = installation.defs.resolve_asset_graph()
-
-    def parents(table: str, key: str) -> list[str]:
-        asset = dg.AssetKey(table.split("/"))
-        [read] = graph.get(asset).parent_keys
-        mapped = graph.get_partition_mapping(
-            asset, read
-        ).get_upstream_mapped_partitions_result_for_partitions(
-            graph.get(asset).partitions_def.empty_subset().with_partition_keys([key]),
-            graph.get(asset).partitions_def,
-            graph.get(read).partitions_def,
-        )
-        return sorted(mapped.partitions_subset.get_partition_keys())
-
+    parents = partial(mapped_inputs, installation.defs)
     assert parents(TODAY, "2024-01-14") == parents(TODAY, "2024-01-08") == ["2024-01-01"]
     assert parents(WEEKS, "2024-01-08") == [f"2024-01-{day:02}" for day in range(8, 15)]
     assert len(parents(MONTHS, "2024-02-01")) == 29
@@ -158,12 +146,9 @@ def test_dagster_maps_what_a_partition_needs(own: Cadence, read: Cadence, later:
     table = InputTable(table=READINGS, cadence=its.as_cadence, lookback=lookback, read_by=mine.as_cadence)
     keys = reader.get_partition_keys()
     for key in [*keys[:3], *keys[3:-1:37], keys[-1]]:
-        mapped = mapping.get_upstream_mapped_partitions_result_for_partitions(
-            reader.empty_subset().with_partition_keys([key]), reader, source
-        )
         exist = [one for one in table.needed_for(key) if source.has_partition_key(one)]
         assert exist
-        assert sorted(mapped.partitions_subset.get_partition_keys()) == exist
+        assert mapped_keys(mapping, reader, source, key) == exist
 
 
 def test_a_week_looks_back_beyond_the_start_of_its_own_table(tmp_path: Path) -> None:
@@ -172,7 +157,7 @@ def test_a_week_looks_back_beyond_the_start_of_its_own_table(tmp_path: Path) -> 
     found = Installation(tmp_path, [COMPONENTS[0], late])
     first, *_, last = days(21)
     assert found.run(READINGS, partition=first, last=last).success
-    _built(found, WEEKS, "2024-01-15")
+    built(found, WEEKS, "2024-01-15")
     read = found.main.manifest(WEEKS, "2024-01-15").inputs[READINGS]
     assert (min(read), max(read)) == ("2024-01-08", "2024-01-21")
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,13 @@ from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.leakage import find_leaks, newest_partitions
 from ml_assets.tables.publish import publish
 from ml_assets.tables.spec import Incoming, PublishingRun
-from ml_assets_tests.components.installation import Installation, component, failure_of, versions
+from ml_assets_tests.components.installation import (
+    Installation,
+    built,
+    component,
+    failure_of,
+    mapped_inputs,
+)
 from ml_assets_tests.components.readings_pipeline import PIPELINE
 
 HERE = "ml_assets_tests.components.test_hours"
@@ -135,18 +142,12 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     """Two days and six hours of clicks."""
     found = Installation(tmp_path_factory.mktemp("installation"), COMPONENTS)
     require_consistent(found.defs)
-    assert _built(found, CLICKS, "2024-01-01T00", "2024-01-03T05")
+    assert built(found, CLICKS, "2024-01-01T00", "2024-01-03T05")
     return found
 
 
-def _built(installation: Installation, table: str, first: str, last: str | None = None) -> dict[str, str]:
-    result = installation.run(table, partition=first, last=last)
-    assert result.success, failure_of(result)
-    return versions(result, table)
-
-
 def test_hours_look_back_across_midnight(installation: Installation) -> None:
-    at_once = _built(installation, RATES, "2024-01-01T00", "2024-01-03T05")
+    at_once = built(installation, RATES, "2024-01-01T00", "2024-01-03T05")
     assert len(at_once) == 54
     rows = installation.main.scan(RATES, ["2024-01-02T00"]).collect()
     assert rows.row(0, named=True) | {"predicted_at": None} == {
@@ -157,37 +158,23 @@ def test_hours_look_back_across_midnight(installation: Installation) -> None:
     }
     manifest = installation.main.manifest(RATES, "2024-01-02T00")
     assert sorted(manifest.inputs[CLICKS]) == ["2024-01-01T22", "2024-01-01T23", "2024-01-02T00"]
-    assert _built(installation, RATES, "2024-01-02T07") == {"2024-01-02T07": at_once["2024-01-02T07"]}
+    assert built(installation, RATES, "2024-01-02T07") == {"2024-01-02T07": at_once["2024-01-02T07"]}
 
 
 def test_a_day_reads_its_hours_and_an_hour_the_day_that_was_over(
     installation: Installation,
 ) -> None:
-    _built(installation, RATES, "2024-01-01T00", "2024-01-03T05")
-    _built(installation, DAYS, "2024-01-01", "2024-01-02")
+    built(installation, RATES, "2024-01-01T00", "2024-01-03T05")
+    built(installation, DAYS, "2024-01-01", "2024-01-02")
     assert installation.main.scan(DAYS, ["2024-01-02"]).collect()["clicks"].to_list() == [sum(range(1, 25))]
     lacking = installation.run(DAYS, partition="2024-01-03")
     assert f"{RATES} 2024-01-03T06" in failure_of(lacking)
-    _built(installation, USUAL, "2024-01-02T00", "2024-01-03T23")
+    built(installation, USUAL, "2024-01-02T00", "2024-01-03T23")
     assert set(installation.main.manifest(USUAL, "2024-01-03T23").inputs[DAYS]) == {"2024-01-02"}
 
 
 def test_dagster_shows_the_same_inputs(installation: Installation) -> None:
-    graph = installation.defs.resolve_asset_graph()
-
-    def parents(table: str, key: str) -> list[str]:
-        asset = dg.AssetKey(table.split("/"))
-        [read] = graph.get(asset).parent_keys
-        own, other = graph.get(asset).partitions_def, graph.get(read).partitions_def
-        assert own is not None
-        assert other is not None
-        mapped = graph.get_partition_mapping(
-            asset, read
-        ).get_upstream_mapped_partitions_result_for_partitions(
-            own.empty_subset().with_partition_keys([key]), own, other
-        )
-        return sorted(mapped.partitions_subset.get_partition_keys())
-
+    parents = partial(mapped_inputs, installation.defs)
     assert parents(RATES, "2024-01-02T01") == ["2024-01-01T23", "2024-01-02T00", "2024-01-02T01"]
     assert parents(DAYS, "2024-01-02") == [f"2024-01-02T{hour:02}" for hour in range(24)]
     assert parents(USUAL, "2024-01-03T00") == parents(USUAL, "2024-01-03T23") == ["2024-01-02"]
@@ -246,8 +233,8 @@ def test_the_leakage_test_leaves_out_days_of_before(tmp_path: Path) -> None:
     known = {"table": CLICKS, "lookback": 2, "known_at": []}
     rates_known = _table("rates", "hourly", known)
     found = Installation(tmp_path, [COMPONENTS[0], rates_known])
-    _built(found, CLICKS, "2024-01-01T00", "2024-01-01T03")
-    _built(found, RATES, "2024-01-01T00", "2024-01-01T03")
+    built(found, CLICKS, "2024-01-01T00", "2024-01-01T03")
+    built(found, RATES, "2024-01-01T00", "2024-01-01T03")
     was_daily = replace(rates_known.table, cadence=Cadence("daily", date(2024, 1, 1)))
     rows = found.main.scan(RATES, ["2024-01-01T03"]).collect()
     of_before = [Incoming(key="2024-01-02", data=rows)]
