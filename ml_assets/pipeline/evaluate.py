@@ -70,8 +70,8 @@ def _score(
     from ml_assets.features.encoding import FittedState, class_ids
     from ml_assets.release.of_platform import bundles_of
     from ml_assets.release.runtime import ServingModel
-    from ml_assets.snapshots.index import rows_of
     from ml_assets.snapshots.split_reader import FITTED, open_snapshot
+    from ml_assets.snapshots.split_rows import rows_of
 
     job, result = training_set.job, trained.result
     snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest, job.schema_hash)

@@ -190,7 +190,7 @@ def _compared(
     from ml_assets.evaluation.legal_predictions import in_range
     from ml_assets.evaluation.model_difference import difference
     from ml_assets.features.encoding import class_ids
-    from ml_assets.snapshots.index import rows_of
+    from ml_assets.snapshots.split_rows import rows_of
 
     yield _same("snapshot", bundle.facts.lineage.snapshot_digest, snapshot.digest)
     yield _same("weights", bundle.facts.lineage.weights_sha256, result.weights_sha256)

@@ -353,8 +353,8 @@ def _on_the_same_rows(
 def _holdout(
     platform: Platform, source: VersionFacts, fingerprint: str, folder: Path
 ) -> "tuple[Snapshot, pl.DataFrame, pl.LazyFrame]":
-    from ml_assets.snapshots.index import rows_of
     from ml_assets.snapshots.keep import commit_that_keeps, kept_snapshot
+    from ml_assets.snapshots.split_rows import rows_of
 
     model, window, evaluation = source.version.model, _window(platform, source), source.evaluation
     read_at = evaluation.trained_on.commit

@@ -304,10 +304,12 @@ def _make(
         two = validation.take([ShardSlice(0, np.zeros(2, dtype=np.int64))])
         check_output(job, model, two, snapshot.inputs.outputs)
     objective = objective_of(job.objective)
+    if (
+        settings.activation_checkpointing != "none"
+    ):  # before the preflight, whose passes must fit into memory, too
+        checkpoint_activations(model.core, settings.activation_checkpointing, is_compiled=settings.compile)
     with bounded():
         preflight_digest = preflight(job, model, objective, order, validation, group)
-    if settings.activation_checkpointing != "none":
-        checkpoint_activations(model.core, settings.activation_checkpointing, is_compiled=settings.compile)
     if settings.compile:
         compile_core(model.core, group.device, folder)
     refuse_unfit(model.core, group, settings)

@@ -15,7 +15,7 @@ import pytest
 
 from ml_assets.features.encoding import FittedState, fit, fit_classes
 from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.index import read_index, rows_of, write_index
+from ml_assets.snapshots.index import read_index, write_index
 from ml_assets.snapshots.row_choice import LABEL_TOO_LATE, NO_LABEL, choose_rows, classes_of
 from ml_assets.snapshots.spec import Cutoffs
 from ml_assets.snapshots.split_reader import (
@@ -29,6 +29,7 @@ from ml_assets.snapshots.split_reader import (
     open_snapshot,
     verify,
 )
+from ml_assets.snapshots.split_rows import rows_of
 from ml_assets_tests.training.small_jobs import (
     CATEGORICAL,
     NUMERIC,

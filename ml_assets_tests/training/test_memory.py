@@ -14,9 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ml_assets.snapshots.split_reader import Snapshot
 from ml_assets.training.process.group import Group
+from ml_assets.training.run import prepare
 from ml_assets.training.step.activation_checkpointing import checkpoint_activations, layers_of
 from ml_assets.training.step.memory import advising, passes, rows_at_once
 from ml_assets_tests.training.single_step import one_step
+from ml_assets_tests.training.small_jobs import small_job
 from resources.job.errors import BadConfiguration, OutOfMemory
 from resources.job.training_settings import TrainingSettings
 
@@ -107,7 +109,7 @@ class Counting(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
-    ("what", "products", "others"), [("none", 7, 4), ("selective", 7, 8), ("full", 11, 8)]
+    ("what", "products", "others"), [("none", 7, 4), ("selective", 7, 12), ("full", 15, 12)]
 )
 def test_what_is_computed_again_gives_the_same_bits(
     tmp_path: Path,
@@ -123,8 +125,27 @@ def test_what_is_computed_again_gives_the_same_bits(
     assert again.loss == plain.loss
     assert list(again.gradients) == list(plain.gradients)  # names of a checkpoint stay
     assert all(torch.equal(again.gradients[name], gradient) for name, gradient in plain.gradients.items())
-    done = counting.done  # before: as the model is built, in the preflight, and its validation without addmm
+    # Before: as the model is built, in the preflight, and its validation without addmm. Both the pass of the preflight
+    # and that of the step compute again.
+    done = counting.done
     assert (done["addmm"] - 14, done["gelu"] - 12) == (products, others)
+
+
+def test_the_preflight_keeps_no_more_in_memory_than_a_step(
+    tmp_path: Path, snapshot: Snapshot, group: Group
+) -> None:
+    def kept_for_backward(what: Literal["none", "full"]) -> int:
+        numbers: list[int] = []
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            numbers.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            prepare(small_job(snapshot, "blocks", activation_checkpointing=what), tmp_path, group)
+        return sum(numbers)
+
+    assert kept_for_backward("full") < 0.5 * kept_for_backward("none")
 
 
 def test_layers_are_the_outermost_repeated_parts() -> None:

@@ -6,11 +6,12 @@ Plain tensors are copied directly, at the speed of memory. Sharded tensors go th
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (the annotations of torch are partial)
+# `DefaultStager`, the public class around this one, can be used for one save alone in torch 2.11.
 
 from typing import Any, cast
 
 import torch
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.tensor import DTensor
 
 from ml_assets.training.checkpoint.parts import State
@@ -25,14 +26,7 @@ class Copies:
         self._pinned = pinned
         self._rounded = rounded
         self._kept: dict[tuple[str, str], torch.Tensor] = {}
-        self._stager = DefaultStager(
-            StagingOptions(
-                use_pinned_memory=pinned,
-                use_shared_memory=False,
-                use_async_staging=False,  # the next step changes the originals
-                use_non_blocking_copy=pinned,
-            )
-        )
+        self._stager = StateDictStager(pin_memory=pinned, share_memory=False)
 
     def take(self, state: State) -> State:
         """Return a copy of all values; afterwards the originals may change."""
@@ -47,8 +41,10 @@ class Copies:
                     copy[section][name] = self._copied((section, name), value, dtype)
                 else:
                     others[section][name] = value
-        for section, values in cast(State, self._stager.stage(others)).items():  # waits for a GPU, too
+        for section, values in cast(State, self._stager.stage(others, non_blocking=self._pinned)).items():
             copy[section].update(values)
+        if self._pinned:
+            torch.accelerator.synchronize()  # the next step changes the originals
         return copy
 
     def _dtype(self, section: str, value: Any) -> torch.dtype | None:
