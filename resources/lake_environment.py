@@ -23,7 +23,8 @@ class EnvironmentMissing(Exception):
 
 
 class EnvironmentNameRefused(ValueError):
-    """A name of an environment has other characters than small letters, digits and _, or more than 40 of them."""
+    """A name of an environment has other characters than small letters, digits and _, or more than 40 of them, or is
+    `main`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +44,11 @@ class Environment:
 
 def check_environment_name(name: str) -> str:
     """Return `name`. Raises `EnvironmentNameRefused`, which proposes a name."""
+    if name == "main":
+        raise EnvironmentNameRefused(
+            "'main' cannot name an environment: it names what everyone works on, and texts about the two could not be "
+            "told apart. Take another name, such as your own"
+        )
     if re.fullmatch(ENV_NAME, name) is None or len(name) > 40:
         proposed = re.sub(r"\W+", "_", name.lower(), flags=re.ASCII).strip("_")[:40]
         instead = f": {proposed!r} is possible" if proposed else ""

@@ -20,17 +20,19 @@ def make_whole(path: Path, make: Callable[[Path], object]) -> None:
     `make` receives a path of the same name in another folder. If several processes call this at once, one creates the
     file and the others wait. Errors of `make`, sqlite3 and the file system pass through.
     """
-    if path.exists():
+    folder = _making(path)
+    if path.exists() and not folder.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_name(f".{path.name}.lock")):
         if not path.exists():
             _make(path, make)
+        shutil.rmtree(folder, ignore_errors=True)  # also that of a process killed after its last step
 
 
 def _make(path: Path, make: Callable[[Path], object]) -> None:
     # Not `unfinished_folder`: under the lock, a folder that is there belongs to a killed process, so it goes at once.
-    folder = path.with_name(f".{path.name}.making")
+    folder = _making(path)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     make(folder / path.name)
@@ -39,4 +41,8 @@ def _make(path: Path, make: Callable[[Path], object]) -> None:
     with closing(sqlite3.connect(folder / path.name)) as made, closing(sqlite3.connect(copy)) as target:
         made.backup(target)
     copy.rename(path)
-    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _making(path: Path) -> Path:
+    """Return the folder in which the file is made."""
+    return path.with_name(f".{path.name}.making")

@@ -17,6 +17,8 @@ def command(table: str | None) -> None:
     with Project.to_read() as project:
         ledger = project.platform.ledger
         found = ledger.acceptances(table)
+        if table and not found:
+            project.table(table)  # refuses a mistyped name
         keys = {
             name: {one.key for one in found if one.table == name} for name in {one.table for one in found}
         }

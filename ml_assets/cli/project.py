@@ -20,11 +20,13 @@ from ml_assets.dagster_instance import EVENT_BATCH
 from resources.files import locked
 from resources.platform import Platform
 from resources.settings import Settings
+from resources.words import did_you_mean
 
 if TYPE_CHECKING:
     import dagster as dg
 
     from ml_assets.components.base import SpecComponent
+    from ml_assets.tables.spec import TableSpec
 
 
 Component = TypeVar("Component", bound="SpecComponent")
@@ -137,13 +139,26 @@ class Project:
             return dg.ComponentTree.for_project(ROOT).get_all_components(of_type)
 
     def component(self, of_type: type[Component], name: str) -> Component:
-        """Return the component of this name. `Problem` lists the declared names."""
-        found = self.components(of_type)
-        for component in found:
-            if component.spec.name == name:
-                return component
-        names = ", ".join(sorted(component.spec.name for component in found))
-        raise Problem(f"no {of_type.__name__} is named '{name}'; there are: {names or 'none'}")
+        """Return the component of this name. `Problem` names the nearest declared name, or all."""
+        found = {component.spec.name: component for component in self.components(of_type)}
+        if name not in found:
+            raise Problem(f"no {of_type.__name__} is named '{name}'{did_you_mean(name, found)}")
+        return found[name]
+
+    def tables(self) -> "dict[str, TableSpec]":
+        """Return the declared datasets and feature tables by the name of their table."""
+        from ml_assets.components.dataset import Dataset
+        from ml_assets.components.feature_table import FeatureTable
+
+        specs = [one.table for kind in (Dataset, FeatureTable) for one in self.components(kind)]
+        return {spec.table: spec for spec in specs}
+
+    def table(self, name: str) -> "TableSpec":
+        """Return the declared table of this name. `Problem` names the nearest declared name, or all."""
+        found = self.tables()
+        if name not in found:
+            raise Problem(f"no table is named '{name}'{did_you_mean(name, found)}")
+        return found[name]
 
 
 def _is_made(settings: Settings) -> bool:

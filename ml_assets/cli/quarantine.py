@@ -5,13 +5,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ml_assets.cli.groups import SuggestingGroup
-from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project, say
 from resources.words import counted
 
 if TYPE_CHECKING:
     from ml_assets.tables.reader import TableReader
-    from ml_assets.tables.spec import TableSpec
 
 
 @click.group(
@@ -30,8 +28,8 @@ def list_(table: str | None) -> None:
     with Project.to_read() as project:
         reader = _reader(project)
         lines: list[str] = []
-        for name in [table] if table else sorted(_specs(project)):
-            _spec(project, name)
+        for name in [table] if table else sorted(project.tables()):
+            project.table(name)
             for key in quarantined_keys(reader, name):
                 rows, rules = quarantined_rules(reader, name, key)
                 why = ", ".join(f"{rule} {count}" for rule, count in rules.items())
@@ -53,7 +51,7 @@ def show(table: str, partition: str | None, rows: int) -> None:
     from ml_assets.tables.readmit import quarantined_keys, quarantined_rules, shown_rows
 
     with Project.to_read() as project:
-        spec, reader = _spec(project, table), _reader(project)
+        spec, reader = project.table(table), _reader(project)
         for key in [partition] if partition else quarantined_keys(reader, table):
             first = shown_rows(reader, spec, key, rows)
             count, _ = quarantined_rules(reader, table, key)
@@ -76,7 +74,7 @@ def readmit(table: str, partition: str | None) -> None:
     from ml_assets.tables.spec import PublishingRun
 
     project = Project.here()
-    spec, reader, platform = _spec(project, table), _reader(project), project.platform
+    spec, reader, platform = project.table(table), _reader(project), project.platform
     keys = [partition] if partition else quarantined_keys(reader, table)
     readmitted = 0
     for key in keys:
@@ -97,18 +95,3 @@ def _reader(project: Project) -> "TableReader":
     from ml_assets.tables.reader import TableReader
 
     return TableReader.at(project.platform.lake)
-
-
-def _specs(project: Project) -> "dict[str, TableSpec]":
-    from ml_assets.components.dataset import Dataset
-    from ml_assets.components.feature_table import FeatureTable
-
-    specs = [one.table for kind in (Dataset, FeatureTable) for one in project.components(kind)]
-    return {spec.table: spec for spec in specs}
-
-
-def _spec(project: Project, table: str) -> "TableSpec":
-    specs = _specs(project)
-    if table not in specs:
-        raise Problem(f"no table is named '{table}'; there are: {', '.join(sorted(specs)) or 'none'}")
-    return specs[table]

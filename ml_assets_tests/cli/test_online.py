@@ -66,6 +66,13 @@ def test_an_expired_row_is_not_returned(
     assert f"To fill it: ml-assets launch {ONLINE} PARTITIONS" in said.err
 
 
+def test_asking_an_empty_home_creates_no_store(terminal: Terminal) -> None:
+    said = terminal("online", "get", "sales_features", "store=store_03", "product=milk")
+    assert said.status == 1
+    assert "has no row of features/sales_features for store=store_03 product=milk" in said.err
+    assert list(terminal.home.rglob("*online.db*")) == []
+
+
 @pytest.mark.parametrize(
     ("typed", "why"),
     [

@@ -56,4 +56,8 @@ def test_rows_in_quarantine_are_listed_shown_and_readmitted(
     )
     assert terminal("quarantine", "list", SALES).out == "No rows are in quarantine.\n"
     assert "has no quarantined rows" in terminal("quarantine", "show", SALES, WEEK).err
-    assert "no table is named 'datasets/sale'" in terminal("quarantine", "list", "datasets/sale").err
+    for command in (("quarantine", "list"), ("acceptances",)):
+        said = terminal(*command, "datasets/sale")
+        assert said.status == 1
+        assert "no table is named 'datasets/sale': did you mean 'datasets/sales'?" in said.err
+    assert terminal("acceptances", SALES).out == f"No partition of {SALES} was accepted.\n"

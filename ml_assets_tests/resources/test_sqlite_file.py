@@ -38,6 +38,15 @@ def test_a_kill_while_dagsters_tables_are_made_does_not_spoil_the_home(
         assert not list(home.rglob(".*.making"))
 
 
+def test_a_kill_after_the_rename_leaves_nothing_to_the_next_start(tmp_path: Path) -> None:
+    """The folder in which the file was made is still there; the file is whole."""
+    OneFileStorage(str(tmp_path))
+    for file in tmp_path.rglob("*.db"):
+        file.with_name(f".{file.name}.making").mkdir()
+    OneFileStorage(str(tmp_path))
+    assert not list(tmp_path.rglob(".*.making"))
+
+
 def test_processes_that_open_an_empty_home_together_all_find_its_tables(
     children: ForkServerContext, tmp_path: Path
 ) -> None:

@@ -198,6 +198,8 @@ def test_names_are_checked_and_used_once(place: Place) -> None:
         place.enter()
     with pytest.raises(EnvironmentNameRefused, match="'feature_new_rides' is possible"):
         create_environment(place.main, "feature/new-rides", "ada")
+    with pytest.raises(EnvironmentNameRefused, match="'main' cannot name an environment"):
+        create_environment(place.main, "main", "ada")
 
 
 def test_an_environment_that_does_not_exist_creates_nothing(place: Place, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class SQLiteOnlineStore:
     """Online store in one file, with a connection for each thread."""
 
     def __init__(self, path: Path, *, environment: str, patience_seconds: float = 30.0) -> None:
-        """Use `path`, which the first call creates. A writer waits `patience_seconds` for other writers."""
+        """Use `path`, which the first write creates. A writer waits `patience_seconds` for other writers."""
         self._path = path
         self._environment = environment
         self._patience = patience_seconds
@@ -102,6 +102,8 @@ class SQLiteOnlineStore:
         return written
 
     def _read(self, table: str, entities: Sequence[str]) -> list[OnlineRow | None]:
+        if not self._path.exists():  # reading creates nothing
+            return [None] * len(entities)
         connection, now = self._connection(), _now_us()
         found: list[OnlineRow | None] = []
         for entity in entities:
