@@ -16,6 +16,7 @@ from ml_assets.cli.written import html_option, show
 from resources.words import counted, did_you_mean
 
 if TYPE_CHECKING:
+    from ml_assets.tables.corrections import Correction
     from ml_assets.tables.lake_history import PartitionContent, TableCommit
     from resources.ledger import TrainedOn
 
@@ -164,6 +165,43 @@ def blame(table: str, partition: str, ref: str, as_json: bool) -> None:
         say(f"    code {one.code_version or 'not stated'}; differs from the content before by: {one.why}")
 
 
+@command.command("corrections", short_help="List the corrections of past partitions: when, and which rows.")
+@click.argument("table")
+@click.argument("partition", default="")
+@_json
+def corrections(table: str, partition: str, as_json: bool) -> None:
+    """List the corrections of TABLE, or of one PARTITION: the moment since which the new rows are known, rows that
+    came, went and changed, and the columns with other values.
+
+    Only a dataset with `known_at: ingestion` keeps the rows from before a correction.
+    """
+    from ml_assets.tables.corrections import corrections_of
+    from ml_assets.tables.reader import TableReader
+
+    with Project.to_read() as project:
+        reader = TableReader.at(project.platform.lake)
+        _require_tables(project, [table], "main")
+        newest = partition or max(reader.keys(table))
+        if reader.manifest(table, newest).final_from is None:
+            raise Problem(
+                f"{table} {newest} keeps no rows from before a correction: declare `known_at: ingestion` for it; "
+                f"ml-assets data log --table {table} lists all commits"
+            )
+        keys = primary_keys_of(project).get(table, ())
+        found = list(corrections_of(reader, project.platform.ledger, table, partition or None, keys))
+    if as_json:
+        say(json.dumps([{**asdict(one), "known_at": one.known_at.isoformat()} for one in found], indent=1))
+        return
+    for one in found:
+        say(f"{one.key}  {one.known_at:%Y-%m-%d %H:%M:%S} UTC  {_correction_in_words(one)}")
+    if not found:
+        say(
+            f"No partition of {table} was corrected."
+            if not partition
+            else f"{table} {partition} was not corrected."
+        )
+
+
 @command.command(
     "show", short_help="Show a partition: its verdict, its users, its columns, the days before it."
 )
@@ -274,6 +312,16 @@ def _in_words(one: "TableCommit") -> str:
     said += f", run {one.run_id}" if one.run_id else ""
     said += f", by {one.author}" if one.author else ""
     return said + (f": {one.reason}" if one.reason else "")
+
+
+def _correction_in_words(one: "Correction") -> str:
+    if (change := one.change) is None:
+        return "the rows from before were rejected later: nobody reads them"
+    columns = ", ".join(f"{name} {number:,}" for name, number in change.columns.items())
+    return (
+        f"{change.before:,} → {change.after:,} rows: {change.came:,} came, {change.went:,} went, {change.changed:,} "
+        f"changed{f' ({columns})' if columns else ''}"
+    )
 
 
 def _commit_facts(one: "TableCommit") -> dict[str, object]:

@@ -152,3 +152,27 @@ def test_a_ref_that_is_nothing_is_explained(terminal: Terminal, orders: OrdersTa
     assert said.status == 1
     assert "flight_delay has no registered version yet" in said.err
     assert "has no partition 2014-01-01" in terminal("data", "blame", ORDERS, "2014-01-01").err
+
+
+def test_corrections_are_listed_with_their_moment_and_rows(terminal: Terminal, orders: OrdersTable) -> None:
+    """The tables declare nothing here, so rows have no key: a changed row went and came."""
+    said = terminal("data", "corrections", ORDERS)
+    assert said.status == 1
+    assert (
+        f"{ORDERS} {SECOND} keeps no rows from before a correction: declare `known_at: ingestion`" in said.err
+    )
+    orders.publish(days(2), run="run00003", is_known_at_ingestion=True)
+    said = terminal("data", "corrections", ORDERS)
+    assert said.status == 0, said.err
+    assert re.fullmatch(
+        rf"{SECOND}  [\d-]+ [\d:]+ UTC  41 → 40 rows: 1 came, 2 went, 0 changed\n", said.out
+    ), said.out
+    (facts,) = json.loads(terminal("data", "corrections", ORDERS, SECOND, "--json").out)
+    assert (facts["key"], facts["change"]["after"] - facts["change"]["before"]) == (SECOND, -1)
+    assert terminal("data", "corrections", ORDERS, FIRST).out == f"{ORDERS} {FIRST} was not corrected.\n"
+    said = terminal("data", "corrections", ORDERS, "2013-01-09")
+    assert said.status == 1
+    assert "2013-01-09" in said.err
+    assert (
+        "no table is named 'datasets/order' at main" in terminal("data", "corrections", "datasets/order").err
+    )
