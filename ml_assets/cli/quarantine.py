@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ml_assets.cli.groups import SuggestingGroup
+from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project, say
 from resources.words import counted
 
@@ -66,10 +67,10 @@ def show(table: str, partition: str | None, rows: int) -> None:
 def readmit(table: str, partition: str | None) -> None:
     """Validate the quarantined rows of TABLE, or of one PARTITION, by today's rules, together with the rows on main.
 
-    Rows that pass now are merged; the others stay in quarantine. After a fix of the source, materialize the partition
-    again instead.
+    Rows that pass now are merged; the others stay in quarantine. A partition that is refused does not stop the others;
+    then the exit status is 1. After a fix of the source, materialize the partition again instead.
     """
-    from ml_assets.tables.readmit import quarantined_keys, quarantined_rows
+    from ml_assets.tables.readmit import NotReadmitted, quarantined_keys, quarantined_rows
     from ml_assets.tables.readmit import readmit as readmit_partition
     from ml_assets.tables.spec import PublishingRun
 
@@ -77,9 +78,16 @@ def readmit(table: str, partition: str | None) -> None:
     spec, reader, platform = project.table(table), _reader(project), project.platform
     keys = [partition] if partition else quarantined_keys(reader, table)
     readmitted = 0
+    refused: list[str] = []
     for key in keys:
-        before = quarantined_rows(reader, table, key).height
-        result = readmit_partition(platform.lake, platform.ledger, spec, key, PublishingRun(run_id="readmit"))
+        try:
+            before = quarantined_rows(reader, table, key).height
+            result = readmit_partition(
+                platform.lake, platform.ledger, spec, key, PublishingRun(run_id="readmit")
+            )
+        except NotReadmitted as error:
+            refused.append(str(error))
+            continue
         left = result.merged[key].verdict.quarantined
         readmitted += before - left
         say(f"{table} {key}: {counted(before - left, 'row')} readmitted, {left} still in quarantine")
@@ -89,6 +97,8 @@ def readmit(table: str, partition: str | None) -> None:
         say("Tables that read these partitions are stale now: materialize them to use the rows.")
     if not keys:
         say(f"{table} has no rows in quarantine.")
+    if refused:
+        raise Problem("\n".join(refused))
 
 
 def _reader(project: Project) -> "TableReader":

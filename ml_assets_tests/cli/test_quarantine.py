@@ -9,7 +9,7 @@ import pytest
 from ml_assets.components import Dataset
 from ml_assets_tests.cli.terminal import Terminal
 
-SALES, WEEK = "datasets/sales", "2023-01-09"
+SALES, WEEK, NEXT_WEEK = "datasets/sales", "2023-01-09", "2023-01-16"
 
 
 @pytest.fixture
@@ -61,3 +61,22 @@ def test_rows_in_quarantine_are_listed_shown_and_readmitted(
         assert said.status == 1
         assert "no table is named 'datasets/sale': did you mean 'datasets/sales'?" in said.err
     assert terminal("acceptances", SALES).out == f"No partition of {SALES} was accepted.\n"
+
+
+def test_a_partition_that_is_refused_does_not_stop_the_others(
+    terminal: Terminal, lenient: Callable[[bool], None], wrong_sales: dict[str, pl.Expr]
+) -> None:
+    def negative(rows: int) -> pl.Expr:
+        return (
+            pl.when(pl.int_range(pl.len()) < rows).then(-5).otherwise("units").cast(pl.Int32).alias("units")
+        )
+
+    wrong_sales |= {WEEK: negative(2), NEXT_WEEK: negative(1)}
+    assert terminal("launch", SALES, f"{WEEK}..{NEXT_WEEK}").status == 0
+    wrong_sales[WEEK] = negative(1_000_000)
+    assert terminal("launch", SALES, WEEK).status == 1, "all rows are bad: rejected"
+    lenient(True)
+    said = terminal("quarantine", "readmit", SALES)
+    assert said.status == 1
+    assert said.out.startswith(f"{SALES} {NEXT_WEEK}: 1 row readmitted, 0 still in quarantine")
+    assert f"the newest verdict on {SALES} {WEEK} is a rejection of other rows" in said.err

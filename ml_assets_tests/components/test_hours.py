@@ -20,6 +20,7 @@ from ml_assets.components.tags import RANGE_END, RANGE_START
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.leakage import find_leaks, newest_partitions
 from ml_assets.tables.publish import publish
+from ml_assets.tables.readmit import quarantined_keys, quarantined_rules, readmit
 from ml_assets.tables.spec import Incoming, PublishingRun
 from ml_assets_tests.components.installation import (
     Installation,
@@ -190,6 +191,26 @@ def test_rows_of_another_hour_are_rejected(tmp_path: Path) -> None:
     assert not refused.success
     assert "from 2024-01-01T04:00:00Z to before 2024-01-01T05:00:00Z" in failure_of(refused)
     assert found.main.keys(CLICKS) == ["2024-01-01T03", "2024-01-01T05"]
+
+
+def test_rows_of_an_hour_are_set_aside_and_readmitted(tmp_path: Path) -> None:
+    def clicks_from(price: float) -> Dataset:
+        contract = CLICKS_DATASET["contract"]
+        columns = [one | {"ge": price} if one["name"] == "price" else one for one in contract["columns"]]
+        lenient = {"on_bad_rows": "quarantine", "quarantine": {"limit": 0.9}}
+        made = component(Dataset, CLICKS_DATASET | lenient | {"contract": contract | {"columns": columns}})
+        assert isinstance(made, Dataset)
+        return made
+
+    built(Installation(tmp_path, [clicks_from(3)]), CLICKS, "2024-01-01T03", "2024-01-01T05")
+    loose = clicks_from(2)
+    found = Installation(tmp_path, [loose])
+    hours = quarantined_keys(found.main, CLICKS)
+    assert hours == found.main.keys(CLICKS) == ["2024-01-01T03", "2024-01-01T04", "2024-01-01T05"]
+    assert quarantined_rules(found.main, CLICKS, hours[1]) == (2, {"out_of_range": 2})
+    readmit(found.platform.lake, found.platform.ledger, loose.table, hours[1], PublishingRun(run_id="again"))
+    assert found.main.scan(CLICKS, [hours[1]]).collect()["price"].to_list() == [2.0, 3.0, 4.0, 5.0]
+    assert [quarantined_rules(found.main, CLICKS, hour)[0] for hour in hours] == [2, 1, 2]
 
 
 def test_the_sensor_requests_hours_up_to_the_newest_complete_one(
