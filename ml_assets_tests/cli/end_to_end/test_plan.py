@@ -147,7 +147,7 @@ def test_a_week_rejected_after_its_features_is_named_as_refused(
 @pytest.mark.parametrize(
     ("model", "partition", "said"),
     [
-        ("store_deman", WEEK, "flight_delay_trees, search_ranking, store_demand, tiny_text"),
+        ("store_deman", WEEK, "no TrainingPipeline is named 'store_deman': did you mean 'store_demand'?"),
         ("store_demand", "2024-01-02", "only 2024-01-01 to 2024-06-24; the partition before it is '2024-01-01'"),
         ("store_demand", "yesterday", "no partition 'yesterday', which is not a date: write YYYY-MM-DD"),
         ("store_demand", "2012-13-45", "no partition '2012-13-45', which is not a date: write YYYY-MM-DD"),
