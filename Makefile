@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo drill ui test test-end-to-end test-drills test-layouts test-chaos test-journeys test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues cluster-up cluster-down \
+.PHONY: help setup demo drill ui test test-processes test-end-to-end test-drills test-layouts test-chaos test-journeys test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues cluster-up cluster-down \
   cluster-status cluster-kill-node cluster-start-node bench bench-gpu lint format lock render clean distclean
 
 # The tests start hundreds of processes; without bytecode each of them compiles the project again.
@@ -40,8 +40,14 @@ drill: setup ## damage a short real training in six ways and check its recovery 
 ui: setup ## Dagster's pages and daemon together, on loopback
 	@$(BIN)/ml-assets ui $(ARGS)
 
-test: setup ## everyday tests, without servers and the tiers below; about 8 minutes on two cores (ARGS="-k words")
+test: setup ## everyday tests, without servers and the tiers below; about 6 minutes on two cores (ARGS="-k words")
 	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
+
+# Folders of tests about processes that end at chosen moments.
+OF_PROCESSES = training tables tuning resources/launcher
+
+test-processes: setup ## trainings, studies and publishers in processes of their own, ended at chosen moments
+	$(BIN)/pytest $(OF_PROCESSES:%=ml_assets_tests/%/processes) -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-end-to-end: setup ## whole pipelines in one process: refused, stale, planned, trained, promoted, stopped half-way
 	$(BIN)/pytest ml_assets_tests/components/end_to_end ml_assets_tests/cli/end_to_end --timeout 1200 \
@@ -58,7 +64,7 @@ ROUNDS ?= 30
 CHAOS_REPORT ?= build/chaos.txt
 
 test-chaos: setup ## rounds of ending processes at random moments (ROUNDS=30), and a summary of them
-	$(BIN)/pytest ml_assets_tests ml_assets_tests/drills -m chaos --chaos-rounds $(ROUNDS) \
+	$(BIN)/pytest ml_assets_tests ml_assets_tests/drills ml_assets_tests/tables/processes -m chaos --chaos-rounds $(ROUNDS) \
 	  --chaos-report $(CHAOS_REPORT) --timeout 3600 -n $(JOBS) --dist worksteal $(ARGS)
 
 test-journeys: setup ## the tour of docs/tutorial/add-a-pipeline.md typed, and clicks in Chromium; pictures in build/screenshots

@@ -24,8 +24,12 @@ NAMED_ONLY = tuple(
         "components/end_to_end",
         "drills",
         "layouts",
+        "resources/launcher/processes",
         "servers",
+        "tables/processes",
         "tour",
+        "training/processes",
+        "tuning/processes",
     )
 )
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ml_assets_tests.resources.launcher.test_local import job_of
+from ml_assets_tests.resources.launcher.scripted_jobs import job_of
 from resources.addresses import Address
 from resources.job.training_settings import Parallel, TrainingSettings
 from resources.launcher.kubernetes.attempt_objects import job_manifest, service_manifest

@@ -12,7 +12,7 @@ from ml_assets_tests.resources.launcher import pod_documents
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
 from ml_assets_tests.resources.launcher.object_store import BUCKET, ObjectStore, storing
 from ml_assets_tests.resources.launcher.results import CONTENT, untrained_result
-from ml_assets_tests.resources.launcher.test_local import job_of
+from ml_assets_tests.resources.launcher.scripted_jobs import job_of
 from resources.artifacts import ArtifactsUnavailable
 from resources.artifacts.s3 import RemoteArtifacts
 from resources.job.errors import Diverged

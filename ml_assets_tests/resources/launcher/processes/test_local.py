@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ml_assets_tests.resources.launcher.scripted_jobs import job_of
 from ml_assets_tests.training.small_jobs import alive
 from resources.job.errors import (
     AttemptsExhausted,
@@ -22,26 +23,10 @@ from resources.job.errors import (
 )
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
-from resources.job.training_settings import TrainingSettings
 from resources.launcher.local import LocalLauncher
 from resources.launcher.pause import pause_after
 
 COMMAND = (sys.executable, "-m", "ml_assets_tests.resources.launcher.scripted_worker")
-
-
-def job_of(*plan: str, max_attempts: int = 3) -> TrainingJob:
-    return TrainingJob(
-        model="small",
-        partition="2024-01-01",
-        model_function="a.b",
-        objective="binary",
-        hyperparameters={"plan": list(plan)},
-        snapshot="/nowhere",
-        snapshot_digest="0" * 64,
-        code_version="",
-        seed=0,
-        settings=TrainingSettings(max_attempts=max_attempts),
-    )
 
 
 class Told:
