@@ -26,7 +26,8 @@ def category_texts(column: pl.Series, dtype: pl.DataType) -> pl.Series:
     """Return the text of each value of `column` after conversion to `dtype`, the type in the feature table.
 
     Null if the value is missing, NaN, or not a value of `dtype` (5.5 for an integer, "soon" for a date). If `dtype` is
-    a date or a datetime, texts are read as ISO 8601; a datetime without a zone is UTC. Raises `NotACategory`.
+    a date or a datetime, texts are read as ISO 8601; a datetime without a zone is UTC. If it is text, a whole number
+    has one text, so 12 and 12.0 are "12". Raises `NotACategory`.
     """
     if column.dtype == pl.Null:
         return column.cast(pl.String)
@@ -72,7 +73,8 @@ def _is_text(dtype: pl.DataType) -> bool:
 def _converted(column: pl.Series, dtype: pl.DataType) -> pl.Series:
     """Convert `column` to `dtype`; null where the conversion would change the value."""
     if _is_text(dtype):
-        return category_texts(column, column.dtype)
+        texts = category_texts(column, column.dtype)
+        return _without_fraction(column, texts) if column.dtype.is_float() else texts
     if _is_text(column.dtype):
         column = _read(column.cast(pl.String), dtype)
     if isinstance(dtype, pl.Date | pl.Datetime):
@@ -83,6 +85,12 @@ def _converted(column: pl.Series, dtype: pl.DataType) -> pl.Series:
     if dtype.is_float():
         return converted  # 0.1 in 32 bits is another number, but the same category
     return converted.set(converted.cast(column.dtype) != column, None)
+
+
+def _without_fraction(floats: pl.Series, texts: pl.Series) -> pl.Series:
+    """Return `texts` with "12" in place of "12.0": pandas makes floats of whole numbers where one is missing."""
+    whole = ((floats == floats.floor()) & (floats.abs() < 2**53)).fill_null(False)
+    return floats.cast(pl.Int64, strict=False).cast(pl.String).zip_with(whole, texts)
 
 
 def _read(texts: pl.Series, dtype: pl.DataType) -> pl.Series:

@@ -8,7 +8,7 @@ lookback, is compared with the same partition of the range. Not here: reading ta
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Literal
 
 import polars as pl
@@ -31,6 +31,41 @@ _ROUNDING = 1e-5
 """Relative tolerance of a float: a hundred times the precision of float32."""
 _RESIDUE = 1e-9
 """Tolerance relative to the largest absolute value of the column."""
+
+
+_DAY, _WEEK = timedelta(days=1), timedelta(days=7)
+_A_MONDAY = datetime(1970, 1, 5, tzinfo=UTC)
+_PHASES_OF_LONG = 4
+"""Cuts for inputs whose partitions are a week or longer: so many of the tested partitions, spread over the range."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """Leaks that the chosen cuts find if they recur: one cut for each hour of a day, or for each day of a week."""
+
+    length: timedelta
+    """Shortest time by which a leak is ahead of its prediction."""
+    phases: int
+    """Hours of the day, or days of the week, that have a cut. Of longer partitions: those with a cut."""
+    of: int
+    """Hours of a day, days of a week; of longer partitions equal to `phases`."""
+
+    def explain(self) -> str:
+        """Return a line with the leaks that the test would have found."""
+        if self.length < _DAY:
+            name, where = "1 hour", f"at {self._some} hours of the day"
+        elif self.length < _WEEK:
+            name, where = "1 day", f"on {self._some} days of the week"
+        else:
+            name, where = f"{self.length.days} days", f"in {self.phases} partitions of the range"
+        return (
+            f"could find: uses of facts from {name} or more after the prediction, {where}; a shorter leak, or a single "
+            "one elsewhere, may stay unseen"
+        )
+
+    @property
+    def _some(self) -> str:
+        return f"each of the {self.of}" if self.phases == self.of else f"{self.phases} of the {self.of}"
 
 
 class LeakTestError(ValueError):
@@ -144,6 +179,8 @@ class LeakReport:
     alone: tuple[str, ...] = ()
     """Keys of the partitions that were also built alone."""
     differs_alone: tuple[DiffersAlone, ...] = ()
+    reach: Reach | None = None
+    """Leaks that the cuts find wherever they recur; None if the caller chose the cuts."""
 
     @property
     def ok(self) -> bool:
@@ -159,6 +196,8 @@ class LeakReport:
             f"no leak: {self.rows_compared} rows × {len(self.columns_compared)} columns are identical with "
             f"the future hidden at {len(self.cuts)} moments"
         ]
+        if not self.leaks and self.reach is not None:
+            lines.append(self.reach.explain())
         lines += [one.explain() for one in self.differs_alone]
         if self.alone and not self.differs_alone:
             lines.append(
@@ -182,7 +221,7 @@ def leak_test(
     primary_key: Sequence[str],
     labels: Sequence[str] = (),
     predicted_at: str = "predicted_at",
-    cuts: Sequence[datetime] | int = 3,
+    cuts: Sequence[datetime] | int | timedelta = 3,
     hidden: Collection[str] = (),
     rebuild: Build | None = None,
     alone: Sequence[Alone] = (),
@@ -191,8 +230,10 @@ def leak_test(
     """Build `first`..`last` twice from all of `inputs`, then once per cut from the facts known at the cut; compare.
 
     Rows with `predicted_at` at or before a cut must be equal in every column except `labels`. `known_at` has an entry
-    for every table of `inputs`; an empty list means that the table was always known. `cuts` are moments in UTC, or
-    their number: then they are spread evenly over the moments of prediction. Examples show no values of `hidden`
+    for every table of `inputs`; an empty list means that the table was always known. `cuts` are moments in UTC; or
+    their number: then they are spread evenly over the moments of prediction; or the length of the leaks to find: then
+    there is one before the end of each hour of the day, or of each day of the week (`Reach`). Examples show no values
+    of `hidden`
     columns. `rebuild` is the same function in a process that never saw the future; it builds cuts oldest first. By
     default it is `build`, and then the test does not notice state that the function keeps between calls.
 
@@ -212,7 +253,11 @@ def leak_test(
         raise LeakTestError(
             f"{list(primary_key)} repeat in the built table: name the columns that identify a row"
         )
-    moments = _spread(full[predicted_at], cuts) if isinstance(cuts, int) else tuple(sorted(cuts))
+    reach: Reach | None = None
+    if isinstance(cuts, timedelta):
+        moments, reach = _by_phase(full[predicted_at], cuts)
+    else:
+        moments = _spread(full[predicted_at], cuts) if isinstance(cuts, int) else tuple(sorted(cuts))
     others = [name for name in full.columns if name not in primary_key]
     compare = _Comparison(primary_key, frozenset(hidden))
     leaks = compare.leaks(full, build(inputs, first, last), others, None)
@@ -264,6 +309,7 @@ def leak_test(
         always_known={table: _always_known(rows, known_at[table]) for table, rows in inputs.items()},
         alone=tuple(one.key for one in alone),
         differs_alone=tuple(differs_alone),
+        reach=reach,
     )
 
 
@@ -311,10 +357,44 @@ def _always_known(rows: pl.DataFrame, rules: Sequence[KnowledgeRule]) -> tuple[s
     return tuple(name for name in rows.columns if name not in hidden)
 
 
-def _spread(moments: pl.Series, count: int) -> tuple[datetime, ...]:
+def _distinct(moments: pl.Series) -> pl.Series:
     distinct = moments.drop_nulls().unique().sort()
     if distinct.is_empty():
         raise LeakTestError("the build returned no rows: choose a range with data")
+    return distinct
+
+
+def _by_phase(moments: pl.Series, length: timedelta) -> tuple[tuple[datetime, ...], Reach]:
+    """Return cuts that find each leak of `length` that recurs, and what they find.
+
+    Time is cut into slots of that length. A cut at the last prediction of a slot hides what any row of the slot sees
+    that far ahead. Functions depend on the hour of the day or on the day of the week, so each of these has a slot. The
+    newest slot has none where others do: the inputs hold nothing after it.
+    """
+    last_of: dict[int, datetime] = {}
+    for moment in _distinct(moments):
+        # A moment without a zone is in UTC, as the test's cuts are.
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        last_of[(aware - _A_MONDAY) // length] = moment
+    slots = sorted(last_of)
+    slots = slots[:-1] or slots
+    if length >= _WEEK:
+        count = min(_PHASES_OF_LONG, len(slots))
+        chosen = [slots[(i + 1) * len(slots) // (count + 1)] for i in range(count)]
+        reach = Reach(length=length, phases=len(set(chosen)), of=len(set(chosen)))
+    else:
+        every = (_DAY if length < _DAY else _WEEK) // length
+        phases: dict[int, list[int]] = {}
+        for slot in slots:
+            phases.setdefault(slot % every, []).append(slot)
+        # Spread over the range: a source may have changed in it.
+        chosen = [some[phase * len(some) // every] for phase, some in phases.items()]
+        reach = Reach(length=length, phases=len(phases), of=every)
+    return tuple(sorted({last_of[slot] for slot in chosen})), reach
+
+
+def _spread(moments: pl.Series, count: int) -> tuple[datetime, ...]:
+    distinct = _distinct(moments)
     return tuple(distinct[(i + 1) * len(distinct) // (count + 1)] for i in range(count))
 
 

@@ -22,9 +22,13 @@ UNKNOWN = 0
 """Id of a category that is null or was too rare in the training rows."""
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+_EXACT = 2**53
+"""Largest whole number up to which float64 holds each."""
 _SIGNIFICANT_DIGITS = 7
 """Digits of the scale to which mean and scale are rounded, so that the order in which a machine sums a column does not
 change the digest."""
+_LEAST_SPREAD = float(np.finfo(np.float32).eps)
+"""Least typical distance of different values from the median, in standard deviations."""
 _ROUNDING_STEPS = 4
 """Steps of a floating-point type up to which values count as equal, such as 0.1 + 0.2 and 0.3."""
 
@@ -144,7 +148,7 @@ def fit(
 
     A category with fewer than `min_count` rows is not in the vocabulary. It has too few rows to learn from, and its
     rows train the unknown id. Raises `EncodingError` for a missing column, and for a numeric column that is not a
-    number, has no value, or holds a value that is infinite or too far from the others.
+    number, has no value, or holds a value that is infinite, too far from the others, or a whole number beyond 2^53.
     """
     require_columns(frame, numeric, categorical)
     return FittedState(
@@ -167,14 +171,15 @@ def class_ids(labels: pl.Series, classes: Sequence[str]) -> pl.Series:
 
 def require_columns(frame: pl.DataFrame, numeric: Sequence[str], categorical: Sequence[str]) -> None:
     """Raise `EncodingError` if `frame` lacks a column or if a numeric column is not a number or boolean."""
-    missing = [name for name in (*numeric, *categorical) if name not in frame.columns]
+    schema = frame.schema  # once: each call makes a list of all columns
+    missing = [name for name in (*numeric, *categorical) if name not in schema]
     if missing:
         raise EncodingError(
-            f"columns {missing} are missing; the frame has {frame.columns}. Add them to the feature table, or "
+            f"columns {missing} are missing; the frame has {schema.names()}. Add them to the feature table, or "
             f"remove them from the model's inputs"
         )
     for name in numeric:
-        dtype = frame.schema[name]
+        dtype = schema[name]
         if not (dtype.is_numeric() or dtype == pl.Boolean):
             raise EncodingError(
                 f"column {name!r} is {dtype}, not a number: list it as categorical, or cast it"
@@ -182,6 +187,11 @@ def require_columns(frame: pl.DataFrame, numeric: Sequence[str], categorical: Se
 
 
 def _fit_numeric(column: pl.Series) -> NumericState:
+    if column.dtype.is_integer() and max(map(abs, _extremes(column)), default=0) > _EXACT:
+        raise EncodingError(
+            f"column {column.name!r} holds whole numbers beyond 2^53 in the training rows, which float64 rounds: list "
+            "it as categorical, or subtract a constant in the feature function"
+        )
     values = _floats(column).to_numpy()
     known = values[~np.isnan(values)]
     if known.size == 0:
@@ -207,9 +217,32 @@ def _fit_numeric(column: pl.Series) -> NumericState:
     if largest <= _rounding(column.dtype) * float(np.abs(known).max()):
         return NumericState(name=column.name, fill=fill, mean=fill, scale=1.0)
     distances /= largest
+    _refuse_dwarfed(column.name, known, distances)
     scale = float(f"{largest * distances.std():.{_SIGNIFICANT_DIGITS}g}")
     mean = fill + _rounded(largest * float(distances.mean()), scale)
     return NumericState(name=column.name, fill=fill, mean=mean, scale=scale)
+
+
+def _extremes(column: pl.Series) -> list[int]:
+    return [int(one) for one in (column.min(), column.max()) if isinstance(one, int)]
+
+
+def _refuse_dwarfed(name: str, known: NDArray[np.float64], distances: NDArray[np.float64]) -> None:
+    """Raise `EncodingError` if one value is so far away that the others become one number for a model in float32.
+
+    `distances` from the median, in units of the largest. A missing marker such as 1e300, or the largest int64, sets the
+    scale of the column alone.
+    """
+    from_median = np.abs(distances)
+    typical = float(np.median(from_median[from_median > 0]))
+    if typical >= _LEAST_SPREAD * float(distances.std()):
+        return
+    extreme = known.max() if abs(known.max()) > abs(known.min()) else known.min()
+    raise EncodingError(
+        f"column {name!r} holds {extreme:g} in the training rows, beside which float32 cannot tell the other values "
+        f"apart (their median is {np.median(known):g}). Make such values null in the feature function, and bound the "
+        "column in the contract (`ge`, `le`)"
+    )
 
 
 def _rounding(dtype: pl.DataType) -> float:

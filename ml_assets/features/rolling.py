@@ -5,6 +5,7 @@ function computes with one division.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 import numpy as np
@@ -17,6 +18,7 @@ COUNT = "n"
 """Suffix of the column that counts facts."""
 
 _CODE = "__code"
+_LARGEST = 2**63 - 1
 
 
 class RollingError(ValueError):
@@ -44,8 +46,8 @@ def window_sums(
     and facts have no comparable keys or moments.
 
     The result does not depend on facts older than the longest window. Building a range and building its days one by one
-    give equal bytes. That holds only for whole numbers, because sums of floats depend on where they start. A float
-    column in `sums` raises `RollingError`.
+    give equal bytes. That holds only for whole numbers, because sums of floats depend on where they start. Raises
+    `RollingError` for a float column in `sums`, and for a sum that int64 does not hold.
     """
     facts = facts_like_rows(rows, facts, by=by, at=at, moments=[known_at], of_facts=sums)
     _require_whole_numbers(facts, sums)
@@ -58,7 +60,8 @@ def window_sums(
     place = fact_key * ranks + fact_moment + 1
     order = np.argsort(place, kind="stable")
     place = place[order]
-    running = {COUNT: np.arange(len(place) + 1)} | {name: _running_total(facts[name], order) for name in sums}
+    running = {COUNT: _RunningTotal.of(pl.Series(COUNT, np.ones(len(place), dtype=np.int64)), order)}
+    running |= {name: _RunningTotal.of(facts[name], order) for name in sums}
 
     row_key = _codes(rows, keys)
     asked = rows[at]
@@ -74,7 +77,7 @@ def window_sums(
     for window, length in windows.items():
         before = facts_up_to(_ticks(asked - length))
         for name, total in running.items():
-            values = np.where(matches, total[upto] - total[before], 0)
+            values = np.where(matches, total.between(before, upto, matches), 0)
             added.append(pl.Series(f"{prefix}_{window}_{name}", values, dtype=pl.Int64))
     return rows.with_columns(added)
 
@@ -101,7 +104,43 @@ def _ticks(moments: pl.Series) -> NDArray[np.int64]:
     return moments.to_physical().fill_null(0).to_numpy()
 
 
-def _running_total(values: pl.Series, order: NDArray[np.int64]) -> NDArray[np.int64]:
+@dataclass(frozen=True, slots=True)
+class _RunningTotal:
+    """Sum of the first facts, for each number of facts. It may wrap around; differences are exact modulo 2^64."""
+
+    name: str
+    total: NDArray[np.int64]
+    upper: NDArray[np.int64] | None
+    """Sum of the upper 32 bits; None if no sum can leave int64."""
+    lower: NDArray[np.int64] | None
+    """Sum of the lower 32 bits."""
+
+    @classmethod
+    def of(cls, facts: pl.Series, order: NDArray[np.int64]) -> "_RunningTotal":
+        known = facts.fill_null(0)
+        if facts.dtype == pl.UInt64 and (known > _LARGEST).any():
+            raise RollingError(
+                f"column {facts.name!r} holds numbers beyond int64: count in a larger unit in the feature function"
+            )
+        values = known.cast(pl.Int64).to_numpy()[order]
+        is_narrow = not len(values) or len(values) * max(-int(values.min()), int(values.max())) <= _LARGEST
+        wide = (None, None) if is_narrow else (_summed(values >> 32), _summed(values & 0xFFFFFFFF))
+        return cls(facts.name, _summed(values), *wide)
+
+    def between(
+        self, before: NDArray[np.int64], upto: NDArray[np.int64], matches: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Return the sums of the facts between two numbers of facts. Raises `RollingError`."""
+        if self.upper is not None and self.lower is not None:
+            upper = self.upper[upto] - self.upper[before] + ((self.lower[upto] - self.lower[before]) >> 32)
+            if (matches & ((upper < -(2**31)) | (upper >= 2**31))).any():
+                raise RollingError(
+                    f"a sum of column {self.name!r} is beyond int64: count in a larger unit in the feature function"
+                )
+        return self.total[upto] - self.total[before]
+
+
+def _summed(values: NDArray[np.int64]) -> NDArray[np.int64]:
     total = np.zeros(len(values) + 1, dtype=np.int64)
-    np.cumsum(values.cast(pl.Int64).fill_null(0).to_numpy()[order], out=total[1:])
+    np.cumsum(values, out=total[1:])
     return total

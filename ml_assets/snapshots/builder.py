@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ml_assets.features.encoding import FittedState, class_ids
 from ml_assets.snapshots.blob_archives import MEMBER_BYTES, ArchiveWriter, Blobs
+from ml_assets.snapshots.fitted import fitted_of
 from ml_assets.snapshots.index import write_index
 from ml_assets.snapshots.row_choice import LIST, ROW, WEIGHT, ChosenRows
 from ml_assets.snapshots.shards import Rows, write_rows
@@ -33,6 +34,7 @@ from ml_assets.snapshots.split_reader import (
     open_snapshot,
     schema_hash,
     verify,
+    verify_file,
 )
 from resources.files import sync, unfinished_folder
 
@@ -207,7 +209,11 @@ def _publish(snapshot: Snapshot, folder: Path) -> Snapshot:
 
 def _is_whole(folder: Path, snapshot: Snapshot) -> bool:
     try:
-        verify(open_snapshot(folder, snapshot.digest), snapshot.shards)
+        found = open_snapshot(folder, snapshot.digest)
+        verify(found, snapshot.shards)
+        fitted_of(found)
+        for index in found.splits:
+            verify_file(folder / index.path, index)
     except ShardChanged:
         return False
     return True

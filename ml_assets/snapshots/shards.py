@@ -30,7 +30,7 @@ class Rows:
     category: NDArray[np.int32]
     """`[rows, C]` ids."""
     label: NDArray[np.float32]
-    """`[rows]`: a number, or the number of a class."""
+    """`[rows]`: a number, or the number of a class; scripts read numbers of classes as int64."""
     row: NDArray[np.int64]
     """`[rows]`: number of the row in the builder's table (0-based), unique over all splits."""
     lists: NDArray[np.int64] | None = None

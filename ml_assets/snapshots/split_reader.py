@@ -215,10 +215,10 @@ class Snapshot:
         try:
             rows = map_rows(path, *columns, self.schema_hash, archive)
         except (OSError, ValueError) as error:
-            raise ShardChanged(f"shard {path} cannot be used: {error}. {_REBUILD}") from error
+            raise ShardChanged(f"shard {path} cannot be used: {error}. {REBUILD}") from error
         if len(rows) != shard.rows:
             raise ShardChanged(
-                f"shard {path} has {len(rows)} rows, the manifest says {shard.rows}. {_REBUILD}"
+                f"shard {path} has {len(rows)} rows, the manifest says {shard.rows}. {REBUILD}"
             )
         return rows
 
@@ -245,7 +245,7 @@ class Snapshot:
             if lacking:
                 raise ShardChanged(
                     f"{folder / MANIFEST} was written by another version of ml_assets: it lacks "
-                    f"{', '.join(sorted(lacking))}. {_REBUILD}"
+                    f"{', '.join(sorted(lacking))}. {REBUILD}"
                 )
             values: dict[str, Any] = {
                 **facts,
@@ -257,11 +257,11 @@ class Snapshot:
             }
             snapshot = cls(folder=folder, **values)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ShardChanged(f"{folder / MANIFEST} is damaged: {error}. {_REBUILD}") from error
+            raise ShardChanged(f"{folder / MANIFEST} is damaged: {error}. {REBUILD}") from error
         if snapshot.digest != digest:
             raise ShardChanged(
                 f"{folder / MANIFEST} was altered: it says digest {digest[:12]}…, its content gives "
-                f"{snapshot.digest[:12]}…. {_REBUILD}"
+                f"{snapshot.digest[:12]}…. {REBUILD}"
             )
         return snapshot
 
@@ -299,16 +299,16 @@ def open_snapshot(folder: Path, digest: str | None = None, columns: str = "") ->
     try:
         text = (folder / MANIFEST).read_text()
     except OSError as error:
-        raise ShardChanged(f"no snapshot in {folder}: {error}. {_REBUILD}") from error
+        raise ShardChanged(f"no snapshot in {folder}: {error}. {REBUILD}") from error
     snapshot = Snapshot.from_json(text, folder)
     if columns and snapshot.schema_hash != columns:
         raise ShardChanged(
             f"{folder} holds columns of schema {snapshot.schema_hash[:12]}…, but the training was submitted "
-            f"with {columns[:12]}…. {_REBUILD}, then train again"
+            f"with {columns[:12]}…. {REBUILD}, then train again"
         )
     if digest is not None and snapshot.digest != digest:
         raise ShardChanged(
-            f"{folder} holds snapshot {snapshot.digest[:12]}…, the job names {digest[:12]}…. {_REBUILD}"
+            f"{folder} holds snapshot {snapshot.digest[:12]}…, the job names {digest[:12]}…. {REBUILD}"
         )
     return snapshot
 
@@ -325,11 +325,11 @@ def verify_file(path: Path, expected: Shard | Archive | SplitIndex) -> None:
     try:
         found = file_sha256(path)
     except OSError as error:
-        raise ShardChanged(f"shard {path} cannot be read: {error}. {_REBUILD}") from error
+        raise ShardChanged(f"shard {path} cannot be read: {error}. {REBUILD}") from error
     if found != expected.sha256:
         raise ShardChanged(
             f"shard {path} changed: SHA-256 {found[:12]}…, the manifest says {expected.sha256[:12]}…. "
-            f"{_REBUILD}"
+            f"{REBUILD}"
         )
 
 
@@ -359,7 +359,7 @@ def schema_hash(inputs: InputSpec, label: str, weight: str = "") -> str:
     )
 
 
-_REBUILD = "Materialize the training set again: it is rebuilt from the lake"
+REBUILD = "Materialize the training set again: it is rebuilt from the lake"
 
 
 def _sha256(facts: Any) -> str:

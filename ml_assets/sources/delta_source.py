@@ -1,8 +1,8 @@
 """Source `delta`: a Delta Lake table in a folder or in S3, at its newest version, a pinned one, or as of a moment."""
 
 import re
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, Self, cast
 
 import polars as pl
@@ -10,7 +10,7 @@ from pydantic import AwareDatetime, Field, model_validator
 
 from ml_assets.sources.errors import SourceAway, SourceRefused
 from ml_assets.sources.object_storage import StoredSource, storage_options
-from ml_assets.sources.protocol import SourceTable
+from ml_assets.sources.protocol import SourceTable, Span
 from ml_assets.sources.source_section import PublicAddress
 from ml_assets.sources.versioned_table import Answer, VersionedTableReader, VersionGone
 from resources.addresses import hide_credentials
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _COLOURS = re.compile(r"\x1b\[\d*m|↳")
 """Marks of deltalake's messages for a terminal."""
+_CUT_OFF = timedelta(milliseconds=1)
+"""Most by which a moment in the statistics of a file is too early."""
 _STATUS = re.compile(r"non-2xx status code:?\s*(\d{3})")
 _S3_ANSWER = re.compile(r"<Code>(\w+)</Code>\s*<Message>([^<]*)</Message>")
 
@@ -54,10 +56,13 @@ class DeltaReader(VersionedTableReader):
         self._options = storage_options(section, platform)
         self._is_in_s3 = section.path.startswith("s3://")
         self._opened: DeltaTable | None = None
+        self._files: pl.DataFrame | None = None
+        """Files of that version, with their statistics."""
 
     def close(self) -> None:
         """Choose the version again at the next use."""
-        self._opened = None
+        super().close()
+        self._opened = self._files = None
 
     @property
     def _place(self) -> str:
@@ -74,6 +79,38 @@ class DeltaReader(VersionedTableReader):
         # The client of polars retries less often than the patience of a run, which `_ask` counts.
         options = {**self._options, "max_retries": 1} if self._is_in_s3 else None
         return pl.scan_delta(self._opened, storage_options=cast("dict[str, str] | None", options))
+
+    def _files_of(self, spans: Collection[Span], column: str) -> Mapping[Span, list[tuple[object, ...]]]:
+        table = self._opened or self._open()
+        # Deletion vectors remove rows and leave the files. Each version of such a table counts as a change.
+        features = table.protocol().reader_features or ()
+        whole = [("version", table.version())] if "deletionVectors" in features else []
+        if self._files is None:
+            self._files = pl.DataFrame(table.get_add_actions(flatten=True))
+        files = self._files
+        names = files.columns
+        # The log cuts moments off at milliseconds. A file without these statistics may hold rows of any day.
+        least, most = (
+            next(
+                (pl.col(name) for name in (f"{kind}.{column}", f"partition.{column}") if name in names),
+                pl.lit(None),
+            )
+            for kind in ("min", "max")
+        )
+        found: dict[Span, list[tuple[object, ...]]] = {}
+        for span in spans:
+            begin, end = self._bounds(span, files.select(least).to_series().dtype)
+            outside = (least >= end) | (most < begin)
+            paths = files.filter(~outside.fill_null(value=False)).get_column("path")
+            found[span] = [*whole, *((path,) for path in paths)]
+        return found
+
+    def _bounds(self, span: Span, dtype: pl.DataType) -> tuple[date, date]:
+        """Return the bounds of `span` to compare with statistics of type `dtype`."""
+        if dtype == pl.Date:
+            return span.first, span.end
+        begin, end = span.moments(self._table.time_zone)
+        return begin - _CUT_OFF, end
 
     def _open(self) -> "DeltaTable":
         from deltalake import DeltaTable

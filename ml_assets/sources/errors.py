@@ -9,6 +9,10 @@ class SourceAway(SourceRefused, ConnectionError):
     """A source did not answer, after retries. A later try may succeed."""
 
 
+class PartitionOpen(SourceRefused):
+    """A partition is not over, or its source may still get rows of it."""
+
+
 class VariableMissing(SourceRefused):
     """The environment variable that a section names is not set."""
 

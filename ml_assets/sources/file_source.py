@@ -1,8 +1,11 @@
 """Sources `s3` and `file`: Parquet, CSV or JSON lines in S3 or in a folder, found by a pattern of their paths."""
 
+import csv
+import os
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from pathlib import Path
@@ -12,22 +15,41 @@ import polars as pl
 from pydantic import field_validator, model_validator
 
 from ml_assets.checkout import ROOT
+from ml_assets.sections import TimeZone
 from ml_assets.sources.errors import SourceAway, SourceRefused
-from ml_assets.sources.file_formats import GZIP, FileFormat, parsed
+from ml_assets.sources.file_formats import FileFormat, parsed, unpacked
+from ml_assets.sources.file_names import is_left_out
+from ml_assets.sources.folder_listing import files_like, state_of
 from ml_assets.sources.object_storage import StoredSource, storage_options
-from ml_assets.sources.protocol import SourceReader, SourceRows, SourceTable, Span
+from ml_assets.sources.protocol import (
+    Look,
+    PageFacts,
+    ReadPartition,
+    SourceReader,
+    SourceRows,
+    SourceTable,
+    Span,
+)
+from ml_assets.sources.recheck import differing, version_of_files
 from ml_assets.sources.source_section import PublicAddress
 from ml_assets.sources.tabular import (
     faults_of_columns,
     fit,
+    has_time,
     in_span,
-    newest_complete_day,
+    newest_day,
     typed_time_column,
+    undated_rows,
     watermark_of,
 )
+from ml_assets.sources.text_values import TextForm, ValueRefused
+from ml_assets.sources.time_formats import time_format
+from ml_assets.validation.contract import Column
+from ml_assets.validation.midnight import after, begin_of
 from resources.addresses import hide_credentials
 from resources.platform import Platform
 from resources.retry import patiently
+from resources.words import name_some
 
 Answer = TypeVar("Answer")
 _SUFFIXES: Mapping[str, FileFormat] = {
@@ -52,6 +74,10 @@ class FileUnreadable(SourceRefused):
     """A file is damaged, half written, or of another format."""
 
 
+class ValueUnreadable(SourceRefused):
+    """A value of a text file is not exactly one of its column's type."""
+
+
 class FileSource(StoredSource):
     """Source of files in a folder or in S3."""
 
@@ -59,19 +85,34 @@ class FileSource(StoredSource):
     """`file`: a folder of this machine. `s3`: a bucket."""
     path: PublicAddress
     """Files of the table, such as `s3://bucket/sales/%Y/%m/%d/*.parquet` or `data/sales/*.csv` in the project.
-    `%Y`, `%m` and `%d` are the day of the rows, `%H` their hour of UTC, `*` is any text without a slash. If the path
-    does not tell the partition, `time_column` chooses the rows: all files are read for each partition without a day in
-    the path, and those of its day for each hour without `%H`."""
+    `%Y`, `%m` and `%d` are the day of the rows, `%H` their hour of UTC, `*` is any text without a slash, hidden and
+    unfinished names left out. If the path does not tell the partition, `time_column` chooses the rows: all files are
+    read for each partition without a day in the path, and those of its day for each hour without `%H`."""
     format: FileFormat | None = None
     """`parquet`, `csv` or `jsonl`. Default: by the suffix of `path`."""
     separator: str = ","
     """Separator of a CSV file."""
+    formats: Mapping[str, str] = {}
+    """Column → format of the dates or moments in a text file, such as `"%d/%m/%Y %H:%M"`, by directives of Python's
+    `strptime`. Default: ISO 8601."""
+    time_zone: TimeZone | None = None
+    """Time zone of moments that a text file writes without an offset from UTC. Default: such a moment is refused."""
+    nulls: tuple[str, ...] = ()
+    """Texts that mean no value in text columns of a CSV file, such as `NA`. Default: only an empty field without
+    quotes. In other columns, `NA`, `NULL` and `null` always mean no value."""
 
     @field_validator("separator")
     @classmethod
     def _is_one_character(cls, value: str) -> str:
         if len(value) != 1:
             raise ValueError('a separator is one character; write a tab as "\\t"')
+        return value
+
+    @field_validator("formats")
+    @classmethod
+    def _are_formats(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for form in value.values():
+            time_format(form)
         return value
 
     @model_validator(mode="after")
@@ -87,6 +128,12 @@ class FileSource(StoredSource):
             )
         if self.format is None and self.format_of_path is None:
             raise ValueError(f"the suffix of `path` is none of {', '.join(_SUFFIXES)}: set `format`")
+        if (self.format or self.format_of_path) == "parquet" and (
+            self.formats or self.time_zone or self.nulls
+        ):
+            raise ValueError(
+                "`formats`, `time_zone` and `nulls` are for text files: Parquet has types of its own, so leave them out"
+            )
         return self
 
     @property
@@ -124,6 +171,8 @@ class FoundFile:
 class FileReader(SourceReader):
     """Rows of files. A file is read whole and compared with its state before, so a half-written file is noticed."""
 
+    looks_at = "a listing of all files"
+
     def __init__(self, section: FileSource, table: SourceTable, platform: Platform) -> None:
         self._section = section
         self._table = table
@@ -133,26 +182,50 @@ class FileReader(SourceReader):
         # Paths of a folder begin at the project, because Dagster chooses the working folder.
         self._path = section.path if section.kind == "s3" else str(ROOT / section.path)
         self._s3: Any = None
+        self._listed: list[FoundFile] = []
+        """Files of the run, if no path tells a day."""
         self._kept: dict[FoundFile, pl.DataFrame] = {}
+        self._texts = TextForm(formats=section.formats, time_zone=section.time_zone, nulls=section.nulls)
+        times = {name for name, one in _columns(table).items() if one.dtype in ("date", "datetime")}
+        if table.contract is not None and (unknown := sorted(set(section.formats) - times)):
+            raise SourceRefused(
+                f"{table.name}: source.formats names {', '.join(unknown)}: name columns of type date or datetime"
+            )
 
     def read(self, span: Span | None) -> SourceRows:
         """See `SourceReader`. A day without a file is refused, because its file may still come."""
         files = self._files_of(span)
-        if not files:
-            days = "" if span is None else f" for {_said(span.first)}"
-            raise SourceRefused(
-                f"{self._table.name}: no file matches {self._section.path}{days}: wait for it, or correct source.path"
-            )
-        frames = [self._rows(one, span) for one in files]
-        frame = pl.concat(frames)
+        parts = [self._rows(one, span) for one in files]
+        frame, strays = pl.concat(part for part, _ in parts), pl.concat(part for _, part in parts)
         return SourceRows(
-            frame=frame, watermark=watermark_of(frame, self._section.watermark_column, self._table)
+            frame=frame,
+            returned=frame.height + strays.height,
+            undated=undated_rows(strays, self._time_column),
+            watermark=watermark_of(frame, self._section.watermark_column, self._table),
+            version=self._version_of(files) if self._section.is_by_day else None,
         )
 
     def latest(self) -> date | None:
         """See `SourceReader`. Only paths that tell a day answer it; reading every file would cost too much."""
-        newest = max((one.day for one in self._listing() if one.day), default=None)
-        return newest_complete_day(newest, self._table, self._section.complete_after_hours)
+        return self.look({}, ()).latest
+
+    def look(self, read: Mapping[Span, ReadPartition], window: Collection[Span]) -> Look:
+        """See `SourceReader`. Lists the files once and reads none of them."""
+        files = self._listing()
+        newest = max((one.day for one in files if one.day), default=None)
+        by_part: dict[date, list[FoundFile]] = defaultdict(list)
+        for one in files:
+            if one.day is not None:
+                by_part[one.day].append(one)
+        versions = {
+            span: self._version_of([one for part in self._parts_of(span) for one in by_part.get(part, ())])
+            for span in window
+        }
+        return Look(
+            latest=newest_day(newest, self._table),
+            changed=differing(read, versions),
+            cost={"files listed": len(files)},
+        )
 
     def preview(self, rows: int) -> pl.DataFrame:
         """See `SourceReader`."""
@@ -170,9 +243,18 @@ class FileReader(SourceReader):
             rows_tell_day=not self._tells_partition,
         )
 
+    def facts(self) -> PageFacts:
+        """See `SourceReader`. Names what the section declared about times."""
+        said = (
+            {"times without an offset": f"read as {self._texts.time_zone}"} if self._texts.time_zone else {}
+        )
+        formats = ", ".join(f"{name} as {form}" for name, form in self._texts.formats.items())
+        return said | ({"formats of times": formats} if formats else {})
+
     def close(self) -> None:
         """Forget the connection and the files that are kept."""
         self._s3 = None
+        self._listed.clear()
         self._kept.clear()
 
     def _newest(self) -> FoundFile:
@@ -184,11 +266,38 @@ class FileReader(SourceReader):
         return max(files, key=lambda one: (str(one.day or ""), one.path))
 
     def _files_of(self, span: Span | None) -> list[FoundFile]:
-        """Return the files that may hold rows of `span`, in the order of their paths."""
+        """Return the files that may hold rows of `span`, in the order of their paths. Raises `SourceRefused` if there
+        are none for a day of it. A week or month whose first day alone has one is a partition of one file.
+
+        All partitions of a run read the same files if no path tells a day: a file that is replaced meanwhile would hold
+        rows that moved to a partition which was read before.
+        """
         if span is None or not self._section.is_by_day:
-            return self._listing()
-        parts = [span.first] if self._tells_hour else span.days(self._table.time_zone)
-        return [one for part in parts for one in self._listing(part)]
+            self._listed = self._listed or self._listing()
+            files, lacking = self._listed, []
+        else:
+            by_part = {part: self._listing(part) for part in self._parts_of(span)}
+            files = [one for found in by_part.values() for one in found]
+            lacking = [part for part, found in by_part.items() if not found]
+            if not self._table.is_hourly and lacking == [*by_part][1:]:
+                lacking = []
+        if lacking or not files:
+            days = "" if span is None else f" for {name_some(list(map(_said, lacking or [span.first])))}"
+            many = "; for a day without rows, write a file without rows" if files else ""
+            raise SourceRefused(
+                f"{self._table.name}: no file matches {self._section.path}{days}: wait for it, or correct "
+                f"source.path{many}"
+            )
+        return files
+
+    def _parts_of(self, span: Span) -> list[date]:
+        """Return the days, or the hour, that paths of files of `span` tell."""
+        return [span.first] if self._tells_hour else span.days(self._table.time_zone)
+
+    def _version_of(self, files: Sequence[FoundFile]) -> str:
+        """Return the version of files: name from the first `*` or `%` on, time or ETag, and size of each."""
+        start = len(_fixed_part(self._path))
+        return version_of_files((one.path[start:], *one.version[-2:]) for one in files)
 
     @property
     def _tells_hour(self) -> bool:
@@ -199,31 +308,56 @@ class FileReader(SourceReader):
         """True if the path of a file tells the partition of its rows."""
         return self._tells_hour if self._table.is_hourly else self._section.is_by_day
 
-    def _rows(self, file: FoundFile, span: Span | None) -> pl.DataFrame:
+    def _rows(self, file: FoundFile, span: Span | None) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Return the rows of `span`, and those without a time, which are of no span. If the path tells the partition,
+        all rows are of it. If it tells the day, a row of an hourly table without a time, or with a time of another day,
+        is of the first hour of that day.
+        """
         frame = self._frame(file)
+        strays = frame.clear()
         if span is not None and not self._tells_partition:
             column, dtype = typed_time_column(frame.schema, self._section, self._table, file.path)
-            frame = frame.filter(in_span(column, dtype, span, self._table))
-        return fit(frame, self._table, file.path, _REMEDY)
+            belongs, is_of_span = has_time(column, dtype), in_span(column, dtype, span, self._table)
+            if file.day is not None:
+                belongs &= in_span(column, dtype, Span(file.day, after(file.day)), self._table)
+                is_of_span = (belongs & is_of_span) | (~belongs & self._is_first_hour(span, file.day))
+                belongs = pl.lit(value=True)
+            strays = frame.filter(~belongs)
+            frame = frame.filter(belongs & is_of_span)
+        return fit(frame, self._table, file.path, _REMEDY), fit(strays, self._table, file.path, _REMEDY)
+
+    def _is_first_hour(self, span: Span, day: date) -> bool:
+        """True if `span` is the first hour with a part of `day`, or the first one of the table if it begins later."""
+        begin = begin_of(day, self._table.time_zone)
+        first = begin.replace(minute=0, second=0, microsecond=0)
+        starts = self._table.first
+        if isinstance(starts, datetime) and begin < starts < begin_of(after(day), self._table.time_zone):
+            first = max(first, starts)
+        return span.first == first
+
+    @property
+    def _time_column(self) -> str:
+        """Column of the time of a row; empty if no row needs one."""
+        named = self._section.time_column or (self._table.contract and self._table.contract.event_time)
+        return named or ""
 
     def _listing(self, day: date | None = None) -> list[FoundFile]:
         """Return the files that match the path, of one day, of one hour or of all, in the order of their paths."""
         pattern = self._path if day is None else _of_day(self._path, day)
-        expression = _expression(pattern)
-        prefix = re.split(r"[*%]", pattern, maxsplit=1)[0]
-        found = self._ask(lambda: self._list(prefix))
-        return [
+        expression = expression_of(pattern)
+        found = self._ask(lambda: self._list(pattern))
+        files = [
             FoundFile(path, version, day or _day_in(match, is_hourly=self._tells_hour))
             for path, version in sorted(found.items())
-            if (match := expression.fullmatch(path))
+            if (match := expression.fullmatch(path)) and not is_left_out(path, pattern)
         ]
+        return _each_once(files) if self._section.kind == "file" else files
 
-    def _list(self, prefix: str) -> dict[str, tuple[object, ...]]:
-        """Return path → version of all files whose path begins with `prefix`."""
+    def _list(self, pattern: str) -> dict[str, tuple[object, ...]]:
+        """Return path → version of all files that may match `pattern`."""
         if self._section.kind == "file":
-            folder = Path(prefix if prefix.endswith("/") else Path(prefix).parent)
-            return {str(one): _state(one) for one in folder.rglob("*") if one.is_file()}
-        bucket, _, key = prefix.removeprefix("s3://").partition("/")
+            return files_like(pattern, expression_of)
+        bucket, _, key = _fixed_part(pattern).removeprefix("s3://").partition("/")
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key)
         return {
             f"s3://{bucket}/{one['Key']}": (one["ETag"], one["Size"])
@@ -236,19 +370,27 @@ class FileReader(SourceReader):
         if file in self._kept:
             return self._kept[file]
         content = self._ask(lambda: self._content(file))
-        if self._format != "parquet" and content and content[-1:] != b"\n" and content[:2] != GZIP:
-            raise FileUnreadable(
-                f"{self._table.name}: {file.path} does not end with a line break: it is half written, or its writer "
-                "leaves out the last one. Write the whole file, then run this partition again"
-            )
         try:
-            frame = parsed(content, self._format, self._section.separator, self._table.contract)
+            content = content if self._format == "parquet" else unpacked(content)
+            if self._format != "parquet" and content and content[-1:] != b"\n":
+                raise FileUnreadable(
+                    f"{self._table.name}: {file.path} does not end with a line break: it is half written, or its "
+                    "writer leaves out the last one. Write the whole file, then run this partition again"
+                )
+            frame = parsed(content, self._format, self._section.separator, self._table.contract, self._texts)
+        except ValueRefused as error:
+            raise ValueUnreadable(
+                f"{self._table.name}: {file.path}, {error}. Correct the file, or the contract; then run this partition "
+                "again"
+            ) from error
         except (
+            UnicodeDecodeError,
             pl.exceptions.PolarsError,
             pl.exceptions.PanicException,
             OSError,
             EOFError,
             zlib.error,
+            csv.Error,
         ) as error:
             contract = self._table.contract
             hides = contract is not None and any(contract.hides(name) for name in contract.names)
@@ -270,8 +412,13 @@ class FileReader(SourceReader):
         if self._section.kind == "file":
             try:
                 content = Path(file.path).read_bytes()
-                now = _state(Path(file.path))
+                now = state_of(Path(file.path))
             except FileNotFoundError as error:
+                if Path(file.path).is_symlink():
+                    raise FileUnreadable(
+                        f"{self._table.name}: {file.path} is a link to a file that is not there: correct the link, or "
+                        "delete it; then run this partition again"
+                    ) from error
                 raise changed from error
             if now != file.version:
                 raise changed
@@ -324,6 +471,26 @@ class FileReader(SourceReader):
             ) from error
 
 
+def _columns(table: SourceTable) -> Mapping[str, Column]:
+    return table.contract.by_name if table.contract else {}
+
+
+def _fixed_part(pattern: str) -> str:
+    return re.split(r"[*%]", pattern, maxsplit=1)[0]
+
+
+def _each_once(files: Sequence[FoundFile]) -> list[FoundFile]:
+    """Return files of this machine, each once: of several paths by links to one file of a day, the path without a link,
+    or else the first."""
+    times = Counter((one.day, one.version) for one in files)
+    kept: dict[tuple[date | None, str], FoundFile] = {}
+    for one in files:
+        real = one.path if times[one.day, one.version] == 1 else os.path.realpath(one.path)
+        if (one.day, real) not in kept or one.path == real:
+            kept[one.day, real] = one
+    return sorted(kept.values(), key=lambda one: one.path)
+
+
 def _size(frame: pl.DataFrame) -> int:
     return int(frame.estimated_size())
 
@@ -338,7 +505,7 @@ def _said(day: date) -> str:
     return f"{day:%Y-%m-%dT%H}" if isinstance(day, datetime) else str(day)
 
 
-def _expression(pattern: str) -> re.Pattern[str]:
+def expression_of(pattern: str) -> re.Pattern[str]:
     """Return the regular expression of a path with `*` and, for a day of any file, `%Y`, `%m`, `%d`, `%H`."""
     seen: set[str] = set()
 
@@ -365,11 +532,6 @@ def _day_in(match: re.Match[str], *, is_hourly: bool) -> date | None:
         return datetime.combine(day, time(int(parts["H"])), UTC) if is_hourly else day
     except ValueError:
         return None
-
-
-def _state(path: Path) -> tuple[object, ...]:
-    facts = path.stat()
-    return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -4,7 +4,7 @@
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal, Self, cast
 
 import polars as pl
@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, Field, model_validator
 
 from ml_assets.sources.errors import SourceAway, SourceRefused
 from ml_assets.sources.object_storage import StoredSource, storage_options, variable
-from ml_assets.sources.protocol import SourceTable
+from ml_assets.sources.protocol import SourceTable, Span
 from ml_assets.sources.source_section import VariableName
 from ml_assets.sources.versioned_table import Answer, VersionedTableReader, VersionGone
 from resources.addresses import Address, hide_credentials
@@ -81,6 +81,7 @@ class IcebergReader(VersionedTableReader):
 
     def close(self) -> None:
         """Choose the snapshot again at the next use."""
+        super().close()
         self._opened = None
 
     @property
@@ -106,6 +107,26 @@ class IcebergReader(VersionedTableReader):
         return pl.scan_iceberg(
             table, snapshot_id=snapshot, storage_options=cast("dict[str, str] | None", options)
         )
+
+    def _files_of(self, spans: Collection[Span], column: str) -> Mapping[Span, list[tuple[object, ...]]]:
+        from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
+        from pyiceberg.types import DateType
+
+        table, snapshot = self._opened or self._open()
+        scan = table.scan(snapshot_id=snapshot)
+        is_date = isinstance(scan.projection().find_type(column), DateType)
+        found: dict[Span, list[tuple[object, ...]]] = {}
+        for span in spans:
+            bounds = (span.first, span.end) if is_date else span.moments(self._table.time_zone)
+            first, end = (one.isoformat() for one in bounds)
+            at_least = GreaterThanOrEqual(column, first)  # pyright: ignore[reportCallIssue]
+            rows = And(at_least, LessThan(column, end))  # pyright: ignore[reportCallIssue]
+            tasks = list(scan.filter(rows).plan_files())
+            files = {one.file.file_path for one in tasks} | {
+                deleted.file_path for one in tasks for deleted in one.delete_files
+            }
+            found[span] = [(path,) for path in files]
+        return found
 
     def _open(self) -> "tuple[Table, int | None]":
         from pyiceberg.catalog.sql import SqlCatalog

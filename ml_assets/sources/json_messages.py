@@ -1,7 +1,7 @@
 """Decoding of JSON messages into rows of a contract. A message is a row or has a reason why it is none.
 
-Pure functions. Strict: a value of another type is never converted. No reason repeats a value, because it may be
-sensitive.
+Pure functions. Strict: a value of another type is never converted, and no digit is lost. No reason repeats a value,
+because it may be sensitive. Files of JSON lines use the same rules (`file_formats`).
 """
 
 import base64
@@ -10,13 +10,14 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Literal, NoReturn, cast
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import polars as pl
 
+from ml_assets.sources.text_values import DATE, DECIMAL, MOMENT, float_of, microseconds
 from ml_assets.validation.column_types import polars_type
 from ml_assets.validation.contract import Contract
 
@@ -28,10 +29,24 @@ Kind = Literal["not JSON", "missing column", "null", "wrong type", "no event tim
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+
+
+FIRST_EVENT, END_OF_EVENTS = (
+    (datetime(*day, tzinfo=UTC) - _EPOCH) // _MICROSECOND for day in ((1, 1, 3), (9999, 12, 30))
+)
+"""Microseconds since 1970 from and before which a moment has a day with neighbours in the calendar of each zone."""
+
+
+class Fraction(str):
+    """Digits of a JSON number with a point or an exponent, as they were written."""
+
+    __slots__ = ()
+
+
 _JSON_NAMES = {
     str: "a text",
     int: "a whole number",
-    float: "a fraction",
+    Fraction: "a fraction",
     bool: "a boolean",
     list: "a list",
     dict: "an object",
@@ -46,7 +61,7 @@ class BadMessage(Exception):
         self.kind: Kind = kind
 
 
-class _Unfit(Exception):
+class Unfit(Exception):
     """A value does not fit the type of its column."""
 
 
@@ -56,7 +71,7 @@ class MessageDecoder:
     def __init__(self, contract: Contract, time_column: str, *, absent_is_null: bool = False) -> None:
         """`time_column` decides the day of a row. `absent_is_null`: a nullable column may be missing in a message."""
         self._columns = [
-            (name, column.nullable, column.dtype, _converter(column.dtype))
+            (name, column.nullable, column.dtype, converter(column.dtype))
             for name, column in contract.by_name.items()
         ]
         self._types = {name: polars_type(column.dtype) for name, column in contract.by_name.items()}
@@ -68,7 +83,7 @@ class MessageDecoder:
 
     def decode(self, value: bytes | None) -> Row:
         """Return the row of a message. Raises `BadMessage`."""
-        document = _document(value)
+        document = json_object(value)
         row: list[Any] = []
         for name, nullable, dtype, convert in self._columns:
             if name not in document and not (nullable and self._absent_is_null):
@@ -84,8 +99,13 @@ class MessageDecoder:
                 continue
             try:
                 row.append(convert(found))
-            except _Unfit as error:
-                raise BadMessage("wrong type", f"'{name}' {_said(error, found, dtype)}") from error
+            except Unfit as error:
+                raise BadMessage("wrong type", f"'{name}' {said_of(error, found, dtype)}") from error
+        # Without this, the zero time of Go (0001-01-01T00:00:00Z) landed under a day that no reader can name.
+        if not FIRST_EVENT <= self.event_time(tuple(row)) < END_OF_EVENTS:
+            raise BadMessage(
+                "no event time", f"the event time '{self._time_column}' is at an end of the calendar"
+            )
         return tuple(row)
 
     def event_time(self, row: Row) -> int:
@@ -104,33 +124,60 @@ class MessageDecoder:
         values = list(zip(*rows, strict=True)) if rows else [()] * len(self._types)
         return pl.DataFrame(
             [
-                _series(name, some, dtype)
+                series_of(name, some, dtype)
                 for (name, dtype), some in zip(self._types.items(), values, strict=True)
             ]
         )
 
 
-def _said(error: _Unfit, value: Any, dtype: str) -> str:
-    return str(error) or f"is {_JSON_NAMES.get(type(value), 'null')}, not {dtype}"
+def said_of(error: Unfit, value: Any, dtype: str) -> str:
+    """Return why a value does not fit a type."""
+    return str(error) or f"is {name_of(value)}, not {dtype}"
 
 
-def _document(value: bytes | None) -> Mapping[str, Any]:
+def name_of(value: Any) -> str:
+    """Return the name of a JSON value's type, for a message."""
+    return _JSON_NAMES.get(type(value), "null")
+
+
+def json_object(value: bytes | None) -> Mapping[str, Any]:
+    """Return a JSON object, with fractions as `Fraction`. Raises `BadMessage`."""
     if value is None:
         raise BadMessage("not JSON", "the message has no value")
     try:
-        found: object = json.loads(value.decode(), parse_constant=_refuse_constant)
+        found: object = _DECODER.decode(value.decode())
+    except _NamedTwice as error:
+        raise BadMessage("not JSON", "the message has a field twice") from error
     except (ValueError, RecursionError) as error:
         raise BadMessage("not JSON", "the message is not valid JSON in UTF-8") from error
     if not isinstance(found, dict):
-        raise BadMessage("not JSON", f"the message is {_JSON_NAMES.get(type(found), 'null')}, not an object")
+        raise BadMessage("not JSON", f"the message is {name_of(found)}, not an object")
     return cast("dict[str, Any]", found)
+
+
+class _NamedTwice(ValueError):
+    """An object has a name twice; all values but the last would be lost."""
+
+
+def _with_each_name_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _NamedTwice
+    return found
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _series(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
+# Made once: `json.loads` makes a decoder for each message.
+_DECODER = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_float=Fraction, object_pairs_hook=_with_each_name_once
+)
+
+
+def series_of(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
+    """Return values of a row's column, see `Row`, as a series."""
     if isinstance(dtype, pl.Datetime | pl.Duration):
         return pl.Series(name, values, pl.Int64()).cast(dtype)
     if isinstance(dtype, pl.Categorical):
@@ -141,8 +188,8 @@ def _series(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
     return pl.Series(name, values, dtype)
 
 
-def _converter(dtype: str) -> Callable[[Any], Any]:
-    """Return the function that turns a JSON value, never null, into a value of a column. It raises `_Unfit`."""
+def converter(dtype: str) -> Callable[[Any], Any]:
+    """Return the function that turns a JSON value, never null, into a value of a column. It raises `Unfit`."""
     kind = polars_type(dtype)
     if kind.is_integer():
         limits = np.iinfo(dtype)
@@ -158,72 +205,64 @@ def _converter(dtype: str) -> Callable[[Any], Any]:
 def _integer(dtype: str, low: int, high: int) -> Callable[[Any], int]:
     def convert(value: Any) -> int:
         if type(value) is not int:
-            raise _Unfit
+            raise Unfit
         if not low <= value <= high:
-            raise _Unfit(f"is outside the range of {dtype}")
+            raise Unfit(f"is outside the range of {dtype}")
         return value
 
     return convert
 
 
-def _float64(value: Any) -> float:
-    if type(value) is int:
-        if abs(value) > 2**53:
-            raise _Unfit("is a whole number that float64 does not hold exactly")
-        return float(value)
-    if type(value) is not float:
-        raise _Unfit
-    if value in (float("inf"), float("-inf")):  # JSON has no infinity, but 1e999 is one
-        raise _Unfit("is outside the range of float64")
-    return value
+def _float(dtype: str) -> Callable[[Any], float]:
+    def convert(value: Any) -> float:
+        if type(value) not in (int, Fraction):
+            raise Unfit
+        try:
+            return float_of(str(value), dtype)
+        except ValueError as error:
+            raise Unfit(str(error)) from error
 
-
-def _float32(value: Any) -> float:
-    found = _float64(value)
-    if abs(found) > float(np.finfo(np.float32).max):
-        raise _Unfit("is outside the range of float32")
-    return found
+    return convert
 
 
 def _bool(value: Any) -> bool:
     if type(value) is not bool:
-        raise _Unfit
+        raise Unfit
     return value
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return a JSON text. Raises `Unfit` for another value, and for half of a surrogate pair."""
     if type(value) is not str:
-        raise _Unfit
+        raise Unfit
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise _Unfit("has half of a surrogate pair, which is no character") from error
+            raise Unfit("has half of a surrogate pair, which is no character") from error
     return value
 
 
 def _date(value: Any) -> date:
-    text = _text(value)
+    text = text_of(value)
     try:
-        if len(text) == len("2024-03-08"):
+        if re.fullmatch(DATE, text):
             return date.fromisoformat(text)
     except ValueError:
         pass
-    raise _Unfit("is not a date such as 2024-03-08")
+    raise Unfit("is not a date such as 2024-03-08")
 
 
 def _moment(value: Any) -> int:
-    text = _text(value)
+    found = re.fullmatch(MOMENT, text_of(value))
+    if found is None or found["offset"] is None:
+        raise Unfit("is not a moment with its offset from UTC, such as 2024-03-08T12:00:00Z")
+    if (found["fraction"] or "")[6:].strip("0"):
+        raise Unfit("is more precise than microseconds")
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise _Unfit("is not a moment with its offset from UTC, such as 2024-03-08T12:00:00Z")
-    digits = re.split("[.,]", text)[-1].rstrip("Zz").partition("+")[0].partition("-")[0]
-    if len(digits) > len("123456") and re.search("[.,]", text) and digits[6:].strip("0"):
-        raise _Unfit("is more precise than microseconds")
-    return _micros(found)
+        return _micros(datetime.fromisoformat(value).astimezone(UTC))
+    except (ValueError, OverflowError) as error:
+        raise Unfit("is not a moment of the calendar, in the years 1 to 9999") from error
 
 
 def _micros(moment: datetime) -> int:
@@ -231,61 +270,66 @@ def _micros(moment: datetime) -> int:
 
 
 def _seconds(value: Any) -> int:
-    return round(_float64(value) * 1e6)
+    if type(value) not in (int, Fraction):
+        raise Unfit
+    try:
+        return microseconds(str(value))
+    except ValueError as error:
+        raise Unfit(str(error)) from error
 
 
 def _base64(value: Any) -> bytes:
     try:
-        return base64.b64decode(_text(value), validate=True)
+        found = base64.b64decode(text_of(value), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise _Unfit("is not base64") from error
+        raise Unfit("is not base64") from error
+    if base64.b64encode(found).decode() != value:  # it has bits after the last byte, which would be lost
+        raise Unfit("is not base64")
+    return found
 
 
 def _decimal(precision: int, scale: int) -> Callable[[Any], Decimal]:
     def convert(value: Any) -> Decimal:
         if type(value) not in (int, str):
-            raise _Unfit("is neither a whole number nor a text: write a decimal as text, such as '1.50'")
-        try:
-            found = Decimal(value)
-        except InvalidOperation as error:
-            raise _Unfit("is not a decimal") from error
-        if not found.is_finite():
-            raise _Unfit("is not a decimal")
+            raise Unfit("is neither a whole number nor a text: write a decimal as text, such as '1.50'")
+        if not re.fullmatch(DECIMAL, str(value)):
+            raise Unfit("is not a decimal")
+        found = Decimal(value)
         _, digits, exponent = found.as_tuple()
         zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
         if -int(exponent) - zeros > scale or found.adjusted() >= precision - scale > 0 != found:
-            raise _Unfit(f"does not fit decimal[{precision}, {scale}]")
+            raise Unfit(f"does not fit decimal[{precision}, {scale}]")
         return found
 
     return convert
 
 
 def _list(inner: str, size: int | None) -> Callable[[Any], list[Any]]:
-    convert = _converter(inner)
+    convert = converter(inner)
 
     def convert_all(value: Any) -> list[Any]:
         if type(value) is not list:
-            raise _Unfit
+            raise Unfit
         items = cast("list[Any]", value)
         if size is not None and len(items) != size:
-            raise _Unfit(f"has {len(items)} items, not {size}")
+            raise Unfit(f"has {len(items)} items, not {size}")
         found: list[Any] = []
         for item in items:
             try:
                 found.append(None if item is None else convert(item))
-            except _Unfit as error:
-                raise _Unfit(f"has an item that {_said(error, item, inner)}") from error
+            except Unfit as error:
+                raise Unfit(f"has an item that {said_of(error, item, inner)}") from error
         return found
 
     return convert_all
 
 
 _CONVERTERS: Mapping[str, Callable[[Any], Any]] = {
-    "float32": _float32,
-    "float64": _float64,
+    "float32": _float("float32"),
+    "float64": _float("float64"),
     "bool": _bool,
-    "string": _text,
-    "categorical": _text,
+    "string": text_of,
+    "categorical": text_of,
     "date": _date,
     "datetime": _moment,
     "duration": _seconds,

@@ -6,7 +6,7 @@ The rows of a day then come from that log alone, so they stay when the topic del
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date, timedelta
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -22,9 +22,18 @@ from ml_assets.sources.json_messages import BadMessage, MessageDecoder
 from ml_assets.sources.kafka_landing import Landing, LandingRules, require_same_topic
 from ml_assets.sources.kafka_topic import CHUNK_MESSAGES, Topic
 from ml_assets.sources.object_storage import variable
-from ml_assets.sources.protocol import PageFacts, ReadPartition, SourceReader, SourceRows, SourceTable, Span
+from ml_assets.sources.protocol import (
+    Look,
+    PageFacts,
+    ReadPartition,
+    SourceReader,
+    SourceRows,
+    SourceTable,
+    Span,
+)
 from ml_assets.sources.source_section import SourceSection, VariableName
 from ml_assets.sources.stream_log import LogVersion, Moments, StreamLog
+from ml_assets.sources.text_values import TextForm, ValueRefused
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.midnight import HOUR
 from resources.platform import Platform
@@ -117,6 +126,8 @@ class KafkaSource(SourceSection):
 class KafkaReader(SourceReader):
     """Rows of a topic, from its log in the lake. Reading and `latest` land new messages first."""
 
+    looks_at = "new messages of the topic"
+
     def __init__(self, section: KafkaSource, table: SourceTable, platform: Platform) -> None:
         self._section = section
         self._table = table
@@ -144,8 +155,12 @@ class KafkaReader(SourceReader):
                 f"{self._table.name}: topic {self._section.topic} has no message for "
                 f"{span.first if span else 'this table'} yet, and {reached}: wait for the stream to pass this time"
             )
+        frame = self._rows(version, limits)
+        rows = frame.unique(maintain_order=True)
         return SourceRows(
-            frame=self._rows(version, limits),
+            frame=rows,
+            returned=frame.height,
+            repeated=frame.height - rows.height,
             # Bounded by the partition's end: else each later read would state another watermark for the same rows.
             watermark=watermark if ends is None or watermark is None else min(watermark, ends),
             version=version.version_of(limits),
@@ -175,19 +190,18 @@ class KafkaReader(SourceReader):
         """The log as the last landing of this reader left it, or as main holds it now. Lands nothing."""
         return self._landed or self.log.newest()
 
-    @property
-    def records_changes(self) -> bool:
-        """See `SourceReader`."""
-        return True
-
-    def reopened(self, read: Mapping[Span, ReadPartition]) -> frozenset[Span]:
-        """See `SourceReader`."""
-        version, zone = self.log.newest(), self._table.time_zone
-        there = version.sections(zone)
-        return frozenset(
-            span
-            for span, one in read.items()
-            if version.version_of(there.within(span.moments(zone))) != one.version
+    def look(self, read: Mapping[Span, ReadPartition], window: Collection[Span]) -> Look:
+        """See `SourceReader`. Lands new messages. The log in the lake knows the versions of all partitions."""
+        latest = self.latest()
+        version = self.landed
+        there = version.sections(self._table.time_zone)
+        versions = {
+            span: version.version_of(there.within(span.moments(self._table.time_zone))) for span in read
+        }
+        return Look(
+            latest=latest,
+            changed=frozenset(span for span, found in versions.items() if read[span].version != found),
+            cost={"days of landed messages": len(versions)},
         )
 
     def preview(self, rows: int) -> pl.DataFrame:
@@ -196,11 +210,11 @@ class KafkaReader(SourceReader):
         if not lines:
             return pl.DataFrame()
         try:
-            return parsed(b"\n".join(lines), "jsonl", "", None)
-        except pl.exceptions.PolarsError as error:
+            return parsed(b"\n".join(lines), "jsonl", "", None, TextForm())
+        except ValueRefused as error:
             raise SourceRefused(
                 f"{self._table.name}: a field of the newest {len(lines)} messages of {self._section.topic} has values "
-                f"of different types ({' '.join(str(error).split())[:200]}): change their producer"
+                f"of different types ({error}): change their producer"
             ) from error
 
     def check(self) -> Sequence[str]:
@@ -275,8 +289,8 @@ class KafkaReader(SourceReader):
         return Landing(self._table, self._rules, self._topic, self.log, self._decoder())
 
     def _rows(self, version: LogVersion, limits: Mapping[str, Moments | None]) -> pl.DataFrame:
-        """Return the rows of days and hours, each row once although its message was repeated. `limits`: day or hour →
-        the time of its rows that count; None if all do."""
+        """Return the rows of days and hours, one for each message. `limits`: day or hour → the time of its rows that
+        count; None if all do."""
         decoder = self._decoder(absent_is_null=True)
         frames: list[pl.DataFrame] = []
         unfit: list[tuple[int, int, str]] = []
@@ -300,7 +314,7 @@ class KafkaReader(SourceReader):
             )
         if not frames:
             return decoder.frame([])
-        return pl.concat(frames).unique(maintain_order=True)
+        return pl.concat(frames)
 
 
 def _line(value: bytes | None) -> bytes | None:

@@ -10,6 +10,7 @@ import polars as pl
 from ml_assets.sources.inferred_contract import as_yaml, inferred_contract, unnamed_types
 from ml_assets.sources.kinds import AnySource, open_source
 from ml_assets.sources.protocol import SourceTable
+from ml_assets.sources.tabular import in_calendar
 from ml_assets.validation.explain import shown
 from resources.platform import Platform
 
@@ -40,7 +41,7 @@ class Preview:
 def preview(section: AnySource, table: SourceTable, platform: Platform) -> Preview:
     """Read some of the newest rows of a source. Raises `SourceRefused`, and the errors of a user's function."""
     with closing(open_source(section, table, platform)) as reader:
-        frame = reader.preview(_READ_ROWS)
+        frame = in_calendar(reader.preview(_READ_ROWS))
     return Preview(
         rows=_masked(frame.head(_SHOWN_ROWS), table),
         read=frame.height,

@@ -1,21 +1,17 @@
 """Interface of a source: the rows of a partition, the newest day, a preview, and a check."""
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from typing import ClassVar
 from zoneinfo import ZoneInfo
 
 import polars as pl
 
+from ml_assets.tables.spec import UndatedRows
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.midnight import begin_of
-
-OVERLAP = timedelta(days=2)
-"""More than a clock that is set back by a day, and than any transaction that a database should have."""
-CLOCKS_DIFFER = timedelta(hours=1)
-"""Difference of two clocks that is no reason to doubt them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +27,16 @@ class Span:
         return begin_of(self.first, time_zone), begin_of(self.end, time_zone)
 
     def days(self, time_zone: str) -> list[date]:
-        """Return the days of `time_zone` that lie in it, or the one that holds its hour."""
+        """Return the days of `time_zone` that lie in it, or those of its hour: two if a day begins within the hour, as
+        at 18:30 UTC in Kolkata."""
         if isinstance(self.first, datetime):
-            return [self.first.astimezone(ZoneInfo(time_zone)).date()]
+            first, end = self.moments(time_zone)
+            return sorted(
+                {
+                    one.astimezone(ZoneInfo(time_zone)).date()
+                    for one in (first, end - timedelta(microseconds=1))
+                }
+            )
         return [self.first + timedelta(days=n) for n in range((self.end - self.first).days)]
 
 
@@ -42,10 +45,17 @@ class SourceRows:
     """Rows of one partition, as the source returned them."""
 
     frame: pl.DataFrame
+    returned: int
+    """Rows that the source returned for the partition, counted before any of them was converted or left out."""
+    undated: UndatedRows = field(default_factory=UndatedRows)
+    """Rows without a time: returned, and not in `frame`. None where the place of a row tells its partition, as the path
+    of a file does; its rows without a time are in `frame`."""
+    repeated: int = 0
+    """Copies of a message that were left out."""
     watermark: datetime | None = None
     """Newest change in these rows according to the source. It follows from the rows, never from a clock."""
     version: str | None = None
-    """Version of these rows, if the source has versions of days. It follows from the rows."""
+    """Version of these rows, if the source has versions of partitions. `look` compares it with the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,20 @@ class ReadPartition:
     watermark: datetime | None
     version: str | None
     """See `SourceRows`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """State of a source at one moment, found without reading partitions again."""
+
+    latest: date | None
+    """See `SourceReader.latest`."""
+    changed: frozenset[Span] = frozenset()
+    """Partitions on main whose rows are others now, or may be."""
+    ahead: frozenset[Span] = frozenset()
+    """Partitions among them with changes that are dated later than the source's clock says."""
+    cost: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Cost of the look: noun → number read, such as `queries` → 1 and `rows` → 1204."""
 
 
 PageFacts = Mapping[str, str | int | Sequence[Mapping[str, str | int]]]
@@ -88,15 +112,18 @@ class SourceTable:
 class SourceReader(ABC):
     """Open source of one table. Every method raises `SourceRefused` or `SourceAway`. Not safe for threads."""
 
+    looks_at: ClassVar[str]
+    """Part of the source that `look` reads to notice changes, in words."""
+
     @abstractmethod
     def read(self, span: Span | None) -> SourceRows:
         """Return the rows of a partition; of the whole table if `span` is None."""
 
     @abstractmethod
     def latest(self) -> date | None:
-        """Return the newest day that is complete at the source; None if the source has no day yet.
+        """Return the newest day of which the source has rows, or that it calls complete; None if it has no day yet.
 
-        Of an hourly table, return the newest hour: the moment (UTC) at which it begins.
+        Of an hourly table, return the newest hour: the moment (UTC) at which it begins. The day may still be open.
         """
 
     @abstractmethod
@@ -107,57 +134,12 @@ class SourceReader(ABC):
     def check(self) -> Sequence[str]:
         """Connect, and return a sentence with a remedy for each fault; empty if there is none."""
 
-    @property
-    def records_changes(self) -> bool:
-        """True if the source knows when a row last changed, so that `changed` finds late changes."""
-        return False
+    def look(self, read: Mapping[Span, ReadPartition], window: Collection[Span]) -> Look:
+        """Look for the newest day and for changed partitions. `read` are the partitions on main.
 
-    @property
-    def overlap(self) -> timedelta:
-        """Time before the newest watermark on main from which on `reopened` finds changes."""
-        return OVERLAP
-
-    def changed(self, after: datetime) -> Mapping[date, datetime]:
-        """Return the days, or hours of an hourly table, with changes newer than `after`; the newest change of each."""
-        return {}
-
-    def now(self) -> datetime:
-        """Return the time of the clock that dates changes; by default that of this machine."""
-        return datetime.now(UTC)
-
-    def ahead(self, read: Mapping[Span, ReadPartition]) -> frozenset[Span]:
-        """Return the spans among `read` with a watermark that is later than the source's clock.
-
-        The clock was set back, or was ahead before: what changes now looks older than what was read already.
+        Of those in `window`, the version of the rows is compared. By default, the source knows nothing of changes.
         """
-        marks = {span: one.watermark for span, one in read.items() if one.watermark is not None}
-        if not marks:
-            return frozenset()
-        limit = self.now() + CLOCKS_DIFFER
-        return frozenset(span for span, mark in marks.items() if mark > limit)
-
-    def reopened(self, read: Mapping[Span, ReadPartition]) -> frozenset[Span]:
-        """Return the spans among `read`, the partitions on main, whose rows changed at the source since, or may have.
-
-        A change may be dated up to `overlap` before the newest one that was read: a long transaction commits late, or a
-        clock was set back. So the newest change of each partition is compared with its own watermark.
-        """
-        ahead = self.ahead(read)
-        marks = [one.watermark for span, one in read.items() if one.watermark and span not in ahead]
-        if not marks or not self.records_changes:
-            return ahead
-        after = max(marks) - self.overlap
-        newest = self.changed(after)
-        days = sorted(newest)
-
-        def differs(span: Span, stored: datetime | None) -> bool:
-            of_span = days[bisect_left(days, span.first) : bisect_left(days, span.end)]
-            found = max((newest[day] for day in of_span), default=None)
-            if found is None:  # nothing is newer than `after` there, so nothing may be newer on main
-                return stored is not None and stored > after
-            return found != stored
-
-        return ahead | {span for span, one in read.items() if differs(span, one.watermark)}
+        return Look(latest=self.latest())
 
     def facts(self) -> PageFacts:
         """Return facts about the source for the asset's page, as they were at the last read."""

@@ -46,6 +46,8 @@ class FramesDiffer(ValueError):
 class PythonReader(SourceReader):
     """Rows of a function."""
 
+    looks_at = "nothing: a function cannot tell which of its days changed"
+
     def __init__(self, section: PythonSource, table: SourceTable) -> None:
         self._function = resolve_function(section.function)
         self._answer = answering(_returning_one_frame(self._function))
@@ -54,7 +56,8 @@ class PythonReader(SourceReader):
 
     def read(self, span: Span | None) -> SourceRows:
         """See `SourceReader`. Raises `FeatureFunctionError`, which names the author's line."""
-        return SourceRows(frame=self._ask() if span is None else self._ask(span.first))
+        frame = self._ask() if span is None else self._ask(span.first)
+        return SourceRows(frame=frame, returned=frame.height)
 
     def latest(self) -> date | None:
         """See `SourceReader`. Raises `LatestMisdeclared`."""

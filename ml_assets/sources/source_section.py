@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from datetime import timedelta
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
@@ -47,8 +48,19 @@ class WatchSection(Section):
     """Seconds between two calls of `latest`."""
     retry_seconds: int = Field(default=3600, ge=5)
     """Seconds to wait before the sensor requests a failed, rejected or missing partition again."""
+    recheck: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[dh]$")] | None = None
+    """Time before the end of the newest partition on main, such as `7d` or `36h`. Each call compares the partitions
+    that lie in it with the source, and requests those that changed there. Default: the two newest partitions."""
     enabled: bool = False
     """Run the sensor without switching it on in the UI."""
+
+    @property
+    def recheck_time(self) -> timedelta | None:
+        """`recheck` as a duration."""
+        if self.recheck is None:
+            return None
+        number = int(self.recheck[:-1])
+        return timedelta(days=number) if self.recheck.endswith("d") else timedelta(hours=number)
 
 
 class SourceSection(Section):
@@ -73,6 +85,11 @@ class SourceSection(Section):
     def lacks_for_latest(self) -> str | None:
         """Key that the section lacks to find the newest day of the source, and its meaning; None if it lacks none."""
         return None
+
+    @property
+    def complete_after(self) -> timedelta:
+        """Time after the end of a partition until the source holds all its rows."""
+        return timedelta(0)
 
     def lacks_in(self, contract: Contract) -> str | None:
         """Return what this kind of source needs and the contract lacks, with the remedy; None if it lacks nothing."""

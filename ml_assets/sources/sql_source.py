@@ -5,9 +5,10 @@
 # (ADBC and pyarrow are typed in part)
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import date, datetime, timedelta
+from dataclasses import dataclass
+from datetime import date, timedelta
 from typing import Annotated, Any, Literal, Self, TypeVar, cast
 
 import polars as pl
@@ -15,19 +16,25 @@ from pydantic import Field, model_validator
 
 from ml_assets.sources.errors import SourceAway, SourceRefused
 from ml_assets.sources.object_storage import variable
-from ml_assets.sources.protocol import OVERLAP, SourceReader, SourceRows, SourceTable, Span
+from ml_assets.sources.protocol import Look, ReadPartition, SourceReader, SourceRows, SourceTable, Span
+from ml_assets.sources.recheck import CLOCKS_DIFFER, OVERLAP, ahead_of, differing, redated
 from ml_assets.sources.source_section import VariableName
 from ml_assets.sources.tabular import (
+    FIRST_DAY,
+    NEVER,
     TabularSource,
     faults_of_columns,
     fit,
-    newest_complete_day,
+    has_time,
+    newest_day,
     require_columns,
     time_column,
     typed_time_column,
+    undated_rows,
     watermark_of,
 )
 from ml_assets.sources.watched_call import ServerSilent, watched
+from ml_assets.tables.spec import MOST_UNDATED, UndatedRows
 from resources.addresses import Address
 from resources.platform import Platform
 from resources.retry import patiently
@@ -41,6 +48,10 @@ _ANSWER_SECONDS = 10
 _REMEDY = "choose and cast the columns in source.query; cast numeric, uuid, json and interval, which have no type here"
 _FIRST, _END = "ml_assets.first", "ml_assets.end"
 """Settings of the session that hold the bounds. COPY, which streams, takes no parameters of its own."""
+_ALL = ("-infinity", "infinity")
+"""Bounds of all rows."""
+_CHECKSUM = "ml_assets.checksum"
+"""Column beside the rows of a partition."""
 _TEXT = re.compile(
     r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | (\$\w*\$).*?\1 | --[^\n]* | /\*.*?\*/ | :: | :(?P<bound>first|end)\b""",
     re.VERBOSE | re.DOTALL,
@@ -79,8 +90,38 @@ class SqlSource(TabularSource):
         return frozenset(one["bound"] for one in found if one["bound"])
 
 
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Spans as places between sorted moments, as PostgreSQL's `width_bucket` numbers them."""
+
+    bounds: Sequence[str]
+    """Moments at which spans begin or end, sorted."""
+    spans: Mapping[int, Span]
+    """Place → span. A place between two spans is absent."""
+
+    @classmethod
+    def of(cls, spans: Iterable[Span], table: SourceTable) -> "_Places":
+        moments = {span: span.moments(table.time_zone) for span in spans}
+        by_begin = {begin: span for span, (begin, _) in moments.items()}
+        bounds = sorted({*by_begin, *(end for _, end in moments.values())})
+        places = {number: by_begin[one] for number, one in enumerate(bounds, 1) if one in by_begin}
+        return cls([one.isoformat() for one in bounds], places)
+
+    @property
+    def ranges(self) -> list[tuple[str, str]]:
+        """Return begin and end of the times without a gap between their spans, sorted."""
+        found: list[tuple[str, str]] = []
+        for place in sorted(self.spans):
+            begin, end = self.bounds[place - 1], self.bounds[place]
+            begin = found.pop()[0] if found and found[-1][1] == begin else begin
+            found.append((begin, end))
+        return found
+
+
 class SqlReader(SourceReader):
     """Rows of a table or query, read in read-only transactions."""
+
+    looks_at = "their rows, by one query"
 
     def __init__(self, section: SqlSource, table: SourceTable, platform: Platform) -> None:
         self._section = section
@@ -101,44 +142,100 @@ class SqlReader(SourceReader):
 
     def read(self, span: Span | None) -> SourceRows:
         """See `SourceReader`."""
-        frame = self._ask(lambda: self._read(span))
+        frame, undated, version = self._ask(lambda: self._read(span))
         return SourceRows(
-            frame=frame, watermark=watermark_of(frame, self._section.watermark_column, self._table)
+            frame=frame,
+            returned=frame.height + undated.frame.height,
+            undated=undated,
+            watermark=watermark_of(frame, self._section.watermark_column, self._table),
+            version=version,
         )
 
     def latest(self) -> date | None:
         """See `SourceReader`."""
-        column = _quoted(time_column(self._section, self._table))
-        newest = self._value(f"SELECT max({column}) FROM {self._whole}")
-        return newest_complete_day(newest, self._table, self._section.complete_after_hours)
+        return self.look({}, ()).latest
 
-    @property
-    def records_changes(self) -> bool:
-        """See `SourceReader`."""
-        return self._section.watermark_column is not None
-
-    @property
-    def overlap(self) -> timedelta:
-        """See `SourceReader`. A query may choose the rows of a day by another column than `time_column`."""
-        return OVERLAP if self._section.query is None else timedelta(0)
-
-    def now(self) -> datetime:
-        """Return the time of the server's clock."""
-        return cast(datetime, self._value("SELECT clock_timestamp()"))
-
-    def changed(self, after: datetime) -> Mapping[date, datetime]:
-        """See `SourceReader`."""
-        mark = _quoted(cast(str, self._section.watermark_column))
-        day = _quoted(time_column(self._section, self._table))
-        # The session's time zone decides to which day a moment belongs.
-        partition = f"date_trunc('hour', {day})" if self._table.is_hourly else f"{day}::date"
-        rows = self._ask(
-            lambda: self._rows(
-                f"SELECT {partition} AS day, max({mark}) AS newest FROM {self._whole} "
-                f"WHERE {mark} > '{after.isoformat()}'::timestamptz AND {day} IS NOT NULL GROUP BY 1"
-            )
+    def look(self, read: Mapping[Span, ReadPartition], window: Collection[Span]) -> Look:
+        """See `SourceReader`. One query finds the newest day, the versions of `window`, and changes of any age."""
+        time, mark = _quoted(time_column(self._section, self._table)), self._section.watermark_column
+        rechecked, spans = _Places.of(window, self._table), _Places.of(read, self._table)
+        parts = [
+            f"SELECT 'latest', 0, 0, '', max({time})::timestamptz FROM {self._whole} WHERE {_has_time(time)}"
+        ]
+        if window:
+            parts.append(self._versions(rechecked, time))
+        if read and mark is not None:
+            parts += self._changes(read, spans, time, _quoted(mark))
+        query = " UNION ALL ".join(f"({part})" for part in parts)
+        found = self._ask(
+            lambda: self._rows(f"SELECT * FROM ({query}) AS look(part, place, rows, checksum, at)")
         )
-        return dict(rows.select("day", "newest").iter_rows())
+        of = {
+            part[0]: rows
+            for part, rows in found.partition_by("part", as_dict=True, include_key=False).items()
+        }
+        latest, empty = of["latest"]["at"].item(), found.clear()
+        sums = {place: f"{rows}:{sum_}" for place, rows, sum_, _ in of.get("version", empty).iter_rows()}
+        versions = {span: sums.get(place, "0:0") for place, span in rechecked.spans.items()}
+        changed, ahead = differing(read, versions), frozenset[Span]()
+        if "clock" in of:
+            ahead = ahead_of(of["clock"]["at"].item(), read)
+            after = of["after"]["at"].item()
+            dated = of.get("change", empty).select("place", "at").iter_rows()
+            newest = {spans.spans[place]: at for place, at in dated if place in spans.spans}
+            changed |= ahead | (redated(read, newest, after) if after is not None else frozenset())
+        return Look(
+            latest=newest_day(latest, self._table),
+            changed=changed,
+            ahead=ahead,
+            cost={"queries": 1, "rows": int(found["rows"].sum())},
+        )
+
+    def _versions(self, window: "_Places", time: str) -> str:
+        """Return the query of number and checksum of the rows of each place in `window`."""
+        if self._section.query is None:
+            lies_in = " OR ".join(
+                f"({time} >= '{first}'::timestamptz AND {time} < '{end}'::timestamptz)"
+                for first, end in window.ranges
+            )
+            return (
+                f"SELECT 'version', width_bucket({time}::timestamptz, {_array(window.bounds)}), count(*), "
+                f"sum({self._checksum})::text, NULL::timestamptz FROM {self._whole} WHERE {lies_in} GROUP BY 2"
+            )
+        # Each span has bounds of its own, so that the query chooses its rows as it does when they are read.
+        kind = "timestamptz" if self._table.is_hourly else "date"
+        firsts, ends = zip(*((str(span.first), str(span.end)) for span in window.spans.values()), strict=True)
+        places = f"'{{{','.join(map(str, window.spans))}}}'::int[]"
+        query = _with_bounds(self._section.query, lambda bound: f"ml_assets_span.{bound}_day")
+        return (
+            f"SELECT 'version', place, found.* FROM unnest({places}, {_array(firsts, kind)}, {_array(ends, kind)}) AS "
+            f"ml_assets_span(place, first_day, end_day), LATERAL (SELECT count(*), "
+            f"coalesce(sum({self._checksum}), 0)::text, NULL::timestamptz FROM ({query}) AS source) AS found"
+        )
+
+    def _changes(
+        self, read: Mapping[Span, ReadPartition], spans: "_Places", time: str, mark: str
+    ) -> list[str]:
+        """Return the queries of the server's clock, of the moment of `unread_after`, and of the changes since."""
+        # A query may choose the rows of a day by another column than `time_column`.
+        overlap = OVERLAP if self._section.query is None else timedelta(0)
+        marks = {one.watermark.isoformat() for one in read.values() if one.watermark is not None}
+        after = (
+            f"(SELECT max(mark) - interval '{overlap.days} d' FROM unnest({_array(sorted(marks))}) AS mark "
+            f"WHERE mark <= now() + interval '{CLOCKS_DIFFER.seconds} s')"
+        )
+        return [
+            "SELECT 'clock', 0, 0, '', now()",
+            f"SELECT 'after', 0, 0, '', {after}",
+            f"SELECT 'change', width_bucket({time}::timestamptz, {_array(spans.bounds)}), count(*), '', max({mark}) "
+            f"FROM {self._whole} WHERE {mark} > {after} AND {_has_time(mark)} AND {_has_time(time)} GROUP BY 2",
+        ]
+
+    @property
+    def _checksum(self) -> str:
+        """Number of a row that follows from its values. The sum over rows does not depend on their order."""
+        names = self._table.contract.names if self._table.contract else ()
+        return f"""hashtextextended(ROW({", ".join(map(_quoted, names))})::text COLLATE "C", 0)"""
 
     def preview(self, rows: int) -> pl.DataFrame:
         """See `SourceReader`."""
@@ -170,59 +267,79 @@ class SqlReader(SourceReader):
     def _whole(self) -> str:
         """Whole table, or whole query, as an item of FROM."""
         if self._section.table is not None:
-            return _quoted(self._section.table)
+            return ".".join(map(_quoted, self._section.table.split(".")))
         return f"({self._bounded_query}) AS source"
 
     @property
     def _bounded_query(self) -> str:
         kind = "timestamptz" if self._table.is_hourly else "date"
-        return _with_bounds(cast(str, self._section.query), kind)
+        return _with_bounds(
+            cast(str, self._section.query), lambda bound: f"current_setting('ml_assets.{bound}')::{kind}"
+        )
 
-    def _read(self, span: Span | None) -> pl.DataFrame:
+    def _read(self, span: Span | None) -> tuple[pl.DataFrame, UndatedRows, str | None]:
+        """Return the rows of `span`, those without a time, and the version. A query itself chooses rows, also by their
+        nulls. Without a partition there is no version."""
         found = self._columns()
         require_columns(found, self._table, self._place, _REMEDY)
-        if self._section.query is not None:
-            days = ("-infinity", "infinity") if span is None else (str(span.first), str(span.end))
-            return self._rows(self._bounded_query, days, fitted=True)
         names = self._table.contract.names if self._table.contract else tuple(found)
-        query = f"SELECT {', '.join(map(_quoted, names))} FROM {self._whole}"
+        columns = ", ".join(map(_quoted, names))
         if span is None:
-            return self._rows(query, fitted=True)
+            batches = self._batches(f"SELECT {columns} FROM {self._whole}")
+            rows = pl.concat([fit(one, self._table, self._place, _REMEDY) for one in batches], rechunk=False)
+            return rows, UndatedRows(), None
+        query = f'SELECT {columns}, {self._checksum} AS "{_CHECKSUM}" FROM {self._whole}'
+        if self._section.query is not None:
+            rows, version = self._partition(query, (str(span.first), str(span.end)))
+            return rows, UndatedRows(), version
         column, dtype = typed_time_column(found, self._section, self._table, self._place)
         if dtype == pl.Date:
             cast_to, bounds = "date", (str(span.first), str(span.end))
         else:
             first, end = span.moments(self._table.time_zone)
             cast_to, bounds = "timestamptz", (first.isoformat(), end.isoformat())
-        where = (
-            f" WHERE {_quoted(column)} >= current_setting('{_FIRST}')::{cast_to} "
-            f"AND {_quoted(column)} < current_setting('{_END}')::{cast_to}"
+        named = _quoted(column)
+        # One statement, so that a row which gets its time meanwhile is neither in both parts nor in none.
+        rows, version = self._partition(
+            f"{query} WHERE {named} >= current_setting('{_FIRST}')::{cast_to} "
+            f"AND {named} < current_setting('{_END}')::{cast_to} "
+            f"UNION ALL (SELECT {columns}, NULL FROM {self._whole} WHERE ({_has_time(named)}) IS NOT TRUE "
+            f"LIMIT {MOST_UNDATED + 1})",
+            bounds,
         )
-        return self._rows(query + where, bounds, fitted=True)
+        is_dated = has_time(column, dtype)
+        return rows.filter(is_dated), undated_rows(rows.filter(~is_dated), column), version
+
+    def _partition(self, query: str, bounds: tuple[str, str]) -> tuple[pl.DataFrame, str]:
+        """Return the rows of `query`, fitted batch by batch, and their version: number and sum of the checksums. Rows
+        without a checksum do not count."""
+        frames: list[pl.DataFrame] = []
+        count = total = 0
+        for batch in self._batches(query, bounds):
+            checksums = batch.get_column(_CHECKSUM).drop_nulls()
+            count += checksums.len()
+            total += int(checksums.cast(pl.Int128).sum())  # 64 bits would overflow
+            frames.append(fit(batch.drop(_CHECKSUM), self._table, self._place, _REMEDY))
+        return pl.concat(frames, rechunk=False), f"{count}:{total}"
 
     def _columns(self) -> Mapping[str, pl.DataType]:
         """Return the columns of the source, without reading rows."""
-        with self._cursor(("-infinity", "infinity")) as cursor:
+        with self._cursor(_ALL) as cursor:
             return _types(cursor.adbc_execute_schema(f"SELECT * FROM {self._whole}"))
 
-    def _rows(
-        self, query: str, bounds: tuple[str, str] = ("-infinity", "infinity"), *, fitted: bool = False
-    ) -> pl.DataFrame:
-        """Return the rows of `query`, converted batch by batch; `fitted` with the columns of the contract."""
-        frames: list[pl.DataFrame] = []
+    def _rows(self, query: str, bounds: tuple[str, str] = _ALL) -> pl.DataFrame:
+        # The types of the frame without rows may be PostgreSQL's own, which arrive as texts or bytes.
+        empty, *frames = self._batches(query, bounds)
+        return pl.concat(frames, rechunk=False) if frames else empty
+
+    def _batches(self, query: str, bounds: tuple[str, str] = _ALL) -> Iterator[pl.DataFrame]:
+        """Yield a frame without rows, for its types, then the rows of `query` in batches."""
         with self._cursor(bounds) as cursor:
             cursor.execute(query)
             reader = cursor.fetch_record_batch()
-            empty = pl.DataFrame(schema=_types(reader.schema))
+            yield pl.DataFrame(schema=_types(reader.schema))
             for batch in reader:
-                frame = cast(pl.DataFrame, pl.from_arrow(_without_extensions(batch)))
-                frames.append(fit(frame, self._table, self._place, _REMEDY) if fitted else frame)
-        if not frames:
-            return fit(empty, self._table, self._place, _REMEDY) if fitted else empty
-        return pl.concat(frames, rechunk=False)
-
-    def _value(self, query: str) -> Any:
-        return self._ask(lambda: self._rows(query)).item()
+                yield cast(pl.DataFrame, pl.from_arrow(_without_extensions(batch)))
 
     @contextmanager
     def _cursor(self, bounds: tuple[str, str]) -> Iterator[Any]:
@@ -291,19 +408,30 @@ def _connect(address: Address) -> Any:
     return dbapi.connect(url)
 
 
-def _with_bounds(query: str, kind: str) -> str:
-    """Return a query with its bounds replaced by values of type `kind`, but not those in texts, names and comments."""
+def _with_bounds(query: str, value: Callable[[str], str]) -> str:
+    """Return a query with its bounds, `first` and `end`, replaced by `value`, but not in texts, names and comments."""
 
     def replaced(found: re.Match[str]) -> str:
-        bound = found["bound"]
-        return f"current_setting('ml_assets.{bound}')::{kind}" if bound else found[0]
+        return value(found["bound"]) if found["bound"] else found[0]
 
     # The line break ends a comment at the end of the query.
     return _TEXT.sub(replaced, query).strip().rstrip(";") + "\n"
 
 
+def _has_time(quoted: str) -> str:
+    """Return the condition of `has_time` in SQL. `infinity` is later than all days, and a null is not true."""
+    first, end = (
+        f"'{limit.isoformat()} 00:00+00'" for limit in (FIRST_DAY, NEVER)
+    )  # a column of dates ignores the time
+    return f"{quoted} >= {first} AND {quoted} < {end}"
+
+
+def _array(values: Iterable[str], kind: str = "timestamptz") -> str:
+    return f"'{{{','.join(values)}}}'::{kind}[]"
+
+
 def _quoted(name: str) -> str:
-    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _types(fields: Any) -> dict[str, pl.DataType]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import polars as pl
 
+from ml_assets.sources.json_messages import FIRST_EVENT
 from ml_assets.tables import layout, parquet
 from ml_assets.tables.cadence import begin_of_key
 from ml_assets.tables.landing import MAIN
@@ -88,7 +89,7 @@ class StreamState:
         found = _lowest_progress(partitions)
         known = [] if self.watermark is None else [self.watermark]
         if found is not None:
-            known.append(found - lateness // timedelta(microseconds=1))
+            known.append(max(FIRST_EVENT, found - lateness // timedelta(microseconds=1)))
         return replace(self, partitions=partitions, watermark=max(known, default=None))
 
     def to_json(self) -> bytes:

@@ -1,6 +1,6 @@
 """Source `table`: a table of another repository, or another table of this one, at one commit."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from functools import cached_property
 from typing import Annotated, Literal, Self, TypeVar, cast
@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 
 from ml_assets.sources.errors import SourceAway, SourceRefused
 from ml_assets.sources.object_storage import variable
-from ml_assets.sources.protocol import ReadPartition, SourceReader, SourceRows, SourceTable, Span
+from ml_assets.sources.protocol import Look, ReadPartition, SourceReader, SourceRows, SourceTable, Span
+from ml_assets.sources.recheck import differing
 from ml_assets.sources.source_section import PublicAddress, SourceSection, VariableName
 from ml_assets.sources.tabular import fit, require_columns
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence, CadenceKind, begin_of_key
@@ -61,6 +62,8 @@ class TableSource(SourceSection):
 class LakeTableReader(SourceReader):
     """Rows of the partitions of a table. The commit is chosen once, so all partitions of a run share it."""
 
+    looks_at = "digests of all partitions"
+
     def __init__(self, section: TableSource, table: SourceTable, platform: Platform) -> None:
         self._section = section
         self._table = table
@@ -75,12 +78,14 @@ class LakeTableReader(SourceReader):
     def read(self, span: Span | None) -> SourceRows:
         """See `SourceReader`. The watermark is the time of the newest commit about these partitions."""
         keys = self._keys_of(span)
+        manifests = self._ask(lambda: self._lake.manifests(self._section.table, keys))
         frame = self._ask(lambda: self._lake.scan(self._section.table, keys).collect())
         about = (one for one in self._log if _keys_named(one, self._section.table).intersection(keys))
         newest = next(about, None)
         frame = fit(frame, self._table, self._place, _REMEDY)
         return SourceRows(
             frame=frame,
+            returned=sum(one.rows for one in manifests.values()),
             watermark=newest.created_at if newest else None,
             version=self._digests_of(keys),
         )
@@ -97,16 +102,11 @@ class LakeTableReader(SourceReader):
             return begin_of(after(last), "UTC").date() - timedelta(days=1)
         return last
 
-    @property
-    def records_changes(self) -> bool:
-        """See `SourceReader`."""
-        return True
-
-    def reopened(self, read: Mapping[Span, ReadPartition]) -> frozenset[Span]:
-        """See `SourceReader`. Compares digests, so a partition that was only materialized again is not among them."""
-        return frozenset(
-            span for span, one in read.items() if self._version_of(span) not in (None, one.version)
-        )
+    def look(self, read: Mapping[Span, ReadPartition], window: Collection[Span]) -> Look:
+        """See `SourceReader`. Compares the digests of all partitions, which cost nothing. A partition that was only
+        materialized again there has the same digest."""
+        versions = {span: version for span in read if (version := self._version_of(span)) is not None}
+        return Look(latest=self.latest(), changed=differing(read, versions), cost={"digests": len(versions)})
 
     def preview(self, rows: int) -> pl.DataFrame:
         """See `SourceReader`."""

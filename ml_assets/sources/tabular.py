@@ -11,8 +11,14 @@ from pydantic import Field
 from ml_assets.sources.errors import ColumnsChanged, SourceRefused
 from ml_assets.sources.protocol import SourceTable, Span
 from ml_assets.sources.source_section import SourceSection
+from ml_assets.tables.spec import UndatedRows
 from ml_assets.validation.column_types import polars_type, type_name
 from ml_assets.validation.midnight import HOUR, after, begin_of
+
+FIRST_DAY, NEVER = date(1, 1, 1), date(9999, 12, 31)
+"""First day with a name, and the day after the last one that a row may have."""
+_EPOCH = date(1970, 1, 1).toordinal()
+_TICKS_A_DAY = {"ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
 
 
 class TabularSource(SourceSection):
@@ -23,9 +29,13 @@ class TabularSource(SourceSection):
     hours. Default: the contract's event time."""
     watermark_column: str | None = None
     """Column of type datetime with the moment at which the source last changed a row."""
-    complete_after_hours: Annotated[float, Field(ge=0)] = 0.0
-    """Hours after the end of a day, or of an hour, until the source holds all its rows. A sensor does not request it
-    before."""
+    complete_after_hours: Annotated[float, Field(ge=0, le=24 * 366)] = 0.0
+    """Hours after the end of a partition until the source holds all its rows. It is not read before."""
+
+    @property
+    def complete_after(self) -> timedelta:
+        """See `SourceSection`."""
+        return timedelta(hours=self.complete_after_hours)
 
 
 def time_column(section: TabularSource, table: SourceTable) -> str:
@@ -60,6 +70,41 @@ def typed_time_column(
     )
 
 
+def has_time(column: str, dtype: pl.DataType) -> pl.Expr:
+    """Return the filter of the rows with a time, by a column that `typed_time_column` returned.
+
+    A null is not a time. Nor is a moment that no calendar has, such as PostgreSQL's `infinity`, or the last day of the
+    year 9999, which many tables write for `never`.
+    """
+    return _is_before(NEVER.toordinal(), column, dtype)
+
+
+def _is_before(end: int, column: str, dtype: pl.DataType) -> pl.Expr:
+    """Return the filter of times from the first day to before the day `end`, an ordinal. Compares numbers, because
+    polars panics at other years."""
+    a_day = _TICKS_A_DAY[dtype.time_unit] if isinstance(dtype, pl.Datetime) else 1
+    least, below = ((day - _EPOCH) * a_day for day in (FIRST_DAY.toordinal(), end))
+    number = pl.col(column).to_physical().cast(pl.Int64)
+    is_in = (number >= max(least, -(2**63))) & (number < min(below, 2**63 - 1))
+    return is_in.fill_null(value=False)
+
+
+def in_calendar(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with null for each time that no calendar has: polars panics where it shows such a time. The last day
+    of the year 9999 stays."""
+    times = [
+        pl.when(_is_before(NEVER.toordinal() + 1, name, dtype)).then(pl.col(name))
+        for name, dtype in frame.schema.items()
+        if isinstance(dtype, pl.Date | pl.Datetime)
+    ]
+    return frame.with_columns(times)
+
+
+def undated_rows(frame: pl.DataFrame, column: str) -> UndatedRows:
+    """Return rows without a time, as a file can keep them."""
+    return UndatedRows(frame=in_calendar(frame), column=column)
+
+
 def in_span(column: str, dtype: pl.DataType, span: Span, table: SourceTable) -> pl.Expr:
     """Return the filter of the rows of `span` by a column that `typed_time_column` returned."""
     if dtype == pl.Date:
@@ -77,30 +122,15 @@ def day_of(column: str, dtype: pl.DataType, table: SourceTable) -> pl.Expr:
     return pl.col(column)
 
 
-def newest_complete_day(
-    newest: date | datetime | None,
-    table: SourceTable,
-    complete_after_hours: float,
-    now: datetime | None = None,
-) -> date | None:
-    """Return the day of the newest row, or the last day that is complete by the clock if that is earlier.
-
-    The day of today still gets rows, so it is not complete although the source has some. Of an hourly table, return the
-    hour; a day then stands for its last one.
-    """
+def newest_day(newest: date | datetime | None, table: SourceTable) -> date | None:
+    """Return the day of the newest row. Of an hourly table, return the hour; a day then stands for the last one that
+    ends with it or before."""
     if newest is None:
         return None
-    moment = (now or datetime.now(UTC)) - timedelta(hours=complete_after_hours)
     if table.is_hourly:
-        last = newest if isinstance(newest, datetime) else begin_of(after(newest), "UTC") - HOUR
-        return min(_hour_of(last), _hour_of(moment) - HOUR)
-    zone = ZoneInfo(table.time_zone)
-    day = newest.astimezone(zone).date() if isinstance(newest, datetime) else newest
-    return min(day, moment.astimezone(zone).date() - timedelta(days=1))
-
-
-def _hour_of(moment: datetime) -> datetime:
-    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+        last = newest if isinstance(newest, datetime) else begin_of(after(newest), table.time_zone) - HOUR
+        return last.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    return newest.astimezone(ZoneInfo(table.time_zone)).date() if isinstance(newest, datetime) else newest
 
 
 def watermark_of(frame: pl.DataFrame, column: str | None, table: SourceTable) -> datetime | None:
@@ -108,7 +138,7 @@ def watermark_of(frame: pl.DataFrame, column: str | None, table: SourceTable) ->
     if column is None:
         return None
     _require_watermark(frame.schema, column, table)
-    newest = frame.get_column(column).max()
+    newest = frame.filter(has_time(column, frame.schema[column])).get_column(column).max()
     return newest if isinstance(newest, datetime) else None
 
 
@@ -187,7 +217,10 @@ def fit(frame: pl.DataFrame, table: SourceTable, place: str, remedy: str) -> pl.
         series, dtype = frame.get_column(name), polars_type(column.dtype)
         try:
             columns.append(series if series.dtype == dtype else _converted(series, dtype))
-        except pl.exceptions.PolarsError as error:
+        except (
+            pl.exceptions.PolarsError,
+            pl.exceptions.PanicException,
+        ) as error:  # a panic for a huge moment
             raise SourceRefused(
                 f"{table.name}: {place} has values in '{name}' that do not fit {column.dtype}: choose a wider type in "
                 "the contract, or correct the rows at the source"
@@ -201,10 +234,9 @@ def _converted(series: pl.Series, dtype: pl.DataType) -> pl.Series:
         and dtype.time_zone is not None
         and isinstance(series.dtype, pl.Datetime)
     ):
-        cast = series.dt.convert_time_zone(dtype.time_zone).cast(dtype)
-        if series.dtype.time_unit == "ns" and not (cast.cast(pl.Datetime("ns", "UTC")) == series).all():
+        if series.dtype.time_unit == "ns" and not (series.to_physical() % 1000 == 0).all():
             raise pl.exceptions.InvalidOperationError("nanoseconds")
-        return cast
+        return series.dt.convert_time_zone(dtype.time_zone).cast(dtype)
     return series.cast(dtype, strict=True)
 
 

@@ -18,7 +18,7 @@ Used from outside:
     resumed.py       published_by(runs, …): what an interrupted run has already published
     accept.py        accept_partition(store, ledger, table, key, author, reason)
     past_profiles.py drift_of_partitions(reader, spec, new): new partitions compared with earlier ones
-    readmit.py       readmit(store, ledger, spec, key, run): quarantined rows that pass now
+    readmit.py       readmit(store, ledger, spec, key, by): quarantined rows that pass now
     audits.py        unaudited(store, newest): commits on main without an audit
     declared.py      DeclaredTables, DeclaredTable.of(spec): the current declarations
     guard.py         validate_window(reader, ledger, tables, table, keys) -> WindowValidation(missing, rejected, stale)

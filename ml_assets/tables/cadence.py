@@ -15,7 +15,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from ml_assets.sections import Section
-from ml_assets.validation.midnight import after
+from ml_assets.validation.midnight import after, begin_of
 
 CadenceKind = Literal["hourly", "daily", "weekly", "monthly", "none"]
 
@@ -95,6 +95,13 @@ class Cadence:
             raise KeyRefused(f"{key!r} is not a {self.kind} key: that day belongs to {self.key_of(first)!r}")
         return first, self._last_day(first)
 
+    def end_of(self, key: str, zone: str) -> datetime | None:
+        """Return the moment (UTC) at which partition `key` is over; None for a table without partitions.
+
+        Days begin at midnight in `zone`.
+        """
+        return None if self.kind == "none" else begin_of(after(self.bounds(key)[1]), zone)
+
     def require(self, key: str) -> None:
         """Raise `KeyRefused` if `key` belongs to another cadence or lies outside the days that this cadence covers."""
         first, _ = self.bounds(key)
@@ -120,6 +127,14 @@ class Cadence:
             return [UNPARTITIONED]
         # The partition of the next day, or hour, is the first one that is not over.
         return self._covered(self._number(self._covered_from), self._number(after(latest)) - 1)
+
+    def covers(self, key: str) -> bool:
+        """True if `key` is a partition of this cadence within the days that it covers."""
+        try:
+            self.require(key)
+        except KeyRefused:
+            return False
+        return True
 
     def is_key(self, key: str) -> bool:
         """True if `key` is a key of this cadence, also one outside the days that it covers."""
@@ -215,7 +230,8 @@ def begin_of_key(key: str) -> date | None:
 
 
 def _named(first: date) -> str:
-    return f"{first:{HOUR_KEY}}" if isinstance(first, datetime) else first.isoformat()
+    # Not by strftime, which writes the year 999 with three digits.
+    return f"{first.date()}T{first.hour:02}" if isinstance(first, datetime) else first.isoformat()
 
 
 class PartitionsSection(Section):

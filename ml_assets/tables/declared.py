@@ -223,3 +223,7 @@ class DeclaredTables:
         for table in sorted(wanted):
             visit(table)
         return [table for table in found if table in wanted]
+
+
+NOTHING_DECLARED = DeclaredTables(())
+"""Declarations where nobody knows any, as in a lake without its project."""

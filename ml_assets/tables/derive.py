@@ -13,6 +13,7 @@ import polars as pl
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.declared import DeclaredTables, InputTable
 from ml_assets.tables.guard import validate_window
+from ml_assets.tables.kept_state import StateKept, keeping_nothing
 from ml_assets.tables.read_columns import WatchedInputs
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming
@@ -133,12 +134,14 @@ def derive(
     for keys in _known_alike(reader, ledger, inputs, ranges):
         needed = {t.table: sorted({n for key in keys for n in t.needed_for(key)}) for t in inputs}
         known = {t.table: t.as_known(reader, ledger, keys[0]) for t in inputs}
-        watched = WatchedInputs({table: known[table].scan(table, wanted) for table, wanted in needed.items()})
         first, _ = cadence.bounds(keys[0])
         _, last = cadence.bounds(keys[-1])
-        rows = answering(function)(watched.frames, first, last)
+        scanned = {table: known[table].scan(table, wanted) for table, wanted in needed.items()}
+        with WatchedInputs(scanned) as watched:
+            rows = _answer(function, watched.frames, first, last)
         by_key = _split(rows, cadence, keys, partition_date, place_of(function))
-        columns = {t.table: watched.columns_read(t.table) for t in inputs}
+        # Without a record, a table counts as read whole: the function may have read it where nothing notices.
+        columns = {t.table: read for t in inputs if (read := watched.columns_read(t.table))}
         for key in keys:
             yield Incoming(
                 key=key,
@@ -148,9 +151,20 @@ def derive(
                 read_digests={
                     t.table: known[t.table].read_digests(t.table, t.needed_for(key), columns[t.table])
                     for t in inputs
+                    if t.table in columns
                 },
                 behind=reader.behind({t.table: t.needed_for(key) for t in inputs}),
             )
+
+
+def _answer(
+    function: FeatureFunction, frames: Mapping[str, pl.LazyFrame], first: date, last: date
+) -> pl.DataFrame:
+    try:
+        with keeping_nothing(function):
+            return answering(function)(frames, first, last)
+    except StateKept as error:
+        raise FeatureFunctionError(f"{place_of(function)}: {error}") from None
 
 
 def _known_alike(

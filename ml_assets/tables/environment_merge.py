@@ -1,20 +1,29 @@
 """Merge of an environment: its partitions become main's, and their verdicts come along. Nothing is built again.
 
 A partition is a set of objects, so the merge changes pointers only. It is refused if main changed one of the same
-partitions, because nobody can tell which content is right.
+partitions, because nobody can tell which content is right. Only of rows without a time, which each read replaces, those
+of main stay.
+
+Corrections (`known_at: ingestion`) count on main from the merge, not from the day of the environment.
 
 The lake merges first, all partitions at once. Then each table's verdicts are recorded in its turn. After a kill in
 between, the guard calls the merged partitions unusable until the merge is repeated, which records what is missing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from ml_assets.tables import layout
+from ml_assets.tables.earlier import KeptChange, keep_merged, moment_of_change
 from ml_assets.tables.environments import EnvironmentChanges, changes_of
 from ml_assets.tables.landing import MAIN
 from ml_assets.tables.reader import TableReader
-from resources.lake import MergeConflict
+from resources.lake import LakeError, MergeConflict
+from resources.lake.environment_view import own_prefix
+from resources.lake.threads import side_by_side
 from resources.lake_environment import Environment, environment_folder, read_environment, write_environment
 from resources.ledger import Ledger, NewVerdict, Person, VerdictRow
 from resources.platform import Platform
@@ -141,10 +150,73 @@ def _merge(main: Platform, changes: EnvironmentChanges, by: Person) -> str:
         facts["tables"] = ",".join(tables[:_LISTED_TABLES])
     said = f"Merge environment {name}: {counted(changes.partitions, 'partition')} of {counted(len(tables), 'table')}"
     try:
-        return main.whole_lake.merge(changes.head, MAIN, said, facts)
+        with _dated_by_main(main, changes, facts) as source:
+            return main.whole_lake.merge(source, MAIN, said, facts)
     except MergeConflict:
         newer = changes_of(main, changes.environment)
         raise EnvironmentConflict(conflict_in_words(name, newer.conflicts)) from None
+
+
+@contextmanager
+def _dated_by_main(main: Platform, changes: EnvironmentChanges, facts: Mapping[str, str]) -> Generator[str]:
+    """Yield the commit to merge: the environment's, with corrections dated by this merge.
+
+    Holds the turns of the tables that have any, so that no correction of main comes in between with a later moment.
+    """
+    store, head = main.whole_lake, TableReader(main.whole_lake, changes.head)
+    ours = TableReader(store, changes.main)
+    tables = [
+        table for table in changes.changed if ours.earlier(table) or _has_corrections(head, changes, table)
+    ]
+    with ExitStack() as stack:
+        for table in sorted(tables):
+            stack.enter_context(main.ledger.turn(table))
+        base, now = TableReader.at(store, MAIN), datetime.now(UTC)
+        moments = {table: moment_of_change(base, main.ledger, table, now) for table in tables}
+        found = [keep_merged(base, head, table, changes.changed[table], moments[table]) for table in tables]
+        found.append(_undated_of_main(main, changes))
+        if not any(one.put or one.remove for one in found):
+            yield changes.head
+            return
+        branch = f"{own_prefix(changes.environment.name)}merge-{uuid.uuid4().hex[:12]}"
+        store.create_branch(branch, changes.head)
+        try:
+            side_by_side(lambda item: store.put(branch, *item), [i for one in found for i in one.put.items()])
+            side_by_side(lambda path: store.remove(branch, path), [p for one in found for p in one.remove])
+            yield store.commit(branch, "Date corrections by the merge", facts)
+        finally:
+            with suppress(LakeError):
+                store.delete_branch(branch)
+
+
+def _undated_of_main(main: Platform, changes: EnvironmentChanges) -> KeptChange:
+    """Return what gives the environment main's rows without a time, for each table of which both read some."""
+    if not any(layout.UNDATED in keys for keys in changes.changed.values()):
+        return KeptChange(put={}, remove=[])
+    store = main.whole_lake
+    ours = {one.path for one in store.compare(changes.environment.base, changes.main)}
+    both = {
+        place
+        for place in map(layout.partition_of, filter(layout.is_undated, ours))
+        if place is not None and place[1] in changes.changed.get(place[0], ())
+    }
+    differing = [
+        one for one in store.compare(changes.head, changes.main) if layout.partition_of(one.path) in both
+    ]
+    there = [one.path for one in differing if one.after is not None]
+    return KeptChange(
+        put=store.fetch(changes.main, there) if there else {},
+        remove=[one.path for one in differing if one.after is None],
+    )
+
+
+def _has_corrections(head: TableReader, changes: EnvironmentChanges, table: str) -> bool:
+    """True if the environment replaced rows that main may have to keep, or kept some itself."""
+    if head.earlier(table):
+        return True
+    present = [key for key in changes.changed[table] if key in head.digests(table)]
+    readable, _ = head.checked_manifests(table, present)
+    return any(one.final_from is not None for one in readable.values())
 
 
 def _record(
@@ -156,6 +228,8 @@ def _record(
 ) -> list[str]:
     """Record the verdicts of a table's merged partitions; return those that another run changed meanwhile."""
     ledger = main.ledger
+    inside = main.inside(environment.name).ledger
+    levels = {(one.key, one.number): one.level for one in inside.acceptances(table)}
     with ledger.turn(table):
         digests = TableReader.at(main.whole_lake, MAIN).digests(table)
         newest = ledger.newest_verdicts(table, histories)
@@ -173,10 +247,11 @@ def _record(
         for row in recorded:
             accepted = ours[row.key].acceptance
             if accepted is not None:
+                level = levels.get((row.key, ours[row.key].number), "")
                 reason = (
                     f"{accepted.reason} (accepted by {accepted.author} in environment {environment.name})"
                 )
-                ledger.accept(table, row.key, row.number, by.name, reason, checked_by=by.checked_by)
+                ledger.accept(table, row.key, row.number, by=by, reason=reason, level=level)
     return overtaken
 
 

@@ -49,7 +49,8 @@ class EnvironmentChanges:
     changed: Mapping[str, tuple[str, ...]]
     """Table → keys that the environment changed, sorted."""
     conflicts: Mapping[str, tuple[str, ...]]
-    """Table → those that main changed, too, to another content."""
+    """Table → those that main changed, too, to another content. Rows without a time are none: each read replaces them,
+    so those of main stay."""
 
     @property
     def partitions(self) -> int:
@@ -87,7 +88,11 @@ def changes_of(main: Platform, environment: Environment) -> EnvironmentChanges:
     head, now = store.resolve(branch_of(environment.name)), store.resolve(MAIN)
     theirs = _after(store, environment.base, head)
     ours = _after(store, environment.base, now)
-    both = [path for path in theirs.keys() & ours.keys() if theirs[path] != ours[path]]
+    both = [
+        path
+        for path in theirs.keys() & ours.keys()
+        if theirs[path] != ours[path] and not layout.is_undated(path)
+    ]
     return EnvironmentChanges(
         environment=environment,
         head=head,

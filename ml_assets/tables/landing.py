@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ml_assets.tables import layout
-from ml_assets.tables.earlier import keep_earlier
+from ml_assets.tables.earlier import keep_earlier, moment_of_change
 from ml_assets.tables.reader import TableReader
 from resources.lake import LakeBusy, LakeError, MergeConflict, VersionedStore
 from resources.lake.threads import side_by_side
@@ -81,10 +81,10 @@ def land(
                 stack.enter_context(ledger.turn(table))
             base = TableReader.at(store, MAIN)
             news = [p for p in partitions if base.object_hashes(p.table, p.key) != p.hashes]
-            staged = stack.enter_context(_staged(store, base, news, run_id, facts))
+            staged = stack.enter_context(_staged(store, ledger, table, base, news, run_id, facts))
             if not alone:
                 stack.enter_context(ledger.turn(table))
-                if _has_changed(store, base, partitions):
+                if _has_changed(store, base, table, partitions):
                     return None
             begin()
             commit_id = staged.merge() if staged else base.commit_id
@@ -119,6 +119,8 @@ class _Staged:
 @contextlib.contextmanager
 def _staged(
     store: VersionedStore,
+    ledger: Ledger,
+    table: str,
     base: TableReader,
     news: Sequence[StoredPartition],
     run_id: str,
@@ -132,8 +134,9 @@ def _staged(
     branch = new_branch(store, base, news[0], run_id)
     try:
         write(store, branch, base, news)
-        now = datetime.now(UTC)  # one moment for all: a reader sees all changes of a landing or none
-        changes = [keep_earlier(base, one.table, one.key, one.objects, now) for one in news]
+        # One moment for all: a reader sees all changes of a landing or none.
+        moment = moment_of_change(base, ledger, table, datetime.now(UTC))
+        changes = [keep_earlier(base, one.table, one.key, one.objects, moment) for one in news]
         side_by_side(lambda item: store.put(branch, *item), [i for one in changes for i in one.put.items()])
         side_by_side(lambda path: store.remove(branch, path), [p for one in changes for p in one.remove])
         store.commit(branch, said.message, said.metadata)
@@ -144,11 +147,17 @@ def _staged(
             store.delete_branch(branch)
 
 
-def _has_changed(store: VersionedStore, base: TableReader, partitions: Sequence[StoredPartition]) -> bool:
-    """True if main now holds other content of these partitions than `base`."""
+def _has_changed(
+    store: VersionedStore, base: TableReader, table: str, partitions: Sequence[StoredPartition]
+) -> bool:
+    """True if main now holds other content of these partitions than `base`, or a newer correction of `table`."""
     now = TableReader.at(store, MAIN)
-    return now.commit_id != base.commit_id and any(
-        now.object_hashes(one.table, one.key) != base.object_hashes(one.table, one.key) for one in partitions
+    return now.commit_id != base.commit_id and (
+        now.earlier(table) != base.earlier(table)
+        or any(
+            now.object_hashes(one.table, one.key) != base.object_hashes(one.table, one.key)
+            for one in partitions
+        )
     )
 
 

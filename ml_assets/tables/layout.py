@@ -22,6 +22,8 @@ AUDIT = "audit-"
 _MANIFESTS = "_manifests"
 ALL_MANIFESTS = f"{_MANIFESTS}/"
 """Path prefix of the manifests of all tables."""
+UNDATED = "undated"
+"""Key of the rows without a time, in a quarantine table: they belong to no partition."""
 DEAD_LETTERS = "dead_letters"
 """Section of a stream for messages that are not rows."""
 _STREAMS = "_streams"
@@ -48,7 +50,7 @@ def check_table(table: str) -> str:
 def quarantine_of(table: str) -> str | None:
     """Return the table id of the rows set aside from `table`; None for tables that set none aside.
 
-    `datasets/orders` has `quarantine/datasets_orders`, with the same partitions.
+    `datasets/orders` has `quarantine/datasets_orders`, with the same partitions, and `UNDATED`.
     """
     kind, _, name = check_table(table).partition("/")
     return f"{QUARANTINE}/{kind}_{name}" if kind in (DATASETS, FEATURES) else None
@@ -66,7 +68,7 @@ def manifest_prefix(table: str) -> str:
 
 def part_path(table: str, key: str, part: int) -> str:
     """Return the path of one data file of a partition."""
-    folder = key if key == UNPARTITIONED else f"date={key}"
+    folder = key if key in (UNPARTITIONED, UNDATED) else f"date={key}"
     return f"{check_table(table)}/{folder}/part-{part}.parquet"
 
 
@@ -133,6 +135,12 @@ def partition_of(path: str) -> tuple[str, str] | None:
     table = "/".join(parts[:2])
     is_part = len(parts) == 4 and parts[3].startswith("part-") and _TABLE.fullmatch(table) is not None
     return (table, key_of_part(path)) if is_part else None
+
+
+def is_undated(path: str) -> bool:
+    """Return True for an object of the rows without a time of a table."""
+    table, key = partition_of(path) or ("", "")
+    return key == UNDATED and table.startswith(f"{QUARANTINE}/")
 
 
 def audit_branch(table: str, first_key: str, run_id: str) -> str:

@@ -6,6 +6,7 @@ Here: choosing the partitions to test and reading the rows they are built from. 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from ml_assets.features.cut_and_rebuild import Alone, Build, KnowledgeRule, LeakReport, leak_test
 from ml_assets.tables.cadence import Cadence
@@ -16,8 +17,8 @@ from ml_assets.tables.user_code import building
 
 TESTED_PARTITIONS = 28
 """Partitions that are tested by default: the newest of the table."""
-CUTS = 3
-"""Moments at which the test hides the future."""
+_LENGTHS = {"hourly": timedelta(hours=1), "daily": timedelta(days=1), "weekly": timedelta(days=7)}
+"""Cadence of an input → length of the leaks that the test finds. Of a month, 28 days."""
 _ALONE = 2
 """Partitions that the test also builds alone: the newest of those tested."""
 
@@ -44,11 +45,12 @@ class FeatureDeclaration:
 
 
 def find_leaks(
-    reader: TableReader, declared: FeatureDeclaration, keys: Sequence[str], cuts: int = CUTS
+    reader: TableReader, declared: FeatureDeclaration, keys: Sequence[str], cuts: int | None = None
 ) -> LeakReport:
     """Rebuild partitions `keys` (sorted, at least one) with the future hidden and compare with one build of all.
 
-    Hides the future at `cuts` moments. Also builds each of the last two partitions alone. Reads the inputs at the
+    Hides the future at `cuts` moments; by default at those that find a leak as long as the shortest partition of an
+    input. Also builds each of the last two partitions alone. Reads the inputs at the
     reader's commit, but not the table's own rows. Raises `LeakTestError` if the declaration does not allow the test,
     `FeatureFunctionError` if the function fails.
     """
@@ -65,12 +67,17 @@ def find_leaks(
             primary_key=declared.primary_key,
             labels=declared.labels,
             predicted_at=declared.predicted_at,
-            cuts=cuts,
+            cuts=_length_to_find(declared) if cuts is None else cuts,
             hidden=declared.hidden,
             rebuild=rebuild,
             alone=[_alone(reader, declared, key) for key in keys[-_ALONE:]] if len(keys) > 1 else (),
             partition_date=declared.partition_date,
         )
+
+
+def _length_to_find(declared: FeatureDeclaration) -> timedelta:
+    kinds = [one.cadence.kind for one in declared.inputs if one.cadence.kind != "none"]
+    return min(_LENGTHS.get(kind, timedelta(days=28)) for kind in kinds or [declared.cadence.kind])
 
 
 def newest_partitions(cadence: Cadence, keys: Sequence[str]) -> Sequence[str]:

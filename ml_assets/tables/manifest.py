@@ -32,6 +32,40 @@ class FileEntry:
     """Bytes."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciliation:
+    """Counts of the rows that a source returned for one partition. Each row landed, or is counted here as another."""
+
+    returned: int
+    """Rows that the source returned, with those in `undated`."""
+    undated: int = 0
+    """Rows whose time is null, or one that no calendar has."""
+    outside: int = 0
+    """Rows whose event time lies outside the partition. They land only within `contract.event_slack_hours`."""
+    repeated: int = 0
+    """Copies of a message that a stream delivered again. They add no row."""
+    quarantined: int = 0
+    """Rows in quarantine."""
+
+    def missing(self, landed: int) -> int:
+        """Return the rows that neither landed nor are accounted for; below 0 if rows were added."""
+        return self.returned - landed - self.quarantined - self.repeated
+
+    def in_words(self, landed: int) -> str:
+        """Return the counts that are not zero, beside those of all rows and of `landed`, the rows of the partition."""
+        parts = [
+            (self.quarantined, "in quarantine"),
+            (self.repeated, "repeated"),
+            (self.missing(landed), "left out by an acceptance"),
+        ]
+        among = [(self.undated, "without a time"), (self.outside, "of other partitions")]
+        said = [f"{landed:,} here", *(f"{number:,} {what}" for number, what in parts if number)]
+        of_them = [f"{number:,} {what}" for number, what in among if number]
+        return f"{self.returned:,} returned: {', '.join(said)}" + (
+            f"; {' and '.join(of_them)}" if of_them else ""
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionManifest:
     """One version of one partition."""
@@ -57,6 +91,8 @@ class PartitionManifest:
     """Watermark of the source, ISO 8601 in UTC, if it has one."""
     source_version: str | None = None
     """Version of the rows at the source, if it has versions."""
+    reconciliation: Reconciliation | None = None
+    """Rows that the source returned, and what became of them; None for a derived table."""
     final_from: str | None = None
     """Moment, ISO 8601 in UTC, from which other rows of this partition are a correction: the rows before are kept as an
     earlier version (`earlier.py`). None: they are never kept."""
@@ -131,7 +167,9 @@ class PartitionManifest:
             "schema": list(self.schema.items()),  # a list, because its order is part of the schema
         }
         del facts["profile_json"]
-        for name in ("source_version", "final_from"):
+        if self.reconciliation is not None:
+            facts["reconciliation"] = _fields(self.reconciliation)
+        for name in ("source_version", "reconciliation", "final_from"):
             if facts[name] is None:
                 del facts[name]
         return f"{_canonical(facts)[:-1]}{_PROFILE}{self.profile_json}}}".encode()
@@ -155,6 +193,8 @@ class PartitionManifest:
         facts["behind"] = tuple(tuple(one) for one in facts["behind"])
         facts["read_columns"] = {table: tuple(names) for table, names in facts["read_columns"].items()}
         facts["event_time"] = tuple(facts["event_time"]) if facts["event_time"] else None
+        if "reconciliation" in facts:
+            facts["reconciliation"] = Reconciliation(**facts["reconciliation"])
         return cls(**facts, profile_json=profile[:-1])
 
 
@@ -185,5 +225,5 @@ def _canonical(value: Mapping[str, Any]) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def _fields(one: FileEntry | PartitionManifest) -> dict[str, Any]:
+def _fields(one: FileEntry | Reconciliation | PartitionManifest) -> dict[str, Any]:
     return {f.name: getattr(one, f.name) for f in fields(one)}

@@ -18,7 +18,7 @@ import polars as pl
 
 from ml_assets.validation.column_types import FLOATS, NUMERIC, POLARS_TYPES, Schema, schema_hash
 from resources.online import OnlineRow, OnlineStore
-from resources.words import did_you_mean
+from resources.words import did_you_mean, whole_number
 
 ENTITY_TYPES = (NUMERIC - FLOATS) | {"string", "bool", "date"}
 """Types of columns that can name an entity. Floats have no text of their own, and moments belong to the event."""
@@ -172,7 +172,10 @@ def _truth(value: object) -> bool:
 def _day(value: object) -> str:
     if isinstance(value, date) and not isinstance(value, datetime):
         return value.isoformat()
-    return date.fromisoformat(_text(value)).isoformat()
+    text = _text(value)
+    if date.fromisoformat(text).isoformat() != text:  # Python also reads 20240308 and 2024-W10-5
+        raise ValueError
+    return text
 
 
 def _whole(value: object) -> int:
@@ -180,7 +183,10 @@ def _whole(value: object) -> int:
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    return int(_text(value))
+    number = whole_number(_text(value))
+    if number is None:
+        raise ValueError
+    return number
 
 
 _NAMED: Mapping[str, Callable[[object], Any]] = {"string": _text, "bool": _truth, "date": _day}

@@ -6,6 +6,7 @@ is pinned. polars also writes its own version into the file, so the manifest rec
 
 import hashlib
 import io
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
@@ -34,8 +35,9 @@ class UnstorableFrame(Exception):
 def canonical(frame: pl.DataFrame, sort_key: Sequence[str]) -> pl.DataFrame:
     """Sort `frame` by `sort_key`, then by its other columns, so that the order of the rows has no effect.
 
-    Negative zeros become zeros: the two compare equal, so no sort separates them, but their bytes differ. Missing
-    columns of the sort key are ignored, because a broken frame is kept as evidence too. Raises `UnstorableFrame`.
+    Negative zeros become zeros, and every NaN the same one: they compare equal, so no sort separates them, but their
+    bytes differ (0/0 is a negative NaN on x86). Missing columns of the sort key are ignored, because a broken frame is
+    kept as evidence too. Raises `UnstorableFrame`.
     """
     by = [c for c in sort_key if c in frame.columns]
     by += [c for c, dtype in frame.schema.items() if c not in by and not isinstance(dtype, pl.Struct)]
@@ -51,7 +53,12 @@ def canonical(frame: pl.DataFrame, sort_key: Sequence[str]) -> pl.DataFrame:
         )
     _refuse_infinite_times(frame)
     frame = frame.with_columns(
-        pl.when(pl.col(c) == 0).then(pl.lit(0.0, dtype)).otherwise(pl.col(c)).alias(c)
+        pl.when(pl.col(c) == 0)
+        .then(pl.lit(0.0, dtype))
+        .when(pl.col(c).is_nan())
+        .then(pl.lit(math.nan, dtype))
+        .otherwise(pl.col(c))
+        .alias(c)
         for c, dtype in frame.schema.items()
         if dtype.is_float()
     )

@@ -7,18 +7,21 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import polars as pl
 
 from ml_assets.tables import layout, parquet
 from ml_assets.tables.landing import StoredPartition
-from ml_assets.tables.manifest import FileEntry, PartitionManifest, iso_utc, profile_text
-from ml_assets.tables.spec import Incoming, SourceFailed, TableSpec
+from ml_assets.tables.manifest import FileEntry, PartitionManifest, Reconciliation, iso_utc, profile_text
+from ml_assets.tables.spec import MOST_UNDATED, Incoming, SourceFailed, TableSpec, UndatedRows
 from ml_assets.validation.column_types import polars_type, schema_hash, schema_of
+from ml_assets.validation.midnight import after, begin_of
 from ml_assets.validation.profile import profile
 from resources.addresses import hide_credentials
 
+_MICROSECOND = timedelta(microseconds=1)
 POLARS_FAILED = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """Errors of polars for values it cannot handle. A panic is a `BaseException`, so `except Exception` misses it."""
 
@@ -36,6 +39,8 @@ class Prepared:
     manifest: PartitionManifest
     stored: StoredPartition
     """The partition as objects of the lake."""
+    undated: UndatedRows | None = None
+    """See `Incoming`."""
 
     @property
     def key(self) -> str:
@@ -50,7 +55,8 @@ class Prepared:
     @property
     def memory(self) -> int:
         """Bytes that the frame and its files need in memory."""
-        return int(self.frame.estimated_size()) + self.manifest.size
+        undated = 0 if self.undated is None else self.undated.frame.estimated_size()
+        return int(self.frame.estimated_size() + undated) + self.manifest.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,21 +133,89 @@ def prepare(spec: TableSpec, incoming: Incoming, data: pl.DataFrame) -> Prepared
         writer=parquet.WRITER,
         source_version=incoming.version,
         source_watermark=iso_utc(incoming.watermark) if incoming.watermark else None,
+        reconciliation=_counted(spec, incoming, frame),
         final_from=None if (final_from := spec.final_from(incoming.key)) is None else iso_utc(final_from),
         inputs={table: dict(sorted(keys.items())) for table, keys in incoming.inputs.items()},
         read_columns=incoming.read_columns,
         read_digests={table: dict(sorted(keys.items())) for table, keys in incoming.read_digests.items()},
         behind=incoming.behind,
     )
-    return _with_rows(spec, manifest, frame)
+    return replace(_with_rows(spec, manifest, frame), undated=incoming.undated)
+
+
+def _counted(spec: TableSpec, incoming: Incoming, frame: pl.DataFrame) -> Reconciliation | None:
+    """Return the counts of a source's rows, with those of `frame` that have no time or one of another partition."""
+    counts = incoming.reconciliation
+    if counts is None:
+        return None
+    apart = counts.returned - counts.repeated - frame.height
+    column = spec.contract.event_time
+    dtype = frame.schema.get(column) if column else None
+    if column is None or dtype is None:
+        return replace(counts, undated=apart)
+    times, outside = frame.get_column(column), 0
+    if spec.cadence.kind != "none":
+        first, last = spec.cadence.bounds(incoming.key)
+        if isinstance(dtype, pl.Datetime) and dtype.time_zone is not None:
+            zone = spec.contract.event_time_zone
+            first, last = begin_of(first, zone), begin_of(after(last), zone) - _MICROSECOND
+        elif dtype != pl.Date:
+            return replace(counts, undated=apart)
+        outside = int((times.lt(first) | times.gt(last)).sum())
+    return replace(counts, undated=apart + times.null_count(), outside=outside)
 
 
 def with_rows(spec: TableSpec, prepared: Prepared, frame: pl.DataFrame, table: str | None = None) -> Prepared:
     """Return the partition with other rows: `frame`, in canonical order. `table`: in another table of the lake."""
     manifest = prepared.manifest
     if table is not None:
-        manifest = replace(manifest, table=table, final_from=None)
-    return _with_rows(spec, manifest, frame)
+        manifest = replace(manifest, table=table, final_from=None, reconciliation=None)
+    return replace(_with_rows(spec, manifest, frame), undated=prepared.undated if table is None else None)
+
+
+def undated_partition(spec: TableSpec, of: Prepared, frame: pl.DataFrame) -> Prepared:
+    """Return rows without a time as a partition of the quarantine table. It holds no fact of the partition `of`, with
+    which they were read."""
+    manifest = replace(
+        of.manifest,
+        table=layout.quarantine_of(spec.table) or spec.table,
+        key=layout.UNDATED,
+        source_version=None,
+        source_watermark=None,
+        reconciliation=None,
+        final_from=None,
+    )
+    return _with_rows(spec, manifest, parquet.canonical(frame, spec.order))
+
+
+def undated_digest(spec: TableSpec, prepared: Prepared) -> str:
+    """Return the identity of the rows without a time that were read with a partition; empty without any.
+
+    Of more rows than are read, which ones were read is chance: their number is the identity.
+    """
+    rows = prepared.undated
+    if rows is None or not rows.frame.height:
+        return ""
+    if rows.frame.height > MOST_UNDATED:
+        return f"more than {MOST_UNDATED}"
+    content = b"".join(parquet.encode(parquet.canonical(rows.frame, spec.order)))
+    return hashlib.sha256(content).hexdigest()
+
+
+def with_quarantined(prepared: Prepared, rows: int) -> Prepared:
+    """Return the partition with `rows` more rows counted as in quarantine."""
+    counts = prepared.manifest.reconciliation
+    if not rows or counts is None:
+        return prepared
+    counts = replace(counts, quarantined=counts.quarantined + rows)
+    manifest = replace(prepared.manifest, reconciliation=counts)
+    path, content = layout.manifest_path(manifest.table, manifest.key), manifest.to_json()
+    stored = replace(
+        prepared.stored,
+        objects={**prepared.stored.objects, path: content},
+        hashes={**prepared.stored.hashes, path: hashlib.sha256(content).hexdigest()},
+    )
+    return replace(prepared, manifest=manifest, stored=stored)
 
 
 def _with_rows(spec: TableSpec, manifest: PartitionManifest, frame: pl.DataFrame) -> Prepared:

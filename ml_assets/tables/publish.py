@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from ml_assets.tables import layout
+from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.landing import (
     MAIN,
     CommitFacts,
@@ -34,15 +35,30 @@ from ml_assets.tables.landing import (
     write,
 )
 from ml_assets.tables.past_profiles import drift_of_partitions
-from ml_assets.tables.prepare import Prepared, prepare_chunks, with_rows
+from ml_assets.tables.prepare import (
+    Prepared,
+    prepare_chunks,
+    undated_digest,
+    undated_partition,
+    with_quarantined,
+    with_rows,
+)
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.referred import ReferredTables
-from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
+from ml_assets.tables.spec import MOST_UNDATED, Incoming, PublishingRun, TableSpec
 from ml_assets.validation.findings import Finding
-from ml_assets.validation.quarantine import divide, over_limit_finding, set_aside_findings
+from ml_assets.validation.quarantine import (
+    Share,
+    divide,
+    over_limit_finding,
+    set_aside_findings,
+    undated_finding,
+    unreconciled_finding,
+    with_reason_undated,
+)
 from ml_assets.validation.table_drift import TableDrift
 from ml_assets.validation.verdict import Verdict
-from ml_assets.validation.volume import volume_findings
+from ml_assets.validation.volume import VolumePast, volume_findings
 from resources.lake import VersionedStore
 from resources.ledger import Ledger, NewVerdict, VerdictRow
 from resources.words import name_some
@@ -87,16 +103,22 @@ class PublishResult:
 
 
 def publish(
-    store: VersionedStore, ledger: Ledger, spec: TableSpec, incoming: Iterable[Incoming], run: PublishingRun
+    store: VersionedStore,
+    ledger: Ledger,
+    spec: TableSpec,
+    incoming: Iterable[Incoming],
+    run: PublishingRun,
+    tables: DeclaredTables,
 ) -> PublishResult:
     """Validate the partitions of `incoming` and merge the good ones into main, all or none of them.
 
+    `tables` are today's declarations, by which the guard decides if a foreign key may look into a partition.
     Reads `incoming` once, one partition at a time, and holds all frames until they are validated. Publishing content
     that main already holds changes nothing. If another run changed a partition meanwhile, the later merge wins. Raises
     `LakeBusy` or `MergeConflict` after `TRIES` lost races, `KeyRefused` for a key that the table cannot have and
     `KeyTwice` for a repeated key. Bad data never raises.
     """
-    [result] = publish_in_chunks(store, ledger, spec, incoming, run, chunk_bytes=math.inf)
+    [result] = publish_in_chunks(store, ledger, spec, incoming, run, tables, chunk_bytes=math.inf)
     return result
 
 
@@ -106,6 +128,7 @@ def publish_in_chunks(
     spec: TableSpec,
     incoming: Iterable[Incoming],
     run: PublishingRun,
+    tables: DeclaredTables,
     chunk_bytes: float,
 ) -> Iterator[PublishResult]:
     """Publish chunks of `incoming` one after the other, as `publish` does, so that memory does not grow with the range.
@@ -113,7 +136,7 @@ def publish_in_chunks(
     A chunk ends when its frames and files need `chunk_bytes`. After a kill, the chunks before are on main.
     """
     for chunk in prepare_chunks(spec, incoming, chunk_bytes):
-        result = _publish(store, ledger, spec, chunk.ready, chunk.failed, run)
+        result = _publish(store, ledger, spec, chunk.ready, chunk.failed, run, tables)
         del chunk  # or its frames would stay in memory while the next chunk is read
         yield result
 
@@ -125,11 +148,12 @@ def _publish(
     partitions: Mapping[str, Prepared],
     failed: Mapping[str, str],
     run: PublishingRun,
+    tables: DeclaredTables,
 ) -> PublishResult:
     branches: dict[str, str] = {}
     while True:
         newest = ledger.newest_verdicts(spec.table, partitions)
-        validated = validate(ledger, spec, partitions, newest, TableReader.at(store, MAIN))
+        validated = validate(ledger, spec, partitions, newest, TableReader.at(store, MAIN), tables)
         verdicts = {key: one.verdict for key, one in validated.items()}
         bad = {key: one for key, one in validated.items() if one.verdict.blocks}
         good = {key: one for key, one in validated.items() if key not in bad}
@@ -168,6 +192,8 @@ class Validated:
     """The rows that the verdict is about. Rows that were set aside are left out."""
     set_aside: Prepared | None = None
     """Those rows, as a partition of the quarantine table."""
+    keeps_undated: bool = True
+    """True if the source's rows without a time, or that it has none, are kept in the quarantine table."""
     drift: TableDrift | None = None
     """Distances from earlier partitions; None if it was not compared with them."""
 
@@ -188,10 +214,12 @@ def validate(
     partitions: Mapping[str, Prepared],
     newest: Mapping[str, VerdictRow],
     reader: TableReader,
+    tables: DeclaredTables,
 ) -> dict[str, Validated]:
     """Return key → verdict on exactly this content: known verdicts, and new content validated as one joined frame.
 
-    `newest` is the ledger's newest verdict per key. `reader` reads the tables to which foreign keys refer. A verdict
+    `newest` is the ledger's newest verdict per key. `reader` reads the tables to which foreign keys refer, as far as
+    the guard allows it by their declarations in `tables`. A verdict
     that let content pass holds as long as content and rules stay the same, also if such a table changes. A rejected
     partition is validated again, because the rules on volume and drift compare with a history that grows. So is content
     that was a rest, whose other rows were set aside: these may be gone or others now.
@@ -204,13 +232,24 @@ def validate(
         for key, row in stored.items()
         if row.status in ("passed", "warned") or (row.status == "accepted" and row == newest.get(key))
     }
-    known = {key: verdict for key, verdict in known.items() if not verdict.quarantine_digest}
+    known = {
+        key: verdict
+        for key, verdict in known.items()
+        if not verdict.quarantine_digest and verdict.undated_digest == undated_digest(spec, partitions[key])
+    }
     unknown = {key: one for key, one in partitions.items() if key not in known}
     before = {key: partitions[key] for key in known}
-    fresh = _validate_new(ledger, spec, unknown, before, reader) if unknown else {}
+    fresh = _validate_new(ledger, spec, unknown, before, reader, tables) if unknown else {}
     return {
-        key: fresh[key] if key in fresh else Validated(known[key], one) for key, one in partitions.items()
+        key: fresh[key] if key in fresh else _as_before(known[key], one) for key, one in partitions.items()
     }
+
+
+def _as_before(verdict: Verdict, partition: Prepared) -> Validated:
+    """Return content with its known verdict. Rows without a time were set aside, unless a person accepted the rest."""
+    is_kept = not (verdict.undated_digest and verdict.status == "accepted")
+    rows = partition.undated.frame.height if is_kept and partition.undated is not None else 0
+    return Validated(verdict, with_quarantined(partition, rows), keeps_undated=is_kept)
 
 
 def verdict_of(row: VerdictRow) -> Verdict:
@@ -224,13 +263,25 @@ def _validate_new(
     partitions: Mapping[str, Prepared],
     known: Mapping[str, Prepared],
     reader: TableReader,
+    tables: DeclaredTables,
 ) -> dict[str, Validated]:
-    referred = ReferredTables(reader, spec.cadence.kind)
+    referred = ReferredTables(reader, ledger, tables, spec.cadence.kind, list(partitions))
     divided = _divide_all(spec, partitions, referred)
-    history = ledger.volumes(spec.table) | {key: one.frame.height for key, one in known.items()}
     # Count only partitions that no other rule blocks: a broken day says nothing about the days after it.
     counted = {key: one.partition.frame.height for key, one in divided.items() if not _blocks(one.findings)}
-    volumes = volume_findings(counted, history, spec.volume, monthly=spec.cadence.kind == "monthly")
+    past = _past_volumes(ledger, spec, known, partitions)
+    volumes = volume_findings(
+        counted,
+        past,
+        spec.volume,
+        table=spec.table,
+        monthly=spec.cadence.kind == "monthly",
+        zone=spec.contract.event_time_zone,
+    )
+    rows_of_table = sum(
+        {**past.passed, **{key: one.frame.height for key, one in partitions.items()}}.values()
+    )
+    divided = {key: _reconciled(spec, one, rows_of_table) for key, one in divided.items()}
     findings = {
         key: [*one.findings, *([volumes[key]] if key in volumes else [])] for key, one in divided.items()
     }
@@ -247,14 +298,33 @@ def _validate_new(
                 contract_digest=spec.rules_digest,
                 quarantined=one.set_aside.frame.height if one.set_aside else 0,
                 quarantine_digest=one.set_aside.digest if one.set_aside else "",
+                undated_digest=undated_digest(spec, one.partition),
                 referred=referred.read_for(key),
             ),
             one.partition,
             one.set_aside,
-            drifts[key].drift if key in drifts else None,
+            drift=drifts[key].drift if key in drifts else None,
         )
         for key, one in divided.items()
     }
+
+
+def _past_volumes(
+    ledger: Ledger, spec: TableSpec, known: Mapping[str, Prepared], new: Mapping[str, Prepared]
+) -> VolumePast:
+    levels: dict[str, set[str]] = {}
+    for one in ledger.acceptances(spec.table):
+        if one.level:
+            levels.setdefault(one.level, set()).add(one.key)
+    return VolumePast(
+        passed=ledger.volumes(spec.table) | {key: one.frame.height for key, one in known.items()},
+        rejected={
+            key: row.rows
+            for key, row in ledger.rejections(spec.table).items()
+            if key not in new and key not in known and Verdict.from_json(row.body_json).is_volume_alone
+        },
+        levels=list(levels.values()),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +380,28 @@ def _divide_all(
     return divided
 
 
+def _reconciled(spec: TableSpec, one: _Divided, rows_of_table: int) -> _Divided:
+    """Count the rows in quarantine, those without a time included; compare the sum with what the source returned."""
+    partition = with_quarantined(one.partition, one.set_aside.frame.height if one.set_aside else 0)
+    findings, undated = list(one.findings), partition.undated
+    if undated is not None and undated.frame.height:
+        limit = spec.quarantine_limit
+        found = undated_finding(
+            undated.frame,
+            spec.contract,
+            undated.column,
+            spec.table,
+            most=MOST_UNDATED,
+            share=None if limit is None else Share(limit, rows_of_table),
+        )
+        findings.insert(0, found)
+        partition = partition if found.blocks else with_quarantined(partition, undated.frame.height)
+    counts, landed = partition.manifest.reconciliation, partition.frame.height
+    if counts is not None and counts.missing(landed) and not _blocks(findings):
+        findings.append(unreconciled_finding(counts.returned, landed, counts.quarantined, counts.repeated))
+    return replace(one, findings=findings, partition=partition)
+
+
 def _blocks(findings: Sequence[Finding]) -> bool:
     return any(finding.blocks for finding in findings)
 
@@ -338,7 +430,8 @@ def _says(row: VerdictRow | None, verdict: Verdict | NewVerdict) -> bool:
     ):
         return False
     new = verdict if isinstance(verdict, Verdict) else Verdict.from_json(verdict.body_json)
-    return Verdict.from_json(row.body_json).quarantine_digest == new.quarantine_digest
+    before = Verdict.from_json(row.body_json)
+    return (before.quarantine_digest, before.undated_digest) == (new.quarantine_digest, new.undated_digest)
 
 
 class _Overtaken(Exception):
@@ -373,9 +466,27 @@ def _land(
         record([key for key in rows if key not in good])
 
     stored = [each for one in good.values() for each in one.stored]
+    stored += _undated_place(spec, good)
     return land(
         store, ledger, spec.table, stored, run.run_id, facts, begin=begin, record=lambda: record(list(good))
     )
+
+
+def _undated_place(spec: TableSpec, good: Mapping[str, Validated]) -> list[StoredPartition]:
+    """Return the rows without a time that the last partition was read with, as a partition of the quarantine table.
+
+    Without such rows, it removes earlier ones.
+    """
+    table = layout.quarantine_of(spec.table)
+    for one in reversed(list(good.values())):
+        rows = one.partition.undated
+        if rows is None or table is None or not one.keeps_undated:
+            continue
+        if not rows.frame.height:
+            return [StoredPartition(table, layout.UNDATED, {}, {})]
+        aside = with_reason_undated(rows.frame, rows.column)
+        return [undated_partition(spec, one.partition, aside).stored]
+    return []
 
 
 def _is_recorded(row: VerdictRow | None, new: NewVerdict) -> bool:

@@ -1,8 +1,11 @@
 """Readmission of quarantined rows: validate them again with the rows on main, and publish what passes now."""
 
+from dataclasses import replace
+
 import polars as pl
 
 from ml_assets.tables import layout
+from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.prepare import prepare_chunks
 from ml_assets.tables.publish import PublishResult, publish, validate
 from ml_assets.tables.reader import TableReader
@@ -10,7 +13,7 @@ from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.validation.explain import shown
 from ml_assets.validation.quarantine import COLUMN, REASON, RULE, reasons_of, without_reasons
 from resources.lake import VersionedStore
-from resources.ledger import Ledger
+from resources.ledger import Ledger, Person
 from resources.words import name_some
 
 
@@ -51,14 +54,26 @@ def quarantined_rows(reader: TableReader, table: str, key: str) -> pl.DataFrame:
 
 
 def readmit(
-    store: VersionedStore, ledger: Ledger, spec: TableSpec, key: str, run: PublishingRun
+    store: VersionedStore,
+    ledger: Ledger,
+    spec: TableSpec,
+    key: str,
+    by: Person,
+    tables: DeclaredTables,
 ) -> PublishResult:
     """Validate the rows on main and the quarantined ones together by today's rules, and publish the result.
 
-    Rows that still break a rule stay in quarantine. A repeated call changes nothing. Raises `NotReadmitted`, and leaves
-    everything as it is, if there are no quarantined rows, if the partition would be rejected, if its newest verdict is
-    a rejection, or if the code that made the rows changed since.
+    `tables` are today's declarations, for foreign keys. Rows that still break a rule stay in quarantine. A second call
+    changes nothing. Raises `NotReadmitted`, and leaves everything as it is, if there are no quarantined rows, if the
+    partition would be rejected, if its newest verdict is a rejection, or if the code that made the rows changed since.
+    Raises `IdentityNeeded` if the ledger has accounts and `by` acts for none in force.
     """
+    ledger.accounts.require_identity(by)
+    if key == layout.UNDATED:
+        raise NotReadmitted(
+            f"the rows without a time of {spec.table} belong to no partition: fill their time at the source, and "
+            "materialize the partitions to which they belong"
+        )
     reader = TableReader.at(store)
     bad = without_reasons(quarantined_rows(reader, spec.table, key))
     newest = ledger.newest_verdicts(spec.table, [key])
@@ -73,7 +88,7 @@ def readmit(
             f"{spec.table} {key} was made by code {manifest.code_version or 'unknown'} and would be made by "
             f"{spec.code_version} now: materialize it again, which validates all its rows"
         )
-    good = reader.scan(spec.table, [key]).collect()
+    good, reconciliation = reader.scan(spec.table, [key]).collect(), manifest.reconciliation
     incoming = Incoming(
         key=key,
         data=pl.concat([good, bad.select(good.columns)]),
@@ -81,15 +96,18 @@ def readmit(
         read_columns=manifest.read_columns,
         read_digests=manifest.read_digests,
         behind=manifest.behind,
+        reconciliation=reconciliation
+        and replace(reconciliation, quarantined=reconciliation.quarantined - bad.height),
         version=manifest.source_version,
         watermark=manifest.watermark,
     )
     [chunk] = prepare_chunks(spec, [incoming])
-    verdicts = [one.verdict for one in validate(ledger, spec, chunk.ready, newest, reader).values()]
+    verdicts = [one.verdict for one in validate(ledger, spec, chunk.ready, newest, reader, tables).values()]
     refused = [*chunk.failed.values(), *(verdict.explain() for verdict in verdicts if verdict.blocks)]
     if refused:
         raise NotReadmitted(
             f"{spec.table} {key} stays as it is, because its rows would be rejected together with those in "
             f"quarantine: {name_some(refused)}"
         )
-    return publish(store, ledger, spec, [incoming], run)
+    run = PublishingRun(run_id="readmit", author=by.name)
+    return publish(store, ledger, spec, [incoming], run, tables)

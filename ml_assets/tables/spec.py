@@ -3,16 +3,16 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 
 import polars as pl
 
 from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.layout import check_table
+from ml_assets.tables.manifest import Reconciliation
 from ml_assets.tables.retain import Retain
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.drift_rule import DriftRule
-from ml_assets.validation.midnight import after, begin_of
 from ml_assets.validation.quarantine import COLUMN, REASON, RULE
 from ml_assets.validation.volume import VolumeRule
 
@@ -72,10 +72,8 @@ class TableSpec:
         """
         if not self.is_known_at_ingestion:
             return None
-        _, last = self.cadence.bounds(key)
-        if last == date.max:  # a table without partitions is corrected at any time
-            return datetime.min.replace(tzinfo=UTC)
-        return begin_of(after(last), self.contract.event_time_zone)
+        # A table without partitions is corrected at any time.
+        return self.cadence.end_of(key, self.contract.event_time_zone) or datetime.min.replace(tzinfo=UTC)
 
     def hides(self, name: str) -> bool:
         """True if values of a stored column must not be shown: `Contract.hides`, and never those of a quarantine."""
@@ -99,6 +97,21 @@ class SourceFailed(Exception):
     """
 
 
+MOST_UNDATED = 10_000
+"""Rows without a time that are read with a partition. With more of them, it is rejected."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UndatedRows:
+    """Rows of a source that belong to no partition, because their time is null, or one that no calendar has."""
+
+    frame: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """All such rows of the source, or `MOST_UNDATED` and one more, whatever partition was read. A time that no calendar
+    has is null."""
+    column: str = ""
+    """Column of the time."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Incoming:
     """One partition from a source: its rows, or the reason why there are none."""
@@ -116,6 +129,11 @@ class Incoming:
     """Inputs of those inputs: see `TableReader.behind`."""
     version: str | None = None
     """Version of these rows at the source, if it has versions. It must follow from the content, too."""
+    undated: UndatedRows | None = None
+    """Rows of the source without a time; None if nobody asked the source."""
+    reconciliation: Reconciliation | None = None
+    """Rows that the source returned; None for a derived table. Publishing counts `undated` and `outside`, and adds to
+    `quarantined`."""
     watermark: datetime | None = None
     """Watermark of the source. It must follow from the content: with a clock, every re-run would be a change."""
 

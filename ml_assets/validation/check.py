@@ -7,6 +7,7 @@ Here: values, keys and event times of partitions. Not here: columns and types (`
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +31,8 @@ Days = tuple[date, date]
 """First and last day of a partition, both inclusive; of an hourly table, its hour twice."""
 
 
-Referred = Callable[[ForeignKey, str], pl.DataFrame | None]
-"""(foreign key, partition key) → the columns of the other table that it names; None if main has no such rows."""
+Referred = Callable[[ForeignKey, str], pl.DataFrame | str]
+"""(foreign key, partition key) → the columns of the other table that it names, or the reason why there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,17 +127,17 @@ def _null_shares(clean: Mapping[str, pl.DataFrame], contract: Contract) -> Itera
     for key, frame in clean.items() if limited else ():
         absent = frame.select((~is_present(pl.col(name), one)).sum() for name, (one, _) in limited.items())
         for (name, (column, limit)), nulls in zip(limited.items(), absent.row(0), strict=True):
-            if nulls > limit * frame.height:
+            if nulls > Decimal(str(limit)) * frame.height:  # 0.29 * 100 is less than 29 as a float
                 finding = explain_null_share(name, column, nulls, frame.height)
                 yield key, BrokenRule(finding=finding)
 
 
 def _broken_key(
-    frame: pl.DataFrame, contract: Contract, key: ForeignKey, others: pl.DataFrame | None
+    frame: pl.DataFrame, contract: Contract, key: ForeignKey, others: pl.DataFrame | str
 ) -> BrokenRule | None:
     columns = list(key.columns)
-    if others is None:
-        return BrokenRule(finding=explain_no_table(key))
+    if isinstance(others, str):
+        return BrokenRule(finding=explain_no_table(key, others))
     mine, theirs = frame.select(columns), others.rename(dict(zip(key.named, columns, strict=True)))
     if mine.schema != theirs.schema:
         return BrokenRule(finding=explain_other_types(key, mine, theirs))

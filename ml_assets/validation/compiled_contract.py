@@ -4,7 +4,8 @@ Only this file knows pandera. It imports pandera inside functions, because loadi
 turns the violations into findings.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ml_assets.validation.column_types import FLOATS, is_decimal, is_nested
+from ml_assets.validation.column_types import FLOATS, is_nested, polars_type
 from ml_assets.validation.contract import Bound, Column, Contract, whole
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def _false_conditions(frame: pl.DataFrame, contract: Contract) -> list[Violation
     # Without pandera, which writes whole rows of a failed rule over columns as text, and cannot for every type.
     if not contract.conditions:
         return []
-    results = frame.select(one.parsed.fill_null(value=True).alias(one.name) for one in contract.conditions)
+    # A NaN is a missing value. polars takes it for the largest number.
+    known = frame.with_columns(pl.selectors.float().fill_nan(None))
+    results = known.select(one.parsed.fill_null(value=True).alias(one.name) for one in contract.conditions)
     found = {name: np.flatnonzero(~results[name].to_numpy()) for name in results.columns}
     return [Violation(rule="condition", column=name, rows=rows) for name, rows in found.items() if len(rows)]
 
@@ -155,7 +158,10 @@ def is_present(value: pl.Expr, column: Column) -> pl.Expr:
 
 
 def _in_range(value: pl.Expr, column: Column) -> pl.Expr:
-    low, high = (None if bound is None else _literal(bound, column) for bound in column.bounds)
+    dtype = polars_type(column.dtype)
+    low, high = (
+        None if bound is None else _literal(bound, column, dtype, up) for bound, up in _sides(column)
+    )
     if low is not None and high is not None:
         inside = value.is_between(low, high)
     else:
@@ -164,13 +170,43 @@ def _in_range(value: pl.Expr, column: Column) -> pl.Expr:
     return inside | value.is_nan() if column.dtype in FLOATS and column.le is not None else inside
 
 
-def _literal(bound: Bound, column: Column) -> Bound | pl.Expr:
-    if isinstance(bound, int | float):
-        if is_decimal(column.dtype):
-            return pl.lit(Decimal(str(bound)))
-        if column.dtype == "duration":
-            return int(bound * 1e6)
-    return bound
+def _sides(column: Column) -> Iterator[tuple[Bound | None, bool]]:
+    """Yield each bound, with True for the lower: the values that pass are above it."""
+    low, high = column.bounds
+    yield low, True
+    yield high, False
+
+
+def _literal(bound: Bound, column: Column, dtype: pl.DataType, up: bool) -> pl.Expr:
+    """Return a bound in the type of its column; the next value inside the range if the type does not hold the bound.
+
+    polars would round the bound, or compare both as float64.
+    """
+    if not isinstance(bound, int | float):
+        return pl.lit(bound)
+    exact = Decimal(str(bound))
+    if column.dtype == "duration":
+        return pl.lit(int(exact * 10**6))
+    if isinstance(dtype, pl.Decimal):
+        return pl.lit(exact)
+    if dtype.is_integer():
+        limits = np.iinfo(column.dtype)
+        nearest = min(max(math.ceil(exact) if up else math.floor(exact), -(2**65)), 2**65)
+        return pl.lit(nearest, dtype=dtype if limits.min <= nearest <= limits.max else pl.Int128)
+    return pl.lit(_float_bound(exact, column.dtype, up), dtype=dtype)
+
+
+def _float_bound(exact: Decimal, dtype: str, up: bool) -> float:
+    kind = np.float64 if dtype == "float64" else np.float32
+    with np.errstate(over="ignore"):
+        nearest = kind(float(exact))
+    # 0.1 as float32 is a little more than 0.1, but it is what a file with 0.1 holds.
+    if Decimal(str(nearest)) == exact:
+        return float(nearest)
+    stored = Decimal(float(nearest))
+    if (stored < exact) if up else (stored > exact):
+        nearest = np.nextafter(nearest, kind(math.inf if up else -math.inf))
+    return float(nearest)
 
 
 def _rule(name: str, holds: Callable[[pl.Expr], pl.Expr], *, nulls_pass: bool = True) -> "pa.Check":

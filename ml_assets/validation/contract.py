@@ -5,9 +5,11 @@ A pydantic section of `defs.yaml`; unknown keys are errors. `check.py` validates
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from functools import cached_property
 from typing import Annotated, Any, Self, cast
 
@@ -27,8 +29,9 @@ from ml_assets.validation.column_types import (
     type_name,
 )
 
-Bound = int | float | datetime | date
+Bound = int | Annotated[float, Field(allow_inf_nan=False)] | datetime | date
 """Bound of a range. YAML reads a day or a moment without quotes as such."""
+_LARGEST = sys.float_info.max
 _LATER_RULES = ("min_length", "max_length", "max_null_share")
 """Rules that change a contract's digest only if they are set, so that tables without them do not become stale."""
 
@@ -39,8 +42,8 @@ class Condition(Section):
     name: Annotated[str, Field(pattern=r"^[a-z]\w*$")]
     """Name in findings, such as `arrives_after_departure`."""
     expression: str
-    """SQL expression of polars over columns of the contract, true for a good row: `arrival >= departure`. Null passes.
-    The expression sees one row alone."""
+    """SQL expression of polars over columns of the contract, true for a good row: `arrival >= departure`. Null passes,
+    and a NaN in a column counts as null. The expression sees one row alone."""
     description: str = ""
     """Text for people; not part of the contract's digest."""
 
@@ -193,6 +196,10 @@ class Column(Section):
                 raise ValueError(f"{who} has no time zone: add Z for UTC")
         elif isinstance(value, date):
             raise ValueError(f"{who} of a {self.dtype} column has to be a number")
+        elif self.dtype == "duration" and (Decimal(str(value)) * 10**6) % 1:
+            raise ValueError(f"{who} is more precise than microseconds, which a duration has")
+        elif abs(value) > _LARGEST:
+            raise ValueError(f"{who} is outside the range of every type")
         return value
 
     def _check_range(self, who: str) -> None:
@@ -292,10 +299,11 @@ class Contract(Section):
     event_time: str | None = None
     """Column of type `datetime` or `date` with the time of a row's event. It must be inside the partition's days."""
     event_time_zone: TimeZone = "UTC"
-    """Time zone whose midnight begins and ends a partition's day."""
-    event_slack_hours: Annotated[float, Field(ge=0)] = 0.0
+    """Time zone whose midnight begins and ends a partition's day. Hours are hours of UTC: there it is the local time by
+    which `volume` compares their numbers of rows."""
+    event_slack_hours: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Hours by which an event may be earlier or later than the days of its partition."""
-    max_future_hours: Annotated[float, Field(ge=0)] | None = 1.0
+    max_future_hours: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = 1.0
     """Hours by which an event may be later than the moment of the check; null allows any time."""
 
     @model_validator(mode="after")

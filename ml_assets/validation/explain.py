@@ -296,15 +296,16 @@ def explain_foreign_key(
     )
 
 
-def explain_no_table(key: ForeignKey) -> Finding:
-    """Return the finding for a foreign key whose table has no rows for this partition."""
+def explain_no_table(key: ForeignKey, why: str) -> Finding:
+    """Return the finding for a foreign key whose table has no rows for this partition that may be used: `why`."""
     return Finding(
         rule="foreign_key",
         column=", ".join(key.columns),
-        measured=f"main has no such partition of {key.table}",
+        measured=why,
         limit=f"rows of {key.table} with {', '.join(key.named)}",
         explanation=(
-            f"Materialize {key.table} first, then this partition again. It has the same cadence, or no partitions."
+            f"No row can be looked up in {key.table}: {why}. Materialize {key.table} first, or correct it, then this "
+            "partition again. It has the same cadence, or no partitions."
         ),
     )
 

@@ -26,6 +26,7 @@ RULE, COLUMN, REASON = "_rule", "_column", "_reason"
 name them, because its columns do not begin with an underscore."""
 
 QUARANTINED, OVER_LIMIT = "quarantined", "quarantine_limit"
+UNDATED_RULE = "undated"
 _ONCE = {"duplicate_primary_key", "duplicate_value"}
 
 
@@ -38,6 +39,14 @@ class QuarantineSection(Section):
 
 Choice = tuple[Finding, npt.NDArray[np.int64]]
 """A finding, and the positions of the rows that it sets aside, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Limit of a quarantine, and the rows of which it is a share."""
+
+    limit: float
+    rows: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +137,72 @@ def set_aside_findings(
         ),
         *(replace(one, severity="warn") for one in findings),
     ]
+
+
+def undated_finding(
+    frame: pl.DataFrame, contract: Contract, column: str, table: str, *, most: int, share: Share | None
+) -> Finding:
+    """Return the finding about `frame`, the rows of a source without a time: a warning if they can be set aside.
+
+    `share`: limit of the quarantine and rows of the table; None for a table without a quarantine. `most`: largest
+    number of rows that are read; `frame` may have one more.
+    """
+    # Imported here, because pandera is heavy and definitions load this module.
+    from ml_assets.validation.explain import EXAMPLES, row_examples
+
+    number = frame.height
+    count = f"more than {most}" if number > most else f"{number}"
+    fits = share is not None and number <= min(most, share.limit * share.rows)
+    again = (
+        "After a fix at the source, materialize the partitions to which they belong; a recheck sees a window."
+    )
+    leave_out = f"fill {column!r} at the source, or leave the rows out there, by a view or `source.query`"
+    if share is None:
+        remedy = (
+            "They belong to no partition, so each partition is rejected while the source has them. To land the others, "
+            f"{leave_out}, or set them aside: on_bad_rows: quarantine. {again}"
+        )
+    elif not fits:
+        remedy = (
+            f"Too many to set aside: the limit counts the {share.rows} rows of the table. Raise `quarantine.limit`, "
+            f"{leave_out}. {again}"
+        )
+    else:
+        remedy = (
+            "They belong to no partition and are set aside. See them with "
+            f"`ml-assets quarantine show {table} undated`. {again}"
+        )
+    return Finding(
+        rule=UNDATED_RULE,
+        column=column,
+        severity="warn" if fits else "block",
+        measured=f"{count} rows of the source without a time",
+        limit="a time of the years 1 to 9999 in each row",
+        failing_rows=number,
+        examples=row_examples(frame, contract, column, np.arange(min(number, EXAMPLES))),
+        explanation=remedy,
+    )
+
+
+def with_reason_undated(frame: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Return rows without a time, with `RULE`, `COLUMN` and `REASON`."""
+    reason = f"{UNDATED_RULE} of {column}: expected a time of the years 1 to 9999"
+    return frame.with_columns(
+        pl.lit(UNDATED_RULE).alias(RULE), pl.lit(column).alias(COLUMN), pl.lit(reason).alias(REASON)
+    )
+
+
+def unreconciled_finding(returned: int, landed: int, quarantined: int, repeated: int) -> Finding:
+    """Return the finding that rows got lost, or came up, between the source and the partition."""
+    return Finding(
+        rule="unreconciled",
+        measured=f"{landed} rows, {quarantined} in quarantine, {repeated} repeated, of {returned}",
+        limit="as many rows as the source returned",
+        explanation=(
+            "Rows of the source are neither in the partition nor in quarantine, or the partition has rows that the "
+            "source did not return. This is a defect of this project: report it with the source section."
+        ),
+    )
 
 
 def over_limit_finding(bad: int, rows: int, limit: float) -> Finding:

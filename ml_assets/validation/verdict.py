@@ -34,6 +34,8 @@ class Verdict:
     """Rows that were set aside and are not in this content."""
     quarantine_digest: str = ""
     """Identity of those rows' content; empty without any."""
+    undated_digest: str = ""
+    """Identity of the source's rows without a time that were read with it; empty without any."""
     referred: tuple[tuple[str, str, str], ...] = ()
     """(table, key, content digest) of the partitions in which foreign keys were looked up."""
 
@@ -49,6 +51,7 @@ class Verdict:
         contract_digest: str,
         quarantined: int = 0,
         quarantine_digest: str = "",
+        undated_digest: str = "",
         referred: tuple[tuple[str, str, str], ...] = (),
     ) -> Self:
         """Return the verdict that follows from `findings`."""
@@ -63,6 +66,7 @@ class Verdict:
             contract_digest=contract_digest,
             quarantined=quarantined,
             quarantine_digest=quarantine_digest,
+            undated_digest=undated_digest,
             referred=referred,
         )
 
@@ -70,6 +74,11 @@ class Verdict:
     def blocks(self) -> bool:
         """True if nothing may be built on this partition."""
         return self.status == "rejected"
+
+    @property
+    def is_volume_alone(self) -> bool:
+        """True if only the number of rows keeps the partition from main."""
+        return {finding.rule for finding in self.findings if finding.blocks} == {"volume"}
 
     def explain(self) -> str:
         """Return a few lines: the outcome, then each finding with measurement, expectation and remedy."""

@@ -123,6 +123,69 @@ def test_examples_show_no_value_of_a_hidden_column() -> None:
     assert report.leaks[0].examples[0] == "(hidden): (hidden) with, (hidden) without"
 
 
+# Moments chosen by the length of a leak
+
+HOURS = pl.DataFrame(
+    {"at": [datetime(2024, 3, 4, tzinfo=UTC) + timedelta(hours=n) for n in range(24 * 21)]}
+).with_columns(
+    day=pl.col("at").dt.date(), value=pl.int_range(pl.len()), known_at=pl.col("at") + timedelta(hours=1)
+)
+"""Three weeks of hours; an hour's value is known when it is over."""
+
+
+def _peeks(hours: int, when: pl.Expr) -> Callable[[Inputs, date, date], pl.DataFrame]:
+    """Return a build that reads the value known `hours` after the prediction, where `when` is true."""
+
+    def build(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
+        rows = inputs["datasets/hours"]
+        known = rows.select(pl.col("known_at").dt.offset_by(f"-{hours}h").alias("predicted_at"), seen="value")
+        honest = rows.select(predicted_at="known_at", before="value")
+        asked = HOURS.select(predicted_at="at", day="day").filter(pl.col("day").is_between(first, last))
+        found = asked.join(honest, on="predicted_at", how="left").join(known, on="predicted_at", how="left")
+        value = pl.when(when).then(pl.col("seen")).otherwise(pl.col("before")).alias("value")
+        return found.select("predicted_at", value)
+
+    return build
+
+
+def _found(build: Callable[[Inputs, date, date], pl.DataFrame], cuts: timedelta | int) -> LeakReport:
+    known = {"datasets/hours": [KnowledgeRule(column="known_at")]}
+    first, last = date(2024, 3, 4), date(2024, 3, 24)
+    inputs = {"datasets/hours": HOURS}
+    return leak_test(build, inputs, known, first, last, primary_key=["predicted_at"], cuts=cuts)
+
+
+@pytest.mark.parametrize("hour", [0, 11, 23])
+def test_a_leak_of_an_hour_in_one_hour_of_each_day_is_found(hour: int) -> None:
+    """Each day's last hour read the next: three moments, evenly spread, did not notice."""
+    build = _peeks(1, pl.col("predicted_at").dt.hour() == hour)
+    assert _found(build, 3).ok
+    assert leaking_columns(_found(build, timedelta(hours=1))) == {"value"}
+
+
+@pytest.mark.parametrize("weekday", [1, 5, 7])
+def test_a_leak_of_a_day_on_one_weekday_is_found(weekday: int) -> None:
+    build = _peeks(
+        24, (pl.col("predicted_at").dt.weekday() == weekday) & (pl.col("predicted_at").dt.hour() == 0)
+    )
+    assert leaking_columns(_found(build, timedelta(days=1))) == {"value"}
+
+
+@pytest.mark.parametrize(
+    ("length", "moments", "said"),
+    [
+        (timedelta(hours=1), 24, "1 hour or more after the prediction, at each of the 24 hours of the day;"),
+        (timedelta(days=1), 7, "1 day or more after the prediction, on each of the 7 days of the week;"),
+        (timedelta(days=7), 2, "7 days or more after the prediction, in 2 partitions of the range;"),
+    ],
+)
+def test_the_report_says_which_leaks_it_could_find(length: timedelta, moments: int, said: str) -> None:
+    report = _found(_peeks(0, pl.lit(value=False)), length)
+    assert report.ok
+    assert len(report.cuts) == moments
+    assert f"could find: uses of facts from {said}" in report.explain()
+
+
 # Partitions built by themselves
 
 

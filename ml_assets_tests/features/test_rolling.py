@@ -51,6 +51,50 @@ def test_a_window_holds_what_a_loop_over_all_facts_finds(rows: list[Row], known:
     assert result.select("key", "at").equals(asked(rows)), "rows keep their order"
 
 
+BEYOND = 2**63
+huge = st.sampled_from([BEYOND - 1, -BEYOND, BEYOND // 2, -BEYOND // 2, 1, -1])
+
+
+def test_a_sum_beyond_int64_is_refused_by_name() -> None:
+    """Two maximal numbers summed to -2."""
+    with pytest.raises(RollingError, match="a sum of column 'value' is beyond int64"):
+        summed([("a", 5)], [("a", 5, BEYOND - 1), ("a", 5, BEYOND - 1)])
+    wide = facts([("a", 5, 1)]).with_columns(value=pl.Series([BEYOND], dtype=pl.UInt64))
+    with pytest.raises(RollingError, match="column 'value' holds numbers beyond int64"):
+        window_sums(
+            asked([("a", 5)]),
+            wide,
+            by=["key"],
+            at="at",
+            known_at="known_at",
+            sums=["value"],
+            windows=WINDOWS,
+            prefix="p",
+        )
+
+
+@given(rows=some_rows, known=st.lists(st.tuples(keys, hours, huge), max_size=12))
+def test_a_window_of_huge_numbers_is_exact_or_refused(rows: list[Row], known: list[Fact]) -> None:
+    expected: dict[str, list[int]] = {}
+    for window, length in WINDOWS.items():
+        expected[window] = [
+            sum(
+                value
+                for fact_key, hour, value in known
+                if None not in (key, at, hour)
+                and fact_key == key
+                and at - length / timedelta(hours=1) < hour <= at
+            )
+            for key, at in rows
+        ]
+    if any(not -BEYOND <= value < BEYOND for values in expected.values() for value in values):
+        with pytest.raises(RollingError, match="beyond int64"):
+            summed(rows, known)
+        return
+    result = summed(rows, known)
+    assert {window: result[f"p_{window}_value"].to_list() for window in WINDOWS} == expected
+
+
 @given(rows=some_rows, known=some_facts, seed=st.randoms(use_true_random=False))
 def test_older_facts_and_their_order_do_not_matter(
     rows: list[Row], known: list[Fact], seed: random.Random

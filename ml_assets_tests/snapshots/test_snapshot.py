@@ -15,6 +15,7 @@ import pytest
 
 from ml_assets.features.encoding import FittedState, fit, fit_classes
 from ml_assets.snapshots.builder import build_snapshot
+from ml_assets.snapshots.fitted import fitted_of
 from ml_assets.snapshots.index import read_index, write_index
 from ml_assets.snapshots.row_choice import LABEL_TOO_LATE, NO_LABEL, choose_rows, classes_of
 from ml_assets.snapshots.spec import Cutoffs
@@ -285,6 +286,11 @@ def test_building_again_keeps_a_whole_folder_and_mends_a_damaged_one(tmp_path: P
     shard.write_bytes(shard.read_bytes()[:-1])
     assert small_snapshot(tmp_path) == first
     verify(first, first.shards)
+    for document in (first.folder / FITTED, first.folder / first.index_of("holdout").path):
+        whole = document.read_bytes()
+        document.write_bytes(whole.replace(b"red", b"rad") if document.suffix == ".json" else whole[:-1])
+        assert small_snapshot(tmp_path) == first
+        assert document.read_bytes() == whole, "the error of a damaged one says that it is made again"
     assert [path.name for path in tmp_path.iterdir()] == [first.folder.name]
 
 
@@ -350,6 +356,27 @@ def test_an_altered_or_missing_manifest_is_refused(snapshot: Snapshot, tmp_path:
         open_snapshot(snapshot.folder, "f" * 64)
     with pytest.raises(ShardChanged, match="no snapshot in"):
         open_snapshot(tmp_path / "nowhere")
+
+
+def test_an_altered_fitted_state_is_refused(snapshot: Snapshot) -> None:
+    """With other scales or another order of classes, the registered model would not be the one that was trained."""
+    fitted = fitted_of(snapshot)
+    file = snapshot.folder / FITTED
+    text = file.read_text()
+    file.write_text(replace_first_mean(text))
+    with pytest.raises(ShardChanged, match="was altered"):
+        fitted_of(snapshot)
+    file.write_text(text[:50])
+    with pytest.raises(ShardChanged, match="cannot be read"):
+        fitted_of(snapshot)
+    file.write_text(text)
+    assert fitted_of(snapshot) == fitted
+
+
+def replace_first_mean(text: str) -> str:
+    document = json.loads(text)
+    document["numeric"][0]["mean"] += 1.0
+    return json.dumps(document)
 
 
 def test_a_shard_of_another_schema_is_not_mapped(snapshot: Snapshot) -> None:

@@ -45,6 +45,12 @@ class IcebergShop:
             self.make(frame)
         self.table.overwrite(_wide(frame).to_arrow())
 
+    def append(self, frame: pl.DataFrame) -> None:
+        """Add rows; make the table at the first call."""
+        if not self.catalog.table_exists(NAME):
+            self.make(frame)
+        self.table.append(_wide(frame).to_arrow())
+
     def snapshots(self) -> list[Any]:
         """Return the table's snapshots that hold rows, oldest first."""
         return [one for one in self.table.snapshots() if one.summary.operation.value != "delete"]

@@ -1,9 +1,10 @@
 """Reader and rows of an installation whose only dataset is the sales, for the tests of every kind of source."""
 
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from ml_assets.sources.kinds import open_source
-from ml_assets.sources.protocol import SourceReader
+from ml_assets.sources.protocol import ReadPartition, SourceReader, Span
 from ml_assets_tests.components.installation import Installation
 from ml_assets_tests.sources.sales import DAYS, SALES, rows
 
@@ -16,6 +17,21 @@ def reader_of(installation: Installation, kind: type[Reader]) -> Reader:
     reader = open_source(spec.source, spec.source_table, installation.platform)
     assert isinstance(reader, kind)
     return reader
+
+
+def as_read(reader: SourceReader, spans: Iterable[Span]) -> dict[Span, ReadPartition]:
+    """Read partitions, and return what main would know of them."""
+    found = {span: reader.read(span) for span in spans}
+    return {span: ReadPartition(one.watermark, one.version) for span, one in found.items()}
+
+
+def reopened(
+    reader: SourceReader, read: Mapping[Span, ReadPartition], window: Iterable[Span] = ()
+) -> set[Span]:
+    """Return the partitions that changed at the source, and forget the version of the source that was read."""
+    found = reader.look(read, [*window]).changed
+    reader.close()
+    return {*found}
 
 
 def require_every_day(installation: Installation) -> None:

@@ -15,11 +15,10 @@ from ml_assets.components.attribute_faults import attribute_faults
 from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.tags import RANGE_START
 from ml_assets.sources.delta_source import DeltaReader
-from ml_assets.sources.protocol import ReadPartition
 from ml_assets_tests.components.installation import Installation, failure_of, materialized
 from ml_assets_tests.sources.conftest import Declare
 from ml_assets_tests.sources.hourly_sales import HOURLY, HOURS, LAST, require_every_hour, rows_of, span_of
-from ml_assets_tests.sources.landed_sales import reader_of, require_every_day
+from ml_assets_tests.sources.landed_sales import as_read, reader_of, reopened, require_every_day
 from ml_assets_tests.sources.sales import DATASET, DAYS, SALES, rows
 
 
@@ -82,9 +81,8 @@ def test_hours_of_utc_land_and_a_change_reopens_its_hour(declare: Declare, path:
     require_every_hour(installation := declare(source, **HOURLY))
     reader = reader_of(installation, DeltaReader)
     assert reader.latest() == LAST
-    read = {span_of(hour): ReadPartition(reader.read(span_of(hour)).watermark, None) for hour in HOURS}
-    assert reader.reopened(read) == frozenset()
-    reader.close()
+    read = as_read(reader, map(span_of, HOURS))
+    assert reopened(reader, read, read) == set()
     sale = rows_of(HOURS[12])["sale"].item()
     later = (
         pl.when(pl.col("sale") == sale)
@@ -92,7 +90,7 @@ def test_hours_of_utc_land_and_a_change_reopens_its_hour(declare: Declare, path:
         .otherwise("changed_at")
     )
     rows(*DAYS).with_columns(changed_at=later).write_delta(path, mode="overwrite")
-    assert reader_of(installation, DeltaReader).reopened(read) == {span_of(HOURS[12])}
+    assert reopened(reader, read) == {span_of(HOURS[12])}
 
 
 def test_values_that_do_not_fit_the_contract_are_refused(declare: Declare, path: str) -> None:
@@ -147,7 +145,8 @@ def _requested(installation: Installation) -> list[str]:
 
 
 def test_the_sensor_requests_failed_days_and_days_that_changed(declare: Declare, path: str) -> None:
-    """One of five days fails and is requested. Then a row of another day changes, and that day is requested."""
+    """One of five days fails and is requested. Then a row of another day changes, and that day is requested. Whoever
+    overwrites the table reopens the two newest days, too."""
     source = {"kind": "delta", "path": path, "watermark_column": "changed_at", "watch": {}}
     installation = declare(source)
     assert _requested(installation) == [DAYS[0]]
@@ -155,14 +154,15 @@ def test_the_sensor_requests_failed_days_and_days_that_changed(declare: Declare,
     assert not installation.run(SALES, partition=DAYS[0], last=DAYS[4]).success
     assert _requested(installation) == [DAYS[3]]
     rows(*DAYS).write_delta(path, mode="overwrite")
-    assert installation.run(SALES, partition=DAYS[3]).success
+    assert installation.run(SALES, partition=DAYS[3], last=DAYS[4]).success
     assert _requested(installation) == []
 
     late = pl.when(pl.col("sale") == rows(DAYS[1])["sale"][2])
     changed = late.then(pl.col("changed_at") + timedelta(days=9)).otherwise("changed_at")
     rows(*DAYS).with_columns(changed.alias("changed_at")).write_delta(path, mode="overwrite")
-    assert _requested(installation) == [DAYS[1]]
+    assert _requested(installation) == [DAYS[1], DAYS[3]]
     assert installation.run(SALES, partition=DAYS[1]).success
+    assert installation.run(SALES, partition=DAYS[3], last=DAYS[4]).success
     assert _requested(installation) == []
 
 
@@ -183,12 +183,12 @@ def test_changes_dated_before_what_was_read_reopen_their_days(declare: Declare, 
     )
     late.write_delta(path, mode="overwrite")
     assert _requested(installation) == [DAYS[3]]
-    result = installation.run(SALES, partition=DAYS[3])
+    result = installation.run(SALES, partition=DAYS[3], last=DAYS[4])
     assert _warnings(installation, result.run_id) == []
     assert _requested(installation) == []
     late[:-1].write_delta(path, mode="overwrite")
-    assert _requested(installation) == [DAYS[4]]
-    result = installation.run(SALES, partition=DAYS[4])
+    assert _requested(installation) == [DAYS[3]]
+    result = installation.run(SALES, partition=DAYS[3], last=DAYS[4])
     assert result.success, failure_of(result)
     (said,) = _warnings(installation, result.run_id)
     assert f"{SALES} {DAYS[4]}: the newest change at the source is of" in said

@@ -120,6 +120,8 @@ def test_no_reason_repeats_a_value() -> None:
         (b'{"key": 1, "at": null}', "no event time", "'at' is null"),
         (b'{"key": null, "at": "2024-03-08T12:00:00Z"}', "null", "'key' is null"),
         (b'{"key": 1, "at": "soon"}', "wrong type", "'at' is not a moment"),
+        (b'{"key": 1, "at": "0001-01-01T00:00:00Z"}', "no event time", "at an end of the calendar"),
+        (b'{"key": 1, "at": "9999-12-31T23:59:59Z"}', "no event time", "at an end of the calendar"),
     ],
 )
 def test_messages_that_are_no_rows_have_a_reason(message: bytes | None, kind: str, said: str) -> None:

@@ -3,12 +3,17 @@
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ml_assets.sources.json_messages import MessageDecoder
+from ml_assets.sources.kafka_landing import Landing, LandingRules
+from ml_assets.sources.kafka_topic import Message, TopicChunk
+from ml_assets.sources.protocol import SourceTable
 from ml_assets.sources.stream_log import (
     DEAD_LETTER,
     MESSAGE,
@@ -19,6 +24,7 @@ from ml_assets.sources.stream_log import (
 )
 from ml_assets.tables.audits import unaudited
 from ml_assets.tables.layout import DEAD_LETTERS
+from ml_assets.validation.contract import Contract
 from ml_assets.validation.midnight import after, begin_of
 from resources.lake import MergeConflict
 from resources.lake.local import LocalStore
@@ -27,6 +33,9 @@ SALES = "datasets/sales"
 HOUR, DAY = 3600 * 10**6, 24 * 3600 * 10**6
 EMPTY = StreamState(topic="sales", topic_id="a", generation=1)
 LATENESS = timedelta(hours=1)
+RULES = LandingRules(
+    topic="sales", generation=1, lateness=timedelta(days=40), reopened=timedelta(days=10**6), future=None
+)
 
 
 @pytest.fixture
@@ -113,6 +122,35 @@ def test_days_and_hours_are_found_as_by_looking_at_each(
     assert all(
         found.is_cut(key, time) == (one[0] < time[0] or time[1] < one[1]) for key, one in of_hours.items()
     )
+
+
+@given(
+    moments=st.lists(
+        st.datetimes(timezones=st.just(UTC))
+        | st.sampled_from([datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)])
+    ),
+    zone=st.sampled_from(["UTC", "America/New_York", "Europe/Berlin", "Pacific/Kiritimati", "Etc/GMT+12"]),
+    is_hourly=st.booleans(),
+)
+def test_what_lands_under_a_day_can_be_found_there(
+    moments: list[datetime], zone: str, is_hourly: bool
+) -> None:
+    """One message with the zero time of Go, 0001-01-01T00:00:00Z, made the whole table unreadable for good."""
+    columns = [{"name": "id", "dtype": "int64"}, {"name": "at", "dtype": "datetime"}]
+    contract = Contract.model_validate({"columns": columns, "event_time": "at", "event_time_zone": zone})
+    table = SourceTable(name=SALES, contract=contract, start=date(2024, 1, 1), is_hourly=is_hourly)
+    decoder = MessageDecoder(contract, "at")
+    landing = Landing(table, RULES, cast(Any, None), cast(Any, None), decoder)
+    messages = [
+        Message(0, n, b'{"id": 1, "at": "%s"}' % one.isoformat().encode()) for n, one in enumerate(moments)
+    ]
+    state = replace(EMPTY, partitions={0: PartitionProgress(0, len(messages))})
+    chunk = TopicChunk(messages, {0: len(messages)})
+    after_chunk, news = landing._sorted(state, chunk, {0: len(messages)})  # pyright: ignore[reportPrivateUsage]
+    assert sum(part.height for part in news.values()) == len(messages)
+    found = Sections((one for one in news if one != DEAD_LETTERS), zone)
+    assert len(found.within(None)) == len(news.keys() - {DEAD_LETTERS})
+    assert after_chunk.watermark is None or after_chunk.watermark_moment
 
 
 def test_days_and_hours_overlap_a_time_in_their_zone(store: LocalStore) -> None:

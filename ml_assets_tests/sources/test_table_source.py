@@ -103,7 +103,7 @@ def _reopened(here: Installation) -> set[date]:
         span: ReadPartition(manifests[key].watermark, manifests[key].source_version)
         for span, key in spans.items()
     }
-    return {span.first for span in reader_of(here, SourceReader).reopened(read)}
+    return {span.first for span in reader_of(here, SourceReader).look(read, ()).changed}
 
 
 def test_changed_days_follow_from_digests_and_a_pin_keeps_the_rows(

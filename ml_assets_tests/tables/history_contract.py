@@ -16,6 +16,7 @@ from ml_assets.tables.reader import PartitionMissing, TableReader
 from ml_assets.tables.written_out import FolderTaken, write_out
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys
 from resources.lake import VersionedStore
+from resources.ledger import Person
 
 KEYS = {ORDERS: ("ordered_at", "order")}
 FIRST, SECOND, THIRD = keys(3)
@@ -92,7 +93,7 @@ class LakeHistoryContract:
         orders.publish(days(2))
         broken = day(FIRST).with_columns(pl.lit(-1.0).alias("amount"))
         orders.publish({FIRST: broken}, run="run00002")
-        accept_partition(orders.store, orders.ledger, ORDERS, FIRST, "grace", "a refund")
+        accept_partition(orders.store, orders.ledger, ORDERS, FIRST, Person.unchecked("grace"), "a refund")
         orders.publish({SECOND: changed_day(SECOND)}, run="run00003")
         newest, first = blame(orders.store, ORDERS, FIRST)
         assert (newest.made_by.author, newest.made_by.reason) == ("grace", "a refund")

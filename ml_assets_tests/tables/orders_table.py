@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
 from ml_assets.tables.guard import WindowValidation, validate_window
 from ml_assets.tables.publish import PublishResult, publish
 from ml_assets.tables.reader import TableReader
@@ -83,13 +83,17 @@ class OrdersTable:
         self.ledger = Ledger(f"sqlite:///{folder / 'ledger.db'}")
 
     def publish(
-        self, frames: Mapping[str, pl.DataFrame] | Iterable[Incoming], run: str = "run00001", **changes: Any
+        self,
+        frames: Mapping[str, pl.DataFrame] | Iterable[Incoming],
+        run: str = "run00001",
+        tables: DeclaredTables = NOTHING_DECLARED,
+        **changes: Any,
     ) -> PublishResult:
         """Publish frames, or ready `Incoming`s, as the table of orders."""
         if isinstance(frames, Mapping):
             frames = [Incoming(key=key, data=frame) for key, frame in frames.items()]
         facts = PublishingRun(run_id=run, url=f"http://127.0.0.1:3000/runs/{run}", author="ada")
-        return publish(self.store, self.ledger, spec(**changes), frames, facts)
+        return publish(self.store, self.ledger, spec(**changes), frames, facts, tables)
 
     def ask_guard(self, wanted: Sequence[str], *specs: TableSpec) -> WindowValidation:
         """Ask the guard about the table of orders, or about the last of `specs` where these are all the tables."""

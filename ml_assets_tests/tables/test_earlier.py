@@ -8,14 +8,13 @@ import pytest
 
 from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.earlier import keep_earlier
-from ml_assets.tables.prepare import prepare
+from ml_assets.tables.earlier import moment_of_change
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.retirement import Retired, retire
-from ml_assets.tables.spec import Incoming
 from ml_assets.validation.contract import Contract
 from ml_assets_tests.tables import orders_table
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, keys
+from resources.ledger import NewVerdict, Person
 
 [KEY, NEXT] = keys(2)
 LONG_AGO = datetime(2013, 1, 5, tzinfo=UTC)
@@ -67,7 +66,7 @@ def test_a_rejected_correction_keeps_the_earlier_rows_when_accepted(orders: Orde
     broken = day(KEY).with_columns(pl.lit(-1.0).alias("amount"))
     assert orders.publish({KEY: broken}, **KEPT).rejected
     assert not TableReader.at(orders.store).earlier(ORDERS)
-    accept_partition(orders.store, orders.ledger, ORDERS, KEY, "ada", "refunds")
+    accept_partition(orders.store, orders.ledger, ORDERS, KEY, Person.unchecked("ada"), "refunds")
     assert rows(TableReader.at(orders.store))["amount"].max() == -1
     assert rows(at(orders, LONG_AGO)).equals(day(KEY))
 
@@ -82,7 +81,7 @@ def test_earlier_rows_that_are_rejected_later_are_not_read(orders: OrdersTable) 
     assert rows(at(orders, LONG_AGO)).equals(first)
     assert orders.publish({KEY: first}, **stricter).rejected
     assert rows(at(orders, LONG_AGO)).equals(second)
-    accept_partition(orders.store, orders.ledger, ORDERS, KEY, "ada", "a fair")
+    accept_partition(orders.store, orders.ledger, ORDERS, KEY, Person.unchecked("ada"), "a fair")
     assert rows(at(orders, LONG_AGO)).equals(first)
 
 
@@ -139,14 +138,36 @@ def test_a_quarantine_keeps_no_earlier_rows(orders: OrdersTable) -> None:
 
 @pytest.mark.parametrize("seconds", [-86_400, 0, 60])
 def test_the_later_change_has_the_later_moment(orders: OrdersTable, seconds: int) -> None:
-    """Also if the clock was set back by a day."""
-    orders.publish({KEY: day(KEY)}, **KEPT)
-    orders.publish({KEY: day(KEY, factor=2)}, **KEPT)
+    """Also of another partition, and if the clock was set back by a day."""
+    for factor in (1, 2):
+        orders.publish({key: day(key, factor=factor) for key in (KEY, NEXT)}, **KEPT)
     reader = TableReader.at(orders.store)
     [until] = {one.until for one in reader.earlier(ORDERS)}
-    spec = orders_table.spec(**KEPT)
-    third = prepare(spec, Incoming(key=KEY, data=pl.DataFrame()), day(KEY, factor=3))
-    change = keep_earlier(reader, ORDERS, KEY, third.stored.objects, until + timedelta(seconds=seconds))
-    [later] = {path.split("/")[4] for path in change.put}
-    assert later > until.strftime("%Y%m%dT%H%M%S%fZ")
-    assert not change.remove
+    assert moment_of_change(reader, orders.ledger, ORDERS, until + timedelta(seconds=seconds)) > until
+
+
+def _record(orders: OrdersTable, key: str, at: datetime) -> None:
+    """Record a verdict on `key` as a process did before its clock was set back."""
+    [row] = orders.ledger.newest_verdicts(ORDERS, [key]).values()
+    facts = {name: getattr(row, name) for name in NewVerdict.__dataclass_fields__}
+    orders.ledger.record_verdicts([NewVerdict(**facts)], at=at)
+
+
+def test_a_clock_that_was_set_back_does_not_backdate_a_correction(orders: OrdersTable) -> None:
+    """Days that began before the newest verdict of the table may have read the rows that the correction replaces."""
+    ahead = datetime.now(UTC) + timedelta(days=18)
+    orders.publish({KEY: day(KEY), NEXT: day(NEXT)}, **KEPT)
+    _record(orders, NEXT, ahead)
+    orders.publish({KEY: day(KEY, factor=2)}, **KEPT)
+    assert rows(at(orders, ahead - timedelta(seconds=1))).equals(day(KEY))
+
+
+def test_a_clock_that_was_set_back_does_not_drop_earlier_rows(orders: OrdersTable) -> None:
+    """By that clock the day is not over yet, but its rows came when it was."""
+    later = datetime.now(UTC) + timedelta(days=2)
+    key = later.date().isoformat()
+    undated = Contract.model_validate({**orders_table.RULES, "event_time": None})
+    orders.publish({key: day(key)}, contract=undated, **KEPT)
+    _record(orders, key, later + timedelta(days=1))
+    orders.publish({key: day(key, factor=2)}, contract=undated, **KEPT)
+    assert rows(at(orders, LONG_AGO), key).equals(day(key))

@@ -2,7 +2,9 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 
 from ml_assets.tables.accept import accept_partition
@@ -15,16 +17,19 @@ from ml_assets.tables.environments import (
     inherited_by,
 )
 from ml_assets.tables.lake_history import blame
+from ml_assets.tables.manifest import Reconciliation
 from ml_assets.tables.reader import TableReader
+from ml_assets.tables.spec import Incoming, UndatedRows
 from ml_assets_tests.tables.environment_place import Place
-from ml_assets_tests.tables.orders_table import ORDERS, day, keys, reject
+from ml_assets_tests.tables.orders_table import ORDERS, day, keys, reject, spec
 from resources.lake_environment import EnvironmentMissing, EnvironmentNameRefused, environments
 from resources.ledger import Person
 from resources.platform import Platform
 from resources.settings import Settings
 
-ADA = Person(name="ada")
-FIRST, SECOND, THIRD = keys(3)
+ADA = Person.unchecked("ada")
+KEPT: dict[str, Any] = {"is_known_at_ingestion": True}
+FIRST, SECOND, THIRD, FOURTH = keys(4)
 
 
 @pytest.fixture
@@ -92,18 +97,55 @@ def test_a_merge_moves_partitions_and_verdicts_without_a_rebuild(place: Place, t
     assert blame(place.main.lake, ORDERS, THIRD)[0].made_by.author == "ada"
 
 
-def test_a_merge_brings_earlier_rows_along(place: Place) -> None:
-    """A correction that was ingested in an environment is one of main after the merge, with its moment."""
+def _read_at(place: Place, moment: datetime, key: str = FIRST) -> pl.DataFrame:
+    """Return a day as main knew it at `moment`."""
+    reader = TableReader.at(place.main.lake).as_known(ORDERS, moment, place.main.ledger)
+    return reader.scan(ORDERS, [key]).collect()
+
+
+def test_a_correction_of_an_environment_counts_from_its_merge(place: Place) -> None:
+    """Until then main had the rows from before, and never those that only the environment had in between."""
     inside = place.enter()
-    inside.publish({FIRST: day(FIRST, factor=2.0)}, run="run00002", is_known_at_ingestion=True)
+    for factor in (2.0, 3.0):
+        inside.publish({FIRST: day(FIRST, factor=factor)}, run="run00002", **KEPT)
     assert not TableReader.at(place.main.lake).earlier(ORDERS)
+    before = datetime.now(UTC)
     merge_environment(place.main, "try_it", ADA)
-    reader = TableReader.at(place.main.lake)
-    assert [one.until for one in reader.earlier(ORDERS)] == [
-        one.until for one in TableReader.at(inside.store).earlier(ORDERS)
-    ]
-    before = reader.as_known(ORDERS, datetime(2013, 2, 1, tzinfo=UTC), place.main.ledger)
-    assert before.scan(ORDERS, [FIRST]).collect().equals(day(FIRST))
+    [until] = {one.until for one in TableReader.at(place.main.lake).earlier(ORDERS)}
+    assert until >= before
+    assert _read_at(place, before).equals(day(FIRST))
+    assert _read_at(place, until).equals(day(FIRST, factor=3.0))
+    assert merge_environment(place.main, "try_it", ADA).partitions == {}
+    assert list(place.main.whole_lake.branches("env-try_it--")) == []
+
+
+def test_corrections_of_main_and_of_two_merges_keep_their_moments(place: Place) -> None:
+    place.orders.publish({FIRST: day(FIRST, factor=2.0), SECOND: day(SECOND, factor=2.0)}, "run00002", **KEPT)
+    moments, factors = [datetime.now(UTC)], [2.0]
+    inside = place.enter()
+    place.orders.publish({SECOND: day(SECOND, factor=7.0)}, "run00003", **KEPT)
+    for factor in (3.0, 4.0):
+        place.table().publish({FIRST: day(FIRST, factor=factor)}, "run00004", **KEPT)
+        merge_environment(place.main, "try_it", ADA)
+        moments.append(datetime.now(UTC))
+        factors.append(factor)
+    for moment, factor in zip(moments, factors, strict=True):
+        assert _read_at(place, moment).equals(day(FIRST, factor=factor))
+    assert _read_at(place, datetime(2013, 2, 1, tzinfo=UTC)).equals(day(FIRST))
+    assert _read_at(place, moments[0], SECOND).equals(day(SECOND, factor=2.0))
+    assert _read_at(place, moments[1], SECOND).equals(day(SECOND, factor=7.0))
+    assert inside.ask_guard([FIRST], spec(**KEPT)).ok
+
+
+def test_a_merge_keeps_the_rows_of_main_whatever_the_environment_kept(place: Place) -> None:
+    """The environment dropped the rows of main, because its table did not keep any for a while."""
+    place.orders.publish({THIRD: day(THIRD)}, "run00002", **KEPT)
+    inside = place.enter()
+    inside.publish({THIRD: day(THIRD, factor=2.0)}, "run00003")
+    assert not TableReader.at(inside.store).earlier(ORDERS)
+    inside.publish({THIRD: day(THIRD, factor=3.0)}, "run00004", **KEPT)
+    merge_environment(place.main, "try_it", ADA)
+    assert _read_at(place, datetime(2013, 2, 1, tzinfo=UTC), THIRD).equals(day(THIRD))
 
 
 def test_a_repeated_merge_records_what_a_kill_left_out(place: Place) -> None:
@@ -151,6 +193,42 @@ def test_a_rejection_on_main_since_then_is_a_conflict(place: Place) -> None:
         merge_environment(place.main, "try_it", ADA)
 
 
+def _read_with(key: str, *undated: int) -> Incoming:
+    """Return a day as it was read while the source had these orders without a time."""
+    rows = day(FIRST).head(len(undated))
+    rows = rows.with_columns(
+        ordered_at=pl.lit(None, dtype=pl.Datetime("us", "UTC")), order=pl.Series(undated, dtype=pl.Int64)
+    )
+    counts = Reconciliation(returned=day(key).height + len(undated))
+    return Incoming(
+        key=key, data=day(key), undated=UndatedRows(frame=rows, column="ordered_at"), reconciliation=counts
+    )
+
+
+def _undated(place: Place) -> list[int]:
+    aside, table = TableReader.at(place.main.lake, "main"), "quarantine/datasets_orders"
+    found = aside.scan(table, ["undated"]).collect() if "undated" in aside.keys(table) else None
+    return [] if found is None else sorted(found["order"])
+
+
+@pytest.mark.parametrize(
+    ("inside", "on_main", "after"),
+    [((100,), None, [100]), ((100,), (100, 101), [100, 101]), ((100, 102), (), []), ((), (101,), [101])],
+)
+def test_rows_without_a_time_that_both_read_are_those_of_main(
+    place: Place, inside: tuple[int, ...], on_main: tuple[int, ...] | None, after: list[int]
+) -> None:
+    """Each read of the source replaces them, so they would be a conflict of each environment."""
+    place.orders.publish([_read_with(SECOND, 99)], run="run00001", quarantine_limit=0.5)
+    there = place.enter()
+    assert not there.publish([_read_with(THIRD, *inside)], run="run00002", quarantine_limit=0.5).rejected
+    if on_main is not None:
+        place.orders.publish([_read_with(FOURTH, *on_main)], run="run00003", quarantine_limit=0.5)
+    merge_environment(place.main, "try_it", ADA)
+    assert place.orders.ask_guard([THIRD]).ok
+    assert _undated(place) == after
+
+
 def test_the_same_content_on_both_sides_is_no_conflict(place: Place) -> None:
     inside = place.enter()
     for table in (inside, place.orders):
@@ -170,7 +248,9 @@ def test_a_partition_rejected_after_it_landed_prevents_the_merge(place: Place) -
 def test_an_acceptance_comes_along_with_both_names(place: Place) -> None:
     inside = place.enter()
     reject(inside, THIRD)
-    accept_partition(inside.store, inside.ledger, ORDERS, THIRD, "grace", "the till was broken")
+    accept_partition(
+        inside.store, inside.ledger, ORDERS, THIRD, Person.unchecked("grace"), "the till was broken"
+    )
     merge_environment(place.main, "try_it", ADA)
     (row,) = place.orders.ledger.newest_verdicts(ORDERS, [THIRD]).values()
     assert row.acceptance is not None

@@ -12,7 +12,7 @@ import pytest
 
 from ml_assets.tables import parquet, partition_state
 from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
 from ml_assets.tables.derive import derive, plan
 from ml_assets.tables.guard import WindowValidation
 from ml_assets.tables.publish import PublishResult, publish
@@ -62,7 +62,7 @@ def build(
     possible = plan(reader, orders.ledger, tables, inputs, wanted, DAILY)
     assert not possible.refused
     found = derive(reader, orders.ledger, inputs, possible.ranges, DAILY, function, "partition_date")
-    return publish(orders.store, orders.ledger, spec, found, PublishingRun(run_id="build"))
+    return publish(orders.store, orders.ledger, spec, found, PublishingRun(run_id="build"), NOTHING_DECLARED)
 
 
 def with_note(key: str) -> pl.DataFrame:
@@ -291,7 +291,7 @@ def planted(seed: int, folder: Path) -> None:
         for key in keys(DAYS)
     }
     incoming = [orders_table.Incoming(key=key, data=frame) for key, frame in frames.items()]
-    publish(orders.store, orders.ledger, WIDE, incoming, run)
+    publish(orders.store, orders.ledger, WIDE, incoming, run, NOTHING_DECLARED)
     function = Reads(tuple(draw.sample(NAMES, draw.randrange(1, 12))), draw.randrange(3))
     before = build(orders, function.spec, function, keys(DAYS), WIDE).merged
     changes = {
@@ -302,7 +302,7 @@ def planted(seed: int, folder: Path) -> None:
         for key in draw.sample(keys(DAYS), draw.randrange(1, 9))
     }
     incoming = [orders_table.Incoming(key=key, data=frame) for key, frame in changes.items()]
-    publish(orders.store, orders.ledger, WIDE, incoming, run)
+    publish(orders.store, orders.ledger, WIDE, incoming, run, NOTHING_DECLARED)
     named = set(orders.ask_guard(keys(DAYS), WIDE, function.spec).stale)
     after = build(orders, function.spec, function, keys(DAYS), WIDE).merged
     needed = {key for key in keys(DAYS) if after[key].content_digest != before[key].content_digest}

@@ -1,12 +1,15 @@
 """Values of a foreign key exist in the table to which they refer; the verdict says in which version of it."""
 
 from collections.abc import Mapping
+from datetime import date
 from typing import Any
 
 import polars as pl
 import pytest
 
+from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
 from ml_assets.tables.publish import PublishResult, publish
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.readmit import quarantined_rows, readmit
@@ -15,6 +18,7 @@ from ml_assets.validation.contract import Contract
 from ml_assets.validation.verdict import Verdict
 from ml_assets.validation.volume import VolumeRule
 from ml_assets_tests.tables.orders_table import ORDERS, RULES, OrdersTable, day, keys, spec
+from resources.ledger import Person
 
 SHOPS = "datasets/shops"
 KEY, NEXT = keys(2)
@@ -26,6 +30,26 @@ REFERRING: dict[str, Any] = RULES | {
 CONTRACT = Contract.model_validate(REFERRING)
 
 
+def shops_spec(cadence: Cadence, dtype: str = "string") -> TableSpec:
+    """Return the table of shops."""
+    return TableSpec(
+        kind="datasets",
+        name="shops",
+        contract=Contract.model_validate(
+            {"columns": [{"name": "name", "dtype": dtype, "pattern": "[a-z]+"}], "primary_key": ["name"]}
+            if dtype == "string"
+            else {"columns": [{"name": "name", "dtype": dtype}], "primary_key": ["name"]}
+        ),
+        cadence=cadence,
+        volume=VolumeRule(kind="none"),
+    )
+
+
+def declared(cadence: Cadence) -> DeclaredTables:
+    """Return today's declarations: the shops have this cadence."""
+    return DeclaredTables([DeclaredTable.of(shops_spec(cadence))])
+
+
 def publish_shops(
     orders: OrdersTable,
     names: Mapping[str, list[str]],
@@ -33,17 +57,11 @@ def publish_shops(
     cadence: Cadence = spec().cadence,  # noqa: B008 - immutable
 ) -> PublishResult:
     """Publish the shops: key → names; the key `all` for a table without partitions."""
-    shops = TableSpec(
-        kind="datasets",
-        name="shops",
-        contract=Contract.model_validate(
-            {"columns": [{"name": "name", "dtype": dtype}], "primary_key": ["name"]}
-        ),
-        cadence=Cadence("none") if "all" in names else cadence,
-        volume=VolumeRule(kind="none"),
-    )
+    shops = shops_spec(Cadence("none") if "all" in names else cadence, dtype)
     incoming = [Incoming(key=key, data=pl.DataFrame({"name": some})) for key, some in names.items()]
-    return publish(orders.store, orders.ledger, shops, incoming, PublishingRun(run_id="shops"))
+    return publish(
+        orders.store, orders.ledger, shops, incoming, PublishingRun(run_id="shops"), NOTHING_DECLARED
+    )
 
 
 def test_a_value_that_the_other_table_lacks_is_named(orders: OrdersTable) -> None:
@@ -78,8 +96,55 @@ def test_a_week_is_not_the_day_of_its_key(orders: OrdersTable) -> None:
     monday = "2013-01-07"
     publish_shops(orders, {monday: ["north", "south"]}, cadence=Cadence("weekly", spec().cadence.start))
     (finding,) = orders.publish({monday: day(monday)}, contract=CONTRACT).rejected[monday].verdict.findings
-    assert finding.measured == f"main has no such partition of {SHOPS}"
+    assert (
+        finding.measured == f"main has {monday} of it as a partition that is weekly, and this table is daily"
+    )
     assert "the same cadence, or no partitions" in finding.explanation
+
+
+DAILY, WEEKLY, WHOLE = spec().cadence, Cadence("weekly", spec().cadence.start), Cadence("none")
+
+
+@pytest.mark.parametrize(
+    ("kept", "now", "said"),
+    [
+        ({"all": ["north", "south"]}, DAILY, f"{SHOPS} {KEY} is missing"),
+        ({KEY: ["north", "south"]}, WHOLE, f"{SHOPS} all is missing"),
+        ({KEY: ["north", "south"]}, WEEKLY, "it is weekly, and this table is daily"),
+        ({KEY: ["north", "south"]}, Cadence("daily", date(2014, 1, 1)), f"{SHOPS} {KEY} is missing (20"),
+    ],
+)
+def test_a_partition_left_by_an_earlier_cadence_is_not_looked_up(
+    orders: OrdersTable, kept: dict[str, list[str]], now: Cadence, said: str
+) -> None:
+    """Main still holds the rows of the table from before its partitions changed."""
+    publish_shops(orders, kept)
+    result = orders.publish({KEY: day(KEY)}, contract=CONTRACT, tables=declared(now))
+    (finding,) = result.rejected[KEY].verdict.findings
+    assert finding.rule == "foreign_key"
+    assert finding.measured.startswith(said)
+
+
+def test_beside_a_left_partition_those_of_today_are_looked_up(orders: OrdersTable) -> None:
+    publish_shops(orders, {"all": ["north"]})
+    publish_shops(orders, {KEY: ["north", "south"]})
+    (finding,) = orders.publish({KEY: day(KEY)}, contract=CONTRACT).rejected[KEY].verdict.findings
+    assert "nothing declares which of them count" in finding.measured
+    assert list(orders.publish({KEY: day(KEY)}, contract=CONTRACT, tables=declared(DAILY)).merged) == [KEY]
+
+
+@pytest.mark.parametrize("key", ["all", KEY])
+def test_rows_whose_newest_verdict_is_a_rejection_are_not_looked_up(orders: OrdersTable, key: str) -> None:
+    """Main keeps the rows from before; the rejection says that they are not the rows of today."""
+    publish_shops(orders, {key: ["north", "south"]})
+    publish_shops(orders, {key: ["NORTH", "SOUTH"]})
+    cadence = DAILY if key == KEY else WHOLE
+    result = orders.publish({KEY: day(KEY)}, contract=CONTRACT, tables=declared(cadence))
+    (finding,) = result.rejected[KEY].verdict.findings
+    assert finding.measured.startswith(f"{SHOPS} {key} is rejected: ")
+    accept_partition(orders.store, orders.ledger, SHOPS, key, Person.unchecked("ada"), "new names")
+    (finding,) = orders.publish({KEY: day(KEY)}, contract=CONTRACT).rejected[KEY].verdict.findings
+    assert finding.failing_rows == 40
 
 
 @pytest.mark.parametrize(
@@ -99,7 +164,12 @@ def test_a_look_up_that_cannot_be_made_says_why(
             contract=Contract.model_validate({"columns": [{"name": "name", "dtype": dtype}]}),
         )  # fmt: skip
         publish(
-            orders.store, orders.ledger, table, [Incoming(key="all", data=frame)], PublishingRun(run_id="s")
+            orders.store,
+            orders.ledger,
+            table,
+            [Incoming(key="all", data=frame)],
+            PublishingRun(run_id="s"),
+            NOTHING_DECLARED,
         )
     (finding,) = orders.publish({KEY: day(KEY)}, contract=CONTRACT).rejected[KEY].verdict.findings
     assert message in finding.explanation
@@ -111,8 +181,9 @@ def test_orphans_are_set_aside_and_return_when_their_shop_arrives(orders: Orders
     assert orders.publish({KEY: day(KEY)}, **lenient).merged[KEY].verdict.quarantined == 14
     assert quarantined_rows(TableReader.at(orders.store), ORDERS, KEY)["shop"].unique().to_list() == ["south"]
     publish_shops(orders, {"all": ["north", "south"]})
-    run = PublishingRun(run_id="readmit")
-    result = readmit(orders.store, orders.ledger, spec(**lenient), KEY, run)
+    result = readmit(
+        orders.store, orders.ledger, spec(**lenient), KEY, Person.unchecked("ada"), NOTHING_DECLARED
+    )
     assert result.merged[KEY].verdict.status == "passed"
     assert TableReader.at(orders.store).scan(ORDERS, [KEY]).collect().height == 40
 

@@ -8,7 +8,7 @@ import pytest
 
 from ml_assets.tables import layout
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
-from ml_assets.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
 from ml_assets.tables.guard import validate_window
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
@@ -41,7 +41,9 @@ def _derive(orders: OrdersTable, spec: TableSpec, wanted: list[str], factor: flo
         inputs = {table: reader.input_digests(table, keys) for table, keys in read.items()}
         data = day(key, factor=factor)
         incoming.append(Incoming(key=key, data=data, inputs=inputs, behind=reader.behind(read)))
-    result = publish(orders.store, orders.ledger, spec, incoming, PublishingRun(run_id=f"run{spec.name}"))
+    result = publish(
+        orders.store, orders.ledger, spec, incoming, PublishingRun(run_id=f"run{spec.name}"), NOTHING_DECLARED
+    )
     assert list(result.merged) == wanted
 
 
@@ -259,6 +261,7 @@ def test_days_are_no_weeks_and_a_whole_table_is_no_day(orders: OrdersTable) -> N
         weekly,
         [Incoming(key=key, data=day(key)) for key in mondays],
         PublishingRun(run_id="weeks"),
+        NOTHING_DECLARED,
     )
     assert orders.ask_guard(mondays, weekly).ok
     assert orders.ask_guard(mondays).missing == tuple(mondays)

@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.cadence import Cadence, CadenceKind
-from ml_assets.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
 from ml_assets.tables.derive import plan
 from ml_assets.tables.guard import validate_window
 from ml_assets.tables.prepare import prepare
@@ -34,6 +34,7 @@ from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.volume import VolumeRule
 from ml_assets_tests.tables.orders_table import OrdersTable
+from resources.ledger import Person
 
 HISTORIES = int(os.environ.get("HISTORIES", "60"))
 """Number of histories; the nightly plays 100,000."""
@@ -149,7 +150,7 @@ def _whole() -> Path:
         for key in DAYS:
             reads = declared.needs(key) if table in INPUT else []
             incoming.append(_incoming(reader, table, key, 1, reads))
-        publish(orders.store, orders.ledger, _spec(table, declared), incoming, RUN)
+        publish(orders.store, orders.ledger, _spec(table, declared), incoming, RUN, NOTHING_DECLARED)
     return folder
 
 
@@ -209,7 +210,9 @@ class Histories(RuleBasedStateMachine):
         verdict = self.newest.get((table, key))
         if verdict is None or verdict.status != "rejected":
             return
-        accept_partition(self.orders.store, self.orders.ledger, table, key, "ada", "it is real")
+        accept_partition(
+            self.orders.store, self.orders.ledger, table, key, Person.unchecked("ada"), "it is real"
+        )
         verdict.status = "accepted"
         self.main[table, key] = verdict.evidence
 
@@ -337,7 +340,9 @@ class Histories(RuleBasedStateMachine):
     def _publish(self, table: str, key: str, content: int) -> None:
         reads = self.declared[table].needs(key) if table in INPUT else []
         one = _incoming(TableReader.at(self.orders.store), table, key, content, reads)
-        result = publish(self.orders.store, self.orders.ledger, self._spec(table), [one], RUN)
+        result = publish(
+            self.orders.store, self.orders.ledger, self._spec(table), [one], RUN, NOTHING_DECLARED
+        )
         status = self._note(table, key, content)
         assert list(result.rejected) == [key] * (status == "rejected")
 

@@ -1,6 +1,7 @@
 """The same rows give the same bytes."""
 
 import io
+import math
 from random import Random
 
 import polars as pl
@@ -27,6 +28,7 @@ def frame_of(rows: list[tuple[object, ...]]) -> pl.DataFrame:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ROW, max_size=30), st.randoms(use_true_random=False), st.integers(1, 30))
 @example([(4, "", 0.0), (4, "", -0.0), (0, None, None)], Random(5), 1)
+@example([(4, "", math.nan), (4, "", -math.nan), (0, None, None)], Random(5), 1)
 def test_row_order_and_chunks_do_not_change_the_bytes(rows, random, cut) -> None:
     shuffled = random.sample(rows, len(rows))
     chunked = pl.concat([frame_of(shuffled[:cut]), frame_of(shuffled[cut:])], rechunk=False)

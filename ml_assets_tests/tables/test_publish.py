@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ml_assets.tables import parquet
 from ml_assets.tables.cadence import Cadence, KeyRefused
+from ml_assets.tables.declared import NOTHING_DECLARED
 from ml_assets.tables.prepare import KeyTwice, prepare
 from ml_assets.tables.publish import publish_in_chunks
 from ml_assets.tables.reader import ColumnsDiffer, PartitionMissing, TableReader
@@ -147,7 +148,11 @@ def test_chunks_give_the_verdicts_of_one_call(
     spec = orders_table.spec()
     size = at_once * prepare(spec, given_days[0], day(keys(1)[0])).memory
     run = PublishingRun(run_id="run00001")
-    chunks = list(publish_in_chunks(apart.store, apart.ledger, spec, given_days, run, chunk_bytes=size))
+    chunks = list(
+        publish_in_chunks(
+            apart.store, apart.ledger, spec, given_days, run, NOTHING_DECLARED, chunk_bytes=size
+        )
+    )
     result = whole.publish(given_days)
     merged = {key: one for chunk in chunks for key, one in chunk.merged.items()}
     assert dict(result.merged) == merged

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ml_assets.tables.accept import accept_partition
+from ml_assets.tables.declared import NOTHING_DECLARED
 from ml_assets.tables.layout import quarantine_of
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.readmit import NotReadmitted, quarantined_keys, quarantined_rows, readmit
@@ -16,6 +17,7 @@ from ml_assets.validation.check import broken_rules
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.quarantine import COLUMN, REASON, RULE, divide
 from ml_assets_tests.tables.orders_table import CONTRACT, ORDERS, RULES, OrdersTable, day, days, keys, spec
+from resources.ledger import Person
 
 KEY = keys(1)[0]
 SET_ASIDE: dict[str, Any] = {"quarantine_limit": 0.2}
@@ -101,7 +103,7 @@ def test_more_bad_rows_than_the_limit_reject_the_partition(orders: OrdersTable) 
     assert kept.scan(ORDERS, [KEY]).collect().height == 40
     assert quarantined_keys(kept, ORDERS) == []
     assert aside(orders).height == 4, "main stays as it was"
-    accept_partition(orders.store, orders.ledger, ORDERS, KEY, "ada", "refunds")
+    accept_partition(orders.store, orders.ledger, ORDERS, KEY, Person.unchecked("ada"), "refunds")
     assert on_main(orders).height == 40
     assert quarantined_keys(TableReader.at(orders.store), ORDERS) == [], "accepted as a whole"
 
@@ -118,7 +120,7 @@ def test_an_accepted_odd_count_keeps_its_quarantine(orders: OrdersTable) -> None
     odd = keys(29)[28]
     few = with_value(day(odd, rows=10), "amount", [1], -1.0)
     assert list(orders.publish({odd: few}, **SET_ASIDE).rejected) == [odd]
-    accept_partition(orders.store, orders.ledger, ORDERS, odd, "ada", "closed")
+    accept_partition(orders.store, orders.ledger, ORDERS, odd, Person.unchecked("ada"), "closed")
     assert on_main(orders, odd).height == 9
     assert aside(orders, odd).height == 1
 
@@ -130,12 +132,12 @@ def test_readmitting_after_a_fix_of_the_rules_merges_what_passes(orders: OrdersT
         one | ({"isin": ["north", "south", "west"]} if one["name"] == "shop" else {}) for one in RULES["columns"]
     ]})  # fmt: skip
     fixed = spec(contract=wider, **SET_ASIDE)
-    result = readmit(orders.store, orders.ledger, fixed, KEY, RUN)
+    result = readmit(orders.store, orders.ledger, fixed, KEY, Person.unchecked("ada"), NOTHING_DECLARED)
     assert result.merged[KEY].verdict.quarantined == 3
     assert 3 in on_main(orders)["order"].to_list()
     assert TableReader.at(orders.store).manifest(ORDERS, KEY).source_version == "7"
     assert sorted(aside(orders)["order"].to_list()) == [5, 9, 20]
-    again = readmit(orders.store, orders.ledger, fixed, KEY, RUN)
+    again = readmit(orders.store, orders.ledger, fixed, KEY, Person.unchecked("ada"), NOTHING_DECLARED)
     assert again.commit_id == result.commit_id
     assert len(orders.ledger.verdicts_on(ORDERS, KEY)) == 2
 
@@ -145,15 +147,31 @@ def test_readmitting_never_makes_a_partition_worse(orders: OrdersTable) -> None:
     commit = orders.store.resolve("main")
     stricter = spec(quarantine_limit=None)
     with pytest.raises(NotReadmitted, match="would be rejected"):
-        readmit(orders.store, orders.ledger, stricter, KEY, RUN)
+        readmit(orders.store, orders.ledger, stricter, KEY, Person.unchecked("ada"), NOTHING_DECLARED)
     with pytest.raises(NotReadmitted, match="was made by code v1"):
-        readmit(orders.store, orders.ledger, spec(code_version="v2", **SET_ASIDE), KEY, RUN)
+        readmit(
+            orders.store,
+            orders.ledger,
+            spec(code_version="v2", **SET_ASIDE),
+            KEY,
+            Person.unchecked("ada"),
+            NOTHING_DECLARED,
+        )
     with pytest.raises(NotReadmitted, match="has no quarantined rows"):
-        readmit(orders.store, orders.ledger, spec(**SET_ASIDE), keys(2)[1], RUN)
+        readmit(
+            orders.store,
+            orders.ledger,
+            spec(**SET_ASIDE),
+            keys(2)[1],
+            Person.unchecked("ada"),
+            NOTHING_DECLARED,
+        )
     assert orders.store.resolve("main") == commit
     orders.publish({KEY: day(KEY, factor=-1)}, **SET_ASIDE)
     with pytest.raises(NotReadmitted, match="newest verdict"):
-        readmit(orders.store, orders.ledger, spec(**SET_ASIDE), KEY, RUN)
+        readmit(
+            orders.store, orders.ledger, spec(**SET_ASIDE), KEY, Person.unchecked("ada"), NOTHING_DECLARED
+        )
 
 
 def test_different_copies_are_set_aside_and_equal_ones_but_the_first(orders: OrdersTable) -> None:

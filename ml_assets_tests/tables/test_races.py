@@ -15,7 +15,7 @@ from ml_assets.tables.reader import TableReader
 from ml_assets_tests.tables.interleaving import Interleaving, place_of
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, keys
 from resources.lake.local import LocalStore
-from resources.ledger import Acceptance, NothingToAccept
+from resources.ledger import Acceptance, NothingToAccept, Person
 
 DAY = keys(1)[0]
 JOBS: dict[str, Callable[[OrdersTable], object]] = {
@@ -24,8 +24,12 @@ JOBS: dict[str, Callable[[OrdersTable], object]] = {
     "undo": lambda orders: orders.publish({DAY: day(DAY)}),
     "spoil": lambda orders: orders.publish({DAY: day(DAY, factor=-1)}),
     "spoil otherwise": lambda orders: orders.publish({DAY: day(DAY, factor=-2)}),
-    "accept": lambda orders: accept_partition(orders.store, orders.ledger, ORDERS, DAY, "ada", "refunds"),
-    "accept too": lambda orders: accept_partition(orders.store, orders.ledger, ORDERS, DAY, "bob", "refunds"),
+    "accept": lambda orders: accept_partition(
+        orders.store, orders.ledger, ORDERS, DAY, Person.unchecked("ada"), "refunds"
+    ),
+    "accept too": lambda orders: accept_partition(
+        orders.store, orders.ledger, ORDERS, DAY, Person.unchecked("bob"), "refunds"
+    ),
 }
 
 
@@ -111,7 +115,11 @@ def test_two_people_who_accept_at_once_get_one_acceptance(begun: Path, tmp_path:
 
     def accept(author: str) -> None:
         store = MeetingStore(folder / "lake")
-        given.append(accept_partition(store, OrdersTable(folder).ledger, ORDERS, DAY, author, "refunds"))
+        given.append(
+            accept_partition(
+                store, OrdersTable(folder).ledger, ORDERS, DAY, Person.unchecked(author), "refunds"
+            )
+        )
 
     people = [Thread(target=accept, args=(author,)) for author in ("ada", "bob")]
     for person in people:
@@ -134,6 +142,11 @@ def test_accepting_does_not_cover_a_newer_attempt(begun: Path, tmp_path: Path) -
     before = OrdersTable(folder).store.resolve("main")
     with pytest.raises(NothingToAccept, match=r"is newer than verdict 2. Look at the errors"):
         accept_partition(
-            SlowStore(folder / "lake"), OrdersTable(folder).ledger, ORDERS, DAY, "ada", "refunds"
+            SlowStore(folder / "lake"),
+            OrdersTable(folder).ledger,
+            ORDERS,
+            DAY,
+            Person.unchecked("ada"),
+            "refunds",
         )
     assert OrdersTable(folder).store.resolve("main") == before

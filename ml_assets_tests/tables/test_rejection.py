@@ -9,6 +9,7 @@ from ml_assets.defs.flights import source
 from ml_assets.tables import parquet
 from ml_assets.tables.accept import EvidenceGone, accept_partition
 from ml_assets.tables.cadence import Cadence
+from ml_assets.tables.declared import NOTHING_DECLARED
 from ml_assets.tables.prepare import prepare_chunks
 from ml_assets.tables.publish import publish, validate
 from ml_assets.tables.reader import TableReader
@@ -20,7 +21,7 @@ from ml_assets.validation.volume import VolumeRule
 from ml_assets_tests.tables import orders_table
 from ml_assets_tests.tables.corruptions import TEN_WAYS, Columns
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys
-from resources.ledger import Ledger, NothingToAccept
+from resources.ledger import Ledger, NothingToAccept, Person
 
 OTHER_TABLE = pl.DataFrame(
     {"station": ["JFK"], "temperature": [3.5], "at": [datetime(2013, 1, 1, tzinfo=UTC)]}
@@ -82,7 +83,9 @@ def test_ten_spoiled_days_of_a_year_of_flights(orders: OrdersTable) -> None:
 
     def run(frames: dict[str, pl.DataFrame], run_id: str):
         incoming = (Incoming(key=key, data=frame) for key, frame in frames.items())
-        return publish(orders.store, orders.ledger, spec, incoming, PublishingRun(run_id=run_id))
+        return publish(
+            orders.store, orders.ledger, spec, incoming, PublishingRun(run_id=run_id), NOTHING_DECLARED
+        )
 
     result = run(given, "spoiled")
     assert sorted(result.rejected) == sorted(bad)
@@ -170,7 +173,7 @@ def test_accepting_brings_the_kept_content_to_main_and_says_who_and_why(orders: 
     odd = keys(30)[29]
     orders.publish({odd: day(odd, rows=10)}, run="odd")
     acceptance = accept_partition(
-        orders.store, orders.ledger, ORDERS, odd, "ada", "half the shops were closed"
+        orders.store, orders.ledger, ORDERS, odd, Person.unchecked("ada"), "half the shops were closed"
     )
     assert acceptance.author == "ada"
     commit = orders.store.read_commit(orders.store.resolve("main"))
@@ -180,7 +183,7 @@ def test_accepting_brings_the_kept_content_to_main_and_says_who_and_why(orders: 
     assert reader.scan(ORDERS, [odd]).collect().height == 10
     assert orders.ask_guard(keys(30)).ok
 
-    again = accept_partition(orders.store, orders.ledger, ORDERS, odd, "bob", "me too")
+    again = accept_partition(orders.store, orders.ledger, ORDERS, odd, Person.unchecked("bob"), "me too")
     assert again == acceptance
 
     result = orders.publish({odd: day(odd, rows=10)}, run="rerun")
@@ -204,11 +207,11 @@ def test_a_rerun_finishes_an_acceptance_that_died_after_its_merge(
 
     ledger = DyingLedger(f"sqlite:///{orders.folder / 'ledger.db'}")
     with pytest.raises(KeyboardInterrupt):
-        accept_partition(orders.store, ledger, ORDERS, bad, "ada", "refunds")
+        accept_partition(orders.store, ledger, ORDERS, bad, Person.unchecked("ada"), "refunds")
     reader = TableReader.at(orders.store)
     assert reader.keys(ORDERS) == [bad]
     assert not orders.ask_guard([bad]).ok, "not accepted until somebody's name stands there"
-    accept_partition(orders.store, orders.ledger, ORDERS, bad, "ada", "refunds")
+    accept_partition(orders.store, orders.ledger, ORDERS, bad, Person.unchecked("ada"), "refunds")
     assert orders.store.resolve("main") == reader.commit_id
     assert orders.ask_guard([bad]).ok
 
@@ -220,17 +223,17 @@ def test_a_word_that_was_given_while_a_run_began_is_not_for_that_run(orders: Ord
     ready = chunk.ready
     newest = orders.ledger.newest_verdicts(ORDERS)
     orders.publish({bad: spoiled})
-    accept_partition(orders.store, orders.ledger, ORDERS, bad, "ada", "refunds")
-    assert validate(orders.ledger, orders_table.spec(), ready, newest, TableReader.at(orders.store))[
-        bad
-    ].verdict.blocks
+    accept_partition(orders.store, orders.ledger, ORDERS, bad, Person.unchecked("ada"), "refunds")
+    assert validate(
+        orders.ledger, orders_table.spec(), ready, newest, TableReader.at(orders.store), NOTHING_DECLARED
+    )[bad].verdict.blocks
 
 
 def test_an_accepted_day_loses_its_acceptance_with_a_newer_attempt(orders: OrdersTable) -> None:
     orders.publish(days(29))
     odd = keys(30)[29]
     orders.publish({odd: day(odd, rows=10)})
-    accept_partition(orders.store, orders.ledger, ORDERS, odd, "ada", "closed")
+    accept_partition(orders.store, orders.ledger, ORDERS, odd, Person.unchecked("ada"), "closed")
     orders.publish({odd: day(odd)}, run="full")
     assert list(orders.publish({odd: day(odd, rows=10)}, run="short").rejected) == [odd]
 
@@ -240,7 +243,7 @@ def test_there_has_to_be_something_to_accept_and_a_reason(orders: OrdersTable) -
     orders.publish({good: day(good), bad: day(bad).drop("shop")})
     for key, reason in ((good, "fine"), (bad, " "), (unknown, "fine")):
         with pytest.raises(NothingToAccept):
-            accept_partition(orders.store, orders.ledger, ORDERS, key, "ada", reason)
+            accept_partition(orders.store, orders.ledger, ORDERS, key, Person.unchecked("ada"), reason)
     assert TableReader.at(orders.store).keys(ORDERS) == [good]
 
 
@@ -249,4 +252,4 @@ def test_evidence_that_is_gone_is_said_so(orders: OrdersTable) -> None:
     result = orders.publish({bad: day(bad).drop("shop")})
     orders.store.delete_branch(result.rejected[bad].branch)
     with pytest.raises(EvidenceGone, match="materialize it again"):
-        accept_partition(orders.store, orders.ledger, ORDERS, bad, "ada", "no matter")
+        accept_partition(orders.store, orders.ledger, ORDERS, bad, Person.unchecked("ada"), "no matter")

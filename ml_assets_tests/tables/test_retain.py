@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from ml_assets.tables.audits import unaudited
 from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
 from ml_assets.tables.guard import validate_window
 from ml_assets.tables.lake_history import blame
 from ml_assets.tables.publish import publish
@@ -141,7 +141,7 @@ def test_features_of_retired_days_are_not_stale(orders: OrdersTable) -> None:
         )
         for key in SIX
     ]
-    publish(orders.store, orders.ledger, features, frames, PublishingRun(run_id="run00002"))
+    publish(orders.store, orders.ledger, features, frames, PublishingRun(run_id="run00002"), NOTHING_DECLARED)
     tables = _tables(Retain(partitions=2), DeclaredTable.of(features))
     (one,) = not_retained(TableReader.at(orders.store), tables, {})
     retire(orders.store, orders.ledger, one, "ada")

@@ -85,7 +85,7 @@ def test_without_change_psi_is_what_chance_gives() -> None:
     assert np.mean([each.psi_excess for each in found]) < found[0].psi_expected / 2
 
 
-@pytest.mark.parametrize("days", [1, 28])
+@pytest.mark.parametrize("days", [1, pytest.param(28, marks=pytest.mark.nightly)])
 def test_a_hundred_unchanged_categories_have_no_excess(days: int) -> None:
     """Draw days: the most frequent of them change by chance, and so do the rows of a rare one."""
     names = [f"c{n}" for n in range(100)]

@@ -1,0 +1,68 @@
+"""Sets of days, such as the days that a model has seen, or those of a holdout.
+
+Partition keys of different cadences cannot be compared: a monthly key is one day as text and covers 31. So whatever
+was trained, searched or measured is compared by its days. Not here: the days of a partition key (`tables.cadence`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Self
+
+
+@dataclass(frozen=True)
+class Days:
+    """Set of days. Equal sets are equal values. False if empty."""
+
+    spans: tuple[tuple[str, str], ...] = ()
+    """First and last day of each interval, as ISO 8601 text; oldest first, with at least one day between two intervals.
+    """
+
+    @classmethod
+    def of(cls, spans: Iterable[tuple[date, date]]) -> Self:
+        """Return the days of all `spans`, which are pairs of a first and a last day in any order, also overlapping."""
+        merged: list[tuple[date, date]] = []
+        for first, last in sorted(spans):
+            if last < first:
+                raise ValueError(f"a span ends on {last}, before its begin {first}: swap them")
+            if merged and first.toordinal() <= merged[-1][1].toordinal() + 1:
+                merged[-1] = merged[-1][0], max(merged[-1][1], last)
+            else:
+                merged.append((first, last))
+        return cls(tuple((first.isoformat(), last.isoformat()) for first, last in merged))
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Inverse of `dataclasses.asdict`, also after JSON. Raises `ValueError`, `KeyError` or `TypeError`."""
+        spans = document["spans"]
+        return cls.of((date.fromisoformat(first), date.fromisoformat(last)) for first, last in spans)
+
+    @property
+    def _spans(self) -> list[tuple[date, date]]:
+        return [(date.fromisoformat(first), date.fromisoformat(last)) for first, last in self.spans]
+
+    def __bool__(self) -> bool:
+        """Return False for the empty set."""
+        return bool(self.spans)
+
+    def __or__(self, other: Self) -> Self:
+        """Return the days of both."""
+        return type(self).of([*self._spans, *other._spans])
+
+    def __and__(self, other: Self) -> Self:
+        """Return the days that both hold."""
+        pairs = ((one, another) for one in self._spans for another in other._spans)
+        both = ((max(one[0], another[0]), min(one[1], another[1])) for one, another in pairs)
+        return type(self).of((first, last) for first, last in both if first <= last)
+
+    def reaches(self, other: Self) -> bool:
+        """Return True if some day of this set is the first day of `other` or later.
+
+        Weights and values that saw a later day than the first of a holdout know the future of that holdout, even where
+        they skipped its days.
+        """
+        return bool(self and other) and self.spans[-1][1] >= other.spans[0][0]
+
+    def __str__(self) -> str:
+        """Return the intervals for people: `2024-01-01 to 2024-02-10, 2024-03-01`."""
+        return ", ".join(first if first == last else f"{first} to {last}" for first, last in self.spans)
