@@ -15,6 +15,7 @@ from ml_assets.training.beginning import begin_attempt, tell_beginning
 from ml_assets.training.checkpoint.mirror import Mirror
 from ml_assets.training.data.rowlog import RowLog, count_rows
 from ml_assets.training.loop import fit
+from ml_assets.training.measured import Exported
 from ml_assets.training.process.group import Group, join_group
 from ml_assets.training.process.heartbeat import Heartbeat
 from ml_assets.training.process.stop import StopRequest, end_with_parent
@@ -39,7 +40,11 @@ def main(job: TrainingJob, folder: str, mirror: str) -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     keep_events(Path(folder))
     with Heartbeat(int(os.environ["LOCAL_RANK"])) as heartbeat:
-        code = exit_code_of(lambda: _join(job, Path(folder), mirror, stop, heartbeat), Path(folder))
+        code = exit_code_of(
+            lambda: _join(job, Path(folder), mirror, stop, heartbeat),
+            Path(folder),
+            lambda: heartbeat.newest_step,
+        )
     leave(code, stop)
 
 
@@ -64,6 +69,7 @@ def _train(
     if group.is_first:
         wait_until_alone(folder)
     run.resume()
+    heartbeat.newest_step = run.progress.step
     attempt = group.from_first(run.io_group.all_succeed(lambda: _begin_attempt(run, heartbeat)))
     pids = group.gather(os.getpid())
     if group.is_first:
@@ -79,9 +85,9 @@ def _train(
         )
     rows = RowLog(folder, attempt, group.rank)
     with watching_machine(folder, lambda: run.progress.step):
-        fit(run, rows, stop, heartbeat)
+        exported = fit(run, rows, stop, heartbeat)
     run.store_rows(rows)  # rows since the last checkpoint
-    run.io_group.all_succeed(lambda: _finish(run))
+    run.io_group.all_succeed(lambda: _finish(run, exported))
 
 
 def _begin_attempt(run: Run, heartbeat: Heartbeat) -> int:
@@ -93,10 +99,10 @@ def _begin_attempt(run: Run, heartbeat: Heartbeat) -> int:
     return number
 
 
-def _finish(run: Run) -> None:
+def _finish(run: Run, exported: Exported) -> None:
     if run.group.is_first:
         counted = _count_rows(run)
-        result = write_result(run)
+        result = write_result(run, exported)
         store_result(run)
         emit(
             "finished",
@@ -104,6 +110,7 @@ def _finish(run: Run) -> None:
             best_step=result.best_step,
             best_validation_loss=result.best_validation_loss,
             seconds=result.seconds,
+            measured_seconds=exported.seconds,
             **counted,
         )
 

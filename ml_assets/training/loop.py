@@ -1,8 +1,8 @@
 """Training loop: fetch, forward and backward, reduce, check for finite values, clip, step, log, save.
 
-Here: the order of operations in a step, and validation at the end of an epoch. Not here: the choice of rows
-(data.order), agreement on a gradient (gradients), the content of a checkpoint (run, checkpoint.state), start and end
-(entry).
+Here: the order of operations in a step and of epochs, and the choice of the best weights. Not here: the choice of rows
+(data.order), agreement on a gradient (gradients), the validation loss (measured), the content of a checkpoint (run,
+checkpoint.state), start and end (entry).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -11,23 +11,21 @@ Here: the order of operations in a step, and validation at the end of an epoch. 
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import NoReturn
 
 import numpy as np
-import torch
 
-from ml_assets.training.data.order import ShardSlice, contiguous
 from ml_assets.training.data.prefetcher import Prefetcher
 from ml_assets.training.data.rowlog import RowLog
 from ml_assets.training.gradients import Gradients, gradients_of
+from ml_assets.training.measured import Exported, measure_exported, validation_loss
 from ml_assets.training.parallel.sameness import refuse_differences
 from ml_assets.training.process.agreement import Agreement
 from ml_assets.training.process.group import Group, PeerFailed
 from ml_assets.training.process.heartbeat import Heartbeat
 from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import Run
-from ml_assets.training.step.memory import rows_at_once
 from ml_assets.training.step.schedule import learning_rate
 from ml_assets.training.telemetry.event_log import emit
 from ml_assets.training.telemetry.gpu import gpu_figures
@@ -35,11 +33,11 @@ from ml_assets.training.telemetry.meter import Meter
 from resources.job.errors import Diverged, Preempted, StorageFailed
 
 
-def fit(run: Run, rows: RowLog, stop: StopRequest, heartbeat: Heartbeat) -> None:
-    """Train `run` from its current step to the end; the best weights are then in a checkpoint.
+def fit(run: Run, rows: RowLog, stop: StopRequest, heartbeat: Heartbeat) -> Exported:
+    """Train `run` from its current step to the end; return the best weights, measured in a fresh model.
 
-    Raises `Diverged` before a non-finite number reaches the weights, and `Preempted` after a checkpoint if any rank was
-    asked to stop.
+    Raises `Diverged` before a non-finite number reaches the weights, `Preempted` after a checkpoint if any rank was
+    asked to stop, and `UnmeasuredModel` if the fresh model has another validation loss than the trained one.
     """
     data = run.layout.data
     dropout = run.job.settings.category_dropout
@@ -55,6 +53,7 @@ def fit(run: Run, rows: RowLog, stop: StopRequest, heartbeat: Heartbeat) -> None
             raise
     heartbeat.rest()
     run.wait_until_saved()
+    return measure_exported(run, stop, heartbeat)
 
 
 def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, heartbeat: Heartbeat) -> None:
@@ -113,6 +112,8 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, heartb
             parameter_group["lr"] = rate
         run.optimizer.step()
         progress.step += 1
+        if run.average is not None:
+            run.average.update(progress.step)
         progress.seconds = time.monotonic() - started
         heartbeat.step(progress.step)
 
@@ -139,11 +140,11 @@ def _worst(loss: float, group: Group) -> tuple[int, float]:
 
 
 def _validate(run: Run, heartbeat: Heartbeat, stops: Callable[[], bool]) -> bool | None:
-    """Compute the loss over the validation rows, each read by one rank. Return True if it is the best so far.
+    """Validate the current weights, or their average. Return True if their loss is the best so far.
 
     Returns None if `stops` returned True in between; all ranks call it equally often.
     """
-    group, data, progress, reader = run.group, run.layout.data, run.progress, run.validation
+    group, progress = run.group, run.progress
     if run.job.settings.determinism == "bitwise":
         refuse_differences(
             run.model,
@@ -151,34 +152,16 @@ def _validate(run: Run, heartbeat: Heartbeat, stops: Callable[[], bool]) -> bool
             f"after step {progress.step} workers hold different weights: the model computes with something that "
             "differs between processes, so that determinism bitwise cannot hold. Use determinism tolerance",
         )
-    data.copy_from_first(run.model.core.buffers())  # of batch norms: validate the values that would be saved
+    buffers, data = run.model.core.buffers, run.layout.data
+    data.copy_from_first(buffers())  # of batch norms: validate the values that would be saved
     run.model.eval()
-    # Summed by lane, as in training: a lane's sum belongs to one rank, and adding zeros to it rounds nothing. So the
-    # loss, and the choice of the best step, do not depend on the number of ranks.
-    sums = [0.0] * run.order.lanes
-    # As many rows as in training, where memory must also hold gradients.
-    pipe = run.layout.pipe
-    batch_rows = pipe.rows if pipe is not None else rows_at_once(run.job.settings, group.world_size)
-    work = [
-        (lane, place, slices)
-        for lane in run.order.lanes_of(data.rank, data.world_size)
-        for place, slices in enumerate(contiguous(reader.shard_units, lane, run.order.lanes, batch_rows))
-    ]
-    with torch.inference_mode():
-        for number in range(max(group.gather(len(work)))):
-            if number < len(work):
-                lane, place, slices = work[number]
-                # A model may draw random numbers here, such as dropout that is always on. Without a seed, two world
-                # sizes gave two best steps.
-                data.seed(run.job.seed, progress.step, lane, place)
-                sums[lane] += run.loss(reader.take(slices))
-            elif run.layout.is_sharded:  # an idle rank takes part with a row that does not count
-                run.loss(reader.take([ShardSlice(0, np.zeros(1, np.int64))]))
-            heartbeat.moved()
-            if stops():
-                return None
+    with nullcontext() if run.average is None else run.average.in_model():
+        if run.average is not None:
+            data.copy_from_first(buffers())
+        loss = validation_loss(run, run.loss, progress.step, heartbeat, stops)
+    if loss is None:
+        return None
     run.model.train()
-    loss = sum(data.sum(sums)) / sum(reader.shard_units)
     if not math.isfinite(loss):
         raise Diverged(
             f"after step {progress.step} the validation loss was {loss:g}; the last checkpoint is kept. "

@@ -8,31 +8,29 @@ Not here: reading them (step.load, resources.job.job).
 
 from ml_assets.snapshots.split_reader import file_sha256
 from ml_assets.training.attempt.attempts import read_attempts, worker_seconds
-from ml_assets.training.checkpoint.state import weights_of
+from ml_assets.training.measured import Exported
 from ml_assets.training.run import Run
 from resources.files import write_whole
 from resources.job.events import EVENTS, RESULT, WEIGHTS
 from resources.job.job import TrainingResult
 
 
-def write_result(run: Run) -> TrainingResult:
+def write_result(run: Run, exported: Exported) -> TrainingResult:
     """Write both files, the result last: if it exists, so does every file that it names."""
     from safetensors.torch import save_file
 
     progress = run.progress
     weights = run.folder / WEIGHTS
-    best = weights_of(run.checkpoints.load(progress.best_step))
-    run.checkpoints.let_go(progress.best_step)
-    # The checkpoint may hold rounded values.
-    best = {name: value.to(run.dtypes[name]).contiguous() for name, value in best.items()}
-    write_whole(weights, lambda path: save_file(best, path))
+    write_whole(weights, lambda path: save_file(dict(exported.weights), path))
     attempts = read_attempts(run.folder)
     result = TrainingResult(
         fingerprint=run.job.fingerprint,
         weights=str(weights),
         weights_sha256=file_sha256(weights),
         best_step=progress.best_step,
-        best_validation_loss=progress.best_loss,
+        best_validation_loss=exported.loss,
+        compared_units=exported.compared_units,
+        compared_loss=exported.compared_loss,
         steps=progress.step,
         epochs=progress.step // run.order.steps_per_epoch,
         world_size=run.group.world_size,

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ml_assets.snapshots.split_reader import ShardChanged, open_snapshot, verify
+from ml_assets.snapshots.split_reader import InputSpec, ShardChanged, open_snapshot, verify
 from ml_assets.training.attempt.same_code import refuse_other_code
+from ml_assets.training.average import WeightAverage
 from ml_assets.training.checkpoint.checkpoints import Checkpoints
 from ml_assets.training.checkpoint.initial import begin_with
 from ml_assets.training.checkpoint.mirror import Mirror
@@ -81,6 +82,8 @@ class Run:
     order: RowOrder
     train: SplitReader
     validation: SplitReader
+    inputs: InputSpec
+    """Columns of the snapshot, from which the model's function builds a model."""
     model: FullModel
     objective: Objective
     dtypes: dict[str, torch.dtype]
@@ -92,6 +95,8 @@ class Run:
     progress: Progress
     power_sgd: PowerSgd | None
     """PowerSGD's state; None unless gradients are sent that way."""
+    average: WeightAverage | None
+    """Moving average of the weights, which validation and the export use; None: they use the weights."""
     mirror: Mirror | None = None
     """Durable copy of the folder; None if the folder itself outlives this machine."""
     saver: Saver = field(init=False)
@@ -165,6 +170,8 @@ class Run:
             restore(state, self.model, self.layout.local_optimizer)
             if self.power_sgd is not None:
                 self.power_sgd.restore(state.get("compression", {}))
+            if self.average is not None:
+                self.average.restore(state)
             now, self.progress = self.progress.preflight_digest, Progress(**state["progress"])
             refuse_other_machine(now, self.progress.preflight_digest, step)
         self.saver = Saver(
@@ -181,9 +188,9 @@ class Run:
 
     def _state(self) -> State:
         remembered = None if self.power_sgd is None else self.power_sgd.memory(self.group)
-        return state_of(
-            self.model, self.layout.local_optimizer, dataclasses.asdict(self.progress), remembered
-        )
+        average = None if self.average is None else self.average.state()
+        progress = dataclasses.asdict(self.progress)
+        return state_of(self.model, self.layout.local_optimizer, progress, remembered, average)
 
     def _examine(self, step: int) -> None:
         """Verify a checkpoint, on one rank of each machine. Rank 0 has verified it already, while it looked for it."""
@@ -237,6 +244,7 @@ def prepare(
         order=made.order,
         train=made.train,
         validation=made.validation,
+        inputs=made.inputs,
         model=made.model,
         objective=made.objective,
         dtypes=dtypes,
@@ -247,6 +255,9 @@ def prepare(
         power_sgd=PowerSgd(made.model, job.seed, warmup)
         if job.settings.gradient_compression == "powersgd"
         else None,
+        average=None
+        if job.settings.average is None
+        else WeightAverage(made.model, job.settings.average.decay),
         mirror=mirror,
     )
 
@@ -258,6 +269,7 @@ class _Made(NamedTuple):
     validation: SplitReader
     order: RowOrder
     objective: Objective
+    inputs: InputSpec
     model: FullModel
     mfu_of_a_row: float | None
     preflight_digest: int
@@ -313,4 +325,4 @@ def _make(
     if settings.compile:
         compile_core(model.core, group.device, folder)
     refuse_unfit(model.core, group, settings)
-    return _Made(train, validation, order, objective, model, mfu, preflight_digest)
+    return _Made(train, validation, order, objective, snapshot.inputs, model, mfu, preflight_digest)

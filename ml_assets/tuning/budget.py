@@ -27,7 +27,7 @@ class BudgetSection(Section):
     """Hours of wall time in which the study runs trials, queues of the cluster included. Time between two launches does
     not count."""
     worker_hours: float | None = Field(default=None, gt=0)
-    """Hours of all workers of all trials. With GPUs each worker has one, so these are GPU hours."""
+    """Hours of all workers of all trials. The time in which GPUs are only reserved does not count."""
 
     @model_validator(mode="after")
     def _limits_something(self) -> Self:

@@ -7,9 +7,10 @@ section (`spec`).
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from ml_assets.days import Days
 from ml_assets.tuning.spec import PriorSection, SpaceSection
 from ml_assets.tuning.study_result import KnownPoint, StudyResult
 from resources.ledger import TrainedOn
@@ -22,6 +23,8 @@ class Prior:
 
     result: str = ""
     """Digest of the result that they come from; empty without one."""
+    days: Days = field(default_factory=Days)
+    """Days that this result has seen."""
     repeated: tuple[KnownPoint, ...] = ()
     """Values of the first trials, best first. The last one is the witness if the section has `quiet_trials`."""
     seen: tuple[KnownPoint, ...] = ()
@@ -59,7 +62,13 @@ class Prior:
         if section.quiet_trials is not None and len(known) > section.best:
             repeated = [*repeated, known[-1]]
         seen = [one for one in thinned(known, section.keep) if one not in repeated]
-        return cls(result=result.digest, repeated=tuple(repeated), seen=tuple(seen), left_out=left_out)
+        return cls(
+            result=result.digest,
+            days=result.seen,
+            repeated=tuple(repeated),
+            seen=tuple(seen),
+            left_out=left_out,
+        )
 
     def to_document(self) -> Mapping[str, Any]:
         """Return JSON values."""
@@ -69,7 +78,11 @@ class Prior:
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Inverse of `to_document`."""
         points = {name: tuple(KnownPoint.of(one) for one in document[name]) for name in ("repeated", "seen")}
-        known: dict[str, Any] = {**document, **points}
+        known: dict[str, Any] = {
+            **document,
+            **points,
+            "days": Days.from_document(document["days"]),
+        }
         return cls(**known)
 
 

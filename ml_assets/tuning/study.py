@@ -1,7 +1,9 @@
 """Study in Optuna's storage: the trial that runs next, and the ends of trials.
 
 A trial is recorded before its training starts. So a study whose process was killed continues: a trial that had begun
-keeps its number and its values, and a finished trial is not repeated. Optuna ends a paused trial for good. A trial that
+keeps its number and its values, and a finished trial is not repeated. Optuna's samplers and pruners write notes of
+their own while they decide. They do so in a copy of the study in memory, and each decision is one write to the storage:
+a kill comes before it or after it. Optuna ends a paused trial for good. A trial that
 continues is therefore another record in the storage, with the same number, values and losses so far; so is a failed
 trial that trains once more. Not here: the training of a trial (`pipeline.trials`), the trial to continue
 (`freeze_thaw`), the choice among trials (`study_result`).
@@ -12,7 +14,8 @@ import json
 import math
 import uuid
 import warnings
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,7 +40,8 @@ if TYPE_CHECKING:
 _NUMBER, _OUTCOME, _PAUSES = "number", "outcome", "pauses"
 """User attributes of a trial in the storage: its number in the study, how it ended, and the epochs of its pauses."""
 _DECIDED = "decided"
-"""User attribute of a trial: the last epoch after which the pruner decided, and whether it paused the trial there."""
+"""User attribute of a trial: the last epoch after which the pruner decided, whether it paused the trial there, and its
+notes on the trial."""
 _TO_ITS_END = "to_its_end"
 """User attribute of a trial that no pruner pauses any more."""
 _FAILED_BEFORE = "failed_before"
@@ -80,8 +84,16 @@ class StudyFacts:
     """All that makes it another study than one before, for people: name → value."""
 
 
+Turn = Callable[[], AbstractContextManager[None]]
+"""Lock of a study. One thread of one process holds it at a time."""
+
+
 class Study:
-    """Study with a name. Several processes may continue it at once if they call `next` one after the other."""
+    """Study with a name. Several processes may continue it at once, and train the same trial at once.
+
+    A process reads the record of a trial and writes to it within one turn: Optuna refuses each write to a trial that
+    another process has ended meanwhile.
+    """
 
     def __init__(
         self,
@@ -92,21 +104,22 @@ class Study:
         facts: StudyFacts,
         epochs: int,
         prior: Prior | None = None,
+        turn: Turn = nullcontext,
     ) -> None:
         """Open the study `name`, or create it with `facts` as its attributes and with `prior`.
 
-        `seed` decides all draws. `epochs` is the number of epochs of a trial whose values do not hold another.
+        `seed` decides all draws. `epochs` is the number of epochs of a trial whose values do not hold another. `turn`
+        is needed if other processes may use the study.
         """
         import optuna
 
-        self._section, self._seed, self._storage = section, seed, storage
+        self._section, self._seed, self._storage, self._turn = section, seed, storage, turn
         self._epochs = epochs
         self._study = optuna.create_study(
             storage=storage,
             study_name=name,
             direction="minimize",
             load_if_exists=True,
-            pruner=_pruner(section, _most_epochs(section.space, epochs)),
         )
         self.name = name
         self._id = storage.get_study_id_from_name(name)
@@ -132,17 +145,16 @@ class Study:
         paused one with the lowest loss trains to its end, so that the study has a result. `besides`: numbers of the
         trials that the caller runs already.
         """
+        with self._turn():
+            return self._next(may_begin=may_begin, besides=besides)
+
+    def _next(self, *, may_begin: bool, besides: Container[int | None]) -> BegunTrial | None:
         from optuna.trial import TrialState
 
         begun = len(self._newest())
         for one in self._trials():
-            number = one.user_attrs.get(_NUMBER)
-            if one.state != TrialState.RUNNING or number in besides:
-                continue
-            if number is not None:
+            if one.state == TrialState.RUNNING and one.user_attrs[_NUMBER] not in besides:
                 return _begun(one)
-            # A kill before it had all its values: it never trained.
-            self._study.tell(one.number, state=TrialState.FAIL)
         combinations = list(self._section.space.points) if self._section.sampler == "grid" else None
         if not may_begin:
             return None if self._may_have_result else self._continued(to_its_end=True)
@@ -151,76 +163,115 @@ class Study:
         if begun >= (self.quiet_most if self.change == "unknown" else self.most):
             return self._continued()
         fixed = combinations or [one.parameters for one in self.prior.repeated]
-        # A sampler for each number: a process that continues the study draws what the killed process would have drawn.
-        sampler = self._sampler(begun)
-        if begun < len(fixed):
-            sampler = _fixed(fixed[begun], sampler)
-        elif points := self.inherited():
-            sampler = _fixed(self._drawn_near(points, begun), sampler)
-        asked = _ask(self._study, sampler, self._section.space)
-        asked.set_user_attr(_NUMBER, begun)
-        return _begun(self._study.trials[asked.number])
+        drawn = self._drawn(begun, fixed[begun] if begun < len(fixed) else None)
+        return self._begin(drawn, {_NUMBER: begun})
 
-    def _drawn_near(self, points: Sequence[KnownPoint], number: int) -> Mapping[str, Scalar]:
-        """Return the values that the sampler draws for a trial if it sees `points` beside the trials of this study.
+    def _drawn(self, number: int, fixed: Mapping[str, Scalar] | None) -> "FrozenTrial":
+        """Return the values `fixed`, or those that the sampler draws for a trial, in a study that is only in memory.
 
-        The points are no records of the study: a pruner would compare with them, and their losses could not move.
+        Each number has a sampler of its own, so a process that continues the study draws what the killed process would
+        have drawn.
         """
         import optuna
 
-        space = self._section.space
-        seen = optuna.create_study(direction="minimize")
+        space, sampler = self._section.space, self._sampler(number)
+        if self._section.sampler == "QMCSampler" or fixed is not None:
+            # A place in a sequence, whatever other trials came to. Optuna counts the places in the study.
+            seen = optuna.create_study(direction="minimize")
+            for _ in range(0 if fixed is not None else number):
+                seen.tell(_ask(seen, sampler, space), 0.0)
+        else:
+            seen = self._copy(self.inherited())
+        asked = _ask(seen, sampler if fixed is None else _fixed(fixed, sampler), space)
+        return seen.trials[asked.number]
+
+    def _copy(
+        self, points: Sequence[KnownPoint] = (), epoch: Mapping[int, int] | None = None
+    ) -> "optuna.Study":
+        """Return a copy in memory of the newest record of each trial, in the order of their numbers, after `points`.
+
+        `points` are no records of the study: a pruner would compare with them, and their losses could not move.
+        `epoch`: number of a trial → last epoch that its copy has.
+        """
+        import optuna
+        from optuna.trial import create_trial
+
+        # The name decides the groups of hyperband.
+        copy = optuna.create_study(direction="minimize", study_name=f"{self._seed}")
         for point in points:
-            asked = _ask(seen, _fixed(point.parameters, self._sampler(0)), space)
-            seen.tell(asked, point.validation_loss)
-        seen.add_trials(self._newest().values())
-        return _ask(seen, self._sampler(number), space).params
+            asked = _ask(copy, _fixed(point.parameters, self._sampler(0)), self._section.space)
+            copy.tell(asked, point.validation_loss)
+        for number, one in sorted(self._newest().items()):
+            *_, notes = one.user_attrs.get(_DECIDED, ({},))
+            last = math.inf if epoch is None else epoch.get(number, math.inf)
+            copy.add_trial(
+                create_trial(
+                    state=one.state,
+                    values=one.values,
+                    params=one.params,
+                    distributions=one.distributions,
+                    intermediate_values={
+                        at: loss for at, loss in one.intermediate_values.items() if at <= last
+                    },
+                    system_attrs=notes,
+                )
+            )
+        return copy
 
     def should_pause(self, trial: BegunTrial, epoch: int, validation_loss: float) -> bool:
         """Record the lowest validation loss of `trial` up to `epoch`. True if the pruner stops the trial there.
 
         A process that continues the trial reads its epochs again. So the first loss of an epoch and the first decision
-        after it count, and no epoch before a pause stops it again.
+        after it count, and no epoch before a pause stops it again. If another process has ended the trial meanwhile,
+        nothing is recorded, and a trial that it paused is paused here, too.
         """
-        at = self._record_of(trial)
-        known = self._storage.get_trial(at)
-        if epoch not in known.intermediate_values:
-            self._storage.set_trial_intermediate_value(at, epoch, validation_loss)
-        decided, paused = known.user_attrs.get(_DECIDED, (max(trial.pauses, default=0), False))
-        if epoch > decided:
-            decided, paused = epoch, self._is_bad(trial.number, at, epoch)
-            self._storage.set_trial_user_attr(at, _DECIDED, (decided, paused))
-        return paused and epoch == decided
+        from optuna.trial import TrialState
 
-    def _is_bad(self, number: int, at: int, epoch: int) -> bool:
-        """True if the pruner stops the trial after `epoch`. `at`: id of its record in the storage."""
-        known = self._storage.get_trial(at)
-        if known.user_attrs.get(_TO_ITS_END):
-            return False
+        at = self._record_of(trial)
+        with self._turn():
+            known = self._storage.get_trial(at)
+            decided, paused, _ = known.user_attrs.get(_DECIDED, (max(trial.pauses, default=0), False, {}))
+            if known.state.is_finished():
+                return known.state == TrialState.PRUNED and epoch >= decided
+            if epoch not in known.intermediate_values:
+                self._storage.set_trial_intermediate_value(at, epoch, validation_loss)
+            if epoch > decided:
+                decided, (paused, notes) = epoch, self._decided(trial.number, epoch)
+                self._storage.set_trial_user_attr(at, _DECIDED, (decided, paused, notes))
+            return paused and epoch == decided
+
+    def _decided(self, number: int, epoch: int) -> tuple[bool, Mapping[str, Any]]:
+        """Return True if the pruner stops the trial after `epoch`, and the pruner's notes on the trial."""
+        pruner = self._section.pruner
+        if pruner == "none" or self._newest()[number].user_attrs.get(_TO_ITS_END):
+            return False, {}
         if number < len(self.prior.repeated) and self._section.prior and self._section.prior.quiet_trials:
-            return False  # only finished trials show whether the data changed
-        if self._section.pruner == "freeze_thaw":
+            return False, {}  # only finished trials show whether the data changed
+        if pruner == "freeze_thaw":
             from ml_assets.tuning import freeze_thaw
 
-            return freeze_thaw.should_pause(self._curves(number, epoch), number)
-        return bool(self._study.pruner.prune(self._study, known))  # some return a value of NumPy
+            return freeze_thaw.should_pause(self._curves(number, epoch), number), {}
+        copy = self._copy(epoch={number: epoch})
+        decider = _pruner(self._section, _most_epochs(self._section.space, self._epochs))
+        pauses = bool(decider.prune(copy, copy.trials[number]))  # some return a value of NumPy
+        return pauses, dict(copy.trials[number].system_attrs)
 
     def end(self, trial: BegunTrial, outcome: TrialOutcome) -> None:
         """Record the end of `trial`. The first record of a trial counts."""
         from optuna.trial import TrialState
 
-        known = self._study.trials[trial.in_storage]
-        if known.state != TrialState.RUNNING:
-            return
         at = self._record_of(trial)
-        self._storage.set_trial_user_attr(at, _OUTCOME, json.dumps(asdict(outcome)))
-        if outcome.state == "finished":
-            self._study.tell(trial.in_storage, outcome.validation_loss, skip_if_finished=True)
-        else:
-            state = TrialState.PRUNED if outcome.state == "paused" else TrialState.FAIL
-            self._study.tell(trial.in_storage, state=state, skip_if_finished=True)
-        if self._study.user_attrs["trials"] != self.most:
-            self._study.set_user_attr("trials", self.most)
+        with self._turn():
+            if self._storage.get_trial(at).state != TrialState.RUNNING:
+                return
+            self._storage.set_trial_user_attr(at, _OUTCOME, json.dumps(asdict(outcome)))
+            if outcome.state == "finished":
+                self._study.tell(trial.in_storage, outcome.validation_loss)
+            else:
+                state = TrialState.PRUNED if outcome.state == "paused" else TrialState.FAIL
+                self._study.tell(trial.in_storage, state=state)
+            if self._study.user_attrs["trials"] != self.most:
+                self._study.set_user_attr("trials", self.most)
 
     @property
     def differs(self) -> str:
@@ -396,7 +447,7 @@ class Study:
             return None
         paused = self._newest()[number]
         pauses = [*paused.user_attrs.get(_PAUSES, ()), paused.last_step]
-        return self._begin_again(paused, {_NUMBER: number, _PAUSES: pauses, _TO_ITS_END: to_its_end})
+        return self._begin(paused, {_NUMBER: number, _PAUSES: pauses, _TO_ITS_END: to_its_end})
 
     def _failures_that_may_pass(self) -> list[int]:
         """Return the numbers of trials that failed, but not because of their values."""
@@ -417,18 +468,18 @@ class Study:
                 failed = self._newest()[number]
                 attributes = dict(failed.user_attrs)
                 why = json.loads(attributes.pop(_OUTCOME))["why"]
-                return self._begin_again(failed, attributes | {_FAILED_BEFORE: why})
+                return self._begin(failed, attributes | {_FAILED_BEFORE: why})
         return None
 
-    def _begin_again(self, ended: "FrozenTrial", attributes: Mapping[str, Any]) -> BegunTrial:
-        """Begin another record with the values and the losses so far of an ended one."""
+    def _begin(self, like: "FrozenTrial", attributes: Mapping[str, Any]) -> BegunTrial:
+        """Begin a record with the values and the losses so far of `like`: drawn values, or a trial that ended."""
         from optuna.trial import TrialState, create_trial
 
         again = create_trial(
             state=TrialState.RUNNING,
-            params=ended.params,
-            distributions=ended.distributions,
-            intermediate_values=ended.intermediate_values,
+            params=like.params,
+            distributions=like.distributions,
+            intermediate_values=like.intermediate_values,
             user_attrs=dict(attributes),
         )
         return _begun(self._storage.get_trial(self._storage.create_new_trial(self._id, again)))
@@ -474,7 +525,7 @@ class Study:
                     return samplers.TPESampler(seed=seed, constant_liar=self._section.parallel_trials > 1)
                 case "GPSampler":
                     return samplers.GPSampler(seed=seed)
-                case "QMCSampler":  # one sequence for the whole study, at a place that the storage counts
+                case "QMCSampler":  # one sequence for the whole study
                     return samplers.QMCSampler(seed=self._seed % 2**32, scramble=True)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from ml_assets.reports import plain_text
 from ml_assets.reports.drawing import INK, SIZE, Axes, Draw, Form, encoded
 from ml_assets.reports.numbers import number
 from ml_assets.tuning.spec import Choices, FloatRange, IntRange, Scalar, SpaceSection
@@ -196,7 +197,7 @@ def _parallel(axes: Axes, result: StudyResult, space: SpaceSection, importance: 
             axes.text(
                 at + 0.015 * len(every),
                 height,
-                text,
+                plain_text.label(text),
                 fontsize=7,
                 va="center",
                 bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.6},
@@ -220,7 +221,9 @@ def _axis_of(name: str, values: FloatRange | IntRange | Choices, label: str) -> 
         places: dict[Scalar, float] = {one: (i + 0.5) / len(ends) for i, one in enumerate(ends)}
         ticks = [(place, f"{one}") for one, place in places.items()] if len(ends) <= _MOST_TICKS else []
         return _Axis(
-            label, lambda one: places[one.parameters[name]] if name in one.parameters else _NOT_USED, ticks
+            plain_text.label(label),
+            lambda one: places[one.parameters[name]] if name in one.parameters else _NOT_USED,
+            ticks,
         )
     scale = math.log if values.log else float
     low, high = values.ends()
@@ -233,7 +236,9 @@ def _axis_of(name: str, values: FloatRange | IntRange | Choices, label: str) -> 
         return (scale(value) - scale(low)) / width if width else 0.5
 
     middle = math.exp((math.log(low) + math.log(high)) / 2) if values.log else (low + high) / 2
-    return _Axis(label, height, [(0.0, f"{low:.4g}"), (0.5, f"{middle:.3g}"), (1.0, f"{high:.4g}")])
+    return _Axis(
+        plain_text.label(label), height, [(0.0, f"{low:.4g}"), (0.5, f"{middle:.3g}"), (1.0, f"{high:.4g}")]
+    )
 
 
 def _clipped(loss: float | None, top: float) -> float:

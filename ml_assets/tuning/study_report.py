@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ml_assets.reports.drawing import as_markdown
 from ml_assets.reports.numbers import count, number
 from ml_assets.reports.page import rendered
+from ml_assets.reports.plain_text import in_markdown, table_in_markdown
 from ml_assets.tuning.importance import LEAST_TRIALS
 from ml_assets.tuning.spec import Choices, FloatRange, IntRange, Scalar, SpaceSection
 from ml_assets.tuning.study_pictures import CHOSEN, MOST_AXES, brief, caption, study_pictures
@@ -57,6 +58,10 @@ class Cost:
         return number(self.spent), number(self.full)
 
 
+_HOURS = "worker hours"
+"""Not GPU hours: those follow from reservations, which the runs of the trials have."""
+
+
 def costs(result: StudyResult) -> list[Cost]:
     """Return epochs and hours that the study spent, against the full search; of a script only the hours.
 
@@ -67,7 +72,7 @@ def costs(result: StudyResult) -> list[Cost]:
     own = each_training(counting)
     hours = sum(one.own_worker_seconds for one in own) / 3600
     if not all(one.most_epochs and one.epochs for one in counting):
-        return [Cost(name=_hours(result), spent=hours, full=None)]
+        return [Cost(name=_HOURS, spent=hours, full=None)]
     return [
         Cost(
             name="epochs",
@@ -75,24 +80,18 @@ def costs(result: StudyResult) -> list[Cost]:
             full=sum(one.most_epochs for one in counting),
         ),
         Cost(
-            name=_hours(result),
+            name=_HOURS,
             spent=hours,
             full=sum(one.worker_seconds * one.most_epochs / one.epochs for one in counting) / 3600,
         ),
     ]
 
 
-def _hours(result: StudyResult) -> str:
-    return "GPU hours" if any(one.device == "cuda" for one in result.trials) else "worker hours"
-
-
 def _left_out(result: StudyResult) -> str:
     failed = [one.own_worker_seconds for one in result.trials if one.state == "failed"]
     if not failed:
         return ""
-    return (
-        f"{counted(len(failed), 'failed trial')} with {number(sum(failed) / 3600)} {_hours(result)} left out"
-    )
+    return f"{counted(len(failed), 'failed trial')} with {number(sum(failed) / 3600)} {_HOURS} left out"
 
 
 def saved_by(result: StudyResult) -> str:
@@ -132,7 +131,7 @@ def render(report: StudyReport) -> str:
         few=f"Importance needs {LEAST_TRIALS} trials with a loss." if not report.importance else "",
         costs=costs(result),
         about_costs="; ".join(one for one in (saved_by(result), _left_out(result)) if one),
-        hours=_hours(result),
+        hours=_HOURS,
         trials=listed[:LISTED],
         hidden=len(listed) - LISTED,
         shown_parameters=[(name, brief(space.dimensions)[name]) for name in by_importance[:MOST_AXES]],
@@ -149,17 +148,18 @@ def summary_markdown(report: StudyReport, images: Mapping[str, str] | None = Non
     `images` are base64 PNGs by name; they are drawn unless given.
     """
     result = report.result
-    lines = [f"**Trial {result.chosen.number} is chosen**: {result.reason}.", ""]
+    lines = [f"**Trial {result.chosen.number} is chosen**: {in_markdown(result.reason)}.", ""]
     lines += [
         f"* {one.figures[0]} {one.name}"
         + ("" if one.saved is None else f" of {one.figures[1]} of the full search, {one.saved:.0%} saved")
         for one in costs(result)
     ]
-    lines += ["", "| parameter | chosen | searched | importance |", "|---|---|---|---|"]
+    rows: list[tuple[str, ...]] = []
     for name, values in report.space.dimensions.items():
         chosen = _written(result.chosen.parameters[name]) if name in result.chosen.parameters else "not used"
         share = f"{report.importance[name]:.0%}" if name in report.importance else ""
-        lines.append(f"| {name} | {chosen} | {_range(values)} | {share} |")
+        rows.append((name, chosen, _range(values), share))
+    lines += ["", *table_in_markdown(("parameter", "chosen", "searched", "importance"), rows)]
     drawn = study_pictures(result, report.space, report.importance) if images is None else images
     return "\n".join([*lines, "", *as_markdown(drawn)])
 

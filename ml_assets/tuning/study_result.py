@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
+from ml_assets.days import Days
 from ml_assets.tuning.budget import Spent
 from ml_assets.tuning.choice import Choice, in_words
 from ml_assets.tuning.spec import Scalar
@@ -49,8 +50,6 @@ class TrialOutcome:
     """Seconds of all workers, over all attempts."""
     worker_seconds_before: float = 0.0
     """Those of them before the study began."""
-    device: str = ""
-    """Device of the workers, `cpu` or `cuda`; empty if they never started."""
     mlflow_run: str = ""
     """Id of the trial's run in MLflow."""
     why: str = ""
@@ -106,6 +105,9 @@ class StudyResult:
     """Digest of the snapshot. Trials read its training and validation rows."""
     window: TrainedOn
     """Partitions of the snapshot."""
+    seen: Days
+    """Days that its values have seen: training and validation rows of the trials, what stands behind their initial
+    weights, and the same of each study that it began from."""
     sampler: str
     pruner: str
     trials: Sequence[TrialOutcome] = field(hash=False)
@@ -191,6 +193,7 @@ class StudyResult:
         facts: dict[str, Any] = json.loads(text)
         del facts["chosen"], facts["because"]
         facts["window"] = TrainedOn(**facts["window"])
+        facts["seen"] = Days.from_document(facts["seen"])
         facts["trials"] = tuple(TrialOutcome.of(one) for one in facts["trials"])
         facts["inherited"] = tuple(KnownPoint.of(one) for one in facts["inherited"])
         return cls(**facts)

@@ -22,6 +22,7 @@ from ml_assets_tests.layouts.picture_pipeline import (
     picture,
 )
 from resources.job.job import TrainingJob
+from resources.ledger import Person
 
 DAY, NEXT_DAY = days(2, start=WINDOW)
 
@@ -81,11 +82,14 @@ def test_what_is_loaded_by_mlflow_answers_rows_with_pictures(
         trained.served.predict(rows.with_columns(pl.lit(b"none").alias("picture")))
 
 
+@pytest.mark.nightly
 def test_the_next_version_is_compared_on_the_same_pictures(
     trained: ModelRun,
 ) -> None:
     """A version that does not read pictures is compared on the same rows too."""
-    releases_of(trained.installation.platform).promote(MODEL, 1, author="ada", reason="the first")
+    releases_of(trained.installation.platform).promote(
+        MODEL, 1, by=Person.unchecked("ada"), reason="the first"
+    )
     assert "champion (version 1)" in train(trained.installation, NEXT_DAY).report
     blind = declared(
         trained.installation,

@@ -145,6 +145,7 @@ def test_who_keeps_what_the_optimizer_keeps_changes_no_bit(saved: Path) -> None:
         assert all(torch.equal(dealt[section][name], value) for name, value in whole[section].items())
 
 
+@pytest.mark.nightly
 def test_what_any_layout_saved_every_other_goes_on_from(saved: Path) -> None:
     every_layout(saved, load_all_and_compare)
 

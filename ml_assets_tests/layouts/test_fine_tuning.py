@@ -11,6 +11,7 @@ from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import STAGES, Installation, readings_components
 from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
 from resources.job.events import read_events
+from resources.ledger import Person
 
 TRAINING_SET, CHECKPOINT, *_ = STAGES
 DAY, NEXT_DAY = days(2, start=WINDOW)
@@ -33,7 +34,7 @@ def test_a_version_is_trained_further_with_the_next_day(installation: Installati
     from mlflow import MlflowClient
 
     from_nothing = installation.trained(DAY)
-    releases_of(installation.platform).promote(MODEL, 1, author="ada", reason="the first")
+    releases_of(installation.platform).promote(MODEL, 1, by=Person.unchecked("ada"), reason="the first")
 
     model = readings_pipeline.PIPELINE["model"] | {"init_from": f"{MODEL}@production"}
     tuned = installation.declared_as(readings_components(pipeline={"model": model})).trained(NEXT_DAY)

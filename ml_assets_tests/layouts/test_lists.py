@@ -35,6 +35,7 @@ def test_a_ranking_has_the_same_bits_with_one_worker_and_with_three(tmp_path: Pa
     assert count_rows(three.folder, lists.rows("train"), 5).lost == 0
 
 
+@pytest.mark.nightly
 def test_a_ranking_in_passes_and_in_shards_has_the_same_losses(tmp_path: Path, lists: Snapshot) -> None:
     """A list is whole in a pass. FSDP's idle ranks take part with a list that does not count."""
     plain = trained(lists, tmp_path / "plain", workers=1)

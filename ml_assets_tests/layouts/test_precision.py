@@ -205,6 +205,7 @@ def code_in(place: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in (place / "job").rglob("*.so")}
 
 
+@pytest.mark.nightly
 def test_a_compiled_step_has_the_gradient_of_a_plain_one(
     place: Path,
 ) -> None:

@@ -64,7 +64,7 @@ def alone(snapshot: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> Finis
     ("workers", "parallel"),
     [
         pytest.param(4, {"shard": "full", "tensor": 2}, id="full x tensor"),
-        pytest.param(4, {"tensor": 2, "pipeline": 2}, id="tensor x pipeline"),
+        pytest.param(4, {"tensor": 2, "pipeline": 2}, id="tensor x pipeline", marks=pytest.mark.nightly),
         pytest.param(
             8,
             {"shard": "full", "tensor": 2, "pipeline": 2},

@@ -25,6 +25,7 @@ FIRST, WEEKS = date(2018, 10, 1), 6
 """The last three have texts: the rest of the window may be empty."""
 
 
+@pytest.mark.nightly
 def test_the_declared_layout_learns_as_one_worker_does(tmp_path: Path) -> None:
     """A few weeks of the real texts, for one epoch of smaller steps."""
     *_, declared = yaml.safe_load_all((Path(tiny_text.__path__[0]) / "defs.yaml").read_text())

@@ -75,6 +75,7 @@ def test_a_pipeline_passes_the_weights_of_rows_along(tmp_path: Path, alone: Fini
     assert two.result.best_validation_loss == pytest.approx(one.result.best_validation_loss, rel=1e-3)
 
 
+@pytest.mark.nightly
 def test_sharded_tensor_parallel_layers_change_nothing(
     tmp_path: Path, snapshot: Snapshot, alone: FinishedTraining
 ) -> None:

@@ -27,7 +27,7 @@ def main() -> None:
     booster = lightgbm.train(options, data, args.rounds)
     answers = booster.predict(validation_x)
     if classes:
-        loss = float(-np.log(answers[np.arange(len(answers)), validation_y.astype(int)]).mean())
+        loss = float(-np.log(answers[np.arange(len(answers)), validation_y]).mean())
     else:
         loss = float(np.mean((answers - validation_y) ** 2))
     training.log(args.rounds, validation_loss=loss)

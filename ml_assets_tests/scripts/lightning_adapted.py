@@ -9,6 +9,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from ml_assets.training.script import attach
+from ml_assets.training.script.adapters.lightning import LightningCallback
 
 training = attach()
 
@@ -57,14 +58,6 @@ class Regression(pl.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=self.lr)
 
 
-class SaveCheckpoints(pl.Callback):
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        loss = trainer.callback_metrics["validation_loss"].item()
-        training.log(trainer.current_epoch + 1, validation_loss=loss)
-        with training.checkpoint(trainer.current_epoch + 1, all_ranks=True) as folder:
-            trainer.save_checkpoint(folder / "last.ckpt")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
@@ -73,20 +66,20 @@ def main() -> None:
     args = parser.parse_args()
     pl.seed_everything(0)
     module = Regression(Net(len(training.inputs.numeric) + training.inputs.cardinalities[0]), args.lr)
+    callback = LightningCallback(training)
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=training.world_size,
         strategy="ddp",
         max_epochs=args.epochs,
-        callbacks=[SaveCheckpoints()],
+        callbacks=[callback],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
     )
     data = Rainfall(args.batch_size)
-    trainer.fit(module, data, ckpt_path=training.resumed_from and training.resumed_from / "last.ckpt")
-    loss = trainer.callback_metrics["validation_loss"].item()
-    training.finish(module.net, steps=trainer.global_step, epochs=args.epochs, validation_loss=loss)
+    trainer.fit(module, data, ckpt_path=callback.ckpt_path)
+    callback.finish(trainer, module.net)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ training = attach()
 
 WAYS = [
     "well",
+    "twice",
     "weighted",
     "silent",
     "nan",
@@ -28,6 +29,9 @@ WAYS = [
     "memory",
     "still",
     "alone",
+    "after_a_checkpoint",
+    "later_each_time",
+    "network",
     "uneven",
 ]
 
@@ -59,6 +63,10 @@ def main() -> None:
         training.log(1, loss=2.0, speed=float("inf"))
         training.log(2, validation_loss=1.0)
         training.finish(mean_of_columns(x.shape[1]), steps=2, epochs=1, validation_loss=1.0)
+    elif how == "twice":
+        columns = training.matrix("train")[0].shape[1]
+        for loss in (1.0, 2.0):
+            training.finish(mean_of_columns(columns), steps=2, validation_loss=loss)
     elif how == "weighted":
         weights = training.weights("train")
         assert weights is not None
@@ -88,6 +96,10 @@ def main() -> None:
         training.check_model(mean_of_columns(99))
     elif how == "memory":
         np.empty(1 << 60, np.uint8)
+    elif how in ("after_a_checkpoint", "later_each_time"):
+        save_and_fail(at_step=2 if how == "after_a_checkpoint" else training.resumed_step + 1)
+    elif how == "network":
+        raise ConnectionResetError("by the server of some data")
     elif how == "alone":
         fail_alone()
     elif how == "uneven" and training.rank == 0:
@@ -96,6 +108,14 @@ def main() -> None:
     elif how == "still":
         stand_still_once()
         training.finish(mean_of_columns(training.matrix("train")[0].shape[1]), steps=2, validation_loss=1.0)
+
+
+def save_and_fail(at_step: int) -> None:
+    """Save checkpoints up to `at_step`, then fail as a typo does."""
+    for step in range(training.resumed_step + 1, at_step + 1):
+        with training.checkpoint(step) as folder:
+            (folder / "state").write_text(f"after {step}")
+    raise KeyError("loss")
 
 
 def fail_alone() -> None:

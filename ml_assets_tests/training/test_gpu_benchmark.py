@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 LOAD = """
 import sys
@@ -16,6 +18,7 @@ import ml_assets.training.entry
 """
 
 
+@pytest.mark.nightly
 def test_the_benchmark_needs_no_package_that_its_script_lacks() -> None:
     done = subprocess.run([sys.executable, "-c", LOAD], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@ them."""
 
 from collections import Counter
 from datetime import timedelta
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from ml_assets.snapshots.row_choice import LABEL_TOO_LATE, LIST_LACKS_ROWS, NO_LABEL, require_lists_begin
 from ml_assets.snapshots.split_reader import SPLITS, Snapshot, SnapshotError
+from ml_assets.training import measured
 from ml_assets.training.data.batches import Batch, SplitReader
 from ml_assets.training.data.order import RowOrder, contiguous
 from ml_assets.training.data.prefetcher import Prefetcher
@@ -221,3 +223,22 @@ def test_labels_and_lists_that_teach_no_order_are_refused(change: pl.Expr, said:
     with pytest.raises(SnapshotError) as refused:
         chosen_lists(sessions().with_columns(change))
     assert said in str(refused.value)
+
+
+def test_a_pass_of_the_exporter_has_no_more_rows_for_lists(
+    snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took 4,096 lists at once, however many rows they had."""
+    monkeypatch.setattr(measured, "_ROWS_OF_EXPORTER", 20)
+    reader, rows = SplitReader(snapshot, "validation", torch.device("cpu")), list[int]()
+
+    def model(numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        rows.append(len(numeric))
+        return numeric[:, 0].nan_to_num()
+
+    units = sum(reader.shard_units)
+    by_default = measured.loss_of_some(cast(Any, model), objective_of("ranking"), reader, units)
+    assert max(rows) <= 40
+    assert sum(rows) == reader.rows
+    at_once = measured.loss_of_some(cast(Any, model), objective_of("ranking"), reader, units, units)
+    assert by_default == pytest.approx(at_once)

@@ -70,7 +70,7 @@ def test_a_rank_leaves_the_last_lines_of_what_it_raised(
         raise ZeroDivisionError("in a batch")
 
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert exit_code_of(fail, tmp_path) == UNKNOWN
+    assert exit_code_of(fail, tmp_path, lambda: 7) == UNKNOWN
     end = explaining(range(2), {1: UNKNOWN})
     assert end.said[-1] == "ZeroDivisionError: in a batch"
     assert any("in fail" in line for line in end.said)

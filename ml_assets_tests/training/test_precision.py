@@ -18,7 +18,7 @@ from resources.launcher.devices import has_gpus, refuse_without_gpus
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("determinism", ["tolerance", "bitwise"])
+@pytest.mark.parametrize("determinism", ["tolerance", pytest.param("bitwise", marks=pytest.mark.nightly)])
 def test_bf16_gives_nearly_the_gradients_of_fp32_and_keeps_them_in_float32(
     tmp_path: Path, snapshot: Snapshot, group: Group, determinism: str
 ) -> None:

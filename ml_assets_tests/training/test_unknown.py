@@ -17,7 +17,7 @@ from ml_assets.features.encoding import fit as encode
 from ml_assets.snapshots.builder import build_snapshot
 from ml_assets.snapshots.row_choice import choose_rows
 from ml_assets.snapshots.spec import split_by_time
-from ml_assets.snapshots.split_reader import Snapshot, SourceValues
+from ml_assets.snapshots.split_reader import InputSpec, Snapshot, SourceValues
 from ml_assets.training.data import unknown
 from ml_assets.training.data.batches import SplitReader
 from ml_assets.training.data.order import RowOrder
@@ -29,8 +29,9 @@ from ml_assets.training.process.group import Group
 from ml_assets.training.process.heartbeat import Heartbeat
 from ml_assets.training.process.stop import StopRequest
 from ml_assets.training.run import prepare
-from ml_assets.training.step.load import predict
+from ml_assets.training.step.load import build_model, predict
 from ml_assets_tests.training.small_jobs import ROW_SPEC, small_job
+from resources.job.errors import BadConfiguration
 from resources.job.training_settings import TrainingSettings
 
 SHOPS, NEW_SHOPS, DAYS, ROWS_A_DAY = 40, 60, 20, 300
@@ -98,6 +99,8 @@ def test_a_share_that_is_none_is_refused() -> None:
 
 class Shops(nn.Module):
     """Numbers, and an embedding where there is a category."""
+
+    category_plan = ("embeddings.*",)
 
     def __init__(self, inputs: object) -> None:
         super().__init__()
@@ -195,3 +198,47 @@ def test_without_dropout_the_unknown_category_is_never_trained(
 ) -> None:
     begun, learned = trained(shops, tmp_path, group, ["shop"], category_dropout=0.0, epochs=1).embeddings
     assert torch.allclose(learned[UNKNOWN], begun[UNKNOWN], rtol=0.01)
+
+
+class OtherTables(nn.Module):
+    """Tables of the same size as a category's: pairs of ids, and a table for the hour of the day."""
+
+    category_plan: tuple[str, ...] = ()
+
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__()
+        size = inputs.cardinalities[0]
+        self.pairs, self.colour, self.hour = (nn.Embedding(size, 1) for _ in range(3))
+        self.drawn = {name: table.weight.detach().clone() for name, table in self.named_children()}
+
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        first = category[:, 0]
+        return (self.pairs(first) + self.colour(first) + self.hour(first)).squeeze(1)
+
+
+class OneTable(OtherTables):
+    category_plan = ("colour",)
+
+
+class TwoTables(OtherTables):
+    category_plan = ("colour", "hour")
+
+
+def changed_tables(snapshot: Snapshot, kind: type[OtherTables]) -> list[str]:
+    """Return the tables of a fresh model that differ from what the model drew."""
+    core = build_model(small_job(snapshot, f"{__name__}.{kind.__name__}"), snapshot.inputs).core
+    assert isinstance(core, OtherTables)
+    return [name for name, table in core.named_children() if not torch.equal(table.weight, core.drawn[name])]
+
+
+def test_only_declared_tables_begin_unknown_at_the_mean(snapshot: Snapshot) -> None:
+    """Row 0 of any table with as many rows as a category was overwritten."""
+    assert changed_tables(snapshot, OtherTables) == []
+    assert changed_tables(snapshot, OneTable) == ["colour"]
+
+
+def test_a_category_plan_that_does_not_fit_the_columns_is_refused(snapshot: Snapshot) -> None:
+    with pytest.raises(
+        BadConfiguration, match=r"names colour \(\d+ ids\), hour .* one nn\.Embedding for each column"
+    ):
+        changed_tables(snapshot, TwoTables)

@@ -57,6 +57,26 @@ class Unused(Numbers):
         self.never = nn.Linear(2, 2)
 
 
+class MixesRows(Numbers):
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        hidden = super().hidden(numeric, category)
+        return hidden - hidden.mean(dim=0)
+
+
+class AddsUpRows(Numbers):
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return super().hidden(numeric, category).cumsum(dim=0)
+
+
+class RowsAsSequence(Numbers):
+    def __init__(self, inputs: InputSpec) -> None:
+        super().__init__(inputs)
+        self.sequence = nn.GRU(4, 4)
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        return self.sequence(super().hidden(numeric, category))[0]
+
+
 class BatchNorm(Numbers):
     def __init__(self, inputs: InputSpec) -> None:
         super().__init__(inputs)
@@ -184,6 +204,11 @@ class StandsStill(Numbers):
         return super().hidden(numeric, category)
 
 
+def _has_learned(weight: torch.Tensor, first: torch.Tensor) -> bool:
+    """True after a step of the training. The preflight moves each weight by 0.002 at most, and takes it back."""
+    return float((weight.detach() - first).abs().max()) > 0.004
+
+
 class StuckInValidation(Numbers):
     """Rank 1 never comes back from a validation after it has learned; the others wait for its loss."""
 
@@ -193,12 +218,19 @@ class StuckInValidation(Numbers):
 
     def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
         while (
-            not self.training
-            and os.environ["RANK"] == "1"
-            and not torch.equal(self.first.weight, self._first)
+            not self.training and os.environ["RANK"] == "1" and _has_learned(self.first.weight, self._first)
         ):
             pass
         return super().hidden(numeric, category)
+
+
+class FailsInValidation(StuckInValidation):
+    """Raises on both ranks, as a typo in code that only a validation reaches."""
+
+    def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        if not self.training and _has_learned(self.first.weight, self._first):
+            raise ZeroDivisionError("rows of a kind that validation alone has")
+        return Numbers.hidden(self, numeric, category)
 
 
 class SlowThenStuck(StuckInValidation):
@@ -209,7 +241,7 @@ class SlowThenStuck(StuckInValidation):
         self._is_slow = False
 
     def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
-        if self.training or self._is_slow or torch.equal(self.first.weight, self._first):
+        if self.training or self._is_slow or not _has_learned(self.first.weight, self._first):
             return super().hidden(numeric, category)
         self._is_slow = True
         time.sleep(0.35)
@@ -229,7 +261,7 @@ class OneRank(Numbers):
 
     def hidden(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
         hidden = super().hidden(numeric, category)
-        has_learned = self.training and not torch.equal(self.first.weight, self._first)
+        has_learned = self.training and _has_learned(self.first.weight, self._first)
         return self.happens(hidden) if has_learned and os.environ["RANK"] == "1" else hidden
 
 

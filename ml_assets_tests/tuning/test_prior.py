@@ -12,6 +12,7 @@ from optuna.storages import InMemoryStorage, RDBStorage
 from optuna.study import StudyDirection
 from pydantic import ValidationError
 
+from ml_assets.days import Days
 from ml_assets.tuning.prior import Prior, thinned, windows_of
 from ml_assets.tuning.spec import PriorSection, SpaceSection, TuningSection
 from ml_assets.tuning.study import BegunTrial, Study, StudyFacts, is_begun
@@ -32,6 +33,7 @@ def _loss(rate: Any, day: float = 0.0) -> float:
 
 
 WINDOW = TrainedOn(commit="c", table="features/shop", first="a", last="b", partitions=2)
+SEEN = Days((("2024-01-01", "2024-01-15"),))
 OLDER = dataclasses.replace(WINDOW, commit="b", last="a")
 
 
@@ -48,6 +50,7 @@ def _result(*rates: float, inherited: tuple[KnownPoint, ...] = ()) -> StudyResul
         partition="2024-01-20",
         snapshot="2" * 64,
         window=WINDOW,
+        seen=SEEN,
         sampler="tpe",
         pruner="none",
         trials=(*trials, failed),
@@ -94,6 +97,7 @@ def test_the_prior_holds_points_of_the_space_once_and_ages() -> None:
     prior = Prior.of(result, space, PriorSection(best=1, keep=0.6), {})
     # Best first: 0.31, 0.2, 0.5, 0.8, 0.9; the first, second and fourth are kept. 7.0 lies outside, 0.2 is twice.
     assert (prior.result, _rates(prior.repeated), _rates(prior.seen)) == (result.digest, [0.31], [0.2, 0.8])
+    assert prior.days == SEEN
     assert Prior.from_document(prior.to_document()) == prior
     for nothing in (
         Prior.of(None, space, PriorSection(), {}),

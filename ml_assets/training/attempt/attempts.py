@@ -100,6 +100,8 @@ def worker_seconds(folder: Path) -> float:
 
 def sign_of(event: TrainingEvent) -> float | None:
     """Return the time at which workers lived by this event, in seconds since the epoch; None if it shows none."""
+    if event.kind == "reserved":  # of the launcher
+        return None
     if event.kind == "ended":  # may describe the previous attempt while the next one begins
         return None
     if event.kind == "recovered":  # its `seconds` count from the last sign of the previous attempt

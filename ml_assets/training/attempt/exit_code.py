@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ml_assets.training.attempt.outcome import leave_code
+from ml_assets.training.attempt.place import place_of
 from ml_assets.training.attempt.storage import storage_failed
 from ml_assets.training.process.group import PeerFailed, is_lost_peer
 from ml_assets.training.process.stop import StopRequest
@@ -27,17 +28,19 @@ _AGENT_SECONDS = 1.0
 """Seconds that a rank which lost a peer waits for its agent before it ends. The peer may be on another machine."""
 
 
-def exit_code_of(action: Callable[[], int], folder: Path) -> int:
+def exit_code_of(action: Callable[[], int], folder: Path, newest_step: Callable[[], int]) -> int:
     """Run `action`, which works in `folder`; return its exit code, or the code its exception maps to.
 
-    Code 1 means that another attempt may succeed. The log has the reason, and so has an event if the failure is final.
+    Code 1 means that another attempt may succeed, unless it fails at the same place after the same `newest_step`. The
+    log has the reason, and so has an event if the failure is final.
     The code is also written to a file, where the agent finds it even if it notices another rank's end first.
     """
     try:
-        code, error = action(), None
+        code, error, place = action(), None, ""
     except BaseException as raised:  # torch's agent handles KeyboardInterrupt and SystemExit like any end
         code, error = _code_of(raised, folder), raised
-    leave_code(code, error)
+        place = place_of(raised, newest_step()) if code == 1 else ""
+    leave_code(code, error, place)
     return code
 
 

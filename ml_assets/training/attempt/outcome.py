@@ -33,14 +33,17 @@ class RankOutcome:
     code: int
     said: tuple[str, ...] = ()
     """Last lines of its traceback; empty if the rank was killed."""
+    place: str = ""
+    """Place of its error (attempt.place); empty if it was killed, or if another attempt may succeed."""
 
 
-def leave_code(code: int, error: BaseException | None = None) -> None:
-    """Write this rank's exit code and error to a file, before it ends. Does nothing without an agent."""
+def leave_code(code: int, error: BaseException | None = None, place: str = "") -> None:
+    """Write this rank's exit code, its error and the error's place to a file, before it ends. Does nothing without an
+    agent."""
     if (rank := os.environ.get("LOCAL_RANK")) is None:
         return
     said = "" if error is None else "".join(traceback.format_exception(error, chain=False))
-    facts = {"code": int(code), "at": time.monotonic(), "said": said.splitlines()[-_LINES:]}
+    facts = {"code": int(code), "at": time.monotonic(), "said": said.splitlines()[-_LINES:], "place": place}
     with suppress(OSError):  # a full disk: the agent then relies on torch's report
         _path(int(rank)).write_text(json.dumps(facts))
 
@@ -72,7 +75,8 @@ def _read(local_ranks: Iterable[int]) -> list[RankOutcome]:
     for rank in local_ranks:
         with suppress(FileNotFoundError, ValueError):  # a truncated file counts as missing
             facts = json.loads(_path(rank).read_text())
-            found.append((facts["at"], RankOutcome(rank=rank, code=facts["code"], said=tuple(facts["said"]))))
+            end = RankOutcome(rank=rank, code=facts["code"], said=tuple(facts["said"]), place=facts["place"])
+            found.append((facts["at"], end))
     return [end for _, end in sorted(found, key=lambda one: one[0])]
 
 

@@ -37,7 +37,7 @@ def report_end(end: RankOutcome, hung: Mapping[int, str], killed: list[int]) -> 
     if (known := ExitCode.of(end.code)) is not None and known.is_final:
         return
     with suppress(OSError):  # a full disk may be the cause
-        emit("ended", 0, code=int(end.code), cause=cause)
+        emit("ended", 0, code=int(end.code), cause=cause, place="" if hung else end.place)
 
 
 def cause_of(end: RankOutcome, hung: Mapping[int, str], killed: list[int]) -> str:

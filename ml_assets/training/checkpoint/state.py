@@ -3,10 +3,12 @@
     parameters    name → value
     optimizer     name of a parameter / key of its optimizer state → value
     compression   name of a parameter / key of its gradient compression's state → value; only with compression
+    average       name of a parameter → its moving average; only with `training.average`
     buffers       other values of the model, name → value
+    average_buffers   name of a buffer → its moving average
     progress      position of the training
 
-The first three are equal on all ranks, or shards of a whole. The others come from rank 0.
+The first four are equal on all ranks, or shards of a whole. The others come from rank 0.
 
 Values that follow from the job (learning rate, weight decay) or from the position (random numbers) are left out. Not
 here: files (parts, checkpoints).
@@ -25,7 +27,8 @@ from torch.distributed.tensor import DTensor
 from ml_assets.training.checkpoint.parts import Like, State
 from resources.job.errors import Diverged
 
-ALIKE = ("parameters", "optimizer", "compression")
+AVERAGE, AVERAGE_BUFFERS = "average", "average_buffers"
+ALIKE = ("parameters", "optimizer", "compression", AVERAGE)
 
 
 def state_of(
@@ -33,8 +36,10 @@ def state_of(
     optimizer: torch.optim.Optimizer,
     progress: Mapping[str, Any],
     compression: Mapping[str, torch.Tensor] | None = None,
+    average: State | None = None,
 ) -> State:
-    """Return the current state. Its tensors are those that training goes on with, not copies."""
+    """Return the current state; `average` has sections of its own. The tensors are those that training goes on with,
+    not copies."""
     # Comes first: it puts parameters that were gathered for computation back into shards.
     values = model.state_dict()
     kept = {
@@ -45,6 +50,7 @@ def state_of(
     state: State = {"parameters": {}, "optimizer": kept, "buffers": {}, "progress": dict(progress)}
     if compression:
         state["compression"] = dict(compression)
+    state |= average or {}
     names = {name for name, _ in model.named_parameters()}
     for name, value in values.items():
         state["parameters" if name in names else "buffers"][name] = value
@@ -56,8 +62,15 @@ def weights_of(state: State) -> dict[str, Any]:
     return {**state["parameters"], **state.get("buffers", {})}
 
 
+def exported_of(state: State) -> dict[str, Any]:
+    """Return the weights of a state that a training exports, a `state_dict` of its model: the average, if it keeps
+    one."""
+    return weights_of(state) | state.get(AVERAGE, {}) | state.get(AVERAGE_BUFFERS, {})
+
+
 def restore(state: State, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Load a state from `state_of`, except progress and compression, with the parts that `like_of` requested."""
+    """Load a state from `state_of`, with the parts that `like_of` requested. Leaves out progress, compression and
+    average."""
     model.load_state_dict(weights_of(state))
     kept: dict[str, dict[str, Any]] = {}
     for path, value in state.get("optimizer", {}).items():

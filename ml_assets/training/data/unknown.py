@@ -29,10 +29,10 @@ def drop_categories(
         category[_chance(row, category.shape[1], seed, epoch) < share] = UNKNOWN
 
 
-def with_dropped(rows: Rows, share: float, seed: int) -> Rows:
-    """Return `rows` with the dropout of epoch 0, for all epochs: for scripts, which read a whole split."""
+def with_dropped(rows: Rows, share: float, seed: int, epoch: int) -> Rows:
+    """Return `rows` with the dropout of `epoch`: for scripts, which read a whole split."""
     category = rows.category.copy()
-    drop_categories(category, rows.row, share, seed, epoch=0)
+    drop_categories(category, rows.row, share, seed, epoch)
     return replace(rows, category=category)
 
 

@@ -24,8 +24,8 @@ import torch
 from torch import distributed, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from ml_assets.training.parallel.plans import matching
 from ml_assets.training.process.group import Group
+from ml_assets.training.step.plans import matching
 from ml_assets.training.step.precision import computing
 from resources.job.errors import BadConfiguration
 from resources.job.training_settings import Precision

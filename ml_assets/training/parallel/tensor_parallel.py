@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
-from ml_assets.training.parallel.plans import matching
+from ml_assets.training.step.plans import matching
 from resources.job.errors import BadConfiguration
 
 _STYLES: dict[str, tuple[type[ParallelStyle], int]] = {

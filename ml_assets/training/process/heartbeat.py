@@ -64,6 +64,8 @@ class Heartbeat:
         self._moves = 0
         self._rests = True
         self._first: Callable[[int], None] | None = None
+        self.newest_step = 0
+        """Newest trained step of the job, for the place of an error."""
         self._over = threading.Event()
 
     def on_first_step(self, tell: Callable[[int], None]) -> None:
@@ -73,6 +75,7 @@ class Heartbeat:
     def step(self, step: int) -> None:
         """Count progress after `step` trained steps. Costs one addition: the thread does the writing."""
         self.moved()
+        self.newest_step = step
         if self._first is not None:
             self._first(step)
             self._first = None

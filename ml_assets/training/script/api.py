@@ -117,17 +117,26 @@ class Training:
     resumed_world_size: int
     """World size at the time of that checkpoint; 0 without one. May differ from the current one."""
     step: int
-    """Newest logged step."""
+    """Newest logged or saved step."""
     checkpoints: Checkpoints
     mirror: Mirror | None
     meeting: Meeting | None
     """All ranks; None if torchrun was called by hand in a way that gives them no common store."""
     heartbeat: Heartbeat = field(default_factory=lambda: Heartbeat(0), init=False)
     """Heartbeat that each call moves, to show that the script makes progress; by default no agent reads it."""
+    _saved: int = field(init=False)
+    """Step of the newest complete checkpoint; 0 without one. Rank 0 knows all, other ranks those of all ranks."""
+    _has_handed_in: bool = field(default=False, init=False)
+    """True once `finish` was called."""
+    _train_rows: Rows | None = field(default=None, init=False)
+    """Training rows as `tensors` and `matrix` read them."""
     _has_seen_weights: bool = field(default=False, init=False)
     """True once the script asked for the weights of the training rows."""
     _recovery: Callable[[int], None] | None = field(default=None, init=False)
     """Reports the recovery; called at a resumed attempt's first sign of training."""
+
+    def __post_init__(self) -> None:
+        self._saved = self.resumed_step
 
     @classmethod
     def begin(cls, job: TrainingJob, snapshot: Snapshot, folder: Path, mirror: Mirror | None) -> Self:
@@ -184,8 +193,9 @@ class Training:
         return self.job.hyperparameters
 
     def rows(self, split: ReadableSplit) -> Rows:
-        """Return a split as arrays, with standardised numbers. Raises `InputChanged` if a file differs from the
-        job's."""
+        """Return a split as arrays, with standardised numbers. Labels are float32; those of classes (`multiclass`) are
+        int64 here and in `tensors` and `matrix`, places in `inputs.classes`. Raises `InputChanged` if a file differs
+        from the job's."""
         return rows_of(self.snapshot, split)
 
     def weights(self, split: ReadableSplit) -> NDArray[np.float32] | None:
@@ -197,33 +207,36 @@ class Training:
         self._has_seen_weights |= split == "train"
         return weights_of(self.rows(split))
 
-    def tensors(self, split: ReadableSplit) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+    def tensors(
+        self, split: ReadableSplit, epoch: int = 0
+    ) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
         """Return a split for torch: numbers `[rows, F]` float32, standardised and filled, category ids `[rows, C]`
-        int64, labels `[rows]` float32.
+        int64, labels `[rows]` float32, or int64 for classes.
 
-        In the training rows, a share `training.category_dropout` of the ids is 0, unknown. A module given to `finish`
-        takes the first two; the standardisation is stored with it."""
-        return tensors_of(self._learned(split), self.inputs)
+        In the training rows, a share `training.category_dropout` of the ids is 0, unknown; each `epoch` draws others.
+        A module given to `finish` takes the first two; the standardisation is stored with it."""
+        return tensors_of(self._learned(split, epoch), self.inputs)
 
     def blobs(self, split: ReadableSplit) -> "torch.Tensor":
         """Return the blobs of a split, `[rows, ...]` as the pipeline's `decode` returns them, all in memory. `rows`
         has their bytes, one row at a time. A module given to `finish` takes them as the third argument."""
         return blobs_of(rows_of(self.snapshot, split), self.job, self.inputs)
 
-    def matrix(self, split: ReadableSplit) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def matrix(self, split: ReadableSplit, epoch: int = 0) -> tuple[NDArray[np.float32], NDArray[Any]]:
         """Return a split for libraries that take one matrix: `[rows, F + C]` float32 (standardised numbers, NaN where
-        missing, then category ids) and labels `[rows]`.
+        missing, then category ids) and labels `[rows]`, float32, or int64 for classes.
 
-        In the training rows, a share `training.category_dropout` of the ids is 0, unknown. An ONNX graph given to
-        `finish` takes such a matrix."""
-        return matrix_of(self._learned(split))
+        In the training rows, a share `training.category_dropout` of the ids is 0, unknown; each `epoch` draws others.
+        An ONNX graph given to `finish` takes such a matrix."""
+        return matrix_of(self._learned(split, epoch))
 
-    def _learned(self, split: ReadableSplit) -> Rows:
-        """Return the rows from which a model learns: training rows with category dropout."""
-        rows = rows_of(self.snapshot, split)
+    def _learned(self, split: ReadableSplit, epoch: int) -> Rows:
+        """Return the rows from which a model learns: training rows with the category dropout of `epoch`."""
         if split != "train":
-            return rows
-        return with_dropped(rows, self.job.settings.category_dropout, self.job.seed)
+            return rows_of(self.snapshot, split)
+        if self._train_rows is None:  # views of a mapped file: a call in each epoch verifies no digest again
+            self._train_rows = rows_of(self.snapshot, split)
+        return with_dropped(self._train_rows, self.job.settings.category_dropout, self.job.seed, epoch)
 
     @property
     def resumed_from(self) -> Path | None:
@@ -237,7 +250,7 @@ class Training:
         A metric that is not finite is left out. A loss that is not finite raises `Diverged`, which the launcher does
         not retry.
         """
-        self.moved()
+        self.heartbeat.step(step)
         self.step = step
         for name in _LOSSES:
             if not math.isfinite(figures.get(name, 0.0)):
@@ -269,7 +282,7 @@ class Training:
         With `all_ranks` each rank calls it and writes files under its own names. On one machine all ranks share the
         folder; folders of several machines are merged. The checkpoint is committed once the block has ended (on all
         ranks). If a rank dies before that, the previous checkpoint is used. The newest `keep_checkpoints` are kept.
-        Raises `StorageFailed`.
+        Raises `BadConfiguration` if `step` is not above the newest complete checkpoint, `StorageFailed`.
         """
         if (self.rank and not all_ranks) or step < 1:
             raise BadConfiguration(
@@ -288,6 +301,7 @@ class Training:
             # On one machine, the script writes directly to the final disk.
             place = self.checkpoints.writing if self.mirror is None else self.folder / ".checkpoint"
             self._refuse_unlike(step, together.gather("step", step))
+            self._refuse_earlier(step)
             together.all_succeed("place", lambda: self._make_place(step, place))
             yield place
             together.all_succeed("written", lambda: None)
@@ -295,13 +309,15 @@ class Training:
             if not self.rank:
                 self.checkpoints.count(step, sha256, best_step=0)
             together.all_succeed("counted", lambda: None)
+            self._saved = step
+            self.step = max(self.step, step)
         except BaseException as error:
             together.fail(error)
             if not self.rank:
                 self.checkpoints.discard()
             raise
         took = 1000 * (time.monotonic() - started)
-        self.moved()
+        self.heartbeat.step(self.step)
         if not self.rank:
             emit("checkpoint", step, checkpoint_duration_ms=took, blocked_ms=took)
             self._tell_recovery(step)
@@ -312,6 +328,20 @@ class Training:
             raise BadConfiguration(
                 f"ranks save different checkpoints ({said}): save the same steps on each rank"
             )
+
+    def _refuse_earlier(self, step: int) -> None:
+        if step > self._saved:
+            return
+        remedy = (
+            f"this attempt resumed from step {self.resumed_step}: continue to count there, at "
+            "training.resumed_step + 1"
+            if step <= self.resumed_step
+            else "count the steps upwards, over all epochs, and save each step once"
+        )
+        raise BadConfiguration(
+            f"checkpoint({step}) is not above the newest complete checkpoint, of step {self._saved}, which it would "
+            f"replace: {remedy}"
+        )
 
     @property
     def _stores_for_its_machine(self) -> bool:
@@ -362,10 +392,18 @@ class Training:
         `model` is a torch module, a model of LightGBM, XGBoost or scikit-learn, an ONNX graph, or a `Blend` of these.
         `script_model.check_model` documents the inputs of each, tries it on the first validation rows, and raises
         `BadConfiguration`, which is final. `epochs` is the number of passes over all training rows, for the rows per
-        second. The script should end soon after; the training is done even if a rank fails afterwards.
+        second. The script should end soon after; the training is done even if a rank fails afterwards. A second call
+        raises `BadConfiguration` on each rank, and the training fails: no model of the two is registered.
         """
         self.heartbeat.rest()
+        if self._has_handed_in:
+            self._take_back()
+            raise BadConfiguration(
+                "the script called training.finish twice, and only one model can be registered: call it once, with the "
+                "model to register. To register several as one, hand in their Blend"
+            )
         if self.rank:
+            self._has_handed_in = True
             return
         if not math.isfinite(validation_loss):
             raise Diverged(f"validation_loss was {validation_loss}: hand in a model with a finite loss")
@@ -396,6 +434,14 @@ class Training:
         write_whole(self.folder / RESULT, lambda path: path.write_text(result.to_json()))
         if self.mirror is not None:
             self.mirror.push([*weights.files, EVENTS], last=RESULT)
+        self._has_handed_in = True
+
+    def _take_back(self) -> None:
+        """Remove the result of the first `finish`, so that the training fails."""
+        if self.rank == 0 and self.mirror is not None:
+            self.mirror.remove([RESULT])
+        elif self.rank == 0:
+            (self.folder / RESULT).unlink()
 
     def _keep(self, place: Path, name: str, step: int) -> str:
         """Make a file of the checkpoint of `step` survive a power cut; return its SHA-256."""

@@ -6,7 +6,8 @@ Here: those shapes. Not here: rows in lane order, which the platform's own loop 
 # pyright: reportUnknownMemberType=false
 # (the annotations of torch are partial)
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,22 +23,24 @@ ReadableSplit: TypeAlias = Literal["train", "validation"]
 
 
 def rows_of(snapshot: Snapshot, split: ReadableSplit) -> Rows:
-    """Return all rows of a split, verified against the manifest's digests. Raises `InputChanged` if a digest differs,
-    and `BadConfiguration` for the holdout."""
+    """Return all rows of a split, verified against the manifest's digests. Labels of classes are int64, places in
+    `inputs.classes`: libraries refuse floats there. Raises `InputChanged` if a digest differs, and `BadConfiguration`
+    for the holdout."""
     if split not in ("train", "validation"):
         raise BadConfiguration(
             f"a script reads train and validation, not {split!r}: the holdout evaluates its model"
         )
     try:
         verify(snapshot, snapshot.shards_of(split))
-        return snapshot.read(split)
+        rows = snapshot.read(split)
     except ShardChanged as error:
         raise InputChanged(str(error)) from error
+    return replace(rows, label=rows.label.astype(np.int64)) if snapshot.inputs.classes else rows
 
 
 def tensors_of(rows: Rows, inputs: InputSpec) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
     """Return numbers `[rows, F]` float32, standardised and filled, category ids `[rows, C]` int64, labels `[rows]`
-    float32.
+    float32, or int64 for classes.
     """
     import torch
 
@@ -72,7 +75,7 @@ def blobs_of(rows: Rows, job: TrainingJob, inputs: InputSpec, count: int | None 
     return Decoder(decode).decoded(stored, len(chosen))
 
 
-def matrix_of(rows: Rows) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def matrix_of(rows: Rows) -> tuple[NDArray[np.float32], NDArray[Any]]:
     """Return the matrix `[rows, F + C]` float32 (standardised numbers, NaN where missing, then category ids) and labels
-    `[rows]`."""
+    `[rows]`, float32, or int64 for classes."""
     return np.hstack([rows.numeric, rows.category.astype(np.float32)]), rows.label

@@ -46,7 +46,11 @@ def main(job: TrainingJob, folder: str, mirror: str) -> None:
         PROCESS: str(os.getpid()),
     }
     with Heartbeat(int(os.environ["LOCAL_RANK"])) as heartbeat:
-        code = exit_code_of(lambda: _run_submitted(job, heartbeat, is_pod=bool(mirror)), Path(folder))
+        code = exit_code_of(
+            lambda: _run_submitted(job, heartbeat, is_pod=bool(mirror)),
+            Path(folder),
+            lambda: heartbeat.newest_step,
+        )
     leave(code)
 
 
@@ -66,6 +70,7 @@ def run_script(heartbeat: Heartbeat) -> int:
     script = training.job.script
     arguments = [*map(str, training.job.arguments), *arguments_of(training.hyperparameters)]
     training.heartbeat = heartbeat
+    heartbeat.newest_step = training.resumed_step
     heartbeat.begin()
     with (
         _naming_rank(training),

@@ -6,12 +6,10 @@ Not here: exit codes of errors during training (attempt.exit_code).
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-import torch
-from torch import distributed
-
+from ml_assets.training.attempt.place import TRANSIENT
 from ml_assets.training.process.group import is_lost_peer
 from ml_assets.training.step.memory import is_out_of_memory
-from resources.job.errors import BadConfiguration, TrainingFailed
+from resources.job.errors import BadConfiguration
 
 
 @contextmanager
@@ -24,9 +22,6 @@ def refusing(sentence: Callable[[Exception], str]) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, _TRANSIENT) or is_out_of_memory(error) or is_lost_peer(error):
+        if isinstance(error, TRANSIENT) or is_out_of_memory(error) or is_lost_peer(error):
             raise
         raise BadConfiguration(sentence(error)) from error
-
-
-_TRANSIENT = (TrainingFailed, OSError, torch.AcceleratorError, distributed.DistError)

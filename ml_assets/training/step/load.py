@@ -3,7 +3,7 @@
 Workers, evaluation and export all use this, so that each builds the same model. Not here: training it.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # (the annotations of torch and safetensors are partial)
 
 import random
@@ -25,13 +25,14 @@ from ml_assets.training.data.unknown import UNKNOWN
 from ml_assets.training.step.bundle_limit import refuse_large_constants
 from ml_assets.training.step.faults import refusing
 from ml_assets.training.step.objectives import objective_of
+from ml_assets.training.step.plans import matching
 from resources.job.errors import BadConfiguration
 from resources.job.job import TrainingJob
 
 
 def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
     """Return the untrained model. Its first weights depend only on the job's seed, if drawn from torch, numpy or
-    random. The unknown category begins as the mean of the others.
+    random. The unknown category begins as the mean of the others where the model's `category_plan` names its table.
 
     Raises `BadConfiguration` if the model function cannot be imported, refuses its hyperparameters, or does not return
     a model that maps `[B, F]` float32 and `[B, C]` int64 to `[B]`, or to `[B, classes]`. If rows have blobs,
@@ -117,13 +118,40 @@ def predict(model: FullModel, objective: str, rows: Rows, batch: int = 65536) ->
 
 
 def _begin_unknown_at_mean(core: nn.Module, inputs: InputSpec) -> None:
-    """Set the unknown id of each `nn.Embedding` with as many ids as a category has to the mean of its other ids."""
-    for module in core.modules():
-        if isinstance(module, nn.Embedding) and module.num_embeddings in inputs.cardinalities:
+    """Set the unknown id of each embedding in the model's `category_plan` to the mean of its other ids.
+
+        category_plan = ("embeddings.*",)
+
+    has patterns of the `nn.Embedding`s of the categorical columns, in the order of the columns. Without a plan nothing
+    is set: the size of a table does not tell what its rows are.
+    """
+    plan = getattr(core, "category_plan", ())
+    if not plan or not inputs.categorical:
+        return
+    if not isinstance(plan, tuple | list):
+        raise BadConfiguration(
+            f'category_plan of {type(core).__name__} is {plan!r}: make it a tuple of patterns, ("embeddings.*",)'
+        )
+    tables = [found for pattern in plan for found in matching(core, str(pattern), "category_plan")]
+    found = [f"{name} ({_ids(module)})" for name, module in tables]
+    wanted = [
+        f"{name} ({size} ids)" for name, size in zip(inputs.categorical, inputs.cardinalities, strict=True)
+    ]
+    if tuple(_ids(module) for _, module in tables) != tuple(f"{size} ids" for size in inputs.cardinalities):
+        raise BadConfiguration(
+            f"category_plan of {type(core).__name__} names {', '.join(found)}, and the categorical columns are "
+            f"{', '.join(wanted)}: name one nn.Embedding for each column, in this order"
+        )
+    for _, module in tables:
+        if isinstance(module, nn.Embedding) and module.padding_idx != UNKNOWN:
             others = module.weight.detach()[UNKNOWN + 1 :]
-            if len(others) and module.padding_idx != UNKNOWN:
+            if len(others):
                 with torch.no_grad():
                     module.weight[UNKNOWN] = others.mean(dim=0)
+
+
+def _ids(module: nn.Module) -> str:
+    return f"{module.num_embeddings} ids" if isinstance(module, nn.Embedding) else type(module).__name__
 
 
 def check_output(job: TrainingJob, model: FullModel, batch: Batch, outputs: int = 1) -> None:

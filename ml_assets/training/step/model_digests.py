@@ -11,7 +11,7 @@ import hashlib
 import io
 import pickle
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, cast
@@ -19,13 +19,16 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 _OF_TORCH = frozenset(vars(nn.Module()))
 """Attributes that every module has."""
 
 
 def digest_of(value: torch.Tensor) -> bytes:
-    """Return the SHA-256 of a tensor's bytes."""
+    """Return the SHA-256 of a tensor's bytes; of a sharded tensor, of the shard on this rank."""
+    if isinstance(value, DTensor):
+        value = value.to_local()
     content = value.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
     return hashlib.sha256(cast(Any, content.numpy())).digest()
 
@@ -36,8 +39,8 @@ def tensor_digests(model: nn.Module) -> dict[str, bytes]:
     return {name: digest_of(value) for name, value in values}
 
 
-def plain_digests(model: nn.Module, package: str) -> dict[str, bytes]:
-    """Return the digest of each value that no `state_dict` holds, by its path.
+def plain_digests(model: nn.Module, package: str, only: Container[str] | None = None) -> dict[str, bytes]:
+    """Return the digest of each value that no `state_dict` holds, by its path; of `only` these paths.
 
     These are the plain attributes of modules. Of the classes that `package`, a top-level package, defines, also the
     attributes of the class and the global variables of its Python module. Functions, classes and imported modules are
@@ -57,7 +60,7 @@ def plain_digests(model: nn.Module, package: str) -> dict[str, bytes]:
         f"{path}.{name}".lstrip("."): _digest_of_any(value)
         for path, module in model.named_modules()
         for name, value in vars(module).items()
-        if name not in _OF_TORCH
+        if name not in _OF_TORCH and (only is None or f"{path}.{name}".lstrip(".") in only)
     } | {
         f"{path}.{name}": _digest_of_any(value)
         for path, values in shared.items()
@@ -73,8 +76,13 @@ def _is_code(value: object) -> bool:
 
 def _digest_of_any(value: Any) -> bytes:
     digest = hashlib.sha256()
-    for part in _parts(value, set()):
-        digest.update(part)
+    try:
+        for part in _parts(value, set()):
+            digest.update(part)
+    except (
+        Exception
+    ):  # deep or exotic objects: a model may hold anything, and only what it computes can refuse it
+        return type(value).__qualname__.encode()
     return digest.digest()
 
 

@@ -2,9 +2,9 @@
 
 With `determinism: bitwise` a pass is repeated, in training and in validation. It must change nothing and give the
 same numbers each time, also if the model cannot see its rank. Otherwise the result would depend on how often a worker
-calls the model, and so on the number of workers. The preflight also takes two steps and restores the first weights: the
-model must then be as it was before. Otherwise it keeps state that no checkpoint holds. The preflight observes effects;
-it has no list of layers. Not here: the first weights (load), their equality on all ranks (parallel.sameness).
+calls the model, and so on the number of workers. The preflight always takes two steps and restores the first weights:
+the model must then be as it was before. Otherwise it keeps state that no checkpoint holds. The preflight observes
+effects; it has no list of layers. Not here: the first weights (load), their equality on all ranks (parallel.sameness).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -30,6 +30,7 @@ from ml_assets.training.step.memory import passes, rows_at_once
 from ml_assets.training.step.model_digests import digest_of, plain_digests, tensor_digests
 from ml_assets.training.step.objectives import Objective
 from ml_assets.training.step.precision import computing
+from ml_assets.training.telemetry.event_log import emit
 from resources.job.errors import BadConfiguration
 from resources.job.job import TrainingJob
 from resources.words import name_some
@@ -54,10 +55,18 @@ would be the same as after a resume."""
 _MOVE = 1e-3
 """Change of each weight in such a step: visible in float32, harmless to the model."""
 
+_NOISE = 1e-4
+"""Difference of equal computations on a GPU without `bitwise`, as a share of the largest number."""
+
+_MIXED = 0.05
+"""Accepted difference of the outputs for a row alone and among others, as a share of the largest output: half
+precision rounds otherwise for another number of rows."""
+
 _REMEDY = (
-    "determinism bitwise cannot hold. Keep it in a persistent buffer (register_buffer) that a hook of the optimizer "
-    "updates (torch.optim.optimizer.register_optimizer_step_post_hook), not forward; or use determinism tolerance"
+    "keep it in a persistent buffer (register_buffer), or set training.average for an average of the weights"
 )
+_OUTPUT = "the output (validation)"
+"""Name of a model's answer among the numbers of `_examine_memory`."""
 
 _Numbers: TypeAlias = dict[str, torch.Tensor | None]
 _Compute: TypeAlias = Callable[[Batch], _Numbers]
@@ -91,16 +100,18 @@ def preflight(
             _refuse_random_decoding(job, validation, batch, units)
         _refuse_gradients(_pass(job, model, objective, batch, group), is_bitwise=is_bitwise)
         _validated(job, model, some_rows(validation, _fewest_validated(job, order, validation, group)), group)
-        if not is_bitwise:
-            return 0
-        other = some_rows(validation, units, first=units // 2 + 1)
+        several = max(2, min(rows_at_once(job.settings, group.world_size), ROWS))
+        _refuse_mixed_rows(job, model, some_rows(validation, several), group)
         computes: dict[str, _Compute] = {
             "training": lambda rows: _pass(job, model, objective, rows, group),
             "validation": lambda rows: _validated(job, model, rows, group),
         }
-        for what, compute in computes.items():
-            _refuse_state(job, model, what, compute, batch, other)
-        return _refuse_memory(job, model, computes, batch)
+        if is_bitwise:
+            other = some_rows(validation, units, first=units // 2 + 1)
+            for what, compute in computes.items():
+                _refuse_state(job, model, what, compute, batch, other)
+        digest = _examine_memory(job, model, computes, batch, is_warned=group.is_first)
+        return digest if is_bitwise else 0
 
 
 @contextmanager
@@ -168,16 +179,42 @@ def _pass(job: TrainingJob, model: FullModel, objective: Objective, batch: Batch
 
 def _validated(job: TrainingJob, model: FullModel, batch: Batch, group: Group) -> _Numbers:
     """Return the output of a pass as validation computes it."""
+    return {"the output": _output(job, model, batch, group, job.seed)}
+
+
+def _output(job: TrainingJob, model: FullModel, batch: Batch, group: Group, seed: int) -> torch.Tensor:
     model.eval()
-    group.seed(job.seed)
+    group.seed(seed)
     try:
         with (
             refusing(lambda error: _why_failed(job, "validation", len(batch), error)),
             torch.inference_mode(),
         ):
-            return {"the output": model(*batch.inputs).float()}
+            return model(*batch.inputs).float()
     finally:
         model.train()
+
+
+def _refuse_mixed_rows(job: TrainingJob, model: FullModel, batch: Batch, group: Group) -> None:
+    """Raise `BadConfiguration` if the output for a row of `batch` in validation depends on the rows beside it.
+
+    A served row may come alone. Without this check a model that subtracts the mean of its rows trained to its end, and
+    its export was refused then.
+    """
+    output, again = (_output(job, model, batch, group, seed) for seed in (job.seed, job.seed + 1))
+    if not _equal(output, again, exactly=False):
+        return  # it draws random numbers, which other numbers of rows draw otherwise
+    # A running sum, and a recurrent layer that takes the rows for a sequence, leave the first row as it is.
+    parts = [batch.split([1, len(batch) - 1])[0], batch.split([len(batch) - 1, 1])[1]]
+    alone = torch.cat(
+        [_output(job, model, part, group, job.seed).reshape(output[:1].shape) for part in parts]
+    )
+    differs = (torch.cat([output[:1], output[-1:]]) - alone).nan_to_num().abs()
+    if not bool((differs <= _MIXED * output.nan_to_num().abs().max()).all()):
+        raise BadConfiguration(
+            f"the model of {job.model_function} gives a row another output in validation if other rows are beside it, "
+            "and a served row may come alone. Remove sums, means and norms over the rows, or use nn.LayerNorm"
+        )
 
 
 def _why_failed(job: TrainingJob, what: str, rows: int, error: Exception) -> str:
@@ -185,7 +222,8 @@ def _why_failed(job: TrainingJob, what: str, rows: int, error: Exception) -> str
     if rows == 1 and "more than 1 value per channel" in text and what == "validation":
         return (
             f"the model of {job.model_function} normalizes over the rows of a pass also in validation "
-            "(track_running_stats=False), and some passes there have a single row. Use nn.LayerNorm"
+            "(track_running_stats=False), and some passes there, like some of a server, have a single row. Use "
+            "nn.LayerNorm"
         )
     if rows == 1 and "more than 1 value per channel" in text:
         settings = job.settings
@@ -266,15 +304,19 @@ def _refuse_state(
         )
 
 
-def _refuse_memory(job: TrainingJob, model: FullModel, computes: Mapping[str, _Compute], batch: Batch) -> int:
+def _examine_memory(
+    job: TrainingJob, model: FullModel, computes: Mapping[str, _Compute], batch: Batch, *, is_warned: bool
+) -> int:
     """Raise `BadConfiguration` if the model remembers earlier weights outside of its state; return a digest of its
     numbers at the first weights.
 
     A checkpoint does not hold a plain attribute. A step counter or a moving average of weights in one gave the same
     bits on any number of workers, and others after a resume. So take steps, load the first weights as a resume does,
-    and compare.
+    and compare. Without `bitwise`, refuse only a change of the output, which the exported model would not have, and
+    emit a warning about others if `is_warned`.
     """
     package, kept = _package(job), {name: value.clone() for name, value in model.state_dict().items()}
+    is_bitwise = job.settings.determinism == "bitwise"
 
     def observed() -> tuple[_Numbers, dict[str, bytes]]:
         numbers = {
@@ -299,21 +341,40 @@ def _refuse_memory(job: TrainingJob, model: FullModel, computes: Mapping[str, _C
     ):
         model.load_state_dict(kept)
     second, after = observed()
-    if names := _other(before, after):
-        raise BadConfiguration(
-            f"{name_some(names)} of {job.model_function} changed with the weights, and stayed changed when the first "
-            f"weights were loaded again. A checkpoint does not hold it, so a resume would give other bits: {_REMEDY}"
-        )
-    _refuse_other(
-        first,
-        second,
-        "{} gave other numbers after two steps, although the first weights were loaded again. The model keeps state of "
-        f"earlier steps that a checkpoint does not hold, so a resume would give other bits: {_REMEDY}",
-    )
+    names = _other(before, after)
+    others = [name for name, value in first.items() if not _equal(value, second[name], exactly=is_bitwise)]
+    _tell_memory(job, names, others, is_warned=is_warned)
     digest = hashlib.sha256()
     for value in first.values():
         digest.update(b"" if value is None else digest_of(value))
     return int.from_bytes(digest.digest()[:8], "big") >> 1
+
+
+def _tell_memory(job: TrainingJob, names: Sequence[str], others: Sequence[str], *, is_warned: bool) -> None:
+    """Refuse, or warn about, state `names` that stayed changed, and numbers `others` that changed with it."""
+    is_bitwise = job.settings.determinism == "bitwise"
+    stays = (
+        f"{name_some(names)} of {job.model_function} changed with the weights, and stayed changed when the first "
+        "weights were loaded again."
+    )
+    gave = (
+        f"{name_some(others)} gave other numbers after two steps, although the first weights were loaded again. The "
+        "model keeps state of earlier steps that a checkpoint does not hold."
+    )
+    lost = "A checkpoint does not hold it, so a resume would give other bits"
+    if is_bitwise and names:
+        raise BadConfiguration(f"{stays} {lost}: {_REMEDY}, or use determinism tolerance")
+    if is_bitwise and others:
+        raise BadConfiguration(
+            f"{gave} A resume would give other bits: {_REMEDY}, or use determinism tolerance"
+        )
+    if _OUTPUT in others:
+        raise BadConfiguration(
+            f"{stays if names else gave} The exported model would not have the validation loss that training shows: "
+            f"{_REMEDY}"
+        )
+    if (names or others) and is_warned:
+        emit("warning", 0, message=f"{stays if names else gave} {lost}: {_REMEDY}")
 
 
 def _package(job: TrainingJob) -> str:
@@ -389,10 +450,14 @@ def refuse_changed(names: Sequence[str], what: str = "training") -> None:
     )
 
 
-def _equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+def _equal(one: torch.Tensor | None, other: torch.Tensor | None, *, exactly: bool = True) -> bool:
     if one is None or other is None:
         return one is other
-    return torch.equal(one.nan_to_num(), other.nan_to_num())
+    if exactly:
+        return torch.equal(one.nan_to_num(), other.nan_to_num())
+    # A GPU may sum in another order each time. Compare with the largest number, since small ones cancel.
+    size = one.nan_to_num().abs().max() if one.numel() else 0.0
+    return one.shape == other.shape and bool(((one - other).nan_to_num().abs() <= _NOISE * size).all())
 
 
 def _named(value: torch.Tensor) -> str:

@@ -9,9 +9,10 @@ here: the measurements (meter).
 import logging
 import re
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 from ml_assets.training.telemetry.event_log import tell_also
+from resources.http_bounds import BoundedHTTPServer
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob
 
@@ -72,7 +73,7 @@ def serve_figures(job: TrainingJob, all_addresses: bool) -> int | None:
     page = Page(job)
     address = ("" if all_addresses else "127.0.0.1", job.settings.metrics_port)
     try:
-        server = ThreadingHTTPServer(address, _handler_of(page))
+        server = BoundedHTTPServer(address, _handler_of(page))
     except OSError as error:
         log.warning(
             "no metrics for Prometheus, port %d cannot be opened: %s. Choose another metrics_port",
@@ -88,15 +89,21 @@ def serve_figures(job: TrainingJob, all_addresses: bool) -> int | None:
 def _handler_of(page: Page) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            self._answer(page.text().encode())
+
+        def do_HEAD(self) -> None:
+            self._answer(page.text().encode())
+
+        def _answer(self, content: bytes) -> None:
             if self.path.partition("?")[0] != "/metrics":
                 self.send_error(404, "the metrics are at /metrics")
                 return
-            content = page.text().encode()
             self.send_response(200)
             self.send_header("Content-Type", _TYPE)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content)
+            if self.command != "HEAD":
+                self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:
             """Log nothing: stderr belongs to the training's log."""

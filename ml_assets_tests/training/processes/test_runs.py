@@ -20,7 +20,14 @@ from ml_assets_tests.training.small_jobs import (
     small_snapshot,
 )
 from ml_assets_tests.training.watcher import SECONDS_TO_SAVE, Unbroken, Watcher, children_of
-from resources.job.errors import AttemptsExhausted, BadConfiguration, Diverged, InputChanged, OutOfMemory
+from resources.job.errors import (
+    AttemptsExhausted,
+    BadConfiguration,
+    Diverged,
+    FailedTwice,
+    InputChanged,
+    OutOfMemory,
+)
 from resources.job.events import TrainingEvent
 
 
@@ -144,6 +151,16 @@ def test_the_rank_that_ended_first_is_named(
     assert [one.startswith(cause) for one in _causes(watcher)] == [True]
 
 
+def test_an_error_that_repeats_at_the_same_place_is_tried_twice(tmp_path: Path, snapshot: Snapshot) -> None:
+    watcher = Watcher()
+    job = small_job(snapshot, "ml_assets_tests.training.untrainable_models.FailsInValidation", epochs=1)
+    with pytest.raises(
+        FailedTwice, match=r"ZeroDivisionError at .*untrainable_models\.py:\d+ after step \d+"
+    ):
+        watcher.run(job, tmp_path)
+    assert watcher.kinds().count("started") == 2
+
+
 def test_the_rank_that_stands_still_is_named_not_the_one_that_waits(
     tmp_path: Path, snapshot: Snapshot
 ) -> None:
@@ -171,9 +188,7 @@ def test_a_model_with_state_that_a_resume_loses_is_refused_under_bitwise(
     assert "core.averages of ml_assets_tests.training.untrainable_models.Teacher changed" in str(
         refused.value
     )
-    assert "Keep it in a persistent buffer (register_buffer) that a hook of the optimizer" in str(
-        refused.value
-    )
+    assert "keep it in a persistent buffer (register_buffer), or set training.average" in str(refused.value)
     assert "started" not in watcher.kinds()
 
 
