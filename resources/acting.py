@@ -39,7 +39,7 @@ def acting_person(settings: Settings, accounts: Accounts) -> Person:
     given = {"ML_ASSETS_TOKEN": settings.token, "ML_ASSETS_OIDC_TOKEN": settings.oidc_token}
     proofs = {variable: secret.get_secret_value() for variable, secret in given.items() if secret is not None}
     if not proofs:
-        return Person(name=settings.author)
+        return Person.unchecked(settings.author)
     if len(proofs) > 1:
         raise IdentityRefused(f"{' and '.join(proofs)} are both set, and one person acts: unset one of them")
     ((variable, proof),) = proofs.items()
@@ -54,12 +54,12 @@ def proved_person(proof: str, accounts: Accounts) -> Person:
     proof = proof.strip()
     if proof.count(".") != 2:  # an ID token has three parts, a token none
         found = accounts.of_token(proof)
-        return Person(name=found.name, checked_by="token", account=found.place)
+        return Person.proved(found, "token")
 
     from resources.oidc import account_of
 
     found = account_of(proof, accounts.in_force())
-    return Person(name=found.name, checked_by="oidc", account=found.place)
+    return Person.proved(found, "oidc")
 
 
 def require_proof_of(first: Account, settings: Settings) -> None:

@@ -131,6 +131,15 @@ def locked(path: Path, *, shared: bool = False) -> Generator[None]:
         os.close(descriptor)
 
 
+def file_at(path: Path) -> tuple[int, int] | None:
+    """Return device and number of the file at a path, None without one: an open file may have been moved away since."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def is_disk_full(error: BaseException) -> bool:
     """True if the disk or a quota is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -60,6 +60,11 @@ class TrackerRefused(TrackerError):
     """The tracker refused the request: the named object does not exist, or the value is not allowed."""
 
 
+def embedded_file(uri: str) -> Path | None:
+    """Return the SQLite file of an embedded MLflow; None for a server."""
+    return Path(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+
+
 @cache
 def open_client(uri: str) -> "MlflowClient":
     """Return the client of an MLflow server or database. Creates the tables of a new SQLite database (1 to 6 s).
@@ -69,8 +74,7 @@ def open_client(uri: str) -> "MlflowClient":
     with reaching(uri):
         from mlflow.tracking import MlflowClient
 
-        if uri.startswith(_SQLITE):
-            path = Path(uri.removeprefix(_SQLITE))
+        if (path := embedded_file(uri)) is not None:
             make_whole(path, lambda making: _make_tables(f"{_SQLITE}{making}"))
             # SQLite stores this mode in the file. In WAL mode readers, such as the UI, do not block writers.
             with closing(sqlite3.connect(path)) as database:

@@ -248,7 +248,7 @@ class Platform:
     def tracker(self) -> "Tracker":
         """Record of training runs."""
         from resources.spool_copies import SpoolCopies
-        from resources.tracker import Tracker
+        from resources.tracker import FILES, Tracker
 
         of = self.settings
         self._make_home()
@@ -258,7 +258,7 @@ class Platform:
             )  # mlflow reads it only from the environment
         # Do not give a foreign MLflow server a folder of this machine as the place of files.
         is_ours = of.artifacts_url is not None or not of.resolved_tracking_uri.reveal().startswith("http")
-        files = self.artifacts.address("mlflow") if is_ours else None
+        files = self.artifacts.address(FILES) if is_ours else None
         # Whoever settles spools delivers them to its own tracker: those of an environment stay in its folder.
         copies = None if of.artifacts_url is None or of.env else SpoolCopies(self.artifacts)
         spools = of.own_home / "artifacts" if of.env else of.artifacts_folder

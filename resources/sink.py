@@ -11,13 +11,14 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self, cast
 
 from resources.files import create_locked, take_lock
 from resources.mlflow_client import TrackerError
+from resources.words import counted, name_some
 
 INTERVAL = 0.5
 """Seconds between two deliveries."""
@@ -38,6 +39,10 @@ class Point(NamedTuple):
     if each value is a separate measurement, such as the load of a machine or the seconds of a recovery."""
 
 
+_RESERVE = 1024
+"""Bytes at the begin of a spool that a full disk leaves for its last words."""
+
+
 class SpoolFailed(TrackerError):
     """The spool file cannot be written: its disk is full or read-only."""
 
@@ -50,22 +55,25 @@ class Spool:
     stores it once.
 
     Each line is JSON: a list is a point, a text is the final status of the run, an object holds the facts of a run that
-    has not begun yet.
+    has not begun yet, or says what is missing. The first line is blank: room for the status and for what is missing,
+    if the disk is full at the end.
     """
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path = path
         self._file = file
-        self.is_empty = path.stat().st_size == 0
+        self.is_empty = path.stat().st_size <= _RESERVE
 
     @classmethod
     def create(cls, path: Path) -> Self:
         """Create a new, locked spool. Raise `SpoolFailed`."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            return cls(path, create_locked(path))
+            spool = cls(path, create_locked(path))
         except OSError as error:
             raise _failed(path, error) from error
+        spool._last_words([])
+        return spool
 
     @classmethod
     def adopt(cls, path: Path) -> Self | None:
@@ -80,21 +88,32 @@ class Spool:
             return None
         return cls(path, file)
 
-    def append(self, points: Iterable[Point]) -> None:
-        """Append points. A process that adopts the file can read them at once.
+    def append(self, points: list[Point]) -> None:
+        """Move points to the end of the file, and out of the list. A process that adopts the file can read them at
+        once.
 
-        Raise `SpoolFailed` if the disk takes none or only some. Then none of them is in the file.
+        Raise `SpoolFailed` if the disk takes only some. Then the list has the others.
         """
-        if self._write(points):
-            self.is_empty = False
+        kept = 0
+        try:
+            kept = self._write(points)
+        except _PartlyWritten as part:
+            kept = part.lines
+            raise _failed(self.path, part.error) from part.error
+        finally:
+            self.is_empty = self.is_empty and not kept
+            del points[:kept]
 
     def begin(self, facts: Mapping[str, Any]) -> None:
         """Store the facts of a run that cannot begin yet, because the tracker is away. Raise `SpoolFailed`."""
-        self._write([facts])
+        try:
+            self._write([facts])
+        except _PartlyWritten as part:
+            raise _failed(self.path, part.error) from part.error
 
-    def end(self, status: str) -> None:
-        """Store the final status of the run. Raise `SpoolFailed`."""
-        self._write([status])
+    def end(self, status: str, missing: str = "") -> None:
+        """Store the final status of the run, and which points are missing. Raise `SpoolFailed`."""
+        self._last_words([status, {_MISSING: missing}] if missing else [status])
 
     def points(self) -> list[Point]:
         """Return the undelivered points, in order."""
@@ -102,16 +121,19 @@ class Spool:
 
     def facts(self) -> dict[str, Any] | None:
         """Return the facts of a run that has not begun yet; None if it has begun."""
-        found = (cast("dict[str, Any]", line) for line in self._lines() if isinstance(line, dict))
-        return next(found, None)
+        return next((one for one in self._objects() if _MISSING not in one), None)
+
+    def missing(self) -> str:
+        """Return which points are missing, for people; empty if none is."""
+        return next((one[_MISSING] for one in self._objects() if _MISSING in one), "")
 
     def ending(self) -> str | None:
         """Return the final status of the run; None if its owner was killed before the end."""
         return next((line for line in self._lines() if isinstance(line, str)), None)
 
     def clear(self) -> None:
-        """Delete all lines, after their delivery."""
-        self._file.truncate(0)
+        """Delete all points, after their delivery."""
+        self._file.truncate(_RESERVE)
         self.is_empty = True
 
     def move(self, path: Path) -> None:
@@ -124,19 +146,32 @@ class Spool:
             self.path.unlink()
         self._file.close()
 
-    def _write(self, lines: Iterable[object]) -> bool:
-        """Append JSON lines, all or none. Return False if `lines` is empty."""
+    def _write(self, lines: Iterable[object]) -> int:
+        """Append JSON lines, return their number. Raise `_PartlyWritten` if only the first of them fit on the disk."""
         text = "".join(json.dumps(line) + "\n" for line in lines).encode()
         end = self._file.seek(0, os.SEEK_END)
+        rest = memoryview(text)
         try:
-            rest = memoryview(text)
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
+            whole = text[: len(text) - len(rest)].rpartition(b"\n")
             with suppress(OSError):
-                self._file.truncate(end)
+                self._file.truncate(end + len(whole[0] + whole[1]))
+            raise _PartlyWritten(whole[0].count(b"\n") + len(whole[1]), error) from error
+        return text.count(b"\n")
+
+    def _last_words(self, lines: Sequence[object]) -> None:
+        """Write JSON lines over the first bytes, which need no room on the disk. Raise `SpoolFailed`."""
+        text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        try:
+            self._file.seek(0)
+            self._file.write(text + b" " * (_RESERVE - len(text) - 1) + b"\n")
+        except OSError as error:
             raise _failed(self.path, error) from error
-        return bool(text)
+
+    def _objects(self) -> Iterator[dict[str, Any]]:
+        return (cast("dict[str, Any]", line) for line in self._lines() if isinstance(line, dict))
 
     def _lines(self) -> list[Any]:
         """Return the intact lines. A kill may cut the last line short, and a power cut may replace lines by zeros."""
@@ -147,6 +182,18 @@ class Spool:
                 with suppress(ValueError):
                     lines.append(json.loads(line))
         return lines
+
+
+_MISSING = "missing"
+"""Key of the object that says which points are missing."""
+
+
+class _PartlyWritten(Exception):
+    """The disk took only the first lines."""
+
+    def __init__(self, lines: int, error: OSError) -> None:
+        super().__init__(f"{lines} lines fit: {error}")
+        self.lines, self.error = lines, error
 
 
 def _failed(path: Path, error: OSError) -> SpoolFailed:
@@ -161,7 +208,7 @@ class MetricSink:
     Every `interval` seconds its thread moves new points to the spool, calls `deliver` on the spool in order, and
     empties it. If `deliver` fails, the points stay in the spool and the next try follows after a growing pause. So a
     hung or absent tracker delays nothing and loses nothing. A killed process loses at most the last half second. While
-    the disk is full, points wait in memory.
+    the disk is full, points without room wait in memory.
 
     The thread calls `copy` every `copy_every` seconds, to keep a copy of the spool elsewhere.
 
@@ -190,6 +237,8 @@ class MetricSink:
         self._closing = threading.Event()
         self._spooling = threading.Lock()
         self._is_abandoned = False
+        self.missing = ""
+        """Points that could neither be delivered nor stored, for people; known after `close`."""
         self._pause = 0.0
         self._next_try = 0.0
         self._problems: set[str] = set()
@@ -214,13 +263,17 @@ class MetricSink:
         """Try to deliver once more, for at most `timeout` seconds. Return True if all points are delivered, False if
         the rest is in the spool.
 
-        Raise `SpoolFailed` if the rest can neither be delivered nor stored.
+        Raise `SpoolFailed` if a part of the rest can neither be delivered nor stored; `missing` tells which.
         """
         self._closing.set()
         self._thread.join(timeout)
         with self._spooling:
             self._is_abandoned = True
-            self._keep()
+            try:
+                self._keep()
+            except SpoolFailed:
+                self.missing = _in_words(self._unkept)
+                raise
         return self._spool.is_empty
 
     def _work(self) -> None:
@@ -273,10 +326,10 @@ class MetricSink:
             logging.getLogger(__name__).warning("metrics wait: %s", error)
 
     def _keep(self) -> None:
-        """Move new points from the queue to the spool. If it raises `SpoolFailed`, they stay in memory."""
+        """Move new points from the queue to the spool. If it raises `SpoolFailed`, those without room stay in
+        memory."""
         self._unkept += self._drain()
         self._spool.append(self._unkept)
-        self._unkept.clear()
 
     def _drain(self) -> list[Point]:
         points: list[Point] = []
@@ -287,3 +340,9 @@ class MetricSink:
             if once:
                 self._seen.update(dict.fromkeys((name for name, _ in new), step))
         return points
+
+
+def _in_words(points: Sequence[Point]) -> str:
+    names = sorted({point.name for point in points})
+    steps = [point.step for point in points]
+    return f"{counted(len(points), 'point')} of {name_some(names, 3)}, steps {min(steps)} to {max(steps)}"

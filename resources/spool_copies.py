@@ -76,11 +76,12 @@ class SpoolCopies:
 
 
 def _is_abandoned(lines: list[str]) -> bool:
+    """Return True for a copy, time and spool, whose spool begins with a final status, or that is old."""
     try:
-        sign_of_life, last = json.loads(lines[0]), json.loads(lines[-1])
-    except (IndexError, ValueError):  # objects are never cut short, so this is a foreign file
+        sign_of_life, has_ended = float(json.loads(lines[0])), lines[1].startswith('"')
+    except (IndexError, ValueError, TypeError):  # objects are never cut short, so this is a foreign file
         return False
-    return isinstance(last, str) or time.time() - float(sign_of_life) > GONE_AFTER
+    return has_ended or time.time() - sign_of_life > GONE_AFTER
 
 
 def _say(error: ArtifactsError) -> None:

@@ -37,6 +37,7 @@ from resources.mlflow_client import (
     TrackerError,
     TrackerRefused,
     TrackerUnavailable,
+    embedded_file,
     open_client,
     reaching,
     write,
@@ -55,6 +56,8 @@ _log = logging.getLogger(__name__)
 FINGERPRINT = "fingerprint"
 """Tag by which `find` looks a run up."""
 
+FILES = "mlflow"
+"""Folder of the files of runs among the artifacts, where the platform chooses it."""
 _MOST_POINTS = 1000
 """Limit of MLflow: metrics per call."""
 _MOST_PARAMS = 100
@@ -63,6 +66,8 @@ _DIGEST_LENGTH = 36
 """Limit of MLflow: characters of a dataset's digest. A tag holds the whole digest."""
 _PENDING = "pending"
 """Replaces the run id in the name of a spool while the run has not begun."""
+MISSING_TAG = "metrics_missing"
+"""Tag of a run whose metrics have a hole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +287,19 @@ class Tracker:
 
     def _experiment(self, name: str) -> str:
         known = self._client.get_experiment_by_name(name)
+        place = None if self._files is None else f"{self._files}/{name}"
         if known is not None:
+            # Nobody can change addresses at a server, which may have those of another installation, too.
+            if (
+                embedded_file(self.uri) is not None
+                and place is not None
+                and known.artifact_location != place
+                and known.artifact_location.endswith(f"/{FILES}/{name}")
+            ):
+                raise TrackerRefused(
+                    f"MLflow keeps files of {name} under {known.artifact_location}, and they belong to {self._files} "
+                    "now: the home was moved. Give MLflow its new addresses: ml-assets home move"
+                )
             if (
                 known.lifecycle_stage == "deleted"
             ):  # its name stays taken, so no other experiment could be created
@@ -290,7 +307,6 @@ class Tracker:
                     self._client.restore_experiment(known.experiment_id)
                 _log.warning("restored MLflow's deleted experiment %s", name)
             return known.experiment_id
-        place = None if self._files is None else f"{self._files}/{name}"
         try:
             with reaching(self.uri):
                 return self._client.create_experiment(name, artifact_location=place)
@@ -352,6 +368,8 @@ class Tracker:
             if run_id == _PENDING:
                 run_id = self._begin_from(spool, start)
             self.deliver(run_id, spool.points())
+            if missing := spool.missing():
+                self.tag_once(run_id, {MISSING_TAG: missing})
             self._end_by(spool, run_id, start)
             is_done = True
         except TrackerRefused as refusal:
@@ -419,6 +437,11 @@ class TrackedRun:
                 self._tracker.settle()
         return begun.run_id
 
+    @property
+    def missing(self) -> str:
+        """Points that were lost because the tracker was away and the disk full, for people; empty if none was."""
+        return self._sink.missing
+
     def log(
         self, values: Mapping[str, float], step: int, at: float | None = None, *, once_a_step: bool = True
     ) -> None:
@@ -444,7 +467,7 @@ class TrackedRun:
             self._is_left = True
             try:
                 if not is_ended:
-                    self._spool.end(status)
+                    self._spool.end(status, self.missing)
                     self._copy()
             except SpoolFailed as error:
                 _log.warning("%s. MLflow shows the run as KILLED until the training is launched again", error)

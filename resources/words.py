@@ -1,5 +1,6 @@
 """Parts of sentences for messages: lists of names, suggestions, counts, places, keys."""
 
+import re
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
@@ -22,6 +23,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: `1 partition`, `365 partitions`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that `text` writes in plain digits; None for another text.
+
+    Python's `int` reads `1_000`, ` 1` and digits of other scripts, too: a mistyped word would name something else.
+    """
+    return int(text) if re.fullmatch("-?(0|[1-9][0-9]*)", text) and text != "-0" else None
 
 
 def has_remedy(error: Exception) -> bool:

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from ml_assets_tests.resources.ledger_writer import EVALUATION, write_one_of_each
-from resources.ledger import Ledger, LedgerChanged
+from resources.ledger import Ledger, LedgerChanged, Person
 
 KINDS = ("evaluation", "name", "promotion", "demotion", "archival", "review", "dossier", "rules")
 """Kinds of rows in the order of `write_one_of_each`."""
@@ -67,7 +67,14 @@ def assert_times_and_letters_come_back_as_they_were(url: str) -> None:
     for number, at in enumerate(times):
         log.record_evaluation(replace(EVALUATION, evaluation_digest=str(number), summary=said), at=at)
         log.promote(
-            "m", "1", "production", author="Zoë", reason=said, bundle_digest="b", evaluation_digest="0", at=at
+            "m",
+            "1",
+            "production",
+            by=Person.unchecked("Zoë"),
+            reason=said,
+            bundle_digest="b",
+            evaluation_digest="0",
+            at=at,
         )
     head = log.verify()
     other = Ledger(url).models

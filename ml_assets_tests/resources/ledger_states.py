@@ -7,8 +7,8 @@ import pytest
 import sqlalchemy as sa
 
 from ml_assets_tests.resources.ledger_chains import attacker
-from ml_assets_tests.resources.ledger_writer import EVALUATION, NEW, write_one_of_each
-from resources.ledger import Ledger, LedgerChanged, Person
+from ml_assets_tests.resources.ledger_writer import EVALUATION, NEW, with_account, write_one_of_each
+from resources.ledger import Ledger, LedgerChanged
 from resources.ledger.database import LedgerDatabase
 from resources.ledger.tables import decisions
 
@@ -31,12 +31,11 @@ def assert_nothing_is_decided_on_a_changed_row(url: str) -> None:
     ledger = Ledger(url)
     write_one_of_each(ledger)
     ledger.record_verdicts([NEW])
-    ledger.accounts.add_by_token("root", Person(name="root"), is_administrator=True)
-    root = Person(name="root", checked_by="token")
+    root = with_account(ledger, "root")
     with attacker(url) as connection:
         connection.execute(sa.text("UPDATE ledger_decisions SET bundle_digest = 'mine' WHERE place = 1"))
     decide: Mapping[str, Callable[[], object]] = {
-        "acceptance": lambda: ledger.accept(NEW.table, NEW.key, 1, "root", "a strike", checked_by="token"),
+        "acceptance": lambda: ledger.accept(NEW.table, NEW.key, 1, root, "a strike"),
         "registration": lambda: ledger.models.name_version(
             "m", "new", schema_digest="s", recipe_digest="r", choose=lambda known: "2.0.0"
         ),

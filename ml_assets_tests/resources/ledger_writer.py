@@ -38,7 +38,7 @@ EVALUATION = NewEvaluation(
             would_pass="",
         ),
     ),
-    author="ada",
+    by=Person.unchecked("ada"),
     report="file:///report.html",
     run_id="run",
     trained_on=TrainedOn(
@@ -52,6 +52,20 @@ EVALUATION = NewEvaluation(
 )
 
 
+def with_account(ledger: Ledger, name: str) -> Person:
+    """Return the person `name`, proved by the token of an account. Adds the account if there is none in force.
+
+    The first account is that of `root`, the administrator.
+    """
+    for one in ledger.accounts.in_force():
+        if one.name == name:
+            return Person.proved(one, "token")
+    is_first = not ledger.accounts.all()
+    by = Person.unchecked("root") if is_first else with_account(ledger, "root")
+    ledger.accounts.add_by_token("root" if is_first else name, by, is_administrator=is_first)
+    return with_account(ledger, name)
+
+
 def write_one_of_each(ledger: Ledger) -> None:
     """One evaluation, semantic version, promotion, demotion, archival, review, dossier and rules of the model `m`."""
     log = ledger.models
@@ -61,17 +75,17 @@ def write_one_of_each(ledger: Ledger) -> None:
         "m",
         "1",
         "production",
-        author="ada",
+        by=Person.unchecked("ada"),
         reason="first",
         bundle_digest="b",
         evaluation_digest="e",
         despite="rain",
     )
-    log.demote(promotion, author="ada", reason="wrong prices")
-    log.archive("m", "1", author="ada", reason="recalled", bundle_digest="b")
-    log.review(evaluation, "1", approves=False, author="bob", reason="prices look wrong")
-    log.record_dossier(evaluation, "1", "d", signed_by="k", author="ada")
-    log.record_first_rules("m", "{}", Person(name="ada"))
+    log.demote(promotion, by=Person.unchecked("ada"), reason="wrong prices")
+    log.archive("m", "1", by=Person.unchecked("ada"), reason="recalled", bundle_digest="b")
+    log.review(evaluation, "1", approves=False, by=Person.unchecked("bob"), reason="prices look wrong")
+    log.record_dossier(evaluation, "1", "d", signed_by="k", by=Person.unchecked("ada"))
+    log.record_first_rules("m", "{}", Person.unchecked("ada"))
 
 
 def assert_one_of_each(ledger: Ledger) -> None:
@@ -93,7 +107,7 @@ def assert_one_of_each(ledger: Ledger) -> None:
 
 def assert_decisions_hold_verdicts_back(ledger: Ledger) -> None:
     """Promote and register in an empty ledger while another thread records a verdict, which must come later."""
-    facts = {"author": "ada", "reason": "r", "bundle_digest": "b", "evaluation_digest": "e"}
+    facts = {"by": Person.unchecked("ada"), "reason": "r", "bundle_digest": "b", "evaluation_digest": "e"}
     digests = {"schema_digest": "s", "recipe_digest": "r"}
     log = ledger.models
     _verdicts_come_after(ledger, lambda allow: log.promote("m", "1", "production", allow=allow, **facts))

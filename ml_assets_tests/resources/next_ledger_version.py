@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets_tests.resources.ledger_writer import NEW, assert_one_of_each, write_one_of_each
-from resources.ledger import Ledger, LedgerOfAnotherVersion, migrations
+from resources.ledger import Ledger, LedgerOfAnotherVersion, Person, migrations
 
 NEXT = "r0003"
 _REVISION = """
@@ -45,7 +45,7 @@ def assert_both_versions_keep_every_row(url: str, folder: Path) -> None:
     ledger = Ledger(url)
     assert ledger.revision() is None
     ledger.record_verdicts([NEW])
-    ledger.accept(NEW.table, NEW.key, 1, "ada", "a strike")
+    ledger.accept(NEW.table, NEW.key, 1, Person.unchecked("ada"), "a strike")
     write_one_of_each(ledger)
     before = _rows(Ledger(url))
     assert ledger.revision() == migrations.NEWEST

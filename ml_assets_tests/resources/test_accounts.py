@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from ml_assets_tests.resources.ledger_chains import attacker
-from ml_assets_tests.resources.ledger_writer import EVALUATION, NEW
+from ml_assets_tests.resources.ledger_writer import EVALUATION, NEW, with_account
 from resources.acting import acting_person
 from resources.ledger import (
     AccountRefused,
@@ -21,11 +23,11 @@ from resources.ledger import (
     Person,
     Promotion,
 )
+from resources.ledger.decision_rows import KINDS
+from resources.ledger.rows import Authored
 from resources.settings import Settings
 
-NOBODY = Person(name="ada")
-ROOT = Person(name="root", checked_by="token")
-BOB = Person(name="bob", checked_by="token")
+NOBODY = Person.unchecked("ada")
 
 
 @pytest.fixture
@@ -40,9 +42,18 @@ def ledger(url: str) -> Ledger:
     ledger.models.record_evaluation(EVALUATION)
     ledger.record_verdicts([NEW])
     promote(ledger, NOBODY)
-    ledger.accounts.add_by_token("root", NOBODY, is_administrator=True)
-    ledger.accounts.add_by_token("bob", ROOT)
+    with_account(ledger, "bob")
     return ledger
+
+
+@pytest.fixture
+def root(ledger: Ledger) -> Person:
+    return with_account(ledger, "root")
+
+
+@pytest.fixture
+def bob(ledger: Ledger) -> Person:
+    return with_account(ledger, "bob")
 
 
 def promote(ledger: Ledger, by: Person) -> Promotion:
@@ -50,8 +61,7 @@ def promote(ledger: Ledger, by: Person) -> Promotion:
         "m",
         "1",
         "production",
-        author=by.name,
-        checked_by=by.checked_by,
+        by=by,
         reason="better",
         bundle_digest="b",
         evaluation_digest="e",
@@ -64,53 +74,95 @@ def newest(ledger: Ledger) -> EvaluationRow:
     return found
 
 
-def said(by: Person) -> dict[str, str]:
-    return {"author": by.name, "checked_by": by.checked_by, "reason": "r"}
+def said(by: Person) -> dict[str, Any]:
+    return {"by": by, "reason": "r"}
 
 
 DECISIONS: dict[str, Callable[[Ledger, Person], object]] = {
+    "rules": lambda ledger, by: ledger.models.accept_rules("m", "{}", allow=lambda: None, **said(by)),
     "promote": promote,
     "demote": lambda ledger, by: ledger.models.demote(ledger.models.promotions("m")[0], **said(by)),
     "archive": lambda ledger, by: ledger.models.archive("m", "1", bundle_digest="b", **said(by)),
     "review": lambda ledger, by: ledger.models.review(newest(ledger), "1", approves=True, **said(by)),
     "accept": lambda ledger, by: ledger.accept(NEW.table, NEW.key, 1, **said(by)),
 }
+ROWS = DECISIONS | {
+    "redating": lambda ledger, by: ledger.models.redate("m", by, reason="r"),
+    "evaluation": lambda ledger, by: ledger.models.record_evaluation(
+        replace(EVALUATION, evaluation_digest="2", by=by)
+    ),
+    "dossier": lambda ledger, by: ledger.models.record_dossier(
+        newest(ledger), "1", "d", signed_by="k", by=by
+    ),
+    "account": lambda ledger, by: ledger.accounts.add_by_token("dan", by),
+    "revocation": lambda ledger, by: ledger.accounts.revoke("root", by, reason="r"),
+    "first rules": lambda ledger, by: ledger.models.record_first_rules("other", "{}", by),
+}
+"""Each way to write a row that names its author."""
 
 
 @pytest.mark.parametrize("what", DECISIONS)
-def test_each_decision_of_a_person_needs_a_proof(ledger: Ledger, what: str) -> None:
+def test_each_decision_of_a_person_needs_a_proof(ledger: Ledger, bob: Person, what: str) -> None:
     before = ledger.models.verify()
     with pytest.raises(IdentityNeeded, match=r"nobody checked that you are ada.* ask an administrator: root"):
         DECISIONS[what](ledger, NOBODY)
-    with pytest.raises(IdentityNeeded, match="the account of eve was revoked meanwhile"):
-        DECISIONS[what](ledger, Person(name="eve", checked_by="token"))
     assert ledger.models.verify() == before
-    DECISIONS[what](ledger, BOB)
+    DECISIONS[what](ledger, bob)
     assert ledger.models.verify().place == before.place + 1
 
 
-def test_proofs_stand_in_the_rows(ledger: Ledger, url: str) -> None:
-    assert promote(ledger, BOB).checked_by == "token"
+@pytest.mark.parametrize("what", ROWS)
+@pytest.mark.parametrize("is_added_again", [False, True])
+def test_a_revoked_account_writes_nothing(
+    ledger: Ledger, root: Person, what: str, is_added_again: bool
+) -> None:
+    """A process that began before the revocation keeps its person. A new account of the same name is another one."""
+    ledger.accounts.add_by_token("eve", root, is_administrator=True)
+    eve = with_account(ledger, "eve")
+    ledger.accounts.revoke("eve", root, reason="left")
+    if is_added_again:
+        ledger.accounts.add_by_token("eve", root, is_administrator=True)
+    before = ledger.models.verify()
+    with pytest.raises(IdentityNeeded, match="the account of eve was revoked meanwhile"):
+        ROWS[what](ledger, eve)
+    assert ledger.models.verify() == before
+
+
+def test_each_kind_of_row_with_an_author_is_tried() -> None:
+    """A new kind needs a line in `ROWS`."""
+    assert sum(issubclass(kind, Authored) for kind in KINDS.values()) == len(ROWS) - len({"first rules"})
+
+
+@pytest.mark.parametrize(
+    ("checked_by", "account"), [("token", None), ("oidc", None), ("nobody", 3), ("platform", 3)]
+)
+def test_a_proof_and_its_account_come_together(checked_by: Any, account: int | None) -> None:
+    with pytest.raises(ValueError, match="'eve' is checked by"):
+        Person(name="eve", checked_by=checked_by, account=account)
+
+
+def test_proofs_stand_in_the_rows(ledger: Ledger, bob: Person, url: str) -> None:
+    assert promote(ledger, bob).checked_by == "token"
     ledger.models.record_evaluation(EVALUATION)  # no person decides: a service may have no account
     assert [one.checked_by for one in Ledger(url).models.promotions("m")] == ["nobody", "token"]
-    promote(ledger, Person(name="canary", checked_by="platform"))
+    promote(ledger, Person.by_rule("canary"))
 
 
-def test_a_token_proves_its_account_until_it_is_revoked(ledger: Ledger) -> None:
-    token = ledger.accounts.add_by_token("cyd", ROOT)
+def test_a_token_proves_its_account_until_it_is_revoked(ledger: Ledger, root: Person) -> None:
+    token = ledger.accounts.add_by_token("cyd", root)
     assert token not in str(ledger.accounts.all())
     settings = Settings(author="eve", token=token)
     assert token not in repr(settings)
     person = acting_person(settings, ledger.accounts)
-    assert person == Person(name="cyd", checked_by="token")
-    ledger.accounts.revoke("Cyd", ROOT, reason="left")
+    assert person == with_account(ledger, "cyd")
+    ledger.accounts.revoke("Cyd", root, reason="left")
     with pytest.raises(
         IdentityRefused, match=r"ML_ASSETS_TOKEN: the account of cyd was revoked .* by root: left"
     ):
         acting_person(settings, ledger.accounts)
     with pytest.raises(IdentityNeeded, match="the account of cyd was revoked meanwhile"):
         promote(ledger, person)
-    assert ledger.accounts.add_by_token("cyd", ROOT) != token
+    assert ledger.accounts.add_by_token("cyd", root) != token
 
 
 @pytest.mark.parametrize("token", ["", "mla_", "bob", "mla_" + "A" * 43])
@@ -132,7 +184,7 @@ def test_the_first_account_is_an_administrators(url: str) -> None:
         accounts.add_by_token("ada", NOBODY)
     assert accounts.all() == []
     accounts.add_by_token("ada", NOBODY, is_administrator=True)
-    ada = Person(name="ada", checked_by="token")
+    ada = Person.proved(accounts.in_force()[0], "token")
     accounts.add_by_oidc(
         "bob", ada, issuer="https://i.example", subject="mistyped", audience="a", is_administrator=True
     )
@@ -142,12 +194,12 @@ def test_the_first_account_is_an_administrators(url: str) -> None:
         accounts.revoke("ada", ada, reason="lost")
 
 
-def test_only_administrators_change_accounts(ledger: Ledger) -> None:
+def test_only_administrators_change_accounts(ledger: Ledger, bob: Person) -> None:
     """Otherwise a person could give herself a second name and approve her own model."""
     for by, refused in (
         (NOBODY, IdentityNeeded),
-        (Person(name="root"), IdentityNeeded),
-        (BOB, AccountRefused),
+        (Person.unchecked("root"), IdentityNeeded),
+        (bob, AccountRefused),
     ):
         with pytest.raises(refused, match="root"):
             ledger.accounts.add_by_token("second", by)
@@ -169,16 +221,16 @@ def test_only_administrators_change_accounts(ledger: Ledger) -> None:
     ],
 )
 def test_names_that_mislead_get_no_account(
-    ledger: Ledger, name: str, error: type[Exception], why: str
+    ledger: Ledger, name: str, error: type[Exception], why: str, root: Person
 ) -> None:
     with pytest.raises(error, match=why):
-        ledger.accounts.add_by_token(name, ROOT)
+        ledger.accounts.add_by_token(name, root)
 
 
 def test_two_persons_who_are_first_at_once_make_one_administrator(url: str) -> None:
     def add(name: str) -> str:
         try:
-            Ledger(url).accounts.add_by_token(name, Person(name=name), is_administrator=True)
+            Ledger(url).accounts.add_by_token(name, Person.unchecked(name), is_administrator=True)
         except IdentityNeeded:
             return "refused"
         return name
@@ -191,9 +243,11 @@ def test_two_persons_who_are_first_at_once_make_one_administrator(url: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["account", "revocation", "acceptance"])
-def test_changed_accounts_and_acceptances_are_named(ledger: Ledger, url: str, kind: str) -> None:
-    ledger.accounts.revoke("bob", ROOT, reason="left")
-    ledger.accept(NEW.table, NEW.key, 1, "root", "a strike", checked_by="token")
+def test_changed_accounts_and_acceptances_are_named(
+    ledger: Ledger, url: str, kind: str, root: Person
+) -> None:
+    ledger.accounts.revoke("bob", root, reason="left")
+    ledger.accept(NEW.table, NEW.key, 1, root, "a strike")
     ledger.models.verify()
     assert ledger.models.models() == ["m"]
     with attacker(url) as connection:
@@ -216,10 +270,10 @@ def test_changed_accounts_and_acceptances_are_named(ledger: Ledger, url: str, ki
     ],
 )
 def test_an_acceptance_unlike_its_row_of_the_chain_is_named(
-    ledger: Ledger, url: str, change: str, named: str
+    ledger: Ledger, url: str, change: str, named: str, root: Person
 ) -> None:
     """The table of acceptances decides about a partition."""
-    ledger.accept(NEW.table, NEW.key, 1, "root", "a strike", checked_by="token")
+    ledger.accept(NEW.table, NEW.key, 1, root, "a strike")
     ledger.models.verify()
     with attacker(url) as connection:
         assert connection.execute(sa.text(change)).rowcount

@@ -19,7 +19,15 @@ from sqlalchemy.dialects import postgresql
 from ml_assets_tests.resources import ledger_writer
 from ml_assets_tests.resources.ledger_environments import assert_each_ledger_belongs_to_one_environment
 from ml_assets_tests.resources.ledger_writer import write_one_of_each
-from resources.ledger import Ledger, LedgerBusy, LedgerError, NewVerdict, NothingToAccept, NotPrintable
+from resources.ledger import (
+    Ledger,
+    LedgerBusy,
+    LedgerError,
+    NewVerdict,
+    NothingToAccept,
+    NotPrintable,
+    Person,
+)
 from resources.ledger import tables as ledger_tables
 
 TABLE = "datasets/flights"
@@ -76,7 +84,7 @@ def test_several_attempts_in_one_call_are_numbered_in_order(ledger: Ledger) -> N
 
 def test_acceptance_holds_for_one_attempt_only(ledger: Ledger) -> None:
     ledger.record_verdicts([new(status="rejected")])
-    acceptance = ledger.accept(TABLE, DAY, 1, "ada", "a strike, the number is right")
+    acceptance = ledger.accept(TABLE, DAY, 1, Person.unchecked("ada"), "a strike, the number is right")
     row = ledger.newest_verdicts(TABLE, [DAY])[DAY]
     assert (row.status, row.blocks, row.acceptance) == ("accepted", False, acceptance)
     assert (acceptance.number, acceptance.content_digest) == (1, "c1")
@@ -87,20 +95,20 @@ def test_acceptance_holds_for_one_attempt_only(ledger: Ledger) -> None:
 
 def test_accepting_twice_keeps_the_first_word(ledger: Ledger) -> None:
     ledger.record_verdicts([new(status="rejected")])
-    first = ledger.accept(TABLE, DAY, 1, "ada", "a strike")
-    assert ledger.accept(TABLE, DAY, 1, "bob", "me too") == first
+    first = ledger.accept(TABLE, DAY, 1, Person.unchecked("ada"), "a strike")
+    assert ledger.accept(TABLE, DAY, 1, Person.unchecked("bob"), "me too") == first
 
 
 def test_only_a_rejected_partition_can_be_accepted_and_with_a_reason(ledger: Ledger) -> None:
     with pytest.raises(NothingToAccept, match="materialize that partition first"):
-        ledger.accept(TABLE, DAY, 1, "ada", "why not")
+        ledger.accept(TABLE, DAY, 1, Person.unchecked("ada"), "why not")
     ledger.record_verdicts([new()])
     with pytest.raises(NothingToAccept, match=r"2013-01-01 is not rejected \(verdict 1: passed\)"):
-        ledger.accept(TABLE, DAY, 1, "ada", "why not")
+        ledger.accept(TABLE, DAY, 1, Person.unchecked("ada"), "why not")
     with pytest.raises(NothingToAccept, match=r"is newer than verdict 0. Look at the errors"):
-        ledger.accept(TABLE, DAY, 0, "ada", "why not")
+        ledger.accept(TABLE, DAY, 0, Person.unchecked("ada"), "why not")
     with pytest.raises(NothingToAccept, match="needs a reason"):
-        ledger.accept(TABLE, DAY, 1, "ada", "  ")
+        ledger.accept(TABLE, DAY, 1, Person.unchecked("ada"), "  ")
 
 
 def test_validated_content_is_found_again_for_its_own_partition_and_rules(ledger: Ledger) -> None:
@@ -109,7 +117,7 @@ def test_validated_content_is_found_again_for_its_own_partition_and_rules(ledger
     assert ledger.find_verdicts(TABLE, contents, "rules").keys() == {DAY}
     assert ledger.find_verdicts(TABLE, contents, "other rules") == {}
     assert ledger.find_verdicts("datasets/weather", contents, "rules") == {}
-    ledger.accept(TABLE, "2013-01-02", 1, "ada", "fine")
+    ledger.accept(TABLE, "2013-01-02", 1, Person.unchecked("ada"), "fine")
     (found,) = ledger.find_verdicts(TABLE, {"2013-01-02": "c2"}, "rules").values()
     assert found.status == "accepted"
 
@@ -118,7 +126,7 @@ def test_volumes_are_those_of_the_newest_version_that_may_be_used(ledger: Ledger
     ledger.record_verdicts([new(rows=10), new("2013-01-02", status="warned", rows=20)])
     ledger.record_verdicts([new(status="rejected", rows=11), new("2013-01-03", status="rejected", rows=5)])
     assert ledger.volumes(TABLE) == {DAY: 10, "2013-01-02": 20}
-    ledger.accept(TABLE, DAY, 2, "ada", "fine")
+    ledger.accept(TABLE, DAY, 2, Person.unchecked("ada"), "fine")
     assert ledger.volumes(TABLE) == {DAY: 11, "2013-01-02": 20}
 
 
@@ -152,7 +160,7 @@ def test_log_of_promotions_tells_who_held_a_role_when(ledger: Ledger) -> None:
     def promote(version: str, alias: str, day: int) -> None:
         at = start + timedelta(days=day)
         facts = {
-            "author": "ada",
+            "by": Person.unchecked("ada"),
             "reason": f"r{day}",
             "bundle_digest": f"b{version}",
             "evaluation_digest": "e",
@@ -192,7 +200,14 @@ def test_time_without_a_zone_is_refused(ledger: Ledger) -> None:
     naive = datetime(2014, 1, 1)  # noqa: DTZ001 - what is refused
     with pytest.raises(ValueError, match="has no time zone"):
         ledger.models.promote(
-            "m", "1", "production", author="a", reason="r", bundle_digest="b", evaluation_digest="e", at=naive
+            "m",
+            "1",
+            "production",
+            by=Person.unchecked("a"),
+            reason="r",
+            bundle_digest="b",
+            evaluation_digest="e",
+            at=naive,
         )
 
 
@@ -214,7 +229,7 @@ def test_nothing_written_can_be_changed(tmp_path: Path, table: str, recursive: s
     """Nor replaced: not by a row of the same key, and not by one of another key at the same place."""
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
     ledger.record_verdicts([new(status="rejected")])
-    ledger.accept(TABLE, DAY, 1, "ada", "fine")
+    ledger.accept(TABLE, DAY, 1, Person.unchecked("ada"), "fine")
     write_one_of_each(ledger)
     names = [
         column.name
@@ -321,7 +336,7 @@ def test_ledger_agrees_with_its_definition(
     for rows, (key, status, accepts) in enumerate(steps, start=1):
         (row,) = ledger.record_verdicts([new(key, status=status, rows=rows, content_digest=str(rows))])
         if accepts and status == "rejected":
-            ledger.accept(TABLE, key, row.number, "ada", "fine")
+            ledger.accept(TABLE, key, row.number, Person.unchecked("ada"), "fine")
             status = "accepted"
         decided[key] = (rows, status)
         if status != "rejected":
@@ -343,5 +358,5 @@ def test_an_acceptance_with_text_that_does_not_print_is_refused(ledger: Ledger, 
     ledger.record_verdicts([new(status="rejected")])
     for author, reason in (("ada", said), (said, "a strike")):
         with pytest.raises(NotPrintable, match="has a character that does not print"):
-            ledger.accept(TABLE, DAY, 1, author, reason)
+            ledger.accept(TABLE, DAY, 1, Person.unchecked(author), reason)
     assert ledger.newest_verdicts(TABLE, [DAY])[DAY].acceptance is None

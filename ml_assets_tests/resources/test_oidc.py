@@ -13,12 +13,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from ml_assets_tests.resources.ledger_writer import with_account
 from ml_assets_tests.resources.oidc_issuer import AUDIENCE, OidcIssuer, running_issuer
 from resources.acting import acting_person
 from resources.ledger import AccountRefused, Accounts, IdentityRefused, Ledger, Person
 from resources.settings import Settings
-
-ROOT = Person(name="root", checked_by="token")
 
 
 @pytest.fixture
@@ -30,9 +29,9 @@ def issuer() -> Iterator[OidcIssuer]:
 @pytest.fixture
 def accounts(tmp_path: Path, issuer: OidcIssuer) -> Accounts:
     """Accounts of `root` and, by the issuer, of `bob`."""
-    accounts = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}").accounts
-    accounts.add_by_token("root", Person(name="root"), is_administrator=True)
-    accounts.add_by_oidc("bob", ROOT, issuer=issuer.address, subject="248289", audience=AUDIENCE)
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    root, accounts = with_account(ledger, "root"), ledger.accounts
+    accounts.add_by_oidc("bob", root, issuer=issuer.address, subject="248289", audience=AUDIENCE)
     return accounts
 
 
@@ -45,10 +44,11 @@ def acting(accounts: Accounts) -> Callable[[str], Person]:
 def test_an_id_token_proves_the_account_of_its_subject(
     issuer: OidcIssuer, acting: Callable[[str], Person], accounts: Accounts
 ) -> None:
-    bob = Person(name="bob", checked_by="oidc")
+    root, account = accounts.in_force()
+    bob = Person.proved(account, "oidc")
     assert acting(issuer.id_token("248289")) == bob
     assert acting(issuer.id_token("248289", aud=["other", AUDIENCE])) == bob
-    accounts.revoke("bob", ROOT, reason="left")
+    accounts.revoke("bob", Person.proved(root, "token"), reason="left")
     with pytest.raises(IdentityRefused, match="no account is of that issuer"):
         acting(issuer.id_token("248289"))
 
@@ -198,7 +198,13 @@ def test_a_proxy_of_the_environment_cannot_stand_in_for_an_issuer(
 def test_an_issuer_that_is_away_is_named(issuer: OidcIssuer, accounts: Accounts) -> None:
     with running_issuer() as other:
         token = other.id_token("1")
-        accounts.add_by_oidc("cyd", ROOT, issuer=other.address, subject="1", audience=AUDIENCE)
+        accounts.add_by_oidc(
+            "cyd",
+            Person.proved(accounts.in_force()[0], "token"),
+            issuer=other.address,
+            subject="1",
+            audience=AUDIENCE,
+        )
     with pytest.raises(IdentityRefused, match=r"127\.0\.0\.1:\d+ did not answer with its keys"):
         acting_person(Settings(oidc_token=token), accounts)
 
@@ -224,12 +230,24 @@ def test_only_issuers_of_accounts_are_asked(issuer: OidcIssuer, acting: Callable
 )
 def test_addresses_without_protection_are_refused(accounts: Accounts, address: str) -> None:
     with pytest.raises(AccountRefused, match="is not the address of an issuer: use https"):
-        accounts.add_by_oidc("cyd", ROOT, issuer=address, subject="1", audience=AUDIENCE)
+        accounts.add_by_oidc(
+            "cyd",
+            Person.proved(accounts.in_force()[0], "token"),
+            issuer=address,
+            subject="1",
+            audience=AUDIENCE,
+        )
 
 
 def test_one_subject_has_one_account_and_one_person_one_proof(issuer: OidcIssuer, accounts: Accounts) -> None:
     with pytest.raises(AccountRefused, match="is the account of bob: one person has one account"):
-        accounts.add_by_oidc("cyd", ROOT, issuer=issuer.address, subject="248289", audience="shop")
+        accounts.add_by_oidc(
+            "cyd",
+            Person.proved(accounts.in_force()[0], "token"),
+            issuer=issuer.address,
+            subject="248289",
+            audience="shop",
+        )
     both = Settings(token="mla_x", oidc_token=issuer.id_token("248289"))
     with pytest.raises(IdentityRefused, match="ML_ASSETS_TOKEN and ML_ASSETS_OIDC_TOKEN are both set"):
         acting_person(both, accounts)

@@ -1,6 +1,7 @@
 """An online store keeps the newest row of each entity, whatever the order of its writers."""
 
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ml_assets_tests.resources.online_stores import HOUR, TABLE, TTL, NewestInMemory, now_us, race, row
 from resources.addresses import Address
-from resources.online import LARGEST_MOMENT, OnlineStoreRefused, OnlineStoreUnavailable
+from resources.online import LARGEST_MOMENT, OnlineRow, OnlineStoreRefused, OnlineStoreUnavailable
 from resources.online.online_opening import open_online_store
 from resources.online.sqlite_store import SQLiteOnlineStore
 
@@ -88,6 +89,38 @@ def test_a_damaged_file_is_refused_with_a_remedy(tmp_path: Path) -> None:
     path.write_bytes(b"no database, but long enough to have a header of one" * 20)
     with pytest.raises(OnlineStoreRefused, match="move the file away"):
         SQLiteOnlineStore(path, environment="test").read(TABLE, ["a"])
+
+
+@pytest.mark.parametrize("successor", ["none yet", "of another process"])
+def test_a_file_that_was_moved_away_is_neither_read_nor_written(tmp_path: Path, successor: str) -> None:
+    """The remedy of a damaged file says "move the file away": a server went on reading it, and a writer writing."""
+    path, at = tmp_path / "online.db", now_us()
+    server, writer = (SQLiteOnlineStore(path, environment="test") for _ in range(2))
+    writer.write(TABLE, [row("old", at, at)], None)
+    assert server.read(TABLE, ["old"]) == [row("old", at, at)]
+    path.rename(tmp_path / "moved.db")
+    if successor == "none yet":
+        assert server.read(TABLE, ["old"]) == [None]
+        assert not path.exists(), "reading creates nothing"
+    else:
+        SQLiteOnlineStore(path, environment="test").write(TABLE, [row("else", at, at)], None)
+    assert server.read(TABLE, ["old"]) == [None]
+    assert writer.write(TABLE, [row("new", at, at)], None) == 1
+    assert server.read(TABLE, ["old", "new"]) == [None, row("new", at, at)]
+
+
+def test_a_file_that_is_moved_away_during_a_write_gets_none_of_it(tmp_path: Path) -> None:
+    path, at = tmp_path / "online.db", now_us()
+    store = SQLiteOnlineStore(path, environment="test")
+    store.write(TABLE, [row("old", at, at)], None)
+
+    def rows() -> Iterator[OnlineRow]:
+        yield row("first", at, at)
+        path.rename(tmp_path / "moved.db")
+        yield row("last", at, at)
+
+    assert store.write(TABLE, rows(), None) == 2
+    assert None not in store.read(TABLE, ["first", "last"])
 
 
 def test_a_locked_file_is_unavailable_after_the_patience(tmp_path: Path) -> None:

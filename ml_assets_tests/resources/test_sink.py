@@ -172,14 +172,26 @@ def test_a_full_disk_ends_no_sink_and_loses_nothing(spool: Spool) -> None:
     assert [point.step for point in receiver.points] == list(range(61))
 
 
-def test_what_can_neither_be_delivered_nor_kept_is_said(spool: Spool) -> None:
+def test_a_full_disk_keeps_the_points_that_fit_and_names_the_others(tmp_path: Path) -> None:
+    """A spool of a small disk kept all points or none, and no word said which were missing."""
+    spool = Spool.create(tmp_path / "run.jsonl")
     sink = MetricSink(Receiver(away=10**6), spool, interval=0.01)
-    with no_file_grows_beyond(100):
+    room = spool.path.stat().st_size + 600
+    with no_file_grows_beyond(room):
         for step in range(50):
             sink.log({"loss": 0.5}, step)
         with pytest.raises(SpoolFailed, match=r"run\.jsonl: .*Make room on its disk"):
             sink.close()
-    assert spool.points() == []  # all or none of what was written together
+        spool.end("FINISHED", sink.missing)
+    kept = [point.step for point in spool.points()]
+    assert 5 < len(kept) < 50
+    assert kept == list(range(len(kept)))
+    assert spool.path.stat().st_size <= room
+    spool.close(delete=False)
+    adopted = Spool.adopt(spool.path)
+    assert adopted is not None
+    assert adopted.ending() == "FINISHED"
+    assert adopted.missing() == f"{50 - len(kept)} points of loss, steps {len(kept)} to 49"
 
 
 def test_whatever_a_client_raises_is_tried_again(spool: Spool) -> None:

@@ -204,16 +204,33 @@ def test_a_deleted_experiment_does_not_stop_its_pipeline(tracker: Tracker) -> No
     assert tracker.find("flight_delay", FACTS.fingerprint) == run.run_id
 
 
+@pytest.mark.parametrize("server", ["http://mlflow.example", "postgresql://ada@mlflow.example/mlflow"])
+def test_other_addresses_are_refused_where_they_can_be_moved(
+    tracking_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str
+) -> None:
+    """`home move` changes none at a server, so trainings go on there, with their files at the place from before."""
+    before = Tracker(tracking_uri, tmp_path, "s3://old/mlflow").begin(FACTS, "first")
+    with pytest.raises(TrackerRefused, match="ml-assets home move"):
+        Tracker(tracking_uri, tmp_path, "s3://new/mlflow").begin(FACTS, "second")
+    monkeypatch.setattr("resources.tracker.open_client", lambda _: open_client(tracking_uri))
+    served = Tracker(server, tmp_path, "s3://new/mlflow")
+    assert served.begin(FACTS, "second").run_id == before.run_id
+
+
 def test_a_training_that_is_done_does_not_fail_of_a_full_disk(tracker: Tracker) -> None:
+    """Its status needs no room, and the run says which points are missing."""
     with tracker.start(FACTS) as run:
         _take_away(tracker)
-        run.log({"loss": 0.5}, 1)
+        (spool,) = (tracker._folder / "spool").glob("*.jsonl")
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10, limit[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (spool.stat().st_size, limit[1]))
+        run.log({"loss": 0.5}, 1)
     resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert run.missing == "1 point of loss, steps 1 to 1"
     _give_back(tracker)
     assert tracker.settle() == [run.run_id]
-    assert _run(tracker, run.run_id).info.status == "KILLED"
+    assert _run(tracker, run.run_id).info.status == "FINISHED"
+    assert _run(tracker, run.run_id).data.tags["metrics_missing"] == run.missing
 
 
 def test_starting_at_once_gives_one_run(tracker: Tracker) -> None:

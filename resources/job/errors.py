@@ -54,12 +54,27 @@ class AttemptsExhausted(TrainingFailed):
     """Every attempt of the budget failed. The message holds the last exit code and the last log lines."""
 
 
+class FailedTwice(TrainingFailed):
+    """Two attempts failed at the same place: the same type of error, at the same line of code, after the same step. A
+    third one would fail there, too."""
+
+    final = True
+
+
 class OutOfMemory(TrainingFailed):
     """A step did not fit into a worker's memory or its GPU's (exit 67), or a pod exceeded its memory limit. The same
     job would fail again."""
 
     final = True
     exit_code = ExitCode.OUT_OF_MEMORY
+
+
+class UnmeasuredModel(TrainingFailed):
+    """A fresh model with the exported weights has another validation loss than the trained model (exit 68). The model
+    keeps state outside of its weights."""
+
+    final = True
+    exit_code = ExitCode.UNMEASURED
 
 
 class OutOfDisk(TrainingFailed):
@@ -104,7 +119,7 @@ class ClusterRefused(TrainingFailed):
 
 FINAL: dict[int, type[TrainingFailed]] = {
     int(error.exit_code): error
-    for error in (BadConfiguration, Diverged, InputChanged, OutOfMemory)
+    for error in (BadConfiguration, Diverged, InputChanged, OutOfMemory, UnmeasuredModel)
     if error.exit_code is not None
 }
 """Exit code → final failure that the worker raised."""

@@ -18,13 +18,14 @@ from resources.job.training_settings import TrainingSettings
 
 
 class ExitCode(IntEnum):
-    """Exit codes of a worker. 64 to 67 are final: another attempt cannot help."""
+    """Exit codes of a worker. 64 to 68 are final: another attempt cannot help."""
 
     DONE = 0
     BAD_CONFIGURATION = 64
     DIVERGED = 65
     INPUT_CHANGED = 66
     OUT_OF_MEMORY = 67
+    UNMEASURED = 68
     PREEMPTED = 75
     PEER_LOST = 76
     """Another rank ended first; its exit code tells the reason. Retried like a failure without a code."""
@@ -121,6 +122,7 @@ class TrainingResult:
     weights_sha256: str
     best_step: int
     best_validation_loss: float
+    """Loss of these weights over the validation rows, in a fresh model; for a script, as the script reported it."""
     steps: int
     epochs: int
     world_size: int
@@ -132,6 +134,10 @@ class TrainingResult:
     attempts: int = 1
     resumed_from_steps: tuple[int, ...] = ()
     """Step from which each later attempt resumed."""
+    compared_units: int = 0
+    """Number of validation rows, or lists, in `compared_loss`, spread over all; 0 for a script."""
+    compared_loss: float = 0.0
+    """Mean loss of these weights over them, on the CPU. The exporter's process computes it again."""
 
     def has_weights(self, path: Path) -> bool:
         """True if the file at `path` has the digest of these weights."""

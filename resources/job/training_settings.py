@@ -40,6 +40,21 @@ _READ_BY_PYDANTIC = {"extra": "forbid", "allow_inf_nan": False, "use_attribute_d
 
 
 @dataclass(frozen=True, kw_only=True)
+class AverageSettings:
+    """Moving average of the weights. Steps go on with the weights themselves."""
+
+    __pydantic_config__ = _READ_BY_PYDANTIC
+
+    decay: float
+    """Share of the average that a step keeps, above 0 and below 1: 0.999 averages about the newest 1000 steps. In the
+    first steps it is at most (1 + n) / (10 + n) after n steps, so that the random first weights fade."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.decay < 1:
+            raise ValueError(f"average.decay is a share above 0 and below 1, not {self.decay:g}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
     """Length of a training, its learning rate and its regularization."""
 
@@ -60,6 +75,8 @@ class OptimizerSettings:
     category_dropout: float = 0.05
     """Share of the categories that training replaces by the unknown category, from 0 to below 1. So the model learns an
     answer for categories that it has not seen. At 0 the unknown category keeps its initial weights."""
+    average: AverageSettings | None = None
+    """Moving average of the weights (EMA): validation measures it, and the registered model has it. Default: none."""
 
     def __post_init__(self) -> None:
         _require_counts(self, "epochs", "patience")
@@ -268,7 +285,14 @@ class TrainingSettings(
             raise ValueError(
                 f"parallel must be a mapping with keys shard, tensor and pipeline, not {parallel!r}"
             )
-        return cls(**facts, parallel=Parallel(**cast(dict[str, Any], parallel)))
+        average: Any = facts.pop("average", None)
+        if not isinstance(average, dict | None):
+            raise ValueError(f"average must be a mapping with the key decay, not {average!r}")
+        return cls(
+            **facts,
+            parallel=Parallel(**cast(dict[str, Any], parallel)),
+            average=None if average is None else AverageSettings(**cast(dict[str, Any], average)),
+        )
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -277,6 +301,8 @@ class TrainingSettings(
         facts["lanes"] = self.lane_count
         if self.determinism == "bitwise":
             del facts["workers"]
+        if self.average is None:
+            del facts["average"]
         if not self.compile:  # without it, activation checkpointing gives the same bits
             facts["activation_checkpointing"] = "none"
         if self.checkpoint_storage == "compressed":  # lossless

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Generator
 from pathlib import Path
 
+from resources.files import file_at
 from resources.lake.errors import LakeBusy, LakeError
 from resources.retry import patiently
 
@@ -79,8 +80,9 @@ class SQLiteDatabase:
             raise
 
     def _current(self) -> sqlite3.Connection:
-        # SQLite forbids the use of a connection after a fork.
-        if self._owner != os.getpid():
+        # SQLite forbids the use of a connection after a fork. A connection outlives its file: another one at the path
+        # is that of a folder which was moved away and made anew, or restored.
+        if self._owner != os.getpid() or file_at(self._path) not in (None, self._file):
             self._connection = self._open()
         return self._connection
 
@@ -108,6 +110,7 @@ class SQLiteDatabase:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version={_FORMAT}")
             connection.execute("COMMIT")
+        self._file = file_at(self._path)
         return connection
 
     def _patiently(self, connection: sqlite3.Connection, statement: str) -> None:

@@ -100,6 +100,8 @@ class LocalLauncher:
                     )
                 if code in FINAL:
                     raise FINAL[code](output.reason or output.tail)
+                if code != ExitCode.PREEMPTED and (error := output.failed_twice()) is not None:
+                    raise error
                 failures += code != ExitCode.PREEMPTED
                 fruitless = 0 if code != ExitCode.PREEMPTED or output.has_trained else fruitless + 1
                 because = f": {output.cause}" if output.cause else ""

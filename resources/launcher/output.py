@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Self
 
+from resources.job.errors import FailedTwice
 from resources.job.events import LOG, TrainingEvent
 
 _TAIL_LINES = 15
@@ -29,6 +30,9 @@ class Output:
         """Cause of the end of this attempt, reported by the agent of its workers."""
         self.has_trained = False
         """True if this attempt has reported a step."""
+        self._places: set[str] = set()
+        """Places at which this attempt failed, each reported by the agent of a machine."""
+        self._earlier_places: set[str] = set()
 
     @property
     def tail(self) -> str:
@@ -38,6 +42,8 @@ class Output:
     def begin(self) -> None:
         """Begin another attempt: reset reason, cause and tail."""
         self.reason, self.cause, self.has_trained = "", "", False
+        self._earlier_places |= self._places
+        self._places = set()
         self._tail.clear()
 
     def take(self, line: str, whose: str = "") -> None:
@@ -55,8 +61,19 @@ class Output:
                 self.reason = self.reason or str(event.values.get("message", ""))
             if event.kind == "ended":
                 self.cause = str(event.values.get("cause", ""))
+                self._places |= {str(event.values.get("place", ""))} - {""}
             self.has_trained |= event.kind in _TRAINED
             self._on_event(event)
+
+    def failed_twice(self) -> FailedTwice | None:
+        """Return the error of an attempt that failed at the place of an earlier one; None if it did not."""
+        if not (repeated := sorted(self._places & self._earlier_places)):
+            return None
+        return FailedTwice(
+            f"failed twice at the same place, so another attempt would fail there too: {repeated[0]}. Correct that "
+            "code, or what it reads, and launch again: a training of changed code begins anew, an unchanged one "
+            f"resumes from its last checkpoint. The last lines of {self.log_file}:\n{self.tail}"
+        )
 
     def say(self, line: str) -> None:
         """Write a line of a worker or of the launcher to the log."""

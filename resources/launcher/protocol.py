@@ -27,7 +27,8 @@ class TrainingLauncher(Protocol):
         that waits for the training. If the launcher dies, the workers go on until that run has ended.
 
         Raises one of `resources.job.errors`. A final failure is not retried. A preemption uses no budget. Any other
-        failure is retried from the last good checkpoint, up to `max_attempts` failures.
+        failure is retried from the last good checkpoint, up to `max_attempts` failures; an error of Python that repeats
+        at the same place is final.
         """
         ...
 

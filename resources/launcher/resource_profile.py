@@ -117,7 +117,7 @@ class ResourceProfile(_Part):
     memory: Bytes = "4Gi"
     """Memory reserved for each pod, and its limit."""
     gpus: int = Field(default=0, ge=0)
-    """GPUs of each pod, as `nvidia.com/gpu`: one for each of its workers, or none."""
+    """GPUs of each pod, as `nvidia.com/gpu`: as many as its workers, or none."""
     shared_memory: Bytes = "256Mi"
     """Size of /dev/shm. Its used part counts as memory of the pod."""
     scratch: Bytes = "20Gi"
@@ -208,11 +208,18 @@ def ranks_of_a_node(settings: TrainingSettings, profile: ResourceProfile) -> int
             f"resources.gpus {profile.gpus} would be reserved and never used, as training.device is cpu: use gpus: 0, "
             "or device: auto"
         )
-    if 0 < profile.gpus < workers // most:
+    if profile.gpus and profile.gpus != workers // most:
+        why = (
+            ("fewer than the workers of a pod", "a worker on the CPU would slow down the others")
+            if profile.gpus < workers // most
+            else (
+                "more than the workers of a pod",
+                "a worker uses one GPU, so the others would be paid for and idle",
+            )
+        )
         raise ProfileRefused(
-            f"resources.gpus {profile.gpus} are fewer than the workers of a pod, training.workers {workers} / "
-            f"resources.nodes {most} = {workers // most}, and a worker on the CPU would slow down the others: use "
-            f"gpus: {workers // most}, or {profile.gpus * most} workers"
+            f"resources.gpus {profile.gpus} are {why[0]}, training.workers {workers} / resources.nodes {most} = "
+            f"{workers // most}, and {why[1]}: use gpus: {workers // most}, or {profile.gpus * most} workers"
         )
     return workers // most
 

@@ -5,11 +5,13 @@ Belongs here: facts that must survive changes of the lake's branches. Does not: 
 (the tracker), events (Dagster), and validation (`ml_assets.validation`).
 """
 
-from resources.ledger.accounts import Accounts, require_safe_address, same_person
+from resources.ledger.accounts import Accounts, require_safe_address
 from resources.ledger.chain import Head
 from resources.ledger.chain import digest_of as row_digest
+from resources.ledger.checked_append import same_person
 from resources.ledger.errors import (
     AccountRefused,
+    ClockRefused,
     IdentityNeeded,
     IdentityRefused,
     LedgerBusy,
@@ -41,6 +43,7 @@ from resources.ledger.rows import (
     NewVerdict,
     Person,
     Promotion,
+    Redating,
     Review,
     Revocation,
     RuleOutcome,
@@ -62,6 +65,7 @@ __all__ = [
     "Accounts",
     "Archival",
     "CheckedBy",
+    "ClockRefused",
     "Decision",
     "Demotion",
     "DossierRow",
@@ -85,6 +89,7 @@ __all__ = [
     "NothingToAccept",
     "Person",
     "Promotion",
+    "Redating",
     "Review",
     "Revocation",
     "RuleOutcome",

@@ -8,7 +8,6 @@ Not here: the check of an ID token (`resources.oidc`), and the person who acts i
 import hashlib
 import re
 import secrets
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,11 +15,19 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
+from resources.ledger.checked_append import (
+    account_of,
+    append,
+    every_account,
+    in_force,
+    require_identity,
+    same_person,
+)
 from resources.ledger.database import LedgerDatabase
-from resources.ledger.decision_rows import append, begin_decision, kind_of, naming_a_changed_row, row_of
+from resources.ledger.decision_rows import begin_decision
 from resources.ledger.errors import AccountRefused, IdentityNeeded, IdentityRefused, refuse_unprintable
+from resources.ledger.ledger_time import time_of
 from resources.ledger.rows import Account, Person, Revocation
-from resources.ledger.tables import decisions
 from resources.secrets import TOKEN_PREFIX
 
 TURN_PATIENCE_SECONDS = 60.0
@@ -41,11 +48,11 @@ class Accounts:
     def all(self) -> list[Account]:
         """Return all accounts, also revoked ones, oldest first."""
         with self._database.reading() as connection:
-            return _all(connection)
+            return every_account(connection)
 
     def in_force(self) -> list[Account]:
         """Return the accounts that are not revoked, oldest first."""
-        return _in_force(self.all())
+        return in_force(self.all())
 
     def add_by_token(self, name: str, by: Person, *, reason: str = "", is_administrator: bool = False) -> str:
         """Add an account; return its new token, which is stored nowhere. Raise `AccountRefused`."""
@@ -90,12 +97,12 @@ class Accounts:
 
         def work(connection: sa.Connection) -> Account:
             begin_decision(connection)
-            known = _in_force(_all(connection))
+            known = in_force(every_account(connection))
             _require_administrator(known, by)
             found = _named(known, name)
             if found is None:
                 raise AccountRefused(f"no account in force is named {name!a}: ml-assets accounts list")
-            if same_person(found.name, by.name):
+            if found.place == by.account:
                 # So an administrator who just proved her account is left, after each revocation.
                 raise AccountRefused(
                     f"another administrator, who proves an account, must revoke {found.name}: if nobody could prove "
@@ -105,11 +112,10 @@ class Accounts:
             revocation = Revocation(
                 place=0,
                 name=found.name,
-                account=found.place,
-                author=by.name,
-                checked_by=by.checked_by,
+                ended=found.place,
+                by=by,
                 reason=reason,
-                at=datetime.now(UTC),
+                at=time_of(connection),
             )
             return replace(found, revocation=append(connection, revocation))
 
@@ -145,15 +151,15 @@ class Accounts:
 
         def work(connection: sa.Connection) -> Account:
             begin_decision(connection)
-            every = _all(connection)
-            known = _in_force(every)
+            every = every_account(connection)
+            known = in_force(every)
             if not every and not new.is_administrator:
                 raise AccountRefused(
                     "the first account must be an administrator's, because only administrators add others: ml-assets "
                     f"accounts add {new.name} --administrator"
                 )
             if every:
-                _require_administrator(known, Person(name=new.author, checked_by=new.checked_by))
+                _require_administrator(known, new.by)
             if (same := _named(known, new.name)) is not None:
                 raise AccountRefused(
                     f"{same.name} has an account since {same.at:%Y-%m-%d}: for a new token, first revoke it: ml-assets "
@@ -166,40 +172,10 @@ class Accounts:
                     f"the subject {new.subject} of {new.issuer} is the account of {taken[0]}: one person "
                     "has one account"
                 )
-            return append(connection, new)
+            return append(connection, replace(new, at=time_of(connection)))
 
         with self._database.turn("accounts", TURN_PATIENCE_SECONDS):
             return self._database.write(work)
-
-
-def require_identity(connection: sa.Connection, person: Person) -> int | None:
-    """Return the place of the account for which `person` acts; None without a check.
-
-    Raise `IdentityNeeded` if the ledger has accounts and `person` does not act for one in force. Every write of a
-    person's decision calls this in its own transaction.
-    """
-    known = _all(connection)
-    if not known or person.checked_by == "platform":
-        return None
-    if person.checked_by == "nobody":
-        administrators = ", ".join(one.name for one in _in_force(known) if one.is_administrator)
-        raise IdentityNeeded(
-            f"nobody checked that you are {person.name}, and this ledger has accounts: set ML_ASSETS_TOKEN to the "
-            "token of your account, or ML_ASSETS_OIDC_TOKEN to an ID token. If you have no account, ask an "
-            "administrator: "
-            f"{administrators}"
-        )
-    found = _named(_in_force(known), person.name)
-    if found is None or person.account not in (None, found.place):
-        raise IdentityNeeded(
-            f"the account of {person.name} was revoked meanwhile: an administrator can add a new one"
-        )
-    return found.place
-
-
-def same_person(one: str, other: str) -> bool:
-    """Return True for equal names, also in other case, Unicode form, or with spaces around them."""
-    return _plain(one) == _plain(other)
 
 
 def require_safe_address(address: str) -> None:
@@ -211,10 +187,6 @@ def require_safe_address(address: str) -> None:
             f"{address!a} is not the address of an issuer: use https://… without credentials, ? and #, exactly as the "
             "claim `iss` of its tokens"
         )
-
-
-def _plain(name: str) -> str:
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).strip()
 
 
 def _require_plain_name(name: str) -> None:
@@ -231,8 +203,7 @@ def _new(name: str, by: Person, reason: str, is_administrator: bool) -> Account:
         place=0,
         name=name,
         is_administrator=is_administrator,
-        author=by.name,
-        checked_by=by.checked_by,
+        by=by,
         reason=reason,
         at=datetime.now(UTC),
     )
@@ -241,19 +212,6 @@ def _new(name: str, by: Person, reason: str, is_administrator: bool) -> Account:
 def _digest(token: str) -> str:
     # A plain hash is enough: a token has 256 random bits, so nobody can try them all.
     return hashlib.sha256(token.encode()).hexdigest()
-
-
-def _all(connection: sa.Connection) -> list[Account]:
-    kinds = [kind_of(Account), kind_of(Revocation)]
-    query = sa.select(decisions).where(decisions.c.kind.in_(kinds)).order_by(decisions.c.place)
-    with naming_a_changed_row():
-        found = [row_of(row) for row in connection.execute(query).mappings()]
-    ended = {one.account: one for one in found if isinstance(one, Revocation)}
-    return [replace(one, revocation=ended.get(one.place)) for one in found if isinstance(one, Account)]
-
-
-def _in_force(known: Sequence[Account]) -> list[Account]:
-    return [one for one in known if one.revocation is None]
 
 
 def _named(known: Sequence[Account], name: str) -> Account | None:
@@ -271,7 +229,13 @@ def _require_administrator(known: Sequence[Account], by: Person) -> None:
             f"nobody checked that you are {by.name}: set ML_ASSETS_TOKEN or ML_ASSETS_OIDC_TOKEN. These administrators "
             f"can add and revoke accounts: {', '.join(administrators)}"
         )
-    if not any(same_person(by.name, name) for name in administrators):
+    own = account_of(known, by)
+    if own is None:
+        raise IdentityNeeded(
+            f"the account of {by.name} was revoked meanwhile. These administrators can add a new one: "
+            f"{', '.join(administrators)}"
+        )
+    if not own.is_administrator:
         raise AccountRefused(
             f"{by.name} is not an administrator. These can add and revoke accounts: {', '.join(administrators)}"
         )

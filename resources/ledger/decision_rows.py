@@ -1,14 +1,15 @@
-"""Rows of the table of decisions: the type of each kind, writing one, and reading it back.
+"""Rows of the table of decisions: the type of each kind, its form in the table, and reading it back.
 
-Not here: the chain of digests (`chain`), and the questions to the rows (`model_log`, `accounts`).
+Not here: appending a row (`checked_append`), the chain of digests (`chain`), the questions to the rows (`model_log`,
+`accounts`).
 """
 
 import json
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
@@ -21,11 +22,13 @@ from resources.ledger.rows import (
     AcceptedPartition,
     Account,
     Archival,
+    Authored,
     Decision,
     Demotion,
     DossierRow,
     EvaluationRow,
     Promotion,
+    Redating,
     Review,
     Revocation,
     RulesRow,
@@ -44,6 +47,7 @@ KINDS: dict[str, type[Chained]] = {
     "review": Review,
     "dossier": DossierRow,
     "rules": RulesRow,
+    "redating": Redating,
     "account": Account,
     "revocation": Revocation,
     "acceptance": AcceptedPartition,
@@ -51,28 +55,31 @@ KINDS: dict[str, type[Chained]] = {
 """Kind of a row → type of its content. Other modules see the types only."""
 _COLUMNS = ("model", "bundle_digest", "evaluation_digest", "author", "reason", "at")
 """Columns of the content. A type without one of them stores an empty text; its other fields are JSON in `facts`."""
-_NOT_STORED = {"place", "demotion", "revocation"}
-"""Fields that come from the place of the row, or from another row."""
-
-Row = TypeVar("Row", bound=Chained)
+_NOT_STORED = {"place", "by", "demotion", "revocation"}
+"""Fields that come from the place of the row, from its column `author`, or from another row."""
 
 
-def append(connection: sa.Connection, new: Row) -> Row:
-    """Append a row in the transaction of `connection`; return it with its place. Raise `NotPrintable`."""
+def to_store(new: Chained) -> dict[str, Any]:
+    """Return the columns of a row, but for those of the chain. Raise `NotPrintable`."""
     kind = type(new)
     values = _adapter(kind).dump_python(new, mode="json", exclude=_NOT_STORED)
     shared: dict[str, Any] = {name: getattr(new, name, "") for name in _COLUMNS}
     refuse_unprintable(author=shared["author"], reason=shared["reason"])
     facts = {name: value for name, value in values.items() if name not in _COLUMNS}
-    row = {**shared, "kind": kind_of(kind), "facts": json.dumps(facts, sort_keys=True)}
-    return replace(new, place=chain.append(connection, row))
+    if isinstance(new, Authored):
+        facts |= {"checked_by": new.by.checked_by, "account": new.by.account}
+    return {**shared, "kind": kind_of(kind), "facts": json.dumps(facts, sort_keys=True)}
 
 
 def row_of(row: sa.RowMapping) -> Chained:
     """Return the typed content of a stored row."""
     kind = KINDS[row["kind"]]
     has = {field.name for field in fields(kind)} & {"place", *_COLUMNS}
-    return _adapter(kind).validate_python({**{name: row[name] for name in has}, **json.loads(row["facts"])})
+    facts: dict[str, Any] = json.loads(row["facts"])
+    if issubclass(kind, Authored):
+        proof = {name: facts.pop(name) for name in ("checked_by", "account")}
+        facts["by"] = {"name": row["author"], **proof}
+    return _adapter(kind).validate_python({**{name: row[name] for name in has}, **facts})
 
 
 def kind_of(content: type[Chained]) -> str:
@@ -80,7 +87,7 @@ def kind_of(content: type[Chained]) -> str:
     return next(name for name, known in KINDS.items() if known is content)
 
 
-ABOUT_MODELS = tuple(kind_of(one) for one in (*get_args(AboutBundle), RulesRow))
+ABOUT_MODELS = tuple(kind_of(one) for one in (*get_args(AboutBundle), RulesRow, Redating))
 """Kinds of rows about models."""
 
 

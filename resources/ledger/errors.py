@@ -41,6 +41,10 @@ class AccountRefused(LedgerError):
     """An account cannot be added or revoked. The message has the reason and the remedy."""
 
 
+class ClockRefused(LedgerError):
+    """A clock is wrong: of this host, or that by which an earlier row was dated. Nothing is stored."""
+
+
 class LedgerChanged(LedgerError):
     """A row of the log of models was changed, removed, inserted or moved after it was written."""
 

@@ -9,12 +9,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from resources.ledger import migrations
-from resources.ledger.accounts import Accounts, require_identity
+from resources.ledger.accounts import Accounts
+from resources.ledger.checked_append import append
 from resources.ledger.database import ANSWER_SECONDS, LedgerDatabase
-from resources.ledger.decision_rows import append, begin_decision, chained_acceptances
+from resources.ledger.decision_rows import begin_decision, chained_acceptances
 from resources.ledger.errors import NothingToAccept, refuse_unprintable
+from resources.ledger.ledger_time import time_of
 from resources.ledger.model_log import ModelLog
-from resources.ledger.rows import Acceptance, AcceptedPartition, CheckedBy, NewVerdict, Person, VerdictRow
+from resources.ledger.rows import Acceptance, AcceptedPartition, NewVerdict, Person, VerdictRow
 from resources.ledger.tables import acceptances, verdicts
 
 LOOK_UP = 500
@@ -173,6 +175,17 @@ class Ledger:
         with self._database.reading() as connection:
             return {row.key: row.rows for row in connection.execute(_VOLUMES, {"of": table})}
 
+    def rejections(self, table: str) -> dict[str, VerdictRow]:
+        """Return key → newest verdict, for the partitions whose newest verdict is a rejection, sorted by key."""
+        with self._database.reading() as connection:
+            return {row.key: _verdict_row(row) for row in connection.execute(_REJECTED, {"of": table})}
+
+    def newest_moment(self, table: str) -> datetime | None:
+        """Return the moment (UTC) of the latest verdict on a partition of `table`; None without verdicts."""
+        query = sa.select(sa.func.max(verdicts.c.at)).where(verdicts.c.table == table)
+        with self._database.reading() as connection:
+            return connection.execute(query).scalar()
+
     def acceptances(self, table: str | None = None) -> list[AcceptedPartition]:
         """Return the acceptances of `table`, or of all tables, oldest first, with the proof behind each name."""
         with self._database.reading() as connection:
@@ -183,22 +196,20 @@ class Ledger:
         table: str,
         key: str,
         number: int,
-        author: str,
+        by: Person,
         reason: str,
         at: datetime | None = None,
-        *,
-        checked_by: CheckedBy = "nobody",
+        level: str = "",
     ) -> Acceptance:
-        """Accept what verdict `number` rejected.
+        """Accept what verdict `number` rejected; `level`: as part of a new level of the number of rows.
 
         Raise `NothingToAccept` unless it is the newest verdict on the partition, and a rejection. Raise `NotPrintable`,
-        and `IdentityNeeded` if the ledger has accounts and nobody checked the author.
+        and `IdentityNeeded` if the ledger has accounts and `by` acts for none in force.
         A second acceptance of the same verdict changes nothing and returns the first.
         """
         if not reason.strip():
             raise NothingToAccept(f"accepting {table} {key} needs a reason for the log")
-        refuse_unprintable(author=author, reason=reason)
-        moment = at or datetime.now(UTC)
+        refuse_unprintable(author=by.name, reason=reason)
 
         def work(connection: sa.Connection) -> Acceptance:
             begin_decision(connection)
@@ -218,18 +229,18 @@ class Ledger:
                 raise NothingToAccept(
                     f"{table} {key} is not rejected (verdict {row.number}: {row.status}): nothing to accept"
                 )
-            require_identity(connection, Person(name=author, checked_by=checked_by))
             acceptance = Acceptance(
                 table=table,
                 key=key,
                 number=row.number,
                 content_digest=row.content_digest,
-                author=author,
+                author=by.name,
                 reason=reason,
-                at=moment,
+                at=at or time_of(connection),
             )
             connection.execute(sa.insert(acceptances), vars(acceptance))
-            append(connection, AcceptedPartition(place=0, checked_by=checked_by, **vars(acceptance)))
+            content = {name: value for name, value in vars(acceptance).items() if name != "author"}
+            append(connection, AcceptedPartition(place=0, by=by, level=level, **content))
             return acceptance
 
         return self._database.write(work)
@@ -276,6 +287,9 @@ _BY_CONTENT_AND_RULES = (
     _with_acceptance()
     .where(_SOME_KEYS, _SOME_CONTENTS, verdicts.c.contract_digest == sa.bindparam("rules"))
     .order_by(verdicts.c.number)
+)
+_REJECTED = _NEWEST.where(verdicts.c.status == "rejected", acceptances.c.number.is_(None)).order_by(
+    verdicts.c.key
 )
 _VOLUMES = (
     sa.select(verdicts.c.key, verdicts.c.rows)

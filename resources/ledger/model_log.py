@@ -14,21 +14,20 @@ from typing import Any, TypeVar, cast
 import sqlalchemy as sa
 
 from resources.ledger import chain
-from resources.ledger.accounts import require_identity
+from resources.ledger.checked_append import append, require_identity
 from resources.ledger.database import LedgerDatabase
 from resources.ledger.decision_rows import (
     ABOUT_MODELS,
-    append,
     begin_decision,
     kind_of,
     naming_a_changed_row,
     require_chained_acceptances,
     row_of,
 )
-from resources.ledger.errors import LedgerError, refuse_unprintable
+from resources.ledger.errors import ClockRefused, LedgerError, refuse_unprintable
+from resources.ledger.ledger_time import TOLERANCE, time_of
 from resources.ledger.rows import (
     Archival,
-    CheckedBy,
     Decision,
     Demotion,
     DossierRow,
@@ -36,6 +35,7 @@ from resources.ledger.rows import (
     NewEvaluation,
     Person,
     Promotion,
+    Redating,
     Review,
     RulesRow,
     SemanticName,
@@ -88,6 +88,33 @@ class ModelLog:
             require_chained_acceptances(connection)
             return head
 
+    def now(self) -> datetime:
+        """Return the present time by the ledger, for rules about time. Raise `ClockRefused`."""
+        with self._database.reading() as connection:
+            return time_of(connection)
+
+    def redate(self, model: str, by: Person, *, reason: str) -> Redating:
+        """Append that the rows of a model which are dated ahead of the ledger's clock count as of now.
+
+        Nobody chooses the time, because an earlier one would end a bake time. Raise `LedgerError` if there are none.
+        """
+
+        def work(connection: sa.Connection) -> Redating:
+            begin_decision(connection)
+            require_identity(connection, by)
+            now = time_of(connection)
+            ahead = [one.place for one in _read(connection, ABOUT_MODELS, model) if one.at - now > TOLERANCE]
+            if not ahead:
+                raise LedgerError(
+                    f"no row of {model} is dated ahead of the ledger's clock: nothing to redate"
+                )
+            return append(
+                connection, Redating(place=0, model=model, rows=tuple(ahead), by=by, reason=reason, at=now)
+            )
+
+        with self._turn(model):
+            return self._database.write(work)
+
     def models(self) -> list[str]:
         """Return the names of all models with a decision, sorted."""
         with self._database.reading() as connection:
@@ -99,14 +126,17 @@ class ModelLog:
     def record_evaluation(self, new: NewEvaluation, at: datetime | None = None) -> EvaluationRow:
         """Append one evaluation and return its row.
 
-        If the newest evaluation of the bundle has the same digest, return that row instead: a retried step repeats its
-        evaluation. An author with a better proof replaces the one before, though, so that a person with an account can
-        answer for the evaluation. No promotion of the model is decided meanwhile.
+        If the newest evaluation of the bundle has the same digest and gates, return that row instead: a retried step
+        repeats its evaluation. An author with a better proof replaces the one before, though, so that a person with an
+        account can answer for the evaluation. No promotion of the model is decided meanwhile.
         """
 
         def work(connection: sa.Connection) -> EvaluationRow:
             found = self.newest_evaluation(new.model, new.bundle_digest)
-            is_known = found is not None and found.evaluation_digest == new.evaluation_digest
+            is_known = found is not None and (found.evaluation_digest, found.gates) == (
+                new.evaluation_digest,
+                new.gates,
+            )
             if found is not None and is_known and new.proof <= found.proof:
                 return found
             return _append(connection, EvaluationRow(**vars(new), place=0, at=at or _WHEN_APPENDED))
@@ -217,8 +247,7 @@ class ModelLog:
         """Return `under`, the digest of the rules in force. If it is empty, record `first` as the first rules."""
         if under or not first:
             return under
-        by = Person(name=new.author, checked_by=new.checked_by, account=new.account)
-        return _append(connection, _rules_row(new.model, first, by)).rules_digest
+        return _append(connection, _rules_row(new.model, first, new.by)).rules_digest
 
     # --- promotions ---
 
@@ -228,10 +257,8 @@ class ModelLog:
         version: str,
         alias: str,
         *,
-        author: str,
+        by: Person,
         reason: str,
-        checked_by: CheckedBy = "nobody",
-        account: int | None = None,
         bundle_digest: str,
         evaluation_digest: str,
         despite: str = "",
@@ -254,10 +281,8 @@ class ModelLog:
             alias=alias,
             bundle_digest=bundle_digest,
             evaluation_digest=evaluation_digest,
-            author=author,
+            by=by,
             reason=reason,
-            checked_by=checked_by,
-            account=account,
             despite=despite,
             returns_to=returns_to,
             at=at or _WHEN_APPENDED,
@@ -276,10 +301,8 @@ class ModelLog:
         self,
         promotion: Promotion,
         *,
-        author: str,
+        by: Person,
         reason: str,
-        checked_by: CheckedBy = "nobody",
-        account: int | None = None,
         at: datetime | None = None,
         allow: Callable[[], object] | None = None,
     ) -> Demotion:
@@ -293,10 +316,8 @@ class ModelLog:
             model=promotion.model,
             bundle_digest=promotion.bundle_digest,
             promotion=promotion.place,
-            author=author,
+            by=by,
             reason=reason,
-            checked_by=checked_by,
-            account=account,
             at=at or _WHEN_APPENDED,
         )
 
@@ -319,10 +340,8 @@ class ModelLog:
         model: str,
         version: str,
         *,
-        author: str,
+        by: Person,
         reason: str,
-        checked_by: CheckedBy = "nobody",
-        account: int | None = None,
         bundle_digest: str,
         allow: Callable[[], object] | None = None,
     ) -> Archival:
@@ -336,10 +355,8 @@ class ModelLog:
             model=model,
             version=version,
             bundle_digest=bundle_digest,
-            author=author,
+            by=by,
             reason=reason,
-            checked_by=checked_by,
-            account=account,
             at=_WHEN_APPENDED,
         )
 
@@ -367,10 +384,8 @@ class ModelLog:
         version: str,
         *,
         approves: bool,
-        author: str,
+        by: Person,
         reason: str,
-        checked_by: CheckedBy = "nobody",
-        account: int | None = None,
         rules: str = "",
         under: str = "",
         allow: Callable[[], object] | None = None,
@@ -388,10 +403,8 @@ class ModelLog:
             bundle_digest=evaluation.bundle_digest,
             evaluation_digest=evaluation.evaluation_digest,
             approves=approves,
-            author=author,
+            by=by,
             reason=reason,
-            checked_by=checked_by,
-            account=account,
             at=_WHEN_APPENDED,
         )
 
@@ -417,9 +430,7 @@ class ModelLog:
         dossier_digest: str,
         *,
         signed_by: str,
-        author: str,
-        checked_by: CheckedBy = "nobody",
-        account: int | None = None,
+        by: Person,
     ) -> DossierRow:
         """Append that a dossier of the evaluated bundle was signed and stored; return its row."""
         new = DossierRow(
@@ -430,9 +441,7 @@ class ModelLog:
             evaluation_digest=evaluation.evaluation_digest,
             dossier_digest=dossier_digest,
             signed_by=signed_by,
-            author=author,
-            checked_by=checked_by,
-            account=account,
+            by=by,
             at=_WHEN_APPENDED,
         )
         with self._turn(evaluation.model):
@@ -475,11 +484,8 @@ class ModelLog:
 
     def _read(self, kinds: Sequence[str], model: str) -> list[Decision]:
         refuse_unprintable(model=model)
-        query = sa.select(decisions).where(decisions.c.model == model, decisions.c.kind.in_(list(kinds)))
         with self._database.reading() as connection:
-            found = connection.execute(query.order_by(decisions.c.place))
-            with naming_a_changed_row():
-                return [cast("Decision", row_of(row)) for row in found.mappings()]
+            return _read(connection, kinds, model)
 
     def _newest(self, kind: type[Row], query: sa.Select[Any]) -> Row | None:
         newest = query.order_by(decisions.c.place.desc()).limit(1)
@@ -506,33 +512,50 @@ def _rules_row(model: str, rules: str, by: Person, reason: str = "") -> RulesRow
         model=model,
         rules_digest=hashlib.sha256(rules.encode()).hexdigest(),
         rules_json=rules,
-        author=by.name,
-        checked_by=by.checked_by,
-        account=by.account,
+        by=by,
         reason=reason,
         at=_WHEN_APPENDED,
     )
 
 
 def _append(connection: sa.Connection, new: Row) -> Row:
-    """Append a row. A decision of a person needs a checked identity if the ledger has accounts. A run records a model's
-    first rules, so they need none."""
-    chain.lock(connection)  # before its grounds are read
+    """Append a row, with the time at which it is stored."""
+    chain.lock(connection)  # before the time of the row before it is read
     if new.at == _WHEN_APPENDED:
         new = replace(new, at=_now(connection, new.model))
-    is_first_rules = isinstance(new, RulesRow) and not new.reason
-    if isinstance(new, Promotion | Demotion | Archival | Review | RulesRow) and not is_first_rules:
-        by = Person(name=new.author, checked_by=new.checked_by, account=new.account)
-        new = replace(new, account=require_identity(connection, by))
     return append(connection, new)
 
 
 def _now(connection: sa.Connection, model: str) -> datetime:
     """Return the time for the next decision about a model: never before the one before it.
 
-    A process may wait for its turn for seconds, and clocks of hosts differ. `history --at` goes by these times.
+    A process may wait for its turn for seconds, and clocks differ. `history --at` goes by these times. Raise
+    `ClockRefused` if the row before was dated far ahead of the ledger's clock.
     """
-    of_model = sa.select(decisions.c.at).where(decisions.c.model == model)
-    newest = connection.execute(of_model.order_by(decisions.c.place.desc()).limit(1)).scalar()
-    now = datetime.now(UTC)
-    return now if newest is None else max(now, newest)
+    now = time_of(connection)
+    of_model = sa.select(decisions.c.place, decisions.c.at).where(decisions.c.model == model)
+    newest = connection.execute(of_model.order_by(decisions.c.place.desc()).limit(1)).first()
+    if newest is None:
+        return now
+    redatings = _read(connection, [kind_of(Redating)], model)
+    counts = [one.at for one in redatings if isinstance(one, Redating) and newest.place in one.rows]
+    before: datetime = counts[-1] if counts else newest.at
+    if before - now > TOLERANCE:
+        raise ClockRefused(
+            f"row {newest.place} of {model} is dated {before:%Y-%m-%d %H:%M:%S} UTC, and the ledger's clock says "
+            f"{now:%Y-%m-%d %H:%M:%S} UTC. Nothing was stored. If that clock is wrong, set it right; if the row is "
+            f"wrong: ml-assets ledger redate {model} --reason '…'"
+        )
+    return max(now, before)
+
+
+def _read(connection: sa.Connection, kinds: Sequence[str], model: str) -> list[Decision]:
+    """Return the rows of a model, oldest first, with the times that count."""
+    asked = {*kinds, kind_of(Redating)}
+    query = sa.select(decisions).where(decisions.c.model == model, decisions.c.kind.in_(sorted(asked)))
+    found = connection.execute(query.order_by(decisions.c.place))
+    with naming_a_changed_row():
+        rows = [cast("Decision", row_of(row)) for row in found.mappings()]
+    redated = {place: one.at for one in rows if isinstance(one, Redating) for place in one.rows}
+    wanted = [one for one in rows if kind_of(type(one)) in kinds]
+    return [replace(one, at=redated[one.place]) if one.place in redated else one for one in wanted]

@@ -1,26 +1,49 @@
 """Values that the ledger stores and returns. Times are UTC."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Literal, Self
 
 Status = Literal["passed", "warned", "rejected", "accepted"]
 
 CheckedBy = Literal["token", "oidc", "platform", "nobody"]
+"""Proof behind a name: a token, an ID token of an OIDC issuer, or none. `platform`: a declared rule decided, not a
+person."""
 LaunchedIn = Literal["terminal", "dagster"]
-"""Proof behind the author of a row: a token, an ID token of an OIDC issuer, or none. `platform`: a declared rule
-decided, not a person."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Person:
-    """Person who acts, by the name that the ledger records."""
+    """Person who acts, by the name that the ledger records, with the proof of that name.
+
+    Name, proof and account always travel together, so no call can leave one out. The ledger checks all three when it
+    stores a row (`resources.ledger.checked_append`).
+    """
 
     name: str
-    checked_by: CheckedBy = "nobody"
-    """`nobody`: the name is that of `ML_ASSETS_AUTHOR` or of the account of the operating system."""
-    account: int | None = field(default=None, compare=False)
+    checked_by: CheckedBy
+    account: int | None
     """Place of the proved account; None if nobody checked the name. A later account may have the same name."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for a proof without an account, or an account without a proof."""
+        if (self.checked_by in ("token", "oidc")) != (self.account is not None):
+            raise ValueError(f"{self.name!a} is checked by {self.checked_by}, but account is {self.account}")
+
+    @classmethod
+    def unchecked(cls, name: str) -> Self:
+        """Return a person whose name nobody checked: `ML_ASSETS_AUTHOR`, or the account of the operating system."""
+        return cls(name=name, checked_by="nobody", account=None)
+
+    @classmethod
+    def by_rule(cls, name: str) -> Self:
+        """Return the author of a decision that a declared rule made, such as the watch of a canary."""
+        return cls(name=name, checked_by="platform", account=None)
+
+    @classmethod
+    def proved(cls, account: "Account", by: Literal["token", "oidc"]) -> Self:
+        """Return the person of `account`, which a token or an ID token proved."""
+        return cls(name=account.name, checked_by=by, account=account.place)
 
     @property
     def in_words(self) -> str:
@@ -29,23 +52,26 @@ class Person:
         return self.name + added.get(self.checked_by, "")
 
 
-class Authored(Protocol):
-    """Row with an author."""
+@dataclass(frozen=True, kw_only=True)
+class Authored:
+    """Row of the chain with an author."""
+
+    by: Person
 
     @property
     def author(self) -> str:
         """Name of the author."""
-        ...
+        return self.by.name
 
     @property
     def checked_by(self) -> CheckedBy:
         """Proof behind the name."""
-        ...
+        return self.by.checked_by
 
 
 def author_in_words(row: Authored) -> str:
     """Return the author of a row for people."""
-    return Person(name=row.author, checked_by=row.checked_by).in_words
+    return row.by.in_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +177,7 @@ class TransitionOutcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewEvaluation:
+class NewEvaluation(Authored):
     """Evaluation of a bundle before it is recorded."""
 
     model: str
@@ -169,13 +195,10 @@ class NewEvaluation:
     """Decision of the gates in one sentence."""
     rules: tuple[RuleOutcome, ...]
     """Each gate with its outcome."""
+    gates: str = ""
+    """The settings by which the gates decided, as JSON: a promotion counts only a decision by the gates in force."""
     transitions: tuple[TransitionOutcome, ...] = ()
     """Decision of the gates of each transition that has its own."""
-    author: str
-    """Person or account that ran the evaluation."""
-    checked_by: CheckedBy = "nobody"
-    account: int | None = None
-    """Place of the author's account; None without a check. A later account may have the same name."""
     launched_in: LaunchedIn = "dagster"
     """`terminal`: the author launched it there. `dagster`: a process ran it, whose account says nothing about the
     person who launched it in Dagster's pages."""
@@ -231,7 +254,7 @@ class SemanticName:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demotion:
+class Demotion(Authored):
     """End of a promotion by a person, without another promotion in its place."""
 
     place: int
@@ -240,16 +263,12 @@ class Demotion:
     bundle_digest: str
     promotion: int
     """Place of the promotion that ended."""
-    author: str
     reason: str
     at: datetime
-    checked_by: CheckedBy = "nobody"
-    account: int | None = None
-    """Place of the author's account; None without a check. A later account may have the same name."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Promotion:
+class Promotion(Authored):
     """Decision of a person that a version of a model holds a role."""
 
     place: int
@@ -263,12 +282,8 @@ class Promotion:
     """Digest of the promoted bundle."""
     evaluation_digest: str
     """Digest of the evaluation behind the promotion."""
-    author: str
     reason: str
     at: datetime
-    checked_by: CheckedBy = "nobody"
-    account: int | None = None
-    """Place of the author's account; None without a check. A later account may have the same name."""
     despite: str = ""
     """Objection to the version's inputs that the person overrode; empty if there was none."""
     rules: str = ""
@@ -280,7 +295,7 @@ class Promotion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Archival:
+class Archival(Authored):
     """Decision of a person that a version is never promoted again."""
 
     place: int
@@ -289,16 +304,12 @@ class Archival:
     version: str
     """Number in the registry at that time."""
     bundle_digest: str
-    author: str
     reason: str
     at: datetime
-    checked_by: CheckedBy = "nobody"
-    account: int | None = None
-    """Place of the author's account; None without a check. A later account may have the same name."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Review:
+class Review(Authored):
     """Approval or rejection of one evaluation of a bundle by a person."""
 
     place: int
@@ -311,18 +322,14 @@ class Review:
     """Digest of the reviewed evaluation. A review says nothing about another evaluation of the bundle."""
     approves: bool
     """True: approval; False: rejection."""
-    author: str
     reason: str
     at: datetime
-    checked_by: CheckedBy = "nobody"
-    account: int | None = None
-    """Place of the author's account; None without a check. A later account may have the same name."""
     rules: str = ""
     """Digest of the recorded rules under which it was decided."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceptedPartition:
+class AcceptedPartition(Authored):
     """Entry of the chain for an `Acceptance`."""
 
     place: int
@@ -332,29 +339,27 @@ class AcceptedPartition:
     number: int
     """Number of the verdict."""
     content_digest: str
-    author: str
     reason: str
     at: datetime
-    checked_by: CheckedBy = "nobody"
+    level: str = ""
+    """`FIRST..LAST` if the person accepted these partitions as a new level of the number of rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Revocation:
+class Revocation(Authored):
     """End of an account."""
 
     place: int
     """Place in the ledger."""
     name: str
-    account: int
+    ended: int
     """Place of the account that ended."""
-    author: str
     reason: str
     at: datetime
-    checked_by: CheckedBy = "nobody"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Account:
+class Account(Authored):
     """Account of a person: a token, or the subject of an OIDC issuer, proves who acts."""
 
     place: int
@@ -370,16 +375,14 @@ class Account:
     """The issuer's identifier of the person, claim `sub`."""
     audience: str = ""
     """Identifier of the client for which the issuer signs, claim `aud`."""
-    author: str
     reason: str
     at: datetime
-    checked_by: CheckedBy = "nobody"
     revocation: Revocation | None = None
     """End of the account; None while it is in force."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DossierRow:
+class DossierRow(Authored):
     """Signed dossier of a bundle, on one evaluation."""
 
     place: int
@@ -394,15 +397,11 @@ class DossierRow:
     """SHA-256 of its signature, which covers all other files: the name of its folder among the artifacts."""
     signed_by: str
     """SHA-256 of the public key."""
-    author: str
-    checked_by: CheckedBy = "nobody"
-    account: int | None = None
-    """Place of the author's account; None without a check. A later account may have the same name."""
     at: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
-class RulesRow:
+class RulesRow(Authored):
     """Rules of a model's releases, in force until the next such row of the model."""
 
     place: int
@@ -412,16 +411,25 @@ class RulesRow:
     """SHA-256 of `rules_json`."""
     rules_json: str
     """The `release` section of its `defs.yaml` with all defaults, as canonical JSON."""
-    author: str
     reason: str
     """Reason of the person who accepted the change; empty for the first rules, which no person decided."""
     at: datetime
-    checked_by: CheckedBy = "nobody"
-    account: int | None = None
-    """Place of the author's account; None without a check."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Redating(Authored):
+    """Decision of a person that earlier rows of a model, which a wrong clock dated ahead, count as of this moment."""
+
+    place: int
+    """Place in the ledger."""
+    model: str
+    rows: tuple[int, ...]
+    """Places of those rows."""
+    reason: str
+    at: datetime
 
 
 AboutBundle = EvaluationRow | SemanticName | Promotion | Demotion | Archival | Review | DossierRow
 """Row about one bundle of a model."""
-Decision = AboutBundle | RulesRow
+Decision = AboutBundle | RulesRow | Redating
 """Row of the log of models."""

@@ -14,7 +14,7 @@ class UtcTime(sa.TypeDecorator[datetime]):
 
     def process_bind_param(self, value: datetime | None, dialect: Any) -> datetime | None:
         """Convert to UTC for storage. Raise `ValueError` for a time without a zone."""
-        return None if value is None else _in_utc(value)
+        return None if value is None else in_utc(value)
 
     def process_result_value(self, value: datetime | None, dialect: Any) -> datetime | None:
         """Return the stored time as UTC."""
@@ -40,10 +40,11 @@ class UtcText(sa.TypeDecorator[datetime]):
 
 def utc_text(value: datetime) -> str:
     """Return the text that `UtcText` stores. Raise `ValueError` for a time without a zone."""
-    return _in_utc(value).isoformat(timespec="microseconds")
+    return in_utc(value).isoformat(timespec="microseconds")
 
 
-def _in_utc(value: datetime) -> datetime:
+def in_utc(value: datetime) -> datetime:
+    """Return the moment in UTC. Raise `ValueError` for a time without a zone."""
     if value.tzinfo is None:
         raise ValueError(f"{value.isoformat()} has no time zone; the ledger takes aware times only")
     return value.astimezone(UTC)

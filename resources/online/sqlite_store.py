@@ -1,7 +1,8 @@
 """Online store in an SQLite file: the embedded default.
 
 In WAL mode readers wait for no writer. The table has no rowid, so a read is one search in one B-tree. The file must be
-on a local disk: SQLite's locks do not hold over NFS.
+on a local disk: SQLite's locks do not hold over NFS. A connection outlives its file: each call compares the file that
+it has open with the one at the path, so that nobody reads or writes a file that was moved away.
 """
 
 import os
@@ -9,11 +10,12 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from resources.files import locked
+from resources.files import file_at, locked
 from resources.online.errors import OnlineStoreRefused, OnlineStoreUnavailable
 from resources.online.online_protocol import OnlineRow, require_moments
 
@@ -75,7 +77,8 @@ class SQLiteOnlineStore:
         return self._call(lambda: self._read(table, entities))
 
     def _write(self, table: str, rows: Sequence[OnlineRow], ttl_us: int | None) -> int:
-        connection = self._connection()
+        held = self._held()
+        connection = held.connection
         connection.execute("BEGIN IMMEDIATE")
         try:
             written = connection.executemany(
@@ -94,6 +97,9 @@ class SQLiteOnlineStore:
                 ),
             ).rowcount
             connection.execute(_DELETE_EXPIRED, (self._environment, table, _now_us()))
+            if file_at(self._path) != held.file:  # moved away since: the rows belong into its successor
+                connection.execute("ROLLBACK")
+                return self._write(table, rows, ttl_us)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:  # after a full disk SQLite has rolled it back
@@ -104,7 +110,7 @@ class SQLiteOnlineStore:
     def _read(self, table: str, entities: Sequence[str]) -> list[OnlineRow | None]:
         if not self._path.exists():  # reading creates nothing
             return [None] * len(entities)
-        connection, now = self._connection(), _now_us()
+        connection, now = self._held().connection, _now_us()
         found: list[OnlineRow | None] = []
         for entity in entities:
             row = connection.execute(_READ, (self._environment, table, entity, now)).fetchone()
@@ -129,15 +135,19 @@ class SQLiteOnlineStore:
                 "`…/online` again"
             ) from error
 
-    def _connection(self) -> sqlite3.Connection:
-        # SQLite forbids the use of a connection after a fork.
-        held: tuple[int, sqlite3.Connection] | None = getattr(self._of_thread, "held", None)
-        if held is None or held[0] != os.getpid():
-            held = (os.getpid(), self._open())
+    def _held(self) -> "_Held":
+        """Return this thread's connection to the file that is at the path now."""
+        held: _Held | None = getattr(self._of_thread, "held", None)
+        # SQLite forbids the use of a connection after a fork, also its end.
+        if held is not None and held.process == os.getpid() and held.file != file_at(self._path):
+            held.connection.close()
+            held = None
+        if held is None or held.process != os.getpid():
+            held = self._open()
             self._of_thread.held = held
-        return held[1]
+        return held
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> "_Held":
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # The change to WAL needs an exclusive lock, and SQLite's own timeout does not apply to it.
         with locked(self._path.with_name(f".{self._path.name}.lock")):
@@ -153,7 +163,17 @@ class SQLiteOnlineStore:
             if found == 0:
                 connection.execute(_SCHEMA)
                 connection.execute(f"PRAGMA user_version={_FORMAT}")
-        return connection
+            return _Held(os.getpid(), connection, file_at(self._path))
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Open connection of a thread."""
+
+    process: int
+    connection: sqlite3.Connection
+    file: tuple[int, int] | None
+    """Device and number of its file."""
 
 
 def _now_us() -> int:

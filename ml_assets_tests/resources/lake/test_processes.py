@@ -170,3 +170,11 @@ def test_damaged_content_is_named_when_read_and_healed_by_writing_it_again(
             reader.fetch(head, ["x"])
     store.put("audit", "x", b"whole")
     assert store.fetch(head, ["x"])["x"].read_bytes() == b"whole"
+
+
+def test_a_lake_that_was_moved_away_and_made_anew_is_read_anew(tmp_path: Path) -> None:
+    """A process that was open before went on with the moved catalog, whose objects are elsewhere."""
+    open_before = LocalStore(tmp_path / "lake")
+    (tmp_path / "lake").rename(tmp_path / "moved")
+    LocalStore(tmp_path / "lake").create_branch("newer", "main")
+    assert "newer" in open_before.branches()

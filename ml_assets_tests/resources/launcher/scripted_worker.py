@@ -2,7 +2,7 @@
 
 `done`, `late` (done, and then ends with 1), an exit code, `kill` (itself), `wait` (until SIGTERM, then 75), `deaf`
 (ignores SIGTERM, has a child), `trains` (an event of a step, then 75), `slow` (an event each 50 ms for a while, then
-done), `orphan` (dies of SIGKILL, leaving a talking child).
+done), `fails PLACE` (reported by two machines), `orphan` (dies of SIGKILL, leaving a talking child).
 """
 
 import os
@@ -50,6 +50,10 @@ def main(job_file: str, folder: str) -> int:
         for step in range(20):
             emit("metrics", step, loss=1.0)
             time.sleep(0.05)
+    if word.startswith("fails "):
+        for _ in range(2):
+            emit("ended", 0, code=1, cause="an error", place=word.removeprefix("fails "))
+        return 1
     if word in ("done", "late", "slow"):
         finish(job, place, attempt)
         return int(word == "late")

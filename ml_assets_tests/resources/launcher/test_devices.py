@@ -32,3 +32,22 @@ def test_gpus_reserved_for_a_training_on_the_cpu_are_refused() -> None:
     with pytest.raises(ProfileRefused, match=re.escape("resources.gpus 2 would be reserved and never used")):
         ranks_of_a_node(settings, ResourceProfile(gpus=2))
     assert ranks_of_a_node(settings, ResourceProfile()) == 2
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "nodes", "said"),
+    [
+        (1, 8, 1, "resources.gpus 8 are more than the workers of a pod, .* use gpus: 1, or 8 workers"),
+        (4, 4, 2, "resources.gpus 4 are more than the workers of a pod, .* use gpus: 2, or 8 workers"),
+        (4, 1, 2, "resources.gpus 1 are fewer than the workers of a pod, .* use gpus: 2, or 2 workers"),
+    ],
+)
+def test_gpus_of_a_pod_are_as_many_as_its_workers(workers: int, gpus: int, nodes: int, said: str) -> None:
+    """A pod of one worker with eight GPUs was accepted, and its eight hours counted as one."""
+    with pytest.raises(ProfileRefused, match=said):
+        ranks_of_a_node(TrainingSettings(workers=workers), ResourceProfile(gpus=gpus, nodes=nodes))
+    per_pod = workers // nodes
+    assert (
+        ranks_of_a_node(TrainingSettings(workers=workers), ResourceProfile(gpus=per_pod, nodes=nodes))
+        == per_pod
+    )

@@ -16,9 +16,10 @@ from ml_assets_tests.resources.launcher.scripted_jobs import job_of
 from resources.artifacts import ArtifactsUnavailable
 from resources.artifacts.s3 import RemoteArtifacts
 from resources.job.errors import Diverged
-from resources.job.events import RESULT, WEIGHTS, training_folder_name
+from resources.job.events import EVENTS, RESULT, WEIGHTS, TrainingEvent, training_folder_name
 from resources.job.job import TrainingResult
 from resources.launcher.kubernetes.launcher import KubernetesLauncher
+from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import KubernetesSettings
 
 SETTINGS = KubernetesSettings(namespace=NAMESPACE, image="trainer:1", lease_seconds=3, patience_seconds=2)
@@ -44,15 +45,18 @@ class LaunchedHere:
         self.artifacts = RemoteArtifacts(f"s3://{BUCKET}/p", folder / "cache", store.url, patience_seconds=1)
         self.store = store
         self.log: list[str] = []
+        self.events: list[TrainingEvent] = []
 
-    def run(self, on_log: Callable[[str], None] = lambda _: None) -> TrainingResult:
+    def run(
+        self, on_log: Callable[[str], None] = lambda _: None, profile: ResourceProfile | None = None
+    ) -> TrainingResult:
         def tell(line: str) -> None:
             self.log.append(line)
             on_log(line)
 
         launcher = KubernetesLauncher(settings=SETTINGS, artifacts=self.artifacts)
         folder = self.artifacts.folder(training_folder_name(self.job))
-        return launcher.run(self.job, folder, lambda _: None, tell, run_id="the-run")
+        return launcher.run(self.job, folder, self.events.append, tell, profile, run_id="the-run")
 
     def finish(self) -> None:
         """Write the files that pods leave when they are done."""
@@ -129,6 +133,26 @@ def test_a_training_that_is_done_is_done_though_nothing_may_be_removed(
     assert launch.run().best_step == 1
     assert any("its pods could not be deleted" in line for line in launch.log)
     assert api.names("leases") == []
+
+
+def test_gpus_are_reported_from_the_placement_of_a_pod_to_its_end(
+    api: ApiServer, launch: LaunchedHere
+) -> None:
+    """The reading goes to the events in the store, so that a run that finds the finished training bills the same."""
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": pod_documents.CREATED}
+    pod = pod_documents.ended(0, 0, conditions=(placed,))
+    pod["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = "2026-11-21T12:10:00Z"
+
+    def done(api: ApiServer, job: dict[str, Any]) -> None:
+        with_pod(pod, "Complete")(api, job)
+        launch.finish()
+
+    api.on_job = done
+    launch.run(profile=ResourceProfile(gpus=2))
+    (reading,) = [event for event in launch.events if event.kind == "reserved"]
+    assert (reading.values["gpus"], reading.values["gpu_seconds"]) == (0, 1200.0)
+    stored = launch.store.objects[f"p/{training_folder_name(launch.job)}/{EVENTS}"]
+    assert reading.to_line() in stored.decode().splitlines()
 
 
 def test_leftovers_of_another_launch_are_removed_and_not_classified(

@@ -32,6 +32,7 @@ from resources.launcher.kubernetes.pod_events import read_pod_events
 from resources.launcher.kubernetes.pod_state import Pod
 from resources.launcher.kubernetes.pods_output import PodsOutput
 from resources.launcher.kubernetes.queue import JOB_UID, QueuePosition, why_not_admitted
+from resources.launcher.kubernetes.reservation import Reservation
 from resources.launcher.kubernetes.restart_estimate import RestartEstimate
 from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import KubernetesSettings
@@ -110,6 +111,7 @@ class AttemptWatcher:
         self._running_since: float | None = None
         self._trouble_since: float | None = None
         self._heard: dict[str, tuple[float, list[Document]]] = {}
+        self._reservation = Reservation(str(self.job["metadata"]["uid"]), self.profile.gpus)
         self._capacity = CapacityProbe(self.cluster, self.job, self.profile.most_nodes - self._nodes)
         self._grown: int | None = None
         # With a queue, never grow: a larger attempt might wait behind others while the smaller one could train.
@@ -132,6 +134,8 @@ class AttemptWatcher:
             pods = pods_of(self.cluster, f"batch.kubernetes.io/controller-uid={uid}")
             self._known.update({pod.uid: pod for pod in pods})
             self.logs.look(pods)
+            if (reading := self._reservation.changed(pods, self.cluster.now())) is not None:
+                self.output.tell([reading])
             if (end := self._held_back(document) or self._not_begun(document, pods)) is not None:
                 return end
             self._grow(pods)

@@ -208,6 +208,8 @@ class _LeaderRun:
                 end = AttemptEnd(kind="failed", said="all pods ended with exit code 0 but wrote no result")
             if end.error is not None:
                 raise end.error
+            if end.kind == "failed" and (error := self.output.failed_twice()) is not None:
+                raise error
             plan = plan.ended(end, has_trained=self.output.has_trained)
             most = self.job.settings.max_attempts
             if plan.failures >= most:
@@ -271,7 +273,7 @@ class _LeaderRun:
         if result is not None:
             folder = self.launcher.artifacts.folder(training_folder_name(self.job))
             self.output.tell(read_events(folder))
-        else:
+        with suppress(*([ArtifactsUnavailable] if result is not None else [])):  # the result is here already
             share_events(self.launcher.artifacts, self.job, self.output.events)
         return result
 

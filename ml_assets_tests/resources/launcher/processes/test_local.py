@@ -17,9 +17,11 @@ from resources.job.errors import (
     AttemptsExhausted,
     BadConfiguration,
     Diverged,
+    FailedTwice,
     InputChanged,
     OutOfMemory,
     TrainingFailed,
+    UnmeasuredModel,
 )
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
@@ -46,7 +48,13 @@ class Told:
 
 @pytest.mark.parametrize(
     ("code", "error"),
-    [("64", BadConfiguration), ("65", Diverged), ("66", InputChanged), ("67", OutOfMemory)],
+    [
+        ("64", BadConfiguration),
+        ("65", Diverged),
+        ("66", InputChanged),
+        ("67", OutOfMemory),
+        ("68", UnmeasuredModel),
+    ],
 )
 def test_a_final_exit_code_is_its_error_and_is_not_tried_again(
     tmp_path: Path, code: str, error: type[TrainingFailed]
@@ -90,6 +98,16 @@ def test_preemptions_of_attempts_that_train_are_followed_at_once(tmp_path: Path)
 )
 def test_pauses_grow_up_to_five_minutes(fruitless: int, seconds: float) -> None:
     assert pause_after(fruitless) == seconds
+
+
+def test_two_failures_at_the_same_place_are_final(tmp_path: Path) -> None:
+    """Also if another failure, or a preemption, came between them. The next launch tries anew."""
+    told = Told()
+    job = job_of("fails 3", "75", "fails 4", "fails 3", "fails 3", "done", max_attempts=9)
+    with pytest.raises(FailedTwice, match="same place, so another attempt would fail there too: 3"):
+        told.run(job, tmp_path)
+    assert told.starts() == 4
+    assert told.run(job, tmp_path).attempts == 6
 
 
 def test_an_exhausted_budget_quotes_the_last_lines(tmp_path: Path) -> None:
