@@ -15,6 +15,7 @@ from ml_assets.components.base import SpecComponent
 from ml_assets.components.declarations import in_one_line, require_consistent
 from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.digest_asset import nightly_digest
+from ml_assets.components.ended_launches import tell_failures
 from ml_assets.components.leakage_check import request_leakage_tests
 from ml_assets.components.loading import load_pipelines
 from ml_assets.components.pruning import prune_trainings
@@ -64,6 +65,7 @@ def build_defs(
             executor=dg.in_process_executor,
             sensors=[
                 build_missing_upstream,
+                tell_failures,
                 report_missing_materializations,
                 request_leakage_tests,
                 # Workers of this machine end with their launcher: nothing to prune.

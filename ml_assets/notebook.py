@@ -2,15 +2,17 @@
 
     from ml_assets.notebook import features, load_model, open_snapshot
 
-Nothing here writes to the lake, the ledger, the artifacts or MLflow. Not here: tables at a commit
+Nothing here writes to the lake, the ledger, the artifacts or MLflow, or makes the home. Not here: tables at a commit
 (`tables.reader.TableReader`), decisions about versions (`release.promotion`).
 """
 
 import tempfile
 import warnings
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,7 +86,7 @@ def open_snapshot(name: str, *, settings: Settings | None = None) -> OpenedSnaps
     from ml_assets.snapshots.keep import kept_snapshot, rows_behind_kept
     from ml_assets.tables.reader import TableReader
 
-    platform = Platform(settings or Settings())
+    platform = _platform(settings)
     model, partition, commit = _kept(platform, name)
     folder = tempfile.TemporaryDirectory(prefix="snapshot-")
     snapshot = kept_snapshot(platform.lake, commit, model, partition, Path(folder.name))
@@ -111,7 +113,7 @@ def load_model(name: str, *, threads: int = 1, settings: Settings | None = None)
     """
     from ml_assets.release.runtime import ServingModel
 
-    return ServingModel.load(_bundle(Platform(settings or Settings()), name).folder, threads=threads)
+    return ServingModel.load(_bundle(_platform(settings), name).folder, threads=threads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,9 +188,24 @@ def features(table: str, *, commit: str = "main", settings: Settings | None = No
     name = table.removeprefix("features/")
     if name not in declared:
         raise NotFound(f"no feature table is named '{name}'{did_you_mean(name, declared)}")
-    platform = Platform(settings or Settings())
+    platform = _platform(settings)
     reader = TableReader.at(platform.lake, commit)
     return FeaturesView(table=f"features/{name}", spec=declared[name], reader=reader, _platform=platform)
+
+
+def _platform(settings: Settings | None) -> Platform:
+    """Return the platform of a home; if nobody has used it yet, of an empty folder in its place: reading creates
+    nothing."""
+    settings = settings or Settings()
+    return Platform(settings if settings.home.is_dir() else settings.model_copy(update={"home": _nothing()}))
+
+
+@cache
+def _nothing() -> Path:
+    """Return an empty folder that is deleted at the end of the process."""
+    folder = tempfile.TemporaryDirectory(prefix="ml-assets-", ignore_cleanup_errors=True)
+    weakref.finalize(_nothing, folder.cleanup)
+    return Path(folder.name)
 
 
 def _kept(platform: Platform, name: str) -> tuple[str, str, str]:

@@ -5,8 +5,11 @@ object storage that only the cluster reaches has no link to sign. So this server
 when someone opens it. Not here: the content of a report.
 """
 
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+import uvicorn
 from dagster_webserver import cli
 from dagster_webserver.app import create_app_from_workspace_process_context
 from starlette.applications import Starlette
@@ -16,6 +19,7 @@ from ml_assets.dagster_partitions import page_backwards_from_the_end
 from ml_assets.pipeline.links import TABLES
 from ml_assets.pipeline.served_reports import SERVED, serving
 from ml_assets.pipeline.served_tables import serving_tables
+from resources.bounded_uvicorn import bounded_options
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -28,6 +32,8 @@ def main() -> None:
     page_backwards_from_the_end()  # otherwise plots are empty for data that has ended
     # Dagster offers no other place to add a route.
     cli.create_app_from_workspace_process_context = with_reports  # pyright: ignore[reportPrivateImportUsage]
+    # Nor a place to bound connections and headers.
+    cli.uvicorn = SimpleNamespace(run=partial(uvicorn.run, **bounded_options()))  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
     cli.main()
 
 

@@ -13,6 +13,9 @@ import pytest
 
 from ml_assets_tests.faults.summary import keep, rounds_of, summary
 
+# Several tests run at once. With a thread for each core in each of them, torch waits most of the time for a core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 NAMED_ONLY = tuple(
     Path(__file__).parent / name
     for name in (

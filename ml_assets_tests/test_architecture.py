@@ -1,6 +1,7 @@
 """The rules of the house that no tool of `make lint` knows: locked requirements, what stays out."""
 
 import ast
+import gc
 import re
 import subprocess
 import tomllib
@@ -22,7 +23,11 @@ def _tracked() -> list[Path]:
 @cache
 def _nodes(path: Path) -> list[ast.AST]:
     """Nodes of a Python file. Parsing all files takes seconds, so each is parsed once."""
-    return list(ast.walk(ast.parse(path.read_text())))
+    gc.disable()  # millions of nodes and no cycle: the collector would visit all of them again and again
+    try:
+        return list(ast.walk(ast.parse(path.read_text())))
+    finally:
+        gc.enable()
 
 
 def test_modules_say_what_belongs_in_them() -> None:

@@ -1,21 +1,25 @@
-"""Names on the pages of the docs: files, code, commands, options, keys, settings and links must exist.
+"""Names on the pages of the docs: files, code, commands, options, keys, settings and links must exist. Code blocks run.
 
 Not here: outputs of commands (tour), the glossary and the import table (test_architecture). The changelog speaks of the
 past, so only its links are checked.
 """
 
+import ast
+import dataclasses
+import importlib
+import json
 import re
 import shlex
 import subprocess
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import click
 import pytest
 import yaml
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ml_assets import cli
 from ml_assets.components.specs import DatasetSpec, FeatureTableSpec, TrainingPipelineSpec
@@ -57,6 +61,7 @@ _ELSEWHERE = {
     "bike_trips": "a name for a pipeline of the reader's own",
     "churn": "a pipeline that the reader makes",
     "decode.py": "a file of a bundle",
+    "FORWARDED_ALLOW_IPS": "a variable of uvicorn",
     **dict.fromkeys(("card.md", "card.html", "model.sig"), "a dossier"),
     **dict.fromkeys(("ml_assets/resources", "ml_assets/retraining"), "the tag of a run"),
     "training.rank": "a member of what `attach()` returns",
@@ -178,7 +183,7 @@ def _is_a_command(words: list[str]) -> bool:
 _SECTIONS = [
     TypeAdapter(spec).json_schema() for spec in (DatasetSpec, FeatureTableSpec, TrainingPipelineSpec)
 ]
-_FREE = {"hyperparameters", "node_selector", "env", "slice", "labels"}
+_FREE = {"hyperparameters", "node_selector", "env", "slice", "labels", "formats"}
 """Keys whose values have keys of the user's own."""
 
 
@@ -192,6 +197,146 @@ def test_keys_of_yaml_exist(page: str) -> None:
         for key in _keys(one)
     ]
     assert [key for key in written if key not in known] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_yaml_is_valid_apart_from_keys_that_it_leaves_out(page: str) -> None:
+    wrong = {
+        block: errors
+        for block in _blocks(ROOT / page, "yaml")
+        for document in yaml.safe_load_all(block.replace("  …\n", ""))
+        for one in (document if isinstance(document, list) else [document])
+        if (errors := _errors_of(one.get("attributes", one)))
+    }
+    assert wrong == {}
+
+
+@cache
+def _sections_of_specs() -> tuple[Any, ...]:
+    """Return all types of sections, those of the components first."""
+    found: dict[Any, None] = {}
+
+    def add(annotation: Any) -> None:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            fields: list[Any] = [field.annotation for field in annotation.model_fields.values()]
+        elif isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+            fields = list(get_type_hints(annotation).values())
+        else:
+            fields = []
+        if fields and annotation in found:
+            return
+        if fields:
+            found[annotation] = None
+        for below in (*fields, *get_args(annotation)):
+            add(below)
+
+    for spec in (DatasetSpec, FeatureTableSpec, TrainingPipelineSpec):
+        add(spec)
+    return tuple(found)
+
+
+_READERS_OWN = re.compile(
+    "cannot (import|find) '(…|shop|ml_assets.defs.(energy|parcels))|is not a public key"
+)
+"""Errors about code and keys that only a reader has."""
+
+
+def _errors_of(document: dict[str, Any]) -> list[str]:
+    """Return why `document`, with some keys of a section, is in no section; empty if it is."""
+    errors: list[str] = ["no section has these keys"]
+    for section in _sections_of_specs():
+        known = getattr(section, "model_fields", None) or {
+            field.name: field for field in dataclasses.fields(section)
+        }
+        names = {*known, *(field.alias for field in known.values() if getattr(field, "alias", None))}
+        if document.keys() <= names:
+            try:
+                TypeAdapter(section).validate_python(document)
+            except ValidationError as error:
+                errors = [
+                    f"{section.__name__}: {one['loc']} {one['msg']}"
+                    for one in error.errors()
+                    if one["type"] != "missing" and not _READERS_OWN.search(one["msg"])
+                ]
+            else:
+                errors = []
+            if not errors:
+                return []
+    return errors
+
+
+_NEEDS_A_HOME = {
+    "training = attach()": "training/test_scripts.py",
+    "with training.checkpoint(step": "training/test_scripts.py",
+    "import torch\nfrom torch import nn\nfrom torch.nn import functional\n\nfrom ml_assets.training.script": (
+        "training/test_scripts.py"
+    ),
+    "from datetime import UTC, datetime\nfrom ml_assets.notebook": "notebook tests of cli and release",
+    "from ml_assets.tables.reader": "tour/test_my_csv.py",
+    'model = mlflow.pyfunc.load_model("models:/parcels': "layouts/picture_pipeline.py",
+    'model = mlflow.pyfunc.load_model("models:/tiny_text': "layouts/test_tiny_text.py",
+    "import mlflow\nimport pandas": "tour/test_tour.py",
+}
+"""Begin of a Python block → where its calls run, on a home with models. Its names are checked here."""
+_ALIASES = {"np": "numpy", "pl": "polars", "pd": "pandas", "dcp": "torch.distributed.checkpoint"}
+"""Names that a block may use without their import."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_blocks_run_and_their_names_exist(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recipe called a function of torch that does not exist."""
+    monkeypatch.chdir(tmp_path)
+    for block in _blocks(ROOT / page, "python"):
+        for name in _dotted_names(block):
+            parts = name.split(".")
+            reduce(getattr, parts[1:], importlib.import_module(_ALIASES.get(parts[0], parts[0])))
+        if not block.startswith(tuple(_NEEDS_A_HOME)):
+            import polars as pl
+
+            inputs = {"datasets/sales": pl.LazyFrame({"week": [1], "store": [2], "units": [3]})}
+            names = {short: importlib.import_module(name) for short, name in _ALIASES.items()}
+            exec(compile(block, page, "exec", dont_inherit=True), names | _DATES | {"inputs": inputs})
+
+
+_DATES = {name: getattr(importlib.import_module(of), name) for of, name in (
+    ("collections.abc", "Mapping"), ("datetime", "date"),
+)}  # fmt: skip
+
+
+def _dotted_names(block: str) -> set[str]:
+    """Return `module.attribute…` of each module that the block imports or that has an alias, and what it imports."""
+    tree, modules, names = ast.parse(block), {one: one for one in (*_ALIASES, "torch", "mlflow")}, set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            module = importlib.import_module(node.module)
+            for one in node.names:
+                if not hasattr(module, one.name):
+                    importlib.import_module(f"{node.module}.{one.name}")
+        if isinstance(node, ast.Import):
+            modules |= {one.asname or one.name: one.name for one in node.names}
+    for node in ast.walk(tree):
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if isinstance(node, ast.Name) and node.id in modules and parts:
+            names.add(".".join([modules[node.id], *reversed(parts)]))
+    return names
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_json_blocks_are_json(page: str) -> None:
+    for block in _blocks(ROOT / page, "json"):
+        for line in block.splitlines() if block.count("\n{") else [block]:
+            json.loads(line)
+
+
+def test_a_name_that_does_not_exist_is_found() -> None:
+    names = _dotted_names("torch.optim.optimizer.register_optimizer_step_post_hook(self.update)")
+    with pytest.raises(AttributeError):
+        reduce(getattr, max(names).split(".")[1:], importlib.import_module("torch"))
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -245,7 +390,7 @@ def _keys(value: Any) -> Iterator[str]:
             yield from _keys(one)
     if isinstance(value, dict):
         for key, below in value.items():
-            if isinstance(key, str):
+            if isinstance(key, str) and not re.fullmatch(r"[\d-]+", key):  # a partition
                 yield key
             if key not in _FREE:
                 yield from _keys(below)

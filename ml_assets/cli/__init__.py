@@ -47,6 +47,7 @@ COMMANDS = {
     "lake": "Set up the lake; check that its commits were audited; move it to lakeFS.",
     "gc": "Show what nothing needs any more, in bytes; delete it.",
     "events": "Show old events that Dagster no longer needs; delete them.",
+    "home": "Give MLflow the addresses of a home that was moved or restored.",
     "env": "Work in an environment: a branch of the lake; compare it, merge it, drop it.",
     "data": "Show history and differences of the data; copy it; blame a day.",
     "doctor": "Check settings, storage and versions; name the remedies.",

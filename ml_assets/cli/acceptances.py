@@ -27,7 +27,8 @@ def command(table: str | None) -> None:
     for one in found:
         overtaken = "" if newest[one.table, one.key].number == one.number else "  (overtaken)"
         say(
-            f"{one.at:%Y-%m-%d %H:%M} UTC  {one.table} {one.key}  {author_in_words(one)}: {one.reason}{overtaken}"
+            f"{one.at:%Y-%m-%d %H:%M} UTC  {one.table} {one.key}  {author_in_words(one)}: {one.reason}"
+            f"{f'  (level {one.level})' if one.level else ''}{overtaken}"
         )
     if not found:
         say(f"No partition{f' of {table}' if table else ''} was accepted.")

@@ -17,7 +17,7 @@ def command() -> None:
     """Add, list and revoke accounts of this ledger.
 
     Without accounts, names are checked by nobody. From the first account on, approving, rejecting, promoting, demoting,
-    rolling back, archiving and accepting need an account, and only administrators add and revoke accounts.
+    rolling back, archiving, accepting and readmitting need an account, and only administrators add and revoke accounts.
     """
 
 
@@ -47,7 +47,7 @@ def add(name: str, administrator: bool, oidc: tuple[str, str, str] | None, reaso
         is_first = not platform.ledger.accounts.all()
         platform.ledger.accounts.add_by_oidc(
             name,
-            Person(name=platform.settings.author) if is_first else platform.acting,
+            Person.unchecked(platform.settings.author) if is_first else platform.acting,
             issuer=issuer,
             subject=subject,
             audience=audience,
@@ -73,7 +73,7 @@ def show() -> None:
     """List all accounts: proof, role, and who added or revoked them."""
     from resources.ledger import author_in_words
 
-    known = Project.here().platform.ledger.accounts.all()
+    known = Project.read_only().platform.ledger.accounts.all()
     if not known:
         say("No account: nobody checks names. To begin: ml-assets accounts add NAME --administrator")
     for one in known:

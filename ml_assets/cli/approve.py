@@ -3,11 +3,12 @@
 import click
 
 from ml_assets.cli.project import Project, say
+from ml_assets.cli.registered import VERSION
 
 
 @click.command("approve", short_help="Approve a version's evaluation, so that it may be promoted.")
 @click.argument("model")
-@click.argument("version", type=int)
+@click.argument("version", type=VERSION)
 @click.option("--reason", required=True, help="Reason; recorded with your name in an append-only log.")
 def command(model: str, version: int, reason: str) -> None:
     """Approve the newest evaluation of VERSION of MODEL.
@@ -23,16 +24,14 @@ def review(model: str, number: int, reason: str, *, approves: bool) -> None:
     from ml_assets.release.of_platform import releases_of
     from resources.ledger import author_in_words, evaluation_name
 
-    project = Project.here()
-    acting, rules = project.platform.acting, project.component(TrainingPipeline, model).spec.release
+    project, acting = Project.to_decide()
+    rules = project.component(TrainingPipeline, model).spec.rules
     releases = releases_of(project.platform)
     decided = releases.review(
         model,
         number,
         approves=approves,
-        author=acting.name,
-        checked_by=acting.checked_by,
-        account=acting.account,
+        by=acting,
         reason=reason,
         rules=rules,
     )

@@ -3,11 +3,12 @@
 import click
 
 from ml_assets.cli.project import Project, say
+from ml_assets.cli.registered import VERSION
 
 
 @click.command("archive", short_help="Take a version out of use for good, with a reason.")
 @click.argument("model")
-@click.argument("version", type=int)
+@click.argument("version", type=VERSION)
 @click.option("--reason", required=True, help="Reason; recorded with your name in an append-only log.")
 def command(model: str, version: int, reason: str) -> None:
     """Archive VERSION of MODEL: it is never promoted again, and no rollback returns to it. This is final.
@@ -17,15 +18,7 @@ def command(model: str, version: int, reason: str) -> None:
     from ml_assets.release.of_platform import releases_of
     from resources.ledger import author_in_words
 
-    project = Project.here()
-    acting = project.platform.acting
-    archival = releases_of(project.platform).archive(
-        model,
-        version,
-        author=acting.name,
-        checked_by=acting.checked_by,
-        account=acting.account,
-        reason=reason,
-    )
+    project, acting = Project.to_decide()
+    archival = releases_of(project.platform).archive(model, version, by=acting, reason=reason)
     say(f"{model} version {version} is archived since {archival.at:%Y-%m-%d %H:%M} UTC,")
     say(f"by {author_in_words(archival)}: {archival.reason}")

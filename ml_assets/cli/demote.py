@@ -18,13 +18,10 @@ def command(model: str, reason: str, canary: bool) -> None:
     from ml_assets.release.of_platform import releases_of
     from resources.ledger import author_in_words
 
-    project = Project.here()
-    acting = project.platform.acting
+    project, acting = Project.to_decide()
     ended = releases_of(project.platform).demote(
         model,
-        author=acting.name,
-        checked_by=acting.checked_by,
-        account=acting.account,
+        by=acting,
         reason=reason,
         role=CANARY if canary else PRODUCTION,
     )

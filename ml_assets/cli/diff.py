@@ -5,14 +5,14 @@ from pathlib import Path
 import click
 
 from ml_assets.cli.project import Project
-from ml_assets.cli.registered import registered
+from ml_assets.cli.registered import VERSION, registered
 from ml_assets.cli.written import html_option, show
 
 
 @click.command("diff", short_help="Show what differs between two versions, and what moved on the same rows.")
 @click.argument("model")
-@click.argument("before", metavar="V1", type=int)
-@click.argument("after", metavar="V2", type=int)
+@click.argument("before", metavar="V1", type=VERSION)
+@click.argument("after", metavar="V2", type=VERSION)
 @html_option
 def command(model: str, before: int, after: int, html: Path | None) -> None:
     """Compare versions V1 and V2 of MODEL: rows by day, feature code, settings, and metrics on the same rows.

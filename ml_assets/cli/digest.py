@@ -14,14 +14,15 @@ from ml_assets.cli.written import html_option, show
 @click.option("--day", type=click.DateTime(["%Y-%m-%d"]), help="UTC day, such as 2026-11-23. Default: today.")
 @html_option
 def command(model: str | None, day: datetime | None, html: Path | None) -> None:
-    """Print the digest of a UTC day: trainings, evaluations, decisions, waiting versions, late tables, cost.
+    """Print the digest of a UTC day: failures, trainings, evaluations, decisions, waiting versions, late tables, cost.
 
     With MODEL only that model. Changes nothing.
     """
     from ml_assets.cli.problems import Problem
     from ml_assets.components.digest_asset import declared_subjects
+    from ml_assets.components.ended_launches import ended_launches
     from ml_assets.pipeline.digest_page import digest_page
-    from ml_assets.pipeline.nightly_digest import digest_of
+    from ml_assets.pipeline.nightly_digest import bounds_of, digest_of
     from resources.words import did_you_mean
 
     today = datetime.now(UTC).date()
@@ -34,5 +35,6 @@ def command(model: str | None, day: datetime | None, html: Path | None) -> None:
             if model not in subjects.models:
                 raise Problem(f"no model is named '{model}'{did_you_mean(model, subjects.models)}")
             subjects = subjects.only(model)
-        page = digest_page(digest_of(project.platform, subjects, asked))
+        launches = ended_launches(project.instance, *bounds_of(asked))
+        page = digest_page(digest_of(project.platform, subjects, asked, launches))
     show(page, html)

@@ -156,8 +156,17 @@ def production(project: Project) -> str:
 
 
 def registry(project: Project) -> str:
-    """Check that MLflow's aliases and tags show what the ledger decided, and that the ledger knows its models."""
-    from ml_assets.release.of_platform import registry_of, releases_of
+    """Check that MLflow's aliases and tags show what the ledger decided, that the ledger knows its models, and that
+    addresses are those of this home."""
+    from ml_assets.release.moved_home import moved_from
+    from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
+
+    bundles = bundles_of(project.platform)
+    if before := moved_from(project.settings.resolved_tracking_uri, bundles):
+        raise NotWell(
+            f"MLflow looks for bundles and files of runs under {name_some(before, 3)}, and this home keeps them beside "
+            f"{bundles.address}: it was moved, or is a restored copy. Give MLflow its addresses: ml-assets home move"
+        )
 
     releases, models = releases_of(project.platform), project.platform.ledger.models.models()
     if lost := [model for model in registry_of(project.platform).models() if model not in models]:
@@ -177,19 +186,17 @@ def registry(project: Project) -> str:
 
 
 def rules(project: Project) -> str:
-    """Check that `release` in each defs.yaml is what the ledger has in force."""
+    """Check that the rules of releases in each defs.yaml are those that the ledger has in force."""
     from ml_assets.components.training_pipeline import TrainingPipeline
     from ml_assets.release.rules_in_force import RulesLog, why_other
 
     specs = [one.spec for one in project.components(TrainingPipeline)]
     recorded = {one.name: RulesLog.read(project.platform.ledger, one.name) for one in specs}
-    found = [
-        why_other(recorded[one.name], one.release) or recorded[one.name].why_unconfirmed for one in specs
-    ]
+    found = [why_other(recorded[one.name], one.rules) or recorded[one.name].why_unconfirmed for one in specs]
     if said := [why for why in found if why]:
         raise NotWell("; ".join(said))
     known = [name for name, one in recorded.items() if one.newest]
-    return f"`release` of {len(known)} models as in the ledger"
+    return f"rules of {len(known)} models as in the ledger"
 
 
 def dagster_storage(project: Project) -> str:

@@ -7,6 +7,7 @@ import click
 from ml_assets.cli.groups import SuggestingGroup
 from ml_assets.cli.problems import writing_to
 from ml_assets.cli.project import Project, say
+from ml_assets.cli.registered import VERSION, registered
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
@@ -32,7 +33,7 @@ def keygen(folder: Path) -> None:
 
 @command.command("write", short_help="Sign and store the dossier of a version as it stands now.")
 @click.argument("model")
-@click.argument("version", type=int, required=False)
+@click.argument("version", type=VERSION, required=False)
 @click.option("--out", type=_FOLDER, help="Export bundle and dossier to this new folder, too.")
 def write(model: str, version: int | None, out: Path | None) -> None:
     """Write the dossier of VERSION of MODEL. Default: the version in production, or else the newest.
@@ -40,7 +41,6 @@ def write(model: str, version: int | None, out: Path | None) -> None:
     Signs with the key in ML_ASSETS_SIGNING_KEY. Earlier dossiers stay.
     """
     from ml_assets.cli.problems import Problem
-    from ml_assets.cli.registered import registered
     from ml_assets.dossier.keys import SigningKey
     from ml_assets.pipeline.dossier import write_dossier
     from ml_assets.release.dossiers import export as export_to
@@ -64,11 +64,10 @@ def write(model: str, version: int | None, out: Path | None) -> None:
 
 @command.command("export", short_help="Write bundle and newest dossier of a version to a folder.")
 @click.argument("model")
-@click.argument("version", type=int)
+@click.argument("version", type=VERSION)
 @click.argument("folder", type=_FOLDER)
 def export(model: str, version: int, folder: Path) -> None:
     """Write bundle and newest dossier of VERSION of MODEL to the new FOLDER. Needs no key."""
-    from ml_assets.cli.registered import registered
     from ml_assets.release.dossiers import export as export_to
     from ml_assets.release.dossiers import newest_dossier
     from ml_assets.release.of_platform import bundles_of

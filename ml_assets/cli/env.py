@@ -44,7 +44,7 @@ def list_(as_json: bool) -> None:
     from ml_assets.tables.environments import changes_of
     from resources.lake_environment import environments
 
-    project = Project.on_main()
+    project = Project.read_only(on_main=True)
     found = [changes_of(project.platform, one) for one in environments(project.settings.home)]
     if as_json:
         facts = [
@@ -89,7 +89,7 @@ def diff(name: str, no_rows: bool, markdown: bool, as_json: bool, html: Path | N
     from ml_assets.tables.lake_difference import compare_lake
     from resources.lake_environment import read_environment
 
-    project = Project.on_main()
+    project = Project.read_only(on_main=True)
     main = project.platform
     environment = read_environment(project.settings.home, name)
     changes = changes_of(main, environment)

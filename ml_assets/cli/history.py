@@ -18,7 +18,7 @@ def command(model: str, moment: str | None) -> None:
     from ml_assets.release.history import lines, state_at
 
     at = None if moment is None else _time(moment)
-    ledger = Project.here().platform.ledger
+    ledger = Project.read_only().platform.ledger
     decisions = ledger.models.decisions(model)
     if not decisions:
         raise Problem(

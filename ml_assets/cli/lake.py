@@ -35,7 +35,7 @@ def audit(limit: int) -> None:
     """
     from ml_assets.tables.audits import unaudited, unknown_rejections
 
-    platform = Project.here().platform
+    platform = Project.read_only().platform
     commits = unaudited(platform.lake, limit)
     for commit in commits:
         say(f"{commit.created_at:%Y-%m-%d %H:%M:%S} UTC  {commit.message}")

@@ -24,11 +24,10 @@ _DAY = click.DateTime(["%Y-%m-%d"])
 @click.option(
     "--cuts",
     type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="Number of moments at which the test hides the future.",
+    help="Number of moments at which the test hides the future, evenly spread. Default: one for each hour of the day "
+    "or day of the week, by the shortest partition of the inputs.",
 )
-def command(table: str, first: datetime | None, last: datetime | None, cuts: int) -> None:
+def command(table: str, first: datetime | None, last: datetime | None, cuts: int | None) -> None:
     """Hide the facts that became known after some moment, rebuild TABLE (`features/…`) in a fresh process, and compare
     the rows before that moment. Then build the last two partitions each alone, and compare them with the range.
 
@@ -41,7 +40,7 @@ def command(table: str, first: datetime | None, last: datetime | None, cuts: int
     from ml_assets.tables.leakage import find_leaks, newest_partitions
     from ml_assets.tables.reader import TableReader
 
-    project = Project.here()
+    project = Project.read_only()
     spec = project.component(FeatureTable, table.removeprefix("features/")).spec
     reader = TableReader.at(project.platform.lake, "main")
     low = spec.cadence.key_of(first.date()) if first else None

@@ -29,7 +29,7 @@ def verify(known: str | None) -> None:
     from resources.ledger import Head
 
     head = Head.parse(known) if known else None
-    found = Project.here().platform.ledger.models.verify(head)
+    found = Project.read_only().platform.ledger.models.verify(head)
     if not found.place:
         say("the ledger has no decision yet")
         return
@@ -37,12 +37,25 @@ def verify(known: str | None) -> None:
     say(f"Keep this head elsewhere; to compare later: ml-assets ledger verify --head {found}")
 
 
+@command.command("redate", short_help="Date rows of a model that a wrong clock dated ahead, with a reason.")
+@click.argument("model")
+@click.option("--reason", required=True, help="Reason; recorded with your name in an append-only log.")
+def redate(model: str, reason: str) -> None:
+    """Let rows of MODEL that are dated ahead of the ledger's clock count as of now. The rows themselves stay.
+
+    Until then no decision about MODEL is stored, because it would get a time ahead, too.
+    """
+    project, acting = Project.to_decide()
+    row = project.platform.ledger.models.redate(model, acting, reason=reason)
+    say(f"Rows {', '.join(map(str, row.rows))} of {model} count as of {row.at:%Y-%m-%d %H:%M:%S} UTC.")
+
+
 @command.command("current", short_help="Show the schema revision of the tables.")
 def current() -> None:
     """Show the schema revision of the tables, and the revision that this version of ml-assets needs."""
     from resources.ledger.migrations import NEWEST
 
-    revision = Project.here().platform.ledger.revision()
+    revision = Project.read_only().platform.ledger.revision()
     say(f"the tables have revision {revision or 'none'}, this version of ml-assets needs {NEWEST}")
 
 

@@ -52,6 +52,12 @@ class PlannedPartition:
     """
     metric_fault: str
     """Reason for which the first step would refuse an own metric; empty if it would not."""
+    initial: str
+    """Version, as `model/number`, whose weights the training would begin with; empty for random weights."""
+    initial_fault: str
+    """Reason for which the second step would refuse that version; empty if it would not."""
+    champion_has_seen: str
+    """Sentence on a champion that has seen days of the holdout; empty if it has not."""
 
     @property
     def is_as_trained(self) -> bool:
@@ -114,6 +120,10 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
         say(f"  deprecated {one.table}: {one.deprecated}")
     if planned.chosen is not None:
         say(f"  values    {planned.chosen.says}")
+    if planned.initial and not planned.initial_fault:
+        say(f"  weights   begin with {planned.initial}")
+    if planned.champion_has_seen:
+        say(f"  champion  {planned.champion_has_seen}")
     say()
     for line in _conclusion(spec, partition, planned, by_hand):
         say(line)
@@ -128,7 +138,7 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
     from ml_assets.components.declared_metadata import declared_tables
     from ml_assets.components.steps.train import READ_AT, READ_DIGEST
     from ml_assets.components.training_pipeline import stage_key
-    from ml_assets.pipeline.champion import champion_columns
+    from ml_assets.pipeline.champion import champion_columns, champion_has_seen
     from ml_assets.pipeline.chosen import chosen_for
     from ml_assets.pipeline.read_changes import changes_since
     from ml_assets.pipeline.snapshot import source_values
@@ -148,7 +158,8 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
     tables = declared_tables(project.defs)
     validation = validate_window(reader, project.platform.ledger, tables, table, window)
     done = project.instance.get_materialized_partitions(stage_key(spec, "evaluation"))
-    chosen = chosen_for(spec, project.platform)
+    chosen = chosen_for(spec, project.platform, window)
+    initial, initial_fault = _initial(project, spec, window)
     newest = _newest_checkpoint(project, spec, partition) if partition in done else {}
     is_whole = not validation.barred and READ_AT in newest
     return PlannedPartition(
@@ -165,6 +176,9 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
         chosen=chosen,
         trained_with=newest.get("study", ""),
         metric_fault=_metric_fault(spec),
+        initial=initial,
+        initial_fault=initial_fault,
+        champion_has_seen=champion_has_seen(spec, project.platform, window),
     )
 
 
@@ -176,6 +190,22 @@ def _metric_fault(spec: "TrainingPipelineSpec") -> str:
     except MetricUnusable as error:
         return f"{error}"
     return ""
+
+
+def _initial(project: Project, spec: "TrainingPipelineSpec", window: Sequence[str]) -> tuple[str, str]:
+    """Return the version that the training would begin with, and the reason for which it would be refused."""
+    from ml_assets.pipeline.snapshot import initial_of
+    from ml_assets.release.bundle_store import BundleDamaged, BundleMissing
+    from ml_assets.release.initial_version import InitialModelRefused
+    from ml_assets.release.registry import VersionMissing
+
+    try:
+        if (initial := initial_of(spec, project.platform)) is None:
+            return "", ""
+        initial.require_unseen(spec.holdout_of(window))
+    except (InitialModelRefused, VersionMissing, BundleMissing, BundleDamaged) as refused:
+        return spec.model.init_from or "", f"{refused}"
+    return initial.version, ""
 
 
 def _newest_checkpoint(project: Project, spec: "TrainingPipelineSpec", partition: str) -> dict[str, Any]:
@@ -248,6 +278,8 @@ def _conclusion(
         ]
     if not validation.ok:
         return ["It would refuse. Fix the sources of the unusable partitions, then materialize these again."]
+    if planned.initial_fault:
+        return [f"It would refuse: {planned.initial_fault}."]
     if validation.stale and spec.on_stale_inputs == "refuse":
         return ["It would refuse: `on_stale_inputs: refuse` forbids stale inputs."]
     if planned.is_as_trained:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ml_assets.components.base import SpecComponent
     from ml_assets.tables.spec import TableSpec
+    from resources.ledger import Person
 
 
 Component = TypeVar("Component", bound="SpecComponent")
@@ -56,13 +57,13 @@ class Project:
 
     @classmethod
     @contextmanager
-    def to_read(cls) -> Iterator["Project"]:
-        """Yield the project of the environment for a command that changes nothing.
+    def to_read(cls, *, on_main: bool = False) -> Iterator["Project"]:
+        """Yield the project of the environment, or of main, for a command that changes nothing.
 
         Lake, ledger and Dagster create their files when they are first opened. If the home has none yet, they are
         created in a temporary folder, which is as empty as the home.
         """
-        settings = read_settings()
+        settings = read_settings(on_main=on_main)
         _require_environment(settings)
         _point_dagster(settings)
         if _is_made(settings):
@@ -73,6 +74,23 @@ class Project:
             settings = settings.model_copy(update={"home": Path(empty)})
             _make_home(settings)
             yield cls(settings)
+
+    @classmethod
+    def to_decide(cls) -> "tuple[Project, Person]":
+        """Return the project for a command that decides, and the person who acts.
+
+        Raises `IdentityRefused` and `IdentityNeeded` before anything else is looked at: with accounts in the ledger,
+        the person must act for one in force. The ledger checks it again when it stores the decision.
+        """
+        project = cls.here()
+        person = project.platform.acting
+        project.platform.ledger.accounts.require_identity(person)
+        return project, person
+
+    @classmethod
+    def read_only(cls, *, on_main: bool = False) -> "Project":
+        """Return the project of `to_read` until the running command ends."""
+        return click.get_current_context().with_resource(cls.to_read(on_main=on_main))
 
     @cached_property
     def platform(self) -> Platform:
@@ -129,14 +147,19 @@ class Project:
             inherited_by(self.platform),
         )
 
-    def components(self, of_type: type[Component]) -> Sequence[Component]:
-        """Return the declared components of one type."""
+    @cached_property
+    def _tree(self) -> "dg.ComponentTree":
+        """All declared components: their files are read once a command."""
         import dagster as dg
 
+        return dg.ComponentTree.for_project(ROOT)
+
+    def components(self, of_type: type[Component]) -> Sequence[Component]:
+        """Return the declared components of one type."""
         from ml_assets.components.declarations import in_one_line
 
         with in_one_line():
-            return dg.ComponentTree.for_project(ROOT).get_all_components(of_type)
+            return self._tree.get_all_components(of_type)
 
     def component(self, of_type: type[Component], name: str) -> Component:
         """Return the component of this name. `Problem` names the nearest declared name, or all."""
@@ -162,9 +185,10 @@ class Project:
 
 
 def _is_made(settings: Settings) -> bool:
-    """True if a command has used the home before."""
-    lake = settings.lake_folder if settings.lake_url is None else settings.home
-    return lake.is_dir() and settings.dagster_home.is_dir()
+    """True if the home holds anything that a command may read: a lake, a ledger, or Dagster's storage."""
+    return any(
+        one.exists() for one in (settings.lake_folder, settings.dagster_home, settings.own_home / "ledger.db")
+    )
 
 
 def prepare_home(settings: Settings) -> None:

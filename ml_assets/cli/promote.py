@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ml_assets.cli.project import Project, say
+from ml_assets.cli.registered import VERSION
 
 if TYPE_CHECKING:
     from ml_assets.pipeline.spec import PipelineSpec
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command("promote", short_help="Put a registered version into production, with a reason.")
 @click.argument("model")
-@click.argument("version", type=int, required=False)
+@click.argument("version", type=VERSION, required=False)
 @click.option("--reason", help="Reason; recorded with your name in an append-only log.")
 @click.option(
     "--despite-inputs",
@@ -39,9 +40,9 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     from ml_assets.release.promotable import in_full_minutes
     from resources.ledger import author_in_words
 
-    project = Project.here()
+    project, acting = Project.to_decide()
     spec = project.component(TrainingPipeline, model).spec  # `Problem` with the names there are
-    rules = spec.release
+    rules = spec.rules
     releases = releases_of(project.platform)
     if not reason:
         raise Problem("a promotion needs a reason for the log: add --reason '…'")
@@ -53,7 +54,7 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
                 f"{model} DATE, or name an earlier version: ml-assets promote {model} NUMBER --reason '…'"
             )
         version = newest.number
-    before, acting = releases.in_production(model), project.platform.acting
+    before = project.platform.ledger.models.in_production(model)
     breaks: list[str] = []
     with suppress(
         BundleMissing, BundleDamaged
@@ -62,9 +63,7 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     promotion = releases.promote(
         model,
         version,
-        author=acting.name,
-        checked_by=acting.checked_by,
-        account=acting.account,
+        by=acting,
         reason=reason,
         despite_inputs=despite_inputs,
         rules=rules,

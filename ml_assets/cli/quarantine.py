@@ -29,8 +29,7 @@ def list_(table: str | None) -> None:
     with Project.to_read() as project:
         reader = _reader(project)
         lines: list[str] = []
-        for name in [table] if table else sorted(project.tables()):
-            project.table(name)
+        for name in [project.table(table).table] if table else sorted(project.tables()):
             for key in quarantined_keys(reader, name):
                 rows, rules = quarantined_rules(reader, name, key)
                 why = ", ".join(f"{rule} {count}" for rule, count in rules.items())
@@ -70,21 +69,22 @@ def readmit(table: str, partition: str | None) -> None:
     Rows that pass now are merged; the others stay in quarantine. A partition that is refused does not stop the others;
     then the exit status is 1. After a fix of the source, materialize the partition again instead.
     """
+    from ml_assets.tables.declared import DeclaredTable, DeclaredTables
+    from ml_assets.tables.layout import UNDATED
     from ml_assets.tables.readmit import NotReadmitted, quarantined_keys, quarantined_rows
     from ml_assets.tables.readmit import readmit as readmit_partition
-    from ml_assets.tables.spec import PublishingRun
 
-    project = Project.here()
+    project, acting = Project.to_decide()
     spec, reader, platform = project.table(table), _reader(project), project.platform
-    keys = [partition] if partition else quarantined_keys(reader, table)
+    # Rows without a time belong to no partition, so only a call that names them is refused.
+    keys = [partition] if partition else [key for key in quarantined_keys(reader, table) if key != UNDATED]
+    declared = DeclaredTables(DeclaredTable.of(one) for one in project.tables().values())
     readmitted = 0
     refused: list[str] = []
     for key in keys:
         try:
             before = quarantined_rows(reader, table, key).height
-            result = readmit_partition(
-                platform.lake, platform.ledger, spec, key, PublishingRun(run_id="readmit")
-            )
+            result = readmit_partition(platform.lake, platform.ledger, spec, key, acting, declared)
         except NotReadmitted as error:
             refused.append(str(error))
             continue

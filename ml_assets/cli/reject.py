@@ -2,10 +2,12 @@
 
 import click
 
+from ml_assets.cli.registered import VERSION
+
 
 @click.command("reject", short_help="Reject a version's evaluation, so that it is not promoted.")
 @click.argument("model")
-@click.argument("version", type=int)
+@click.argument("version", type=VERSION)
 @click.option("--reason", required=True, help="Reason; recorded with your name in an append-only log.")
 def command(model: str, version: int, reason: str) -> None:
     """Reject the newest evaluation of VERSION of MODEL; an earlier approval no longer counts.

@@ -30,6 +30,7 @@ def command(port: int, host: str) -> None:
     from ml_assets.components.training_pipeline import TrainingPipeline
     from ml_assets.review.desk import ReviewDesk
     from ml_assets.review.review_pages import review_app
+    from resources.bounded_uvicorn import bounded_options
 
     project = Project.here()
     if host != LOOPBACK and not project.platform.ledger.accounts.all():
@@ -46,4 +47,4 @@ def command(port: int, host: str) -> None:
     address = str(url or "") or f"http://{host}:{port}"
     say(f"Reviews on {address}; Ctrl-C stops the page.")
     app = review_app(ReviewDesk(project.platform, specs), address)
-    uvicorn.run(app, host=host, port=port, log_level="warning", server_header=False, ws="none")
+    uvicorn.run(app, host=host, port=port, log_level="warning", ws="none", **bounded_options())

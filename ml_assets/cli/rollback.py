@@ -17,12 +17,9 @@ def command(model: str, reason: str) -> None:
     from ml_assets.release.of_platform import releases_of
     from resources.ledger import author_in_words
 
-    project = Project.here()
+    project, acting = Project.to_decide()
     releases = releases_of(project.platform)
-    acting = project.platform.acting
-    promotion = releases.rollback(
-        model, author=acting.name, checked_by=acting.checked_by, account=acting.account, reason=reason
-    )
+    promotion = releases.rollback(model, by=acting, reason=reason)
     say(
         f"{model} version {promotion.version} is in production again since {promotion.at:%Y-%m-%d %H:%M} UTC,"
     )

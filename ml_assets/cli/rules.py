@@ -12,8 +12,9 @@ from ml_assets.cli.project import Project, say
 def command() -> None:
     """Show the rules of a model's releases that are in force, and accept a change of them.
 
-    The first registration of a model records the `release` section of its defs.yaml in the ledger. Decisions need the
-    same section; another one is refused until somebody who may approve accepts it.
+    The first registration of a model records the rules of its defs.yaml in the ledger: `release`, and the settings of
+    `evaluation` by which gates decide. Decisions need the same ones; others are refused until somebody who may approve
+    accepts them.
     """
 
 
@@ -25,8 +26,8 @@ def show(model: str) -> None:
     from ml_assets.release.rules_in_force import RulesLog, in_words, rules_name, rules_of, why_other
     from resources.ledger import author_in_words
 
-    project = Project.here()
-    rules = project.component(TrainingPipeline, model).spec.release
+    project = Project.read_only()
+    rules = project.component(TrainingPipeline, model).spec.rules
     recorded = RulesLog.read(project.platform.ledger, model)
     row = recorded.newest
     if row is None:
@@ -40,16 +41,16 @@ def show(model: str) -> None:
     if other := why_other(recorded, rules):
         say(other)
         return
-    say("`release` in this defs.yaml is the same.")
+    say("This defs.yaml has the same.")
     if recorded.unconfirmed:
         say(f"Note that {recorded.why_unconfirmed}")
 
 
-@command.command("accept", short_help="Put `release` of this defs.yaml in force, with a reason.")
+@command.command("accept", short_help="Put the rules of this defs.yaml in force, with a reason.")
 @click.argument("model")
 @click.option("--reason", required=True, help="Reason; recorded with your name in an append-only log.")
 def accept(model: str, reason: str) -> None:
-    """Put the `release` section of this defs.yaml in force for MODEL.
+    """Put the rules of this defs.yaml in force for MODEL: `release`, and how the gates of `evaluation` decide.
 
     Whoever may approve under the rules in force may accept others. With `not_by: [author]`, that excludes everybody who
     ran an evaluation of MODEL; with `not_by: [promoter]`, somebody else has to promote under the new rules.
@@ -59,9 +60,9 @@ def accept(model: str, reason: str) -> None:
     from ml_assets.release.rules_in_force import RulesLog, changes, in_words, rules_name, rules_of
     from resources.ledger import author_in_words
 
-    project = Project.here()
-    rules = project.component(TrainingPipeline, model).spec.release
-    before, acting = RulesLog.read(project.platform.ledger, model).newest, project.platform.acting
+    project, acting = Project.to_decide()
+    rules = project.component(TrainingPipeline, model).spec.rules
+    before = RulesLog.read(project.platform.ledger, model).newest
     row = releases_of(project.platform).accept_rules(model, rules, by=acting, reason=reason)
     if before and row.place == before.place:
         say(f"Nothing changed: rules {rules_name(row.rules_digest)} of {model} are in force already.")

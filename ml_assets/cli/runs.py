@@ -17,7 +17,7 @@ from ml_assets.cli.abandoned import announced
 from ml_assets.cli.interrupts import not_for_children
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project
-from ml_assets.components.failures import Terminated
+from ml_assets.components.failures import Stop, Terminated, stopping_by
 from ml_assets.components.tags import RANGE_END, RANGE_START
 from resources.acting import launched_in_terminal
 from resources.beside import working_beside
@@ -64,9 +64,10 @@ def materialize(
     project.tidy()
     with (
         announced(project.settings, run_id),
-        _ended_if_stopped(project.instance, run_id),
+        _canceled_if_stopped(project.instance, run_id),
         _progress(project.instance, run_id, on_progress),
-        not_for_children(),
+        not_for_children() as interrupts,
+        stopping_by(Stop(is_asked=lambda: interrupts.came, tell=partial(_cancel, project.instance, run_id))),
         launched_in_terminal(),
     ):
         result = job.execute_in_process(
@@ -78,26 +79,37 @@ def materialize(
             run_id=run_id,
             raise_on_error=False,
         )
-    if _was_stopped(result):
-        raise KeyboardInterrupt
+        if _was_terminated(result) or (interrupts.came and not result.success):
+            raise KeyboardInterrupt
     if not result.success:
         raise Problem(_why_it_failed(result))
     return _finished(result, run_id, time.monotonic() - began)
 
 
+_STOPPED = "Stopped by Ctrl-C."
+
+
+def _cancel(instance: dg.DagsterInstance, run_id: str) -> None:
+    """Tell Dagster that a person stops the run, so that it ends as canceled."""
+    run = instance.get_run_by_id(run_id)
+    if run is not None and run.status == dg.DagsterRunStatus.STARTED:
+        instance.report_run_canceling(run, _STOPPED)
+
+
 @contextmanager
-def _ended_if_stopped(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
-    """Report the run as canceled if a person stops it before Dagster itself notices."""
+def _canceled_if_stopped(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
+    """Report the run as canceled if a person stops it where no step tells Dagster."""
     try:
         yield
     except (KeyboardInterrupt, DagsterExecutionInterruptedError):
         run = instance.get_run_by_id(run_id)
-        if run is not None and not run.is_finished:
-            instance.report_run_canceled(run, "Stopped by Ctrl-C.")
+        ended = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.CANCELED)
+        if run is not None and run.status not in ended:
+            instance.report_run_canceled(run, _STOPPED)
         raise KeyboardInterrupt from None
 
 
-def _was_stopped(result: dg.ExecuteInProcessResult) -> bool:
+def _was_terminated(result: dg.ExecuteInProcessResult) -> bool:
     errors = [event.step_failure_data.error for event in result.all_events if event.is_step_failure]
     return any(one is not None and one.cls_name == Terminated.__name__ for one in errors)
 

@@ -53,6 +53,13 @@ _ONLINE_PATIENCE_SECONDS = 0.5
 @click.option("--max-body-mib", type=float, default=4.0, show_default=True, help="Largest body of a request.")
 @click.option("--max-rows", type=int, default=10_000, show_default=True, help="Most rows of a request.")
 @click.option(
+    "--max-connections",
+    type=int,
+    default=1024,
+    show_default=True,
+    help="Connections at once; a quarter of them of one address.",
+)
+@click.option(
     "--canary-seconds",
     type=float,
     default=1.0,
@@ -72,6 +79,7 @@ def command(
     log_max_gib: float,
     max_body_mib: float,
     max_rows: int,
+    max_connections: int,
     canary_seconds: float,
 ) -> None:
     """Answer requests for each MODEL with its version in production, until Ctrl-C.
@@ -97,6 +105,7 @@ def command(
             log_max_gib=log_max_gib,
             max_body_mib=max_body_mib,
             max_rows=max_rows,
+            max_connections=max_connections,
             canary_seconds=canary_seconds,
         )
     except ValidationError as error:
@@ -152,7 +161,7 @@ def _shadows(
 ) -> dict[str, tuple[tuple[int, str], ...]]:
     """Return model → number and bundle digest of each shadow. `Problem` for text that names none."""
     from ml_assets.cli.problems import Problem
-    from ml_assets.release.of_platform import registry_of
+    from ml_assets.release.of_platform import releases_of
 
     found: dict[str, tuple[tuple[int, str], ...]] = {}
     for text in shadows:
@@ -161,7 +170,7 @@ def _shadows(
             raise Problem(
                 f"--shadow {text}: give a model of this server and a version, such as {models[0]}/3"
             )
-        version = registry_of(project.platform).version(model, int(number))
+        version = releases_of(project.platform).version(model, int(number))
         found[model] = (*found.get(model, ()), (version.number, version.bundle_digest))
     return found
 

@@ -43,7 +43,7 @@ def command(what: str, key: Path, with_ledger: bool) -> None:
         from ml_assets.release.history import since
         from resources.ledger import Head
 
-        ledger = Project.here().platform.ledger
+        ledger = Project.read_only().platform.ledger
         require_in_ledger(found.decisions, ledger)
         say("  ledger      has the same rows, and its chain contains the head")
         place = Head.parse(found.decisions["head"]).place
@@ -65,7 +65,7 @@ def _stored(what: str, key: "PublicKey") -> "Verified":
     from ml_assets.release.registry import VersionMissing
 
     model, _, number = what.partition("/")
-    project = Project.here()
+    project = Project.read_only()
     try:
         digest = registered(project, model, int(number)).bundle_digest
     except (Problem, VersionMissing) as error:

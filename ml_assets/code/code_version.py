@@ -22,6 +22,7 @@ from typing import Any
 
 from ml_assets.code.reach import SourceUnavailable, imports_of, is_project, reached_by, reached_from
 from ml_assets.code.syntax import (
+    MODULES,
     is_docstring,
     looks_itself_up,
     parse,
@@ -154,7 +155,7 @@ def _digest(name: str, statements: list[ast.stmt], modules: Mapping[str, Path]) 
     return digest.hexdigest()[:16]
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=MODULES)
 def normal_text(text: str) -> str:
     """Return a module's text without comments, docstrings and layout; with docstrings if it reads them."""
     tree = parse_text(text)

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ml_assets.code.syntax import imported_by, nodes_of, package_of, parse, source_of, with_parents
+from ml_assets.code.syntax import (
+    imported_by,
+    imported_by_text,
+    nodes_of,
+    package_of,
+    parse,
+    source_of,
+    with_parents,
+)
 
 _PLATFORM = ("ml_assets", "resources")
 _PIPELINES = "ml_assets.defs"
@@ -76,22 +84,38 @@ def _walk(todo: list[str], module: str, without: frozenset[str] | None = None, b
     """Follow the module names in `todo`. With `without`, `module` itself counts as reached."""
     found: dict[str, Path] = {}
     outside: set[str] = set()
+    seen: set[str] = set()  # names of functions and classes, too: other modules import them again
     returns = False
     while todo:
         name = todo.pop()
         top = name.split(".")[0]
         if name == module and without is None:
             returns = True
-        elif name in found or top in sys.stdlib_module_names:
             continue
-        elif not is_project(top, module):
+        if name in seen or top in sys.stdlib_module_names:
+            continue
+        seen.add(name)
+        if not is_project(top, module):
             outside.add(top)
         elif without and not without.isdisjoint(with_parents(name)):
             continue
         elif (path := source_of(name)) is not None:
             found[name] = path
-            todo += _followed(parse(path).body, name, path, beside)
+            todo += _of_module(name, path, beside)
     return Reached(modules=found, packages=frozenset(outside), returns=returns)
+
+
+def _of_module(name: str, path: Path, beside: str) -> set[str]:
+    """Return what `_followed` returns for all statements of a module."""
+    if not _is_of_platform(name):
+        return _followed(parse(path).body, name, path, beside)
+    text = path.read_text(encoding="utf-8")
+    return {parent for one in imported_by_text(text, package_of(name, path)) for parent in with_parents(one)}
+
+
+def _is_of_platform(module: str) -> bool:
+    """Return True for code of the platform, which imports by name what a job names. That code has its own version."""
+    return module.split(".")[0] in _PLATFORM and not f"{module}.".startswith(f"{_PIPELINES}.")
 
 
 def is_project(name: str, module: str) -> bool:
@@ -129,8 +153,7 @@ def _followed(statements: list[ast.stmt], module: str, file: Path, beside: str =
     `beside` is the package of the script: its modules are also found without the package name.
     """
     names = imports_of(statements, module, file)
-    is_platform = module.split(".")[0] in _PLATFORM and not f"{module}.".startswith(f"{_PIPELINES}.")
-    if not is_platform:  # The platform imports by name what a job names. That code has its own version.
+    if not _is_of_platform(module):
         names |= _imported_by_text(statements, module, file)
         names = {_found_beside(name, beside) for name in names}
         _refuse_unfound(statements, names, module, file)

@@ -7,13 +7,26 @@ following imports (reach), the version of code (code_version), the extraction of
 import ast
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
+# Some releases of Python, 3.11.7 among them, keep one depth of recursion for all threads (gh-106905): a thread that
+# parses while another one does, a library's too, gets a SystemError for a text without a mistake. Parsing has no
+# effects, so it is repeated.
+_TRIES = 20
 
-@lru_cache(maxsize=512)
+# Modules that one process reads: a few times those of the platform. They are read in the same order again and again, so
+# a cache with room for fewer would keep none of them.
+MODULES = 8192
+
+
+@lru_cache(maxsize=MODULES)
 def parse_text(text: str) -> ast.Module:
     """Return the syntax tree of a module's text. The tree is cached and shared: do not change it."""
+    for _ in range(_TRIES):
+        with suppress(SystemError):
+            return ast.parse(text)
     return ast.parse(text)
 
 
@@ -22,7 +35,7 @@ def parse(path: Path) -> ast.Module:
     return parse_text(path.read_text(encoding="utf-8"))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=20 * MODULES)
 def nodes_of(statement: ast.AST) -> tuple[ast.AST, ...]:
     """Return all nodes of a statement. Cached, because loading the definitions visits each node a dozen times."""
     return tuple(ast.walk(statement))
@@ -177,6 +190,12 @@ def imported_by(statements: Iterable[ast.stmt], package: str) -> set[str]:
             # `from a import b` may name the module a.b or a name inside a: return both.
             found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
     return found
+
+
+@lru_cache(maxsize=MODULES)
+def imported_by_text(text: str, package: str) -> frozenset[str]:
+    """Return `imported_by` of a whole module's text. Cached: the platform's modules are followed for each function."""
+    return frozenset(imported_by(parse_text(text).body, package))
 
 
 def source_of(name: str) -> Path | None:

@@ -52,6 +52,7 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "model_start": first + timedelta(days=length * (sum(window.values()) - 1)),
         "day_expression": _day(table),
         "nulls": _listed(NULLS),
+        "date_format": f"{{{_quoted(table.column.title)}: {_quoted(table.date_format)}}}",
         "expressions": {column.name: _parsed(column, table) for column in table.columns},
         "numeric": [
             *(["hour"] if hour else []),
@@ -120,22 +121,22 @@ def _day(table: CsvTable) -> str:
 
 def _parsed(column: CsvColumn, table: CsvTable) -> str:
     """Return the Python expression that converts the file's texts to the column's type."""
-    text = f"pl.col({_quoted(column.title)})"
-    if column.dtype == "date":
-        return f"{text}.str.to_date({_quoted(table.date_format)})"
-    if column.dtype == "datetime":
-        moment = f'{text}.str.to_datetime({_quoted(table.date_format)}, time_unit="us")'
-        zone = "" if table.has_offset else '.dt.replace_time_zone(ZONE, ambiguous="earliest")'
-        return f'{moment}{zone}.dt.convert_time_zone("UTC")'
-    stripped = f"{text}.str.strip_chars()"
-    if column.dtype == "int64":
-        return f"{stripped}.cast(pl.Int64)"
-    if column.dtype == "float64":
-        comma = '.str.replace(",", ".", literal=True)' if table.decimal_comma else ""
-        return f"{stripped}{comma}.cast(pl.Float64)"
-    if column.dtype == "bool":
-        return f'{stripped}.str.to_lowercase().replace_strict({{"true": True, "false": False}})'
-    return text
+    text = f"texts[{_quoted(column.title)}]"
+    if column.dtype == "string":
+        return text
+    if column.dtype in ("int64", "float64") and table.decimal_comma:
+        text += '.str.replace(",", ".", literal=True)'
+    return f"_exact({text}, {_POLARS[column.dtype]})"
+
+
+_POLARS = {
+    "date": "pl.Date()",
+    "datetime": 'pl.Datetime("us", "UTC")',
+    "int64": "pl.Int64()",
+    "float64": "pl.Float64()",
+    "bool": "pl.Boolean()",
+}
+"""Type of a column → its Python expression."""
 
 
 def _quoted(text: str | Path) -> str:

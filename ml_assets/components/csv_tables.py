@@ -17,11 +17,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from ml_assets.objective_facts import ObjectiveName, facts_of
 from ml_assets.sections import TimeZone
+from ml_assets.sources.file_formats import CODE, texts_of_csv
+from ml_assets.sources.text_values import TextForm, ValueRefused, typed
+from ml_assets.sources.time_formats import time_format
 from ml_assets.validation.column_types import NUMERIC, type_name
 from resources.words import did_you_mean, name_some
 
 NULLS = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None")
-"""Texts that mean a missing value, in addition to an empty field."""
+"""Texts that mean a missing value in columns that are not texts, in addition to an empty field."""
 LEAST_PARTITIONS = 20
 """Days or weeks with rows below which the splits of a first model would be too small to measure anything."""
 _DATES = (
@@ -37,6 +40,10 @@ _TIMES = ("", " %H:%M:%S", "T%H:%M:%S", " %H:%M", "T%H:%M", " %H:%M:%S%.f", "T%H
 _OFFSETS = ("", "%#z")
 _PLATFORM = frozenset({"known_at", "partition_date", "predicted_at", "label_known_at", "weekday", "hour"})
 """Columns that the written files add. A column of the file with such a name is renamed."""
+_COMMA = r"^[+-]?[0-9]+,[0-9]+$"
+_THOUSANDS = r"^[+-]?[0-9]{1,3},[0-9]{3}$"
+"""Numbers that may have a decimal comma, or a comma between thousands."""
+_NUMBER = r"^[+-]?[0-9.,]*[0-9][0-9.,]*([eE][+-]?[0-9]+)?$"
 _ID = re.compile(r"(^|_)(id|uuid|key|code|nr|no|number)$")
 
 
@@ -72,6 +79,7 @@ class CsvTable:
     has_offset: bool
     """True if the file's moments include their offset from UTC."""
     time_zone: str
+    """Zone in which days begin, and of times without an offset."""
     cadence: str
     first_day: date
     last_day: date
@@ -87,6 +95,8 @@ class CsvTable:
     series: tuple[str, ...]
     """Columns that name a row together with the event time: a store, a sensor. Empty if the file is a single series."""
     label: str
+    texts: tuple[str, ...]
+    """Columns that look like numbers but stay texts, because no number is exactly what they say."""
     known: tuple[str, ...]
     """Columns that are known before their day or week begins, such as a plan or a price: features of their own row."""
     objective: ObjectiveName
@@ -134,28 +144,44 @@ class CsvTable:
             f"label        {self.label}, {kind}; --label COLUMN for another",
             f"in advance   {', '.join(self.known) or 'no column is known'}; --known COLUMN,COLUMN for others",
             *([f"new names    {name_some(renamed)}"] if renamed else []),
+            *(
+                [f"as text      {name_some(self.texts)}: as numbers, digits would be lost"]
+                if self.texts
+                else []
+            ),
         )
 
 
-def infer(path: Path, *, label: str = "", known: Sequence[str] = (), time_zone: str = "UTC") -> CsvTable:
+def infer(path: Path, *, label: str = "", known: Sequence[str] = (), time_zone: str = "") -> CsvTable:
     """Infer the facts of the table in the file at `path`.
 
     `label` is the column to predict, by its heading or name. If it is empty, take the last number or boolean that does
     not identify rows. `known` are columns, by heading or name, that are known before their day or week begins. Days
-    begin at midnight in `time_zone`, which is also the zone of moments without an offset.
+    begin at midnight in `time_zone` (default: UTC), which is also the zone of times without an offset: without it, such
+    times are refused.
     Raises `CsvRefused`.
     """
-    _require_zone(time_zone)
+    if time_zone:
+        _require_zone(time_zone)
     separator, frame = _read(path)
     frame, titles = _renamed(frame)
-    frame, decimal_comma = _typed(frame)
+    frame, decimal_comma, as_text = _typed(frame, titles)
     event_time, date_format = _event_time(frame)
     has_offset = "%#z" in date_format
+    is_time = "%H" in date_format
+    if is_time and not (has_offset or time_zone):
+        raise CsvRefused(
+            f"'{titles[event_time]}' has times without an offset from UTC: give their time zone, such as --time-zone "
+            "Europe/Berlin or --time-zone UTC"
+        )
+    time_zone = time_zone or "UTC"
+    dtype = pl.Datetime("us", "UTC") if is_time else pl.Date()
+    form = TextForm(formats={titles[event_time]: date_format}, time_zone=time_zone)
     try:
-        frame = frame.with_columns(moments(pl.col(event_time), date_format, time_zone))
-    except pl.exceptions.PolarsError as error:
-        why = str(error).split(". ")[0].splitlines()[0]
-        raise CsvRefused(f"{path}: {why}. Give the time zone of '{event_time}': --time-zone") from error
+        moments = typed(frame[event_time].cast(pl.String).alias(titles[event_time]), dtype, form)
+    except ValueRefused as error:
+        raise CsvRefused(f"{path}, {error}") from error
+    frame = frame.with_columns(moments.alias(event_time))
     frame = _without_empty_dates(frame, event_time, titles)
     days = _days(frame[event_time], time_zone)
     cadence = "weekly" if _is_weekly(days) else "daily"
@@ -196,6 +222,7 @@ def infer(path: Path, *, label: str = "", known: Sequence[str] = (), time_zone: 
         primary_key=key,
         series=series,
         label=chosen,
+        texts=as_text,
         known=in_advance,
         objective="binary" if set(values.unique().to_list()) <= {0.0, 1.0} else "regression",
         typical=float(values.abs().mean() or 1.0),  # pyright: ignore[reportArgumentType]
@@ -221,17 +248,6 @@ def _require_zone(time_zone: str) -> None:
         raise CsvRefused(f"--time-zone: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
 
 
-def moments(column: pl.Expr, date_format: str, time_zone: str) -> pl.Expr:
-    """Return texts as dates, or as moments in UTC if `date_format` has a time."""
-    column = column.cast(pl.String)
-    if "%H" not in date_format:
-        return column.str.to_date(date_format)
-    parsed = column.str.to_datetime(date_format, time_unit="us")
-    if "%#z" in date_format:
-        return parsed.dt.convert_time_zone("UTC")
-    return parsed.dt.replace_time_zone(time_zone, ambiguous="earliest").dt.convert_time_zone("UTC")
-
-
 def _read(path: Path) -> tuple[str, pl.DataFrame]:
     """Return the separator, and all columns as texts."""
     if not path.is_file():
@@ -249,7 +265,7 @@ def _read(path: Path) -> tuple[str, pl.DataFrame]:
             f"{path} has one column: a table needs a date and at least one value, separated by commas"
         )
     try:
-        frame = pl.read_csv(path, separator=separator, infer_schema=False, null_values=list(NULLS))
+        frame = texts_of_csv(path.read_bytes(), separator)
     except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
         raise CsvRefused(f"{path} is not a CSV file: {str(error).splitlines()[0]}") from error
     frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
@@ -271,22 +287,50 @@ def _renamed(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:
     return frame.rename({title: name for name, title in titles.items()}), titles
 
 
-def _typed(frame: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
-    """Return the frame with numbers and booleans parsed, and True if the file writes numbers as `1,5`."""
-    decimal_comma = any(_is_all(column.str.contains(r"^-?\d+,\d+$")) for column in frame)
-    typed: list[pl.Series] = []
+def _typed(frame: pl.DataFrame, titles: dict[str, str]) -> tuple[pl.DataFrame, bool, tuple[str, ...]]:
+    """Return the frame with numbers and booleans, True if the file writes numbers as `1,5`, and columns of `texts`."""
+    texts = {column.name: _present(column) for column in frame}
+    with_comma = [name for name, text in texts.items() if _is_all(text.str.contains(_COMMA))]
+    if with_comma and all(_is_all(texts[name].str.contains(_THOUSANDS)) for name in with_comma):
+        raise CsvRefused(
+            f"'{titles[with_comma[0]]}' reads with a decimal comma and with a comma between thousands: write numbers "
+            "as 1234.5"
+        )
+    columns: list[pl.Series] = []
+    inexact: list[str] = []
     for column in frame:
-        text = column.str.strip_chars()
-        number = text.str.replace(",", ".", literal=True) if decimal_comma else text
-        if _is_all(text.str.contains(r"^-?\d{1,18}$")) and not text.str.contains(r"^0\d").any():
-            typed.append(number.cast(pl.Int64))
-        elif _is_all(number.str.contains(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")):
-            typed.append(number.cast(pl.Float64))
-        elif _is_all(text.str.to_lowercase().is_in(["true", "false"])):
-            typed.append(text.str.to_lowercase() == "true")
-        else:
-            typed.append(column)
-    return pl.DataFrame(typed), decimal_comma
+        text = texts[column.name]
+        number = text
+        if with_comma:  # a point is then between thousands
+            number = text.set(text.str.contains(".", literal=True), "").str.replace(",", ".", literal=True)
+        found = None if text.str.contains(CODE).any() else _number(number, text)
+        if found is None and _is_all(text.str.to_lowercase().is_in(["true", "false"])):
+            found = text.str.to_lowercase() == "true"
+        if found is None and not text.str.contains(CODE).any() and _is_all(text.str.contains(_NUMBER)):
+            inexact.append(column.name)
+        columns.append(column if found is None else found)
+    named = [titles[name] for name in inexact if not _formats(frame[name])]
+    return pl.DataFrame(columns), bool(with_comma), tuple(named)
+
+
+def _present(column: pl.Series) -> pl.Series:
+    """Return texts without blanks around them; null where a column that is not a text has no value."""
+    text = column.str.strip_chars(" \t")
+    return text.set(text.is_in(["", *NULLS]), None)
+
+
+def _number(number: pl.Series, text: pl.Series) -> pl.Series | None:
+    """Return texts as whole numbers or floats; None if there are none, or one would change."""
+    if text.null_count() == len(text):
+        return None
+    for dtype in (pl.Int64(), pl.Float64()):
+        try:
+            found = typed(number, dtype, TextForm())
+        except ValueRefused:
+            continue
+        if found.null_count() == text.null_count():
+            return found
+    return None
 
 
 def _is_all(holds: pl.Series) -> bool:
@@ -331,15 +375,7 @@ def _parses(texts: pl.Series, form: str) -> bool:
         return False
     if form == "%Y%m%d" and not _is_all(texts.str.contains(r"^(19|20)\d{6}$")):
         return False
-    try:
-        parsed = (
-            texts.str.to_datetime(form, time_unit="us", strict=False)
-            if "%H" in form
-            else texts.str.to_date(form, strict=False)
-        )
-    except pl.exceptions.PolarsError:
-        return False
-    return parsed.null_count() == 0
+    return time_format(form).read(texts).local.null_count() == 0
 
 
 def _without_empty_dates(frame: pl.DataFrame, event_time: str, titles: dict[str, str]) -> pl.DataFrame:

@@ -8,7 +8,7 @@ import dagster as dg
 
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.scaffolders import DatasetScaffolder
-from ml_assets.components.sensors import new_data_sensor
+from ml_assets.components.sensors import new_data_sensor, recheck_facts
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.components.table_asset import table_asset, table_spec
 from ml_assets.components.table_report import Reported, publish_and_report, runs_of_retries
@@ -43,22 +43,25 @@ class Dataset(SpecComponent):
         table = self.table
 
         def ingest(
-            context: dg.AssetExecutionContext, platform: Platform, _: DeclaredTables
+            context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables
         ) -> Iterator[Reported]:
             keys = context.partition_keys if spec.partitions else [UNPARTITIONED]
             reader = TableReader.at(platform.lake, MAIN)
             resumed = published_by(runs_of_retries(context), reader, platform.ledger, table, keys)
             with closing(open_source(spec.source, spec.source_table, platform)) as source:
-                incoming = read_partitions(source, table.cadence, [key for key in keys if key not in resumed])
+                incoming = read_partitions(
+                    source, table.cadence, [key for key in keys if key not in resumed], spec.require_closed
+                )
                 incoming = _noting_older_marks(context, reader, table.table, incoming)
                 yield from publish_and_report(
                     context,
                     platform,
+                    tables,
                     table,
                     incoming,
                     total=len(keys),
                     resumed=resumed,
-                    source_facts=source.facts,
+                    source_facts=lambda: {**source.facts(), **recheck_facts(spec, source, platform)},
                 )
 
         facts = {"source": spec.source.kind} | ({"known at": spec.known_at} if spec.known_at else {})

@@ -10,11 +10,12 @@ import dagster as dg
 from dagster._core.definitions.freshness import TimeWindowFreshnessPolicy
 
 from ml_assets.components.declared_metadata import is_table
+from ml_assets.components.ended_launches import ended_launches
 from ml_assets.components.notices import claim
 from ml_assets.components.release_sensor import RELEASE
 from ml_assets.pipeline.digest_page import digest_page
 from ml_assets.pipeline.links import DIGESTS, report_page
-from ml_assets.pipeline.nightly_digest import Digest, Subjects, digest_of, subjects_from
+from ml_assets.pipeline.nightly_digest import Digest, Subjects, bounds_of, digest_of, subjects_from
 from resources.platform import Platform
 from resources.webhook import send
 
@@ -51,15 +52,15 @@ def nightly_digest(pipelines: dg.Definitions) -> dg.Definitions:
 
     @dg.asset(
         partitions_def=dg.DailyPartitionsDefinition(FIRST_DAY),
-        description="What happened on a UTC day: trained, evaluated, decided, waiting, late, spent; each with the next "
-        "command.",
+        description="What happened on a UTC day: failed, trained, evaluated, decided, waiting, late, spent; each with "
+        "the next command.",
         group_name="platform",
     )
     def digest(
         context: dg.AssetExecutionContext, platform: dg.ResourceParam[Platform]
     ) -> dg.MaterializeResult[Any]:
         day = date.fromisoformat(context.partition_key)
-        found = digest_of(platform, subjects, day)
+        found = digest_of(platform, subjects, day, ended_launches(context.instance, *bounds_of(day)))
         page = digest_page(found)
         name = f"{DIGESTS}/{day}"
         (platform.artifacts.folder(name) / "report.html").write_text(page.to_html(), encoding="utf-8")

@@ -3,6 +3,7 @@
 Characters, not a picture: the event of each run holds them, and a table may have hundreds of columns.
 """
 
+from ml_assets.reports.plain_text import table_in_markdown
 from ml_assets.validation.shifts import TableShifts
 from ml_assets.validation.table_drift import ColumnDrift, TableDrift
 from resources.words import counted
@@ -25,11 +26,18 @@ def drift_in_markdown(key: str, drift: TableDrift, noun: str = "partition") -> s
         f"{key} against {counted(len(drift.past), noun)}, {drift.past[0]} to {drift.past[-1]}. Distances are "
         "PSI beyond chance. A full bar is at the limit or above it; the last bar is this partition.",
         "",
-        "| column | past, now | distance | limit | |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {one.column} | {_line(one)} | {one.distance:.3g} | {one.limit:.3g} | {'drifts' if one.drifts else ''} |"
-            for one in shown
+        *table_in_markdown(
+            ("column", "past, now", "distance", "limit", ""),
+            [
+                (
+                    one.column,
+                    _line(one),
+                    f"{one.distance:.3g}",
+                    f"{one.limit:.3g}",
+                    "drifts" if one.drifts else "",
+                )
+                for one in shown
+            ],
         ),
     ]
     if len(drift.columns) > _SHOWN:
@@ -47,12 +55,19 @@ def _means(shifts: TableShifts) -> list[str]:
         f"Means against their predictions from the other columns, by {counted(len(shifts.past), 'partition')}, "
         f"{shifts.past[0]} to {shifts.past[-1]}. Distances are in standard deviations of the column.",
         "",
-        "| column | mean | predicted | distance | limit | |",
-        "|---|---|---|---|---|---|",
-        *(
-            f"| {one.column} | {one.mean:.4g} | {one.expected:.4g} | {one.residual:+.2f} | {one.limit:.2f} | "
-            f"{'drifts' if one.drifts else ''} |"
-            for one in shifts.columns[:_SHOWN_MEANS]
+        *table_in_markdown(
+            ("column", "mean", "predicted", "distance", "limit", ""),
+            [
+                (
+                    one.column,
+                    f"{one.mean:.4g}",
+                    f"{one.expected:.4g}",
+                    f"{one.residual:+.2f}",
+                    f"{one.limit:.2f}",
+                    "drifts" if one.drifts else "",
+                )
+                for one in shifts.columns[:_SHOWN_MEANS]
+            ],
         ),
     ]
 

@@ -1,7 +1,8 @@
 """Failures of steps, with a sentence for people and metadata for sensors."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -43,6 +44,9 @@ OUT_OF_REACH = (*TRANSIENT, OSError)
 MISSING = "ml_assets/missing"
 """Metadata of a refusal: JSON, table id → missing partition keys."""
 
+REFUSED = "refused"
+"""Metadata of a refusal: each refused partition with its reason."""
+
 
 def _failure_of(error: BuildRefused) -> dg.Failure:
     """Return the step's final failure, with metadata for the failed-upstream sensor and for the page."""
@@ -50,7 +54,7 @@ def _failure_of(error: BuildRefused) -> dg.Failure:
         return dg.Failure(str(error), allow_retries=False)
     metadata = {
         MISSING: dg.MetadataValue.json(error.missing),
-        "refused": table_of([{"what": what, "why": why} for what, why in error.refused.items()]),
+        REFUSED: table_of([{"what": what, "why": why} for what, why in error.refused.items()]),
     }
     return dg.Failure(str(error), metadata=metadata, allow_retries=False)
 
@@ -59,6 +63,32 @@ def missing_in(metadata: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return the missing partitions that a failure names; empty for any other failure."""
     value = metadata.get(MISSING)
     return value.data if isinstance(value, dg.JsonMetadataValue) and isinstance(value.data, dict) else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """Wish of a person to stop the run that this process executes."""
+
+    is_asked: Callable[[], bool]
+    """True from the first Ctrl-C on."""
+    tell: Callable[[], None]
+    """Tell Dagster that the run is being canceled. Without it, Dagster counts an interrupted run as failed."""
+
+
+_stops: list[Stop] = []
+
+
+@contextmanager
+def stopping_by(stop: Stop) -> Iterator[None]:
+    """Let each step of the block end by `stop`, also a step that begins after Ctrl-C.
+
+    Dagster repeats a step, by its retry policy, that was interrupted outside of its body.
+    """
+    _stops.append(stop)
+    try:
+        yield
+    finally:
+        _stops.remove(stop)
 
 
 class Terminated(dg.DagsterError, DagsterExecutionInterruptedError):
@@ -76,9 +106,13 @@ def final_unless_transient() -> Iterator[None]:
     A step that somebody terminated stays terminated, even if the termination itself raised an error.
     """
     try:
+        if any(stop.is_asked() for stop in _stops):
+            raise KeyboardInterrupt
         yield
     except (Exception, *_INTERRUPTIONS) as error:  # outermost edge of a step: report every error
-        if _was_interrupted(error):
+        if was_interrupted(error):
+            for stop in _stops:
+                stop.tell()
             raise Terminated("the step was stopped from outside") from error
         if isinstance(error, (dg.Failure, *TRANSIENT)):
             raise
@@ -90,7 +124,7 @@ def final_unless_transient() -> Iterator[None]:
 _INTERRUPTIONS = (DagsterExecutionInterruptedError, KeyboardInterrupt)
 
 
-def _was_interrupted(error: BaseException | None) -> bool:
+def was_interrupted(error: BaseException | None) -> bool:
     """True if `error` is an interruption, or was raised while an interruption was handled."""
     while error is not None and not isinstance(error, _INTERRUPTIONS):
         error = error.__context__

@@ -73,7 +73,7 @@ class FeatureTable(SpecComponent):
             if possible.ranges or resumed:
                 total = len(keys) - len(possible.refused)
                 yield from publish_and_report(
-                    context, platform, table, partitions, total=total, resumed=resumed
+                    context, platform, tables, table, partitions, total=total, resumed=resumed
                 )
             if possible.refused:
                 refused = {f"{table.table} {key}": why for key, why in possible.refused.items()}

@@ -18,6 +18,7 @@ from ml_assets.components.partitions import lookback_mapping, partitions_definit
 from ml_assets.components.predictions import PREDICTIONS_GROUP, predictions_key
 from ml_assets.components.specs import ScoringSection, TrainingPipelineSpec
 from ml_assets.pipeline.retraining import OF_INPUTS, RetrainSection
+from ml_assets.reports.plain_text import in_markdown
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.refusal import InputsRefused
 from resources.platform import Platform
@@ -140,9 +141,9 @@ def _in_words(one: "VersionFigures") -> str:
 
 
 def _page(platform: Platform, figures: "DayFigures", retrain: RetrainSection | None) -> dict[str, Any]:
-    from ml_assets.live.performance_history import days_up_to, in_markdown
+    from ml_assets.live.performance_history import days_up_to, pictures_in_markdown
 
-    drawn = in_markdown(days_up_to(platform.artifacts, figures.model, figures.partition))
+    drawn = pictures_in_markdown(days_up_to(platform.artifacts, figures.model, figures.partition))
     rows = [
         {
             "output": moved.output,
@@ -165,7 +166,7 @@ def _page(platform: Platform, figures: "DayFigures", retrain: RetrainSection | N
     slices = list(_slices(figures))
     said = [*map(_in_words, figures.versions), *figures.notes, *_about_slices(figures)]
     return {
-        "summary": dg.MetadataValue.md("\n\n".join([*said, *drawn])),
+        "summary": dg.MetadataValue.md("\n\n".join([*map(in_markdown, said), *drawn])),
         **{name: value for one in figures.versions for name, value in _numbers(one).items()},
         "drift": table_of(rows),
         **({"slices": table_of(slices)} if slices else {}),

@@ -1,10 +1,11 @@
 """Content of asset and run pages: tables, links, short sentences, as Dagster metadata."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
+from ml_assets.reports.written_page import Bullets
 from ml_assets.tuning.choice import Choice
 from ml_assets.validation.contract import Contract
 from ml_assets.validation.profile import completeness
@@ -32,6 +33,11 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue | dg.Te
         for row in rows[:MAX_ROWS]
     ]
     return dg.MetadataValue.table(records)
+
+
+def bullets(sentences: Iterable[str]) -> dg.MarkdownMetadataValue:
+    """Return a list of sentences, whatever names from data are in them."""
+    return dg.MetadataValue.md("\n".join(Bullets(tuple(sentences)).to_markdown()))
 
 
 def column_schema(contract: Contract) -> dg.TableSchema:

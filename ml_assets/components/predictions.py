@@ -90,7 +90,7 @@ def _publish(
     faults: dict[str, str] = {}
     if keys:
         partitions = scored_partitions(spec, scorers, reader, keys, faults)
-        yield from publish_and_report(context, platform, table, partitions, total=len(keys))
+        yield from publish_and_report(context, platform, tables, table, partitions, total=len(keys))
     if possible.refused:
         refused = {f"{table.table} {key}": why for key, why in possible.refused.items()}
         raise InputsRefused(table.table, refused, possible.missing)

@@ -83,7 +83,10 @@ class CsvParams(BaseModel):
         default="",
         description="Columns that are known before their day begins, with commas between: they become features.",
     )
-    time_zone: str = Field(default="UTC", description="Time zone whose midnight begins a day.")
+    time_zone: str = Field(
+        default="",
+        description="Time zone whose midnight begins a day, by default UTC. Times without an offset from UTC need it.",
+    )
 
 
 class DatasetScaffolder(TemplateScaffolder):

@@ -5,6 +5,9 @@ import dagster as dg
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.tables.imports import resolve_latest
 
+TRAINS = "train_"
+"""Begin of the name of a model's job, which its schedule runs."""
+
 
 def nightly_training(
     spec: TrainingPipelineSpec, job_name: str, evaluation: dg.AssetKey

@@ -1,11 +1,11 @@
 """Sensors for new data at a source and for missing inputs of a refused run."""
 
 import json
-import time
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import zip_longest
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph_subset import AssetGraphSubset
@@ -18,21 +18,25 @@ from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.components.tags import ASKED_BY, PARTITION, RANGE_END, RANGE_START
 from ml_assets.sources.kinds import open_source
-from ml_assets.sources.protocol import ReadPartition, Span
+from ml_assets.sources.protocol import PageFacts, ReadPartition, SourceReader
 from ml_assets.sources.reading import span_of
 from ml_assets.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.guard import validate_window
+from ml_assets.tables.landing import MAIN
 from ml_assets.tables.reader import TableReader
 from resources.platform import Platform
-from resources.words import name_some
+from resources.words import counted, name_some
+
+RECHECKED = 2
+"""Newest partitions on main that each tick compares with the source, if `source.watch` says nothing else."""
 
 
 def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
     """Return the sensor that asks the source for its latest day and requests partitions that are new or not usable.
 
-    After `retry_seconds` it requests partitions again that failed, were rejected or are missing. If the source knows
-    when a row changed, it also requests partitions with changes newer than the watermark that is stored with the table.
+    After `retry_seconds` it requests partitions again that failed, were rejected or are missing. It also requests
+    partitions whose rows changed at the source (`SourceReader.look`), until they were read.
     """
     watch = spec.source.watch
     if watch is None:
@@ -52,72 +56,109 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
         platform: dg.ResourceParam[Platform],
         tables: dg.ResourceParam[DeclaredTables],
     ) -> dg.SensorResult:
-        with closing(open_source(spec.source, spec.source_table, platform)) as source:
-            day = source.latest()
-            if day is None:
-                return dg.SensorResult(
-                    skip_reason=f"the source of {table} has no complete {unit} yet", cursor=""
-                )
-            keys = spec.cadence.complete(day)
-            lacking = _lacking(platform, tables, table, keys)
-            read = _read_partitions(platform, spec.cadence, table, keys) if source.records_changes else {}
-            by_span = {span_of(spec.cadence, key): key for key in keys}
-            lacking |= {by_span[span] for span in source.reopened(read)}
-            if ahead := source.ahead(read):
-                named = name_some(sorted(by_span[span] for span in ahead), ON_A_PAGE)
-                context.log.warning(
-                    f"the source of {table} dated changes of {named} later than its clock says now: its clock was set "
-                    "back, or was ahead before. Changes made since then look older than what was read, so these "
-                    "partitions are requested again. Set the clock right; then materialize them once more"
-                )
-        if not lacking:
-            return dg.SensorResult(
-                skip_reason=f"{table} is complete up to the latest {unit} of the source, {day}", cursor=""
-            )
-        now = time.time()
+        now, cadence = datetime.now(UTC), spec.cadence
+        reader = TableReader.at(platform.lake, MAIN)
+        read = _read_partitions(reader, spec, table)
         asked: dict[str, float] = json.loads(context.cursor or "{}")
-        asked = {key: at for key, at in asked.items() if key in lacking and now - at < watch.retry_seconds}
-        due = [key for key in keys if key in lacking and key not in asked]
-        cursor = json.dumps(asked | dict.fromkeys(due, now))
+        # A change that was requested and not read, because its run failed, stays in the window until it is.
+        window = rechecked(spec, sorted(read)) | (asked.keys() & read.keys())
+        by_span = {span: key for key in read if (span := span_of(cadence, key)) is not None}
+        with closing(open_source(spec.source, spec.source_table, platform)) as source:
+            look = source.look(
+                {span: read[key] for span, key in by_span.items()},
+                [span for span, key in by_span.items() if key in window],
+            )
+        told = f"{_cost(look.cost)} for {counted(len(window), 'rechecked partition')}"
+        context.log.info(f"the source of {table}: {told}")
+        if look.ahead:
+            named = name_some(sorted(by_span[span] for span in look.ahead), ON_A_PAGE)
+            context.log.warning(
+                f"the source of {table} dated changes of {named} later than its clock says now: its clock was set "
+                "back, or was ahead before. Changes made since then look older than what was read, so these "
+                "partitions are requested again. Set the clock right; then materialize them once more"
+            )
+        complete = cadence.complete(look.latest) if look.latest is not None else []
+        closed = [key for key in complete if (spec.closes_at(key) or now) <= now]
+        lacking = _lacking(reader, platform, tables, table, closed) | {by_span[span] for span in look.changed}
+        if not lacking:
+            if look.latest is None:
+                said = f"the source of {table} has no complete {unit} yet"
+            else:
+                so_far = f"is complete up to {closed[-1]}" if closed else "has no partition that is over"
+                said = f"{table} {so_far}; the latest {unit} of the source is {look.latest}"
+            return dg.SensorResult(skip_reason=f"{said} ({told})", cursor="")
+        moment = now.timestamp()
+        asked = {key: at for key, at in asked.items() if key in lacking}
+        due = sorted(key for key in lacking if moment - asked.get(key, -math.inf) >= watch.retry_seconds)
+        cursor = json.dumps(asked | dict.fromkeys(due, moment))
         if not due:
             wait = f"waiting {watch.retry_seconds} s after the last request for {table}"
             named = name_some(sorted(lacking), ON_A_PAGE)
             return dg.SensorResult(skip_reason=f"{wait} {named}", cursor=cursor)
-        ranges = _neighbours(keys, due)
+        ranges = _neighbours(cadence, due)
         requests = [dg.RunRequest(tags={RANGE_START: first, RANGE_END: last}) for first, last in ranges]
         return dg.SensorResult(run_requests=requests, cursor=cursor)
 
     return new_data
 
 
-def _lacking(platform: Platform, tables: DeclaredTables, table: str, keys: Sequence[str]) -> set[str]:
+def rechecked(spec: DatasetSpec, present: Sequence[str]) -> frozenset[str]:
+    """Return the partitions among `present`, sorted keys on main, whose rows each tick compares with the source."""
+    time = spec.source.watch.recheck_time if spec.source.watch else None
+    if time is None or not present:
+        return frozenset(present[-RECHECKED:])
+    ends = {key: spec.cadence.end_of(key, spec.contract.event_time_zone) for key in present}
+    newest = ends[present[-1]]
+    return frozenset(key for key, end in ends.items() if end and newest and end > newest - time)
+
+
+def recheck_facts(spec: DatasetSpec, source: SourceReader, platform: Platform) -> PageFacts:
+    """Return what each tick compares with the source, and what it reads there, for the asset's page."""
+    if spec.source.watch is None:
+        return {}
+    reader, table = TableReader.at(platform.lake, MAIN), f"datasets/{spec.name}"
+    window = sorted(rechecked(spec, _present(reader, spec, table)))
+    rows = sum(one.rows for one in reader.checked_manifests(table, window)[0].values())
+    return {"recheck": f"{counted(len(window), 'partition')} with {rows:,} rows; reads {source.looks_at}"}
+
+
+def _cost(cost: Mapping[str, int]) -> str:
+    """Return what a look at a source read, in words."""
+    return ", ".join(f"{name} {number:,}" for name, number in cost.items()) or "no look at its rows"
+
+
+def _lacking(
+    reader: TableReader, platform: Platform, tables: DeclaredTables, table: str, keys: Sequence[str]
+) -> set[str]:
     """Return the keys that another run may fix: missing, rejected or unusable."""
-    reader = TableReader.at(platform.lake, "main")
     validation = validate_window(reader, platform.ledger, tables, table, keys)
     rejected = {key for key in keys if f"{table} {key}" in validation.rejected}
     return rejected | {*validation.to_build.get(table, ())}
 
 
-def _read_partitions(
-    platform: Platform, cadence: Cadence, table: str, keys: Sequence[str]
-) -> dict[Span, ReadPartition]:
-    """Return those of `keys` that are on main, with what is known of their last read."""
-    reader = TableReader.at(platform.lake, "main")
-    manifests = reader.manifests(table, [key for key in keys if key in reader.digests(table)])
+def _present(reader: TableReader, spec: DatasetSpec, table: str) -> list[str]:
+    """Return the keys on main that the table covers, sorted."""
+    return sorted(key for key in reader.digests(table) if spec.cadence.covers(key))
+
+
+def _read_partitions(reader: TableReader, spec: DatasetSpec, table: str) -> dict[str, ReadPartition]:
+    """Return the partitions of today's cadence that main holds, with what is known of their last read."""
+    readable, _ = reader.checked_manifests(table, _present(reader, spec, table))
     return {
-        span: ReadPartition(one.watermark, one.source_version)
-        for key, one in manifests.items()
-        if (span := span_of(cadence, key)) is not None
+        key: ReadPartition(one.watermark, one.source_version)
+        for key, one in readable.items()
+        if one.cadence == spec.cadence.kind
     }
 
 
-def _neighbours(keys: Sequence[str], chosen: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the first and last key of each run of neighbours in `keys` that are all chosen."""
-    wanted = set(chosen)
-    for is_wanted, stretch in groupby(keys, key=wanted.__contains__):
-        if is_wanted:
-            first, *rest = stretch
-            yield first, (rest or [first])[-1]
+def _neighbours(cadence: Cadence, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the first and last of each run of `keys`, which are sorted, without a partition between them."""
+    first = None
+    for key, following in zip_longest(keys, keys[1:]):
+        first = first or key
+        if following is None or not cadence.are_neighbours(key, following):
+            yield first, key
+            first = None
 
 
 @dg.run_failure_sensor(
@@ -175,7 +216,7 @@ def _to_build(
             table = "/".join(parent.asset_key.path)
             if tables.find(table) is not None:
                 wants.setdefault(table, set()).add(parent.partition_key or UNPARTITIONED)
-    reader = TableReader.at(platform.lake, "main")
+    reader = TableReader.at(platform.lake, MAIN)
     validations = [
         validate_window(reader, platform.ledger, tables, table, sorted(keys)) for table, keys in wants.items()
     ]

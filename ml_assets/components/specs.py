@@ -5,7 +5,7 @@ Not here: the sections for training and evaluating a model (`pipeline.spec`).
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
 from dagster._core.definitions.utils import DISALLOWED_NAMES, is_valid_owner
@@ -19,6 +19,7 @@ from ml_assets.pipeline.retraining import LiveSource, RetrainSection, rule_fault
 from ml_assets.pipeline.scoring import ADDED, PREDICTIONS
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.sections import Name, Partitions, Section, TimeZone, refuse_at
+from ml_assets.sources.errors import PartitionOpen
 from ml_assets.sources.kinds import AnySource
 from ml_assets.sources.protocol import SourceTable
 from ml_assets.tables.cadence import Cadence, PartitionsSection
@@ -125,10 +126,6 @@ class TableSpecSection(Section):
         if self.cadence.kind != "hourly":
             return self
         contract, why = self.contract, dict[tuple[str | int, ...], str]()
-        if contract.event_time_zone != "UTC":
-            why["contract", "event_time_zone"] = (
-                f"is {contract.event_time_zone}, and hourly partitions are hours of UTC: remove it"
-            )
         if contract.event_time and contract.by_name[contract.event_time].dtype != "datetime":
             why["contract", "event_time"] = (
                 f"'{contract.event_time}' is a {contract.by_name[contract.event_time].dtype}, which does not tell the "
@@ -210,6 +207,23 @@ class DatasetSpec(TableSpecSection):
                 "source.watch needs partitions: its sensor requests the new ones. Remove watch, or add partitions"
             )
         return self
+
+    def closes_at(self, key: str) -> datetime | None:
+        """Return the moment (UTC) from which the source holds all rows of partition `key`; None without partitions."""
+        end = self.cadence.end_of(key, self.contract.event_time_zone)
+        return None if end is None else end + self.source.complete_after
+
+    def require_closed(self, key: str, now: datetime | None = None) -> None:
+        """Raise `PartitionOpen` if `key` still gets rows at `now`; default: at this moment."""
+        closes = self.closes_at(key)
+        if closes is None or (now or datetime.now(UTC)) >= closes:
+            return
+        late = self.source.complete_after
+        waits = f" The source may be late by {late} (source.complete_after_hours)." if late else ""
+        raise PartitionOpen(
+            f"datasets/{self.name} {key} has not ended, so rows may still come: in {self.contract.event_time_zone} it "
+            f"ends at {(closes - late).isoformat()}.{waits} Materialize it from {closes.isoformat()} on"
+        )
 
     @property
     def source_table(self) -> SourceTable:

@@ -23,7 +23,6 @@ from ml_assets.components.table_report import CONTRACT, DRIFT, VOLUME, WARNINGS,
 from ml_assets.components.tags import DEPRECATED
 from ml_assets.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.tables.spec import TableSpec
-from ml_assets.validation.contract import Contract
 from ml_assets.validation.drift_rule import DriftRule
 from resources.platform import Platform
 
@@ -88,7 +87,7 @@ def table_asset(
             COLUMN_SCHEMA: column_schema(section.contract),
             "lake/table": table.table,
             DECLARED: dg.MetadataValue.json(DeclaredTable.of(table).to_facts()),
-            **_days_begin(section.contract),
+            **_days_begin(section),
             **(facts or {}),
             NAMED_COLUMNS: named,
         },
@@ -114,12 +113,15 @@ def _description(section: TableSpecSection) -> str | None:
     return f"**Deprecated: {section.deprecated}**\n\n{section.description}".rstrip()
 
 
-def _days_begin(contract: Contract) -> dict[str, str]:
-    """Return the zone of the table's days as metadata; empty if its event time is a date or missing."""
-    event_time = contract.event_time
+def _days_begin(section: TableSpecSection) -> dict[str, str]:
+    """Return the zone of the table's days as metadata; empty if its event time is a date or missing.
+
+    Hours are hours of UTC, whatever the zone by which their numbers of rows are compared.
+    """
+    contract, event_time = section.contract, section.contract.event_time
     if event_time is None or contract.by_name[event_time].dtype != "datetime":
         return {}
-    return {DAYS_BEGIN_IN: contract.event_time_zone}
+    return {DAYS_BEGIN_IN: "UTC" if section.cadence.kind == "hourly" else contract.event_time_zone}
 
 
 def check_specs(key: dg.AssetKey, drift: DriftRule | None = None) -> list[dg.AssetCheckSpec]:

@@ -22,6 +22,7 @@ from ml_assets.components.pages import (
 from ml_assets.components.tags import DATA_VERSION, ROOT_RUN
 from ml_assets.pipeline.links import partition_address, run_url
 from ml_assets.sources.protocol import PageFacts
+from ml_assets.tables.declared import DeclaredTables
 from ml_assets.tables.landing import MAIN
 from ml_assets.tables.manifest import PartitionManifest
 from ml_assets.tables.past_profiles import drift_of_partitions
@@ -59,6 +60,7 @@ def runs_of_retries(context: dg.AssetExecutionContext) -> frozenset[str]:
 def publish_and_report(
     context: dg.AssetExecutionContext,
     platform: Platform,
+    tables: DeclaredTables,
     spec: TableSpec,
     incoming: Iterable[Incoming],
     *,
@@ -92,6 +94,7 @@ def publish_and_report(
         spec,
         _noting(incoming, out_of_reach),
         run,
+        tables,
         chunk_bytes=platform.settings.chunk_mib * 2**20,
     )
     for result in results:
@@ -150,7 +153,8 @@ def _noting(incoming: Iterable[Incoming], out_of_reach: set[str]) -> Iterator[In
 def _statistics(manifest: PartitionManifest) -> dict[str, Any]:
     """Return completeness, ranges and freshness of a partition, from its manifest."""
     first, last = manifest.event_time or ("none", "none")
-    return {
+    counts = manifest.reconciliation
+    return ({} if counts is None else {"rows of the source": counts.in_words(manifest.rows)}) | {
         "profile": profile_table(manifest.profile),
         "first event": first,
         "last event": last,

@@ -26,7 +26,7 @@ from ml_assets.components.predictions import predictions_asset
 from ml_assets.components.release_sensor import production_asset, release_sensor
 from ml_assets.components.retrain_sensor import retrain_sensor
 from ml_assets.components.scaffolders import TrainingPipelineScaffolder
-from ml_assets.components.schedules import nightly_training
+from ml_assets.components.schedules import TRAINS, nightly_training
 from ml_assets.components.served_skew_check import served_skew_check, served_skew_sensor
 from ml_assets.components.skew_check import skew_check, skew_sensor
 from ml_assets.components.specs import TrainingPipelineSpec
@@ -78,7 +78,7 @@ class TrainingPipeline(SpecComponent):
         if studies:  # No job runs a study: that costs many trainings.
             upstream -= dg.AssetSelection.assets(study_key(spec.name))
         job = dg.define_asset_job(
-            f"train_{spec.name}",
+            f"{TRAINS}{spec.name}",
             # A scheduled run also materializes everything upstream. Dagster runs all assets of a job for the same
             # partition, so all dated tables of a scheduled model have the model's partitions.
             selection=upstream if spec.schedule else selection,

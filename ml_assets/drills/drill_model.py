@@ -12,6 +12,7 @@ from ml_assets.snapshots.split_reader import InputSpec
 class DrillModel(nn.Module):
     """Model of one embedding per category, dropout, and two linear layers."""
 
+    category_plan = ("embeddings.*",)
     steps: torch.Tensor
     """Optimizer steps, in a buffer so that a resume continues to count; only with `nan_after`."""
 

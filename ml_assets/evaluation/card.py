@@ -73,7 +73,7 @@ def model_card(report: Report, release: Release | None = None) -> WrittenPage:
         Chapter("Limits", (Bullets(tuple(_limits(report, release))),)),
         Chapter("Training", tuple(_training(report))),
         *([] if release is None or not release.history else [_history(release)]),
-        Chapter("Lineage", (Grid(("what", "identity"), tuple(report.lineage.items())),)),
+        Chapter("Lineage", (Grid(("what", "identity"), tuple(report.lineage.items()), has_addresses=True),)),
     ]
     return WrittenPage(
         title=f"Model card: {report.title}",
@@ -253,7 +253,9 @@ def _training(report: Report) -> Iterator[Block]:
     yield Bullets(
         (
             f"Hyperparameters ({chosen}): {_values(facts.hyperparameters)}",
+            *([f"Origin of these values: {facts.values_from}"] if facts.values_from else []),
             f"Training settings: {_values(facts.training)}",
+            *([f"Days that the model has seen: {facts.seen}"] if facts.seen else []),
         )
     )
 

@@ -379,8 +379,12 @@ class ModelFacts(Document):
     seed: int
     study: str = ""
     """Digest of the result of a study that chose values; empty for declared values."""
+    values_from: str = ""
+    """Origin of the values in a sentence, with the studies that do not count; empty for a model without a study."""
     begins_with: str = ""
     """`model/number` of the version that provided the initial weights; empty for random weights."""
+    seen: str = ""
+    """Days behind the weights: training, validation, initial versions, and the study that chose the values."""
 
 
 class Report(Document):

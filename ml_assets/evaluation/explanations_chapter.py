@@ -8,6 +8,7 @@ from ml_assets.evaluation.pictures import COLOURS
 from ml_assets.evaluation.sentences import with_interval
 from ml_assets.objective_facts import ObjectiveName
 from ml_assets.reports.drawing import Axes, Form, encoded
+from ml_assets.reports.plain_text import label
 from ml_assets.reports.written_page import Block, Chapter, Drawing, Grid, Paragraph
 from resources.words import counted
 
@@ -67,12 +68,12 @@ def _dependence(axes: Axes, one: PartialDependence) -> None:
             markersize=3.5,
             linewidth=1.3,
             color=COLOURS["challenger"] if len(one.means) == 1 else None,
-            label=name,
+            label=label(name),
         )
     if not numbers:
-        axes.set_xticks(at, one.values, rotation=45 if len(one.values) > _TURNED else 0)
+        axes.set_xticks(at, list(map(label, one.values)), rotation=45 if len(one.values) > _TURNED else 0)
     if len(one.means) > 1:
         axes.legend(loc="best")
-    axes.set_title(f"Dependence on {one.column}")
-    axes.set_xlabel(one.column)
+    axes.set_title(f"Dependence on {label(one.column)}")
+    axes.set_xlabel(label(one.column))
     axes.set_ylabel("mean probability of the class" if len(one.means) > 1 else "mean prediction")

@@ -8,6 +8,7 @@ from ml_assets.evaluation.evaluation_document import CalibrationBin, Evaluation,
 from ml_assets.objective_facts import Picture, facts_of
 from ml_assets.reports.drawing import INK, Axes, Draw, Form, encoded
 from ml_assets.reports.numbers import number
+from ml_assets.reports.plain_text import label
 
 COLOURS: dict[Role, str] = {
     "challenger": "#1d5fa6",
@@ -127,7 +128,12 @@ def _scores(axes: Axes, evaluation: Evaluation) -> None:
         density, rows = np.asarray(histogram.shares[group]), histogram.rows[group]
         axes.stairs(density, edges, fill=True, color=colour, alpha=0.35)
         axes.stairs(
-            density, edges, color=colour, linewidth=1.2, linestyle=line, label=f"{group} ({rows:,} rows)"
+            density,
+            edges,
+            color=colour,
+            linewidth=1.2,
+            linestyle=line,
+            label=f"{label(group)} ({rows:,} rows)",
         )
     axes.set_title("Challenger's scores")
     facts = facts_of(evaluation.objective)
@@ -167,7 +173,7 @@ def _depth(axes: Axes, evaluation: Evaluation) -> None:
 
 def _confusion(axes: Axes, evaluation: Evaluation) -> None:
     shares = np.asarray(evaluation.curves.confusion)
-    names = [one.name for one in evaluation.classes]
+    names = [label(one.name) for one in evaluation.classes]
     axes.grid(visible=False)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     if len(names) <= _MOST_NAMED:
@@ -271,7 +277,7 @@ _DRAWN: dict[Picture, Callable[[Axes, Evaluation], None]] = {
 
 
 def _loss(axes: Axes, loss: LossCurve) -> None:
-    for points, label, colour, marker in (
+    for points, name, colour, marker in (
         (loss.training, "training", _NEGATIVE, None),
         (loss.validation, "validation", COLOURS["challenger"], "o"),
     ):
@@ -283,7 +289,7 @@ def _loss(axes: Axes, loss: LossCurve) -> None:
                 marker=marker,
                 markersize=4,
                 linewidth=1.3,
-                label=label,
+                label=name,
             )
     if loss.best_step is not None:
         axes.axvline(loss.best_step, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), label="kept weights")

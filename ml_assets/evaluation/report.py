@@ -39,7 +39,8 @@ from ml_assets.evaluation.worst_slices_chapter import worst_slices_chapters
 from ml_assets.objective_facts import facts_of
 from ml_assets.reports.drawing import as_markdown
 from ml_assets.reports.page import rendered
-from ml_assets.reports.written_page import Chapter
+from ml_assets.reports.plain_text import in_markdown, table_in_markdown
+from ml_assets.reports.written_page import Bullets, Chapter
 from resources.job.recoveries import Recovery
 
 MOST_SLICES = 12
@@ -168,17 +169,22 @@ def summary_markdown(report: Report, images: dict[str, str] | None = None) -> st
     """
     evaluation = report.evaluation
     roles = list(evaluation.overall.metrics)
-    lines = [f"**{evaluation.decision.summary}** {' '.join(plain_findings(evaluation))}", ""]
-    lines += [f"* {reason}" for reason in evaluation.decision.reasons]
+    found = in_markdown(" ".join(plain_findings(evaluation)))
+    lines = [f"**{in_markdown(evaluation.decision.summary)}** {found}", ""]
+    said = [*evaluation.decision.reasons]
     if by_weight := weighted(report):
-        lines.append(f"* {by_weight}")
+        said.append(by_weight)
     if report.recoveries:
-        lines.append(f"* The training was {survived(report)}.")
-    lines += [f"* {sentence}" for sentence in left_out(report)]
-    lines += ["", f"| metric | {' | '.join(roles)} |", f"|---|{'---|' * len(roles)}"]
-    for metric in evaluation.measured:
-        cells = [sentences.with_interval(evaluation.overall.metrics[role][metric.name]) for role in roles]
-        lines.append(f"| {metric.label} | {' | '.join(cells)} |")
+        said.append(f"The training was {survived(report)}.")
+    said += left_out(report)
+    rows = [
+        (
+            metric.label,
+            *(sentences.with_interval(evaluation.overall.metrics[role][metric.name]) for role in roles),
+        )
+        for metric in evaluation.measured
+    ]
+    lines += [*Bullets(tuple(said)).to_markdown(), "", *table_in_markdown(("metric", *roles), rows)]
     for chapter in _chapters(report, drawn=False):
         lines += ["", *chapter.to_markdown()]
     drawn = images

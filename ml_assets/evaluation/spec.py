@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from itertools import chain
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -66,6 +66,22 @@ class BaselineSpec(Section):
     prior_rows: float | None = Field(default=None, gt=0)
     """Rows that the parent's mean counts as. A group with this number of rows is half its own mean and half its
     parent's. Not given: chosen on the validation rows, from 1 to 1000, and named in the report."""
+
+
+_DECIDING = (
+    "objective",
+    "group",
+    "bootstrap_unit",
+    "min_slice_rows",
+    "min_blocks",
+    "draws",
+    "confidence",
+    "seed",
+    "baseline",
+    "on_incomparable",
+    "gates",
+)
+"""Settings of which each changes the decision of a gate."""
 
 
 class EvaluationSpec(Section):
@@ -189,6 +205,26 @@ class EvaluationSpec(Section):
         for name, why in reasons.items():
             if name in self.model_fields_set and getattr(self, name) is not None:
                 raise ValueError(f"{name} cannot be given for objective {self.objective!r}: {why}. Remove it")
+
+    def deciding(self, *others: Gate) -> dict[str, Any]:
+        """Return the settings by which gates decide, as JSON values. A change of one is a decision about releases.
+
+        Of slices and bias, only those that a gate or one of `others`, the gates of transitions, asks for: the rest
+        changes the report, not the decision.
+        """
+        gates = (*self.gates, *others)
+        asked = {gate.sliced[0] for gate in gates if gate.sliced is not None}
+        metrics = {gate.metric for gate in gates}
+        named = {
+            "slices": [one for one in self.sliced_by if one.name in asked],
+            "bias": [
+                one for one in self.bias if any(metric.endswith(f"_{one.column}") for metric in metrics)
+            ],
+        }
+        decides = self.model_dump(mode="json", include=set(_DECIDING))
+        return decides | {
+            name: [one.model_dump(mode="json") for one in some] for name, some in named.items() if some
+        }
 
     @property
     def sliced_by(self) -> tuple[SliceBy, ...]:

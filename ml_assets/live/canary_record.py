@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from logging import getLogger
 
+import polars as pl
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ml_assets.live.canary_rows import FoundLabels, WaitingRow, first_rows, requests_of, waiting_of
+from ml_assets.live.canary_rows import FoundLabels, WaitingRow, first_rows, requests_of, waiting_of, with_room
 from ml_assets.live.comparison import MetricState, compare
 from ml_assets.release.rules import CanarySection
 from ml_assets.serving.request_log import LATE_DAYS, day_folder, files_after, read_files, writer_of
@@ -29,6 +30,8 @@ FILES = 32
 """Files of the log that count together. A killed look repeats these at most."""
 MOST_ENTITIES = 1_000_000
 """Entities that count. A canary that is not decided by then has none of the watched regressions."""
+MOST_OF_CLIENT = MOST_ENTITIES // 2
+"""Entities of one client that count. Nobody can use up the room of all others with entities that do not exist."""
 MOST_WAITING = 100_000
 """Rows that wait for a label at most."""
 
@@ -47,6 +50,10 @@ class CanaryRecord(BaseModel):
     of_champion: int = 0
     """Entities that the champion answered."""
     of_canary: int = 0
+    of_clients: dict[str, int] = {}
+    """Client → its entities that have counted."""
+    crowded: int = 0
+    """Rows of clients beyond `MOST_OF_CLIENT` entities, which do not count."""
     repeated: int = 0
     """Further rows of these entities, which do not count."""
     metrics: tuple[MetricState, ...] = ()
@@ -170,11 +177,16 @@ def _with_files(
     log, faults = read_files(place.artifacts, place.model, day, [one for one in files if one in there])
     faults = {file: why for file, why in of_day.items() if file not in files} | faults
     first = first_rows(log, place.champion, place.canary, record.entities)
+    before = pl.col("sender").replace_strict(record.of_clients, default=0, return_dtype=pl.Int64)
+    has_room = first.rows.select(before + pl.int_range(pl.len()).over("sender") < MOST_OF_CLIENT).to_series()
     room = MOST_ENTITIES - len(record.entities)
-    rows = first.rows.head(room)
+    rows = first.rows.filter(has_room).head(room)
+    entities = [one for one, has in zip(first.entities, has_room, strict=True) if has][:room]
     update: dict[str, object] = {
         "files": {**record.files, day.isoformat(): _read_up_to(record.files.get(day.isoformat(), {}), files)},
-        "entities": record.entities + first.entities[:room],
+        "entities": (*record.entities, *entities),
+        "of_clients": dict(Counter(record.of_clients) + Counter(rows["sender"])),
+        "crowded": record.crowded + len(first.rows) - int(has_room.sum()),
         "of_champion": record.of_champion + len(rows.filter(role="production")),
         "of_canary": record.of_canary + len(rows.filter(role="canary")),
         "repeated": record.repeated + first.repeated,
@@ -183,11 +195,12 @@ def _with_files(
     }
     if key:
         waiting, left_out = waiting_of(rows, key)
-        free = MOST_WAITING - len(record.waiting)
-        if len(waiting) > free:
-            left_out["found no room among the rows that wait for a label"] = len(waiting) - free
+        every = (*record.waiting, *waiting)
+        kept = with_room(every, MOST_WAITING)
+        if len(kept) < len(every):
+            left_out["found no room among the rows that wait for a label"] = len(every) - len(kept)
         update |= {
-            "waiting": record.waiting + tuple(waiting[:free]),
+            "waiting": kept,
             "labels_at": "" if waiting else record.labels_at,
             "left_out": dict(Counter(record.left_out) + left_out),
         }

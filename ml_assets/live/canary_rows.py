@@ -34,6 +34,8 @@ class WaitingRow(BaseModel):
     """Text of each column of the feature table's primary key."""
     prediction: tuple[float | None, ...]
     """Numbers of the prediction; None for one that is not finite."""
+    sender: str = ""
+    """Name of the client that asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,7 @@ def first_rows(log: pl.DataFrame, champion: Promotion, canary: Promotion, seen: 
     """Return the rows of `log` that count: the first of each entity that is not `seen`, by order of arrival.
 
     Only rows count that these two bundles answered since both promotions. A row that the champion answered because the
-    canary failed counts for the canary alone.
+    canary failed counts for the canary alone. A row that neither could answer is no evidence.
     """
     digests = {"production": champion.bundle_digest, "canary": canary.bundle_digest}
     rows = log.filter(
@@ -72,6 +74,7 @@ def first_rows(log: pl.DataFrame, champion: Promotion, canary: Promotion, seen: 
         & pl.col("role").is_in(list(digests))
         & (pl.col("role") == pl.col("assigned"))
         & pl.col("entity").is_not_null()
+        & pl.col("counts")
         & (pl.col("bundle_digest") == pl.col("role").replace(digests))
     ).sort("at", "request_id", "place")
     first = rows.unique("entity", keep="first", maintain_order=True)
@@ -107,14 +110,41 @@ def waiting_of(rows: pl.DataFrame, key: Sequence[str]) -> tuple[list[WaitingRow]
     found: list[WaitingRow] = []
     left_out: Counter[str] = Counter()
     answered = rows.filter(pl.col("error").is_null() & pl.col("prediction").is_not_null())
-    for role, at, text, prediction in answered.select("role", "at", "row", "prediction").iter_rows():
+    columns = ("role", "at", "row", "prediction", "sender")
+    for role, at, text, prediction, sender in answered.select(columns).iter_rows():
         names = key_in(text, key)
         if isinstance(names, str):
             left_out[names] += 1
         else:
             numbers = tuple(None if one is None or not np.isfinite(one) else one for one in prediction)
-            found.append(WaitingRow(is_canary=role == "canary", at=at, key=names, prediction=numbers))
+            found.append(
+                WaitingRow(is_canary=role == "canary", at=at, key=names, prediction=numbers, sender=sender)
+            )
     return found, left_out
+
+
+def with_room(waiting: Sequence[WaitingRow], room: int) -> tuple[WaitingRow, ...]:
+    """Return the rows that find room, the first ones of each client.
+
+    If there are too many, clients with few rows keep all of them, and the others as many as each other: rows without
+    a label, which one client sends, cannot crowd out those of others.
+    """
+    if len(waiting) <= room:
+        return tuple(waiting)
+    sizes = Counter(one.sender for one in waiting)
+    left, allowed = room, 0
+    for clients, size in zip(range(len(sizes), 0, -1), sorted(sizes.values()), strict=True):
+        allowed = left // clients
+        if size > allowed:
+            break
+        left -= size
+    kept: list[WaitingRow] = []
+    taken = Counter[str]()
+    for one in waiting:
+        taken[one.sender] += 1
+        if taken[one.sender] <= allowed or sizes[one.sender] <= allowed:
+            kept.append(one)
+    return tuple(kept)
 
 
 def labelled_of(

@@ -7,7 +7,7 @@ record of what has counted (`canary_record`), the comparison (`comparison`), Dag
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ml_assets.live.canary_record import MOST_ENTITIES, ROOT, CanaryRecord, RecordPlace, look
+from ml_assets.live.canary_record import MOST_ENTITIES, MOST_OF_CLIENT, ROOT, CanaryRecord, RecordPlace, look
 from ml_assets.live.canary_rows import FoundLabels, labelled_of
 from ml_assets.live.comparison import Comparison, compare, comparisons, worst
 from ml_assets.pipeline.spec import PipelineSpec
@@ -18,7 +18,7 @@ from ml_assets.release.refusals import NotPromotable
 from ml_assets.release.rules import CanarySection
 from ml_assets.release.rules_in_force import RulesLog, in_force
 from ml_assets.tables.reader import TableReader
-from resources.ledger import Demotion, LedgerBusy, Promotion
+from resources.ledger import Demotion, LedgerBusy, Person, Promotion
 from resources.platform import Platform
 
 FEW = 50
@@ -109,8 +109,7 @@ def watch_canary(spec: PipelineSpec, platform: Platform) -> CanaryEvidence:
     try:
         ended = releases_of(platform).demote(
             spec.name,
-            author=WATCH,
-            checked_by="platform",
+            by=Person.by_rule(WATCH),
             reason=state.why_worse,
             role=CANARY,
             seen=state.canary,
@@ -176,6 +175,8 @@ def _missing(spec: PipelineSpec, canary: Promotion, record: CanaryRecord) -> Ite
             f"the canary answered {record.of_canary} entities, too few to compare: name more columns in "
             "release.canary.by in defs.yaml, so that there are more"
         )
+    if record.crowded:
+        yield (f"{record.crowded} rows do not count: {MOST_OF_CLIENT} entities of their client have counted")
     if len(record.entities) >= MOST_ENTITIES:
         yield f"{MOST_ENTITIES} entities have counted: further ones do not"
     yield from (
@@ -189,7 +190,7 @@ def _missing(spec: PipelineSpec, canary: Promotion, record: CanaryRecord) -> Ite
 
 def _section(spec: PipelineSpec, platform: Platform) -> CanarySection | None:
     """Return the rules of the canary that are in force; those of `defs.yaml` if none are recorded yet."""
-    return in_force(RulesLog.read(platform.ledger, spec.name), spec.release).canary
+    return in_force(RulesLog.read(platform.ledger, spec.name), spec.rules).canary
 
 
 def _why_not(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from ml_assets.evaluation.metrics import metrics_of
 from ml_assets.live.performance import DayFigures
 from ml_assets.live.scored_rows import LOOK_BACK, REFERENCE_DAYS, Profiles, Role
+from ml_assets.reports import plain_text
 from ml_assets.reports.drawing import Axes, Draw, as_markdown, encoded
 from resources.artifacts import Artifacts
 from resources.files import whole_file
@@ -106,7 +107,7 @@ def pictures(days: Sequence[DayFigures]) -> dict[str, str]:
     return {name: encoded(draw, "png") for name, draw in drawn.items()}
 
 
-def in_markdown(days: Sequence[DayFigures]) -> list[str]:
+def pictures_in_markdown(days: Sequence[DayFigures]) -> list[str]:
     """Return the pictures of the days as lines of Markdown for an asset page."""
     return as_markdown(pictures(days))
 
@@ -158,6 +159,6 @@ def _slices(axes: Axes, day: DayFigures, metric: str, label: str) -> None:
         )
         if (whole := one.metrics.get(metric)) is not None:
             axes.axvline(whole, color=colour, linewidth=0.8, linestyle=":")
-    axes.set_yticks(list(places.values()), list(places))
+    axes.set_yticks(list(places.values()), list(map(plain_text.label, places)))
     axes.set_title(f"{label} by slice, {day.partition}")
     axes.legend()

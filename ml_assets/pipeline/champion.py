@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ml_assets.days import Days
 from ml_assets.pipeline.blob_decoding import predicted
 from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.tables.cadence import Cadence
 from resources.platform import Platform
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ class MeasuredRows:
     """Column with the weights of the rows; None if each row counts once."""
     partitions: tuple[str, ...]
     """Partition keys of the holdout."""
+    cadence: Cadence
+    """Partitions of the model."""
     table: "pl.LazyFrame"
     """Feature table with these rows, for blobs."""
     asked: "Question"
@@ -72,7 +76,7 @@ def rival_of(
         predictions = scored(bundle, rows)
     except CannotScore as error:
         return Rival(bundle_digest=digest, champion=Champion(name, cannot_score=str(error)), predictions=None)
-    seen = partitions_seen(bundle, rows.partitions)
+    seen = partitions_seen(bundle, rows.cadence, rows.partitions)
     champion = Champion.compare(
         name, trained_on=seen, holdout=rows.partitions, weight=bundle.facts.lineage.weight
     )
@@ -99,15 +103,28 @@ def _columns_of(bundle: "Bundle") -> tuple[str, ...]:
     return (*(one.name for one in bundle.facts.inputs), *(() if blob is None else (blob.column,)))
 
 
-def partitions_seen(bundle: "Bundle", partitions: Sequence[str]) -> list[str]:
-    """Return those of `partitions` on which the model was trained or selected."""
-    windows = bundle.facts.lineage.windows
-    return [
-        key
-        for split in ("train", "validation")
-        for key in partitions
-        if windows[split][0] <= key <= windows[split][1]
-    ]
+def partitions_seen(bundle: "Bundle", cadence: Cadence, partitions: Sequence[str]) -> list[str]:
+    """Return those of `partitions` of which the model has seen a day (`Lineage.seen`)."""
+    seen = bundle.facts.lineage.seen
+    return [key for key in partitions if seen & Days.of([cadence.bounds(key)])]
+
+
+def champion_has_seen(spec: PipelineSpec, platform: Platform, window: Sequence[str]) -> str:
+    """Return the sentence on a champion that has seen days of the holdout of `window`; empty if it has not.
+
+    Also empty without a champion, and if its bundle is lost: then it cannot score the holdout at all.
+    """
+    from ml_assets.release.of_platform import releases_of
+
+    promotion = releases_of(platform).in_production(spec.name)
+    if promotion is None:
+        return ""
+    try:
+        seen = opened(platform, promotion.bundle_digest).facts.lineage.seen
+    except CannotScore:
+        return ""
+    both = seen & spec.holdout_of(window)
+    return f"version {promotion.version} has seen {both} of the holdout, so no gate can bless" if both else ""
 
 
 class CannotScore(Exception):

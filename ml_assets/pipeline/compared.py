@@ -60,7 +60,7 @@ def compared_models(
         yield ComparedModel(
             name=name,
             bundle=digest,
-            seen=tuple(partitions_seen(bundle, rows.partitions)),
+            seen=tuple(partitions_seen(bundle, rows.cadence, rows.partitions)),
             weight=bundle.facts.lineage.weight,
             metrics={one.metric.name: one.before for one in change.overall if np.isfinite(one.before)},
             improvements={one.metric.name: one.improvement for one in change.overall},

@@ -8,6 +8,7 @@ from resources.words import counted
 def digest_page(digest: Digest) -> WrittenPage:
     """Return the page: first what needs a person, then what happened."""
     chapters = (
+        ("Failed or refused", digest.failed),
         ("Waiting for approval", digest.waiting),
         ("Late", digest.late),
         ("Rejected partitions", digest.rejected),
@@ -15,6 +16,7 @@ def digest_page(digest: Digest) -> WrittenPage:
         ("Decisions", digest.decided),
         ("Retrainings requested", digest.requested),
         ("Trainings", digest.trained),
+        ("Scheduled trainings", digest.scheduled),
     )
     needs = digest.needs_a_person
     return WrittenPage(

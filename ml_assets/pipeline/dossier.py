@@ -62,9 +62,7 @@ def write_dossier(platform: Platform, version: "RegisteredVersion", key: Signing
         str(version.number),
         digest,
         signed_by=key.public.name,
-        author=platform.acting.name,
-        checked_by=platform.acting.checked_by,
-        account=platform.acting.account,
+        by=platform.acting,
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ml_assets.days import Days
 from ml_assets.objective_facts import facts_of
 from ml_assets.pipeline.blob_decoding import decoder_of, few_with_blobs, predicted
 from ml_assets.pipeline.champion import MeasuredRows, rival_of
@@ -67,10 +68,11 @@ def _score(
     from ml_assets.evaluation.row_weights import weights_of
     from ml_assets.evaluation.thresholds import ScoredRows, threshold_table
     from ml_assets.evaluation.worst_slices import worst_slices
-    from ml_assets.features.encoding import FittedState, class_ids
+    from ml_assets.features.encoding import class_ids
     from ml_assets.release.of_platform import bundles_of
     from ml_assets.release.runtime import ServingModel
-    from ml_assets.snapshots.split_reader import FITTED, open_snapshot
+    from ml_assets.snapshots.fitted import fitted_of
+    from ml_assets.snapshots.split_reader import open_snapshot
     from ml_assets.snapshots.split_rows import rows_of
 
     job, result = training_set.job, trained.result
@@ -81,9 +83,11 @@ def _score(
     table = reader.scan(training_set.table, keys)
     rows = rows_of(table, snapshot)
     holdout, train, validation = rows["holdout"], rows["train"], rows["validation"]
-    fitted = FittedState.from_json((snapshot.folder / FITTED).read_text())
+    fitted = fitted_of(snapshot)
     made_by = versions_behind(reader, training_set.table, keys)
-    bundle, raw = bundle_of(spec, job, snapshot, result, holdout, table, made_by, bundles_of(platform))
+    bundle, raw = bundle_of(
+        spec, job, snapshot, result, holdout, table, made_by, training_set.seen, bundles_of(platform)
+    )
     label, objective, classes = snapshot.label, spec.evaluation.objective, fitted.classes
     group, key, weight = spec.evaluation.group, spec.features.primary_key, snapshot.weight or None
     if classes:
@@ -125,6 +129,7 @@ def _score(
         holdout=holdout,
         weight=weight,
         partitions=snapshot.keys("holdout"),
+        cadence=spec.partitions.as_cadence,
         table=table,
         asked=bundle.facts.question,
         primary_key=key,
@@ -159,6 +164,7 @@ def _score(
             "code of the model": job.code_version,
             "code of the features": bundle.facts.lineage.feature_versions[spec.features.table],
             **({} if training_set.choice is None else {"study": training_set.choice.source}),
+            "days seen": f"{training_set.seen}",
             "MLflow run": page_of(platform.tracker.uri, f"runs/{trained.mlflow_run}") or trained.mlflow_run,
             "Dagster run": run_url(platform.settings.ui_url, training_set.run_id),
             "bundle": bundle.digest,
@@ -222,7 +228,16 @@ def _digest_of_columns(reader: TableReader, training_set: TrainingSet, columns: 
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _trained(job: TrainingJob, snapshot: "Snapshot", weights: Path) -> "nn.Module | MatrixGraph":
+def _trained(job: TrainingJob, snapshot: "Snapshot", result: TrainingResult) -> "nn.Module | MatrixGraph":
+    from resources.job.errors import UnmeasuredModel
+
+    weights = Path(result.weights)
+    if not result.has_weights(weights):
+        raise UnmeasuredModel(
+            f"{weights} is not the file that the training of {job.model} {job.partition} left: it is missing, or its "
+            f"SHA-256 is not {result.weights_sha256[:12]}…. Materialize {job.model} {job.partition} again, which makes "
+            "the file from the last checkpoint"
+        )
     if job.script:
         from ml_assets.release.matrix import MatrixGraph
         from ml_assets.training.script.script_model import read_model
@@ -230,9 +245,12 @@ def _trained(job: TrainingJob, snapshot: "Snapshot", weights: Path) -> "nn.Modul
         model = read_model(weights)
         return MatrixGraph(model) if isinstance(model, bytes) else model
 
+    from ml_assets.training.measured import refuse_other_export
     from ml_assets.training.step.load import load_model
 
-    return load_model(job, snapshot.inputs, weights)
+    model = load_model(job, snapshot.inputs, weights)
+    refuse_other_export(job, snapshot, model, result)
+    return model
 
 
 def bundle_of(
@@ -243,25 +261,26 @@ def bundle_of(
     holdout: "pl.DataFrame",
     table: "pl.LazyFrame",
     made_by: str,
+    seen: Days,
     store: "BundleStore",
 ) -> "tuple[Bundle, pl.DataFrame]":
     """Build the bundle of a finished training in `store`; return it with the raw rows from which its golden rows come.
 
-    `holdout` are the raw rows of the holdout, `table` all rows of the window, `made_by` the code versions behind them.
+    `holdout` are the raw rows of the holdout, `table` all rows of the window, `made_by` the code versions behind them,
+    `seen` the days behind the weights.
     """
-    from ml_assets.features.encoding import FittedState
     from ml_assets.release.bundle import BundleContents, build_bundle
     from ml_assets.release.golden import GOLDEN_BLOBS
-    from ml_assets.snapshots.split_reader import FITTED
+    from ml_assets.snapshots.fitted import fitted_of
 
     decode = decoder_of(spec.features)
     raw = holdout if decode is None else few_with_blobs(holdout, table, decode.column, GOLDEN_BLOBS)
     contents = BundleContents(
-        module=_trained(job, snapshot, Path(result.weights)),
-        fitted=FittedState.from_json((snapshot.folder / FITTED).read_text()),
+        module=_trained(job, snapshot, result),
+        fitted=fitted_of(snapshot),
         objective=facts_of(spec.evaluation.objective).trained_as,
         rows=raw,
-        lineage=_lineage(spec, job, snapshot, result, made_by),
+        lineage=_lineage(spec, job, snapshot, result, made_by, seen),
         metrics={"best_validation_loss": result.best_validation_loss},
         decode=decode,
         vocabulary=snapshot.inputs.vocabulary,
@@ -281,6 +300,7 @@ def _lineage(
     snapshot: "Snapshot",
     result: TrainingResult,
     features_version: str,
+    seen: Days,
 ) -> "Lineage":
     from ml_assets.release.facts import Lineage
     from ml_assets.snapshots.split_reader import SPLITS
@@ -291,6 +311,7 @@ def _lineage(
         snapshot_digest=job.snapshot_digest,
         label=snapshot.label,
         windows={split: (snapshot.keys(split)[0], snapshot.keys(split)[-1]) for split in SPLITS},
+        seen=seen,
         schema_hash=snapshot.schema_hash,
         code_version=job.code_version,
         weights_sha256=result.weights_sha256,
@@ -327,7 +348,9 @@ def _model_facts(spec: PipelineSpec, training_set: TrainingSet) -> "ModelFacts":
         training=job.settings.identity,
         seed=job.seed,
         study="" if training_set.choice is None else training_set.choice.source,
+        values_from=training_set.values_from,
         begins_with="" if training_set.initial is None else training_set.initial.version,
+        seen=f"{training_set.seen}",
     )
 
 

@@ -104,6 +104,8 @@ class LiveReport:
         self._track(event)
         if event.kind in ("resumed", "checkpoint", "started"):
             self._page.info(f"{event.kind} at step {event.step}")
+        if event.kind == "warning":
+            self._page.warning(str(event.values["message"]))
         if event.kind == "recovered":
             self._page.warning(Recovery.of(event).in_words())
         if (straggler := self._stragglers.hear(event)) is not None:

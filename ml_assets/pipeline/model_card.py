@@ -33,15 +33,14 @@ def card_of(platform: Platform, version: "RegisteredVersion") -> "WrittenPage":
 def version_to_show(platform: Platform, model: str, number: int | None) -> "RegisteredVersion | None":
     """Return the version `number`; None: that in production, or else the newest. None if `model` has no version.
 
-    Raises `VersionMissing`, which lists the versions.
+    Raises `VersionMissing`, which lists the versions, and `NumberReused`.
     """
     from ml_assets.release.bundle_standing import BundleStandings
-    from ml_assets.release.of_platform import registry_of
+    from ml_assets.release.of_platform import registry_of, releases_of
 
-    registry = registry_of(platform)
-    versions = registry.versions(model)
+    versions = registry_of(platform).versions(model)
     if number is not None and versions:
-        return registry.version(model, number)
+        return releases_of(platform).version(model, number)
     held = BundleStandings.read(platform.ledger.models, model).in_production
     serving = [one for one in versions if held is not None and one.bundle_digest == held.bundle_digest]
     return (serving or versions or [None])[-1]

@@ -12,7 +12,7 @@ from typing import Any
 from ml_assets.pipeline.retraining import requests_since
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.release.history import lines
-from ml_assets.release.rules import ReleaseSection
+from ml_assets.release.rules import Rules
 from resources.artifacts import ArtifactsError
 from resources.ledger import Archival, Decision, Demotion, EvaluationRow, Promotion, Review, VerdictRow
 from resources.mlflow_client import TrackerError
@@ -27,8 +27,8 @@ SPENT = ("worker_hours", "gpu_hours", "cost")
 class Subjects:
     """Declared models and tables, as far as a digest needs them."""
 
-    models: Mapping[str, ReleaseSection] = field(default_factory=dict[str, ReleaseSection])
-    """Model → its `release` section."""
+    models: Mapping[str, Rules] = field(default_factory=dict[str, Rules])
+    """Model → the rules of its releases."""
     tables: tuple[str, ...] = ()
     """Ids of the tables."""
     fresh_within: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
@@ -41,15 +41,15 @@ class Subjects:
 
 
 def release_facts(spec: PipelineSpec) -> dict[str, Any]:
-    """Return the `release` section of a pipeline as JSON values, for `ReleaseSection`."""
-    return spec.release.model_dump(mode="json", exclude_defaults=True)
+    """Return the rules of a pipeline's releases as JSON values, for `Rules`."""
+    return spec.rules.model_dump(mode="json", exclude_defaults=True)
 
 
 def subjects_from(
     releases: Mapping[str, Mapping[str, Any]], tables: Sequence[str], fresh_within: Mapping[str, timedelta]
 ) -> Subjects:
     """Return the subjects of declarations; `releases` is model → `release_facts`."""
-    models = {name: ReleaseSection.model_validate(facts) for name, facts in releases.items()}
+    models = {name: Rules.model_validate(facts) for name, facts in releases.items()}
     return Subjects(models=models, tables=tuple(tables), fresh_within=fresh_within)
 
 
@@ -59,6 +59,30 @@ class Line:
 
     what: str
     next: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndedLaunch:
+    """Launch of a table or a model that ended, after all its repetitions."""
+
+    subject: str
+    """Model, or id of a table."""
+    partition: str
+    """Partition or range, as `ml-assets launch` takes it; empty without partitions."""
+    status: str
+    """`completed`, `failed`, `refused` (its inputs were missing or rejected) or `canceled`."""
+    why: str
+    """Reason of a failure or refusal, one line."""
+    is_scheduled_training: bool
+    """True if the schedule of a model requested it."""
+
+    @property
+    def line(self) -> Line:
+        """Return the outcome, and the command that launches it again."""
+        target = " ".join(filter(None, (self.subject, self.partition)))
+        why = f": {self.why}" if self.why else ""
+        was = "was " if self.status in ("refused", "canceled") else ""
+        return Line(what=f"{target} {was}{self.status}{why}", next=f"ml-assets launch {target}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +96,10 @@ class Digest:
     """Evaluations; a rejection names each failed rule with its margin."""
     decided: tuple[Line, ...]
     """Promotions, rollbacks, demotions, archivals and reviews, with author and reason."""
+    failed: tuple[Line, ...]
+    """Launches of models and tables that failed, were refused or canceled, with the reason."""
+    scheduled: tuple[Line, ...]
+    """Share of the scheduled trainings that completed, for each model."""
     requested: tuple[Line, ...]
     """Trainings that live performance requested, with the broken limit."""
     waiting: tuple[Line, ...]
@@ -88,13 +116,15 @@ class Digest:
     @property
     def needs_a_person(self) -> int:
         """Number of lines about which a person should do something."""
-        failed = [line for line in self.trained if line.next]
-        return len(failed) + len(self.waiting) + len(self.rejected) + len(self.late)
+        unfinished = [line for line in self.trained if line.next]
+        others = (self.failed, self.waiting, self.rejected, self.late)
+        return len(unfinished) + sum(map(len, others))
 
     @property
     def headline(self) -> str:
         """Sentence for someone who reads nothing else."""
         told = (
+            (self.failed, "failed"),
             (self.trained, "trained"),
             (self.evaluated, "evaluated"),
             (self.decided, "decided"),
@@ -110,13 +140,25 @@ class Digest:
         return {"text": f"{self.day}: {self.headline}", **asdict(self), "day": self.day.isoformat()}
 
 
-def digest_of(platform: Platform, subjects: Subjects, day: date, now: datetime | None = None) -> Digest:
-    """Return the digest of a UTC day. It changes nothing.
+def bounds_of(day: date) -> tuple[datetime, datetime]:
+    """Return the begin and the end of a UTC day."""
+    first = datetime.combine(day, time.min, UTC)
+    return first, first + timedelta(days=1)
+
+
+def digest_of(
+    platform: Platform,
+    subjects: Subjects,
+    day: date,
+    launches: Sequence[EndedLaunch],
+    now: datetime | None = None,
+) -> Digest:
+    """Return the digest of a UTC day. It changes nothing. `launches`: those that ended on that day.
 
     Raises `LedgerError`; without MLflow or artifacts it is incomplete.
     """
-    first = datetime.combine(day, time.min, UTC)
-    until = first + timedelta(days=1)
+    first, until = bounds_of(day)
+    launches = [one for one in launches if one.subject in subjects.models or one.subject in subjects.tables]
     moment = min(until, now or datetime.now(UTC))
     missing: dict[str, None] = {}
 
@@ -169,6 +211,8 @@ def digest_of(platform: Platform, subjects: Subjects, day: date, now: datetime |
         trained=tuple(_trained(model, run) for model, run in runs),
         evaluated=tuple(evaluated),
         decided=tuple(decided),
+        failed=tuple(one.line for one in launches if one.status != "completed"),
+        scheduled=tuple(_shares([one for one in launches if one.is_scheduled_training])),
         requested=tuple(requested),
         waiting=tuple(waiting),
         rejected=tuple(rejected),
@@ -182,7 +226,16 @@ def digest_of(platform: Platform, subjects: Subjects, day: date, now: datetime |
     )
 
 
-def _waiting(platform: Platform, model: str, rules: ReleaseSection) -> "Sequence[Any]":
+def _shares(launches: Sequence[EndedLaunch]) -> Iterator[Line]:
+    for model in sorted({one.subject for one in launches}):
+        ended = [one for one in launches if one.subject == model]
+        done = sum(one.status == "completed" for one in ended)
+        yield Line(
+            what=f"{model}: {done} of {len(ended)} scheduled trainings completed ({done / len(ended):.0%})"
+        )
+
+
+def _waiting(platform: Platform, model: str, rules: Rules) -> "Sequence[Any]":
     from ml_assets.release.of_platform import releases_of
 
     return [] if rules.approval is None else releases_of(platform).waiting(model, rules)

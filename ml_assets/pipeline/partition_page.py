@@ -131,6 +131,11 @@ def _facts(manifest: PartitionManifest, verdict: VerdictRow | None) -> Iterator[
     first, last = manifest.event_time or ("none", "none")
     rows = [
         ("rows", f"{manifest.rows:,} in {counted(len(manifest.files), 'file')}, {manifest.size:,} bytes"),
+        *(
+            [("rows of the source", manifest.reconciliation.in_words(manifest.rows))]
+            if manifest.reconciliation
+            else []
+        ),
         ("first and last event", f"{first} to {last}"),
         ("source watermark", manifest.source_watermark or "not stated"),
         ("code version", manifest.code_version or "not stated"),

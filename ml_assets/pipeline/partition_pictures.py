@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from ml_assets.reports.drawing import INK, Axes, Draw, encoded
+from ml_assets.reports.plain_text import label
 from ml_assets.reports.written_page import Drawing
 from ml_assets.validation.profile import completeness
 
@@ -58,7 +59,9 @@ def pictures_of_rows(profiles: Profiles, hours_late: Mapping[str, float]) -> Ite
 
     def shares(axes: Axes) -> None:
         for name, colour in zip(least, _COLOURS, strict=False):
-            axes.plot([100 * one.get(name, 0.0) for one in complete.values()], color=colour, label=name)
+            axes.plot(
+                [100 * one.get(name, 0.0) for one in complete.values()], color=colour, label=label(name)
+            )
         axes.set_ylim(-4, 104)
         axes.legend(loc="lower left")
         _label(axes, keys)
@@ -80,8 +83,7 @@ def pictures_of_rows(profiles: Profiles, hours_late: Mapping[str, float]) -> Ite
 def _titled(name: str, draw: Draw) -> Draw:
     def titled(axes: Axes) -> None:
         draw(axes)
-        # A name may hold $, which matplotlib would read as a formula.
-        axes.set_title(name.replace("$", r"\$"))
+        axes.set_title(label(name))
 
     return titled
 
@@ -127,7 +129,7 @@ def _categories(keys: Sequence[str], columns: Sequence[Mapping[str, Any]]) -> tu
                 bottom=base,
                 color=colour,
                 width=1.0,
-                label=_short(value),
+                label=label(value),
                 linewidth=0,
             )
             base = [low + more for low, more in zip(base, heights, strict=True)]
@@ -163,8 +165,3 @@ def _label(axes: Axes, keys: Sequence[str]) -> None:
     places = list(range(len(keys) - 1, -1, -step))[::-1]
     axes.set_xticks(places, [keys[at] for at in places])
     axes.margins(x=0.02)
-
-
-def _short(value: str) -> str:
-    shown = value if len(value) <= 18 else f"{value[:17]}…"
-    return shown.replace("$", r"\$").lstrip("_") or "(empty)"

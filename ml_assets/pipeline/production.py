@@ -56,7 +56,7 @@ def waiting_for_approval(
         return []
     from ml_assets.release.of_platform import releases_of
 
-    return releases_of(platform).waiting(spec.name, spec.release)
+    return releases_of(platform).waiting(spec.name, spec.rules)
 
 
 def _live(promotion: Promotion, row: "EvaluationRow | None") -> ProductionFacts:

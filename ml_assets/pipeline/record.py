@@ -8,13 +8,14 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ml_assets.evaluation.serving_cost import SERVING_NAMES
 from ml_assets.pipeline.links import report_name
 from ml_assets.pipeline.values import EvaluatedModel, TrainedModel, TrainingSet
-from ml_assets.release.rules import gates_as_json
+from ml_assets.release.rules import deciding_as_json, gates_as_json
 from resources.acting import launched_in
 from resources.ledger import EvaluationRow, NewEvaluation, RuleOutcome, TransitionOutcome
 from resources.platform import Platform
@@ -106,6 +107,7 @@ def record(
             status=decision.status,
             summary=decision.summary,
             rules=tuple(_rules(decision)),
+            gates=deciding_as_json(made.rules.deciding(*chain.from_iterable(made.transitions.values()))),
             transitions=tuple(
                 TransitionOutcome(
                     to=to,
@@ -116,9 +118,7 @@ def record(
                 )
                 for to, one in report.evaluation.transitions.items()
             ),
-            author=platform.acting.name,
-            checked_by=platform.acting.checked_by,
-            account=platform.acting.account,
+            by=platform.acting,
             launched_in=launched_in(),
             report=f"{place}/{files.html.name}",
             run_id=run_id,
@@ -170,13 +170,37 @@ def recorded_report(platform: Platform, row: EvaluationRow) -> "Report":
         platform.artifacts.fetch(
             report_name(row.model, row.partition, row.evaluation_digest), target.name, target
         )
+        content = target.read_bytes()
+        if (found := hashlib.sha256(content).hexdigest()) != row.evaluation_digest:
+            raise ReportUnreadable(
+                f"its SHA-256 is {found[:12]}…, and the ledger has {row.evaluation_digest[:12]}…: it was changed"
+            )
         try:
-            return Report.model_validate_json(target.read_bytes())
+            return Report.model_validate_json(content)
         except ValidationError as error:
             first = error.errors()[0]
             raise ReportUnreadable(
                 f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
             ) from error
+
+
+def checked_file(platform: Platform, row: EvaluationRow, file: str) -> str:
+    """Return a file of the report of a recorded evaluation, made from its checked `evaluation.json`.
+
+    `file` is one of those that `write_report` writes. Raises what `recorded_report` does.
+    """
+    from ml_assets.evaluation.card import model_card
+    from ml_assets.evaluation.report import render
+
+    report = recorded_report(platform, row)
+    match file:
+        case "report.html":
+            return render(report)
+        case "evaluation.json":
+            return report.to_json()
+        case _:
+            card = model_card(report)
+            return card.to_html() if file.endswith(".html") else card.to_markdown()
 
 
 def _rules(decision: "GateDecision") -> list[RuleOutcome]:

@@ -43,7 +43,7 @@ def register_model(
         "dagster_url": run_url(platform.settings.ui_url, training_set.run_id),
     }
     try:
-        version = releases.register(bundle, run_id=trained.mlflow_run, links=links, rules=spec.release)
+        version = releases.register(bundle, run_id=trained.mlflow_run, links=links, rules=spec.rules)
     except InputsRejected as error:
         raise rejected_since(training_set, error.refused, is_trained=True) from error
     kept = _keep_input(platform, version, training_set)
@@ -56,7 +56,7 @@ def register_model(
         bundle=bundle.digest,
         branch=kept,
         may_be_promoted=standing.may_be_promoted,
-        waits_for_approval=releases.waits_for_approval(standing, spec.release),
+        waits_for_approval=releases.waits_for_approval(standing, spec.rules),
         is_in_production=standing.is_in_production,
         was_promoted=standing.promotion is not None,
         gate=shown.status if shown else "",

@@ -197,7 +197,8 @@ def _compared(
     table = reader.scan(row.trained_on.table, keys)
     holdout = rows_of(table, snapshot)["holdout"]
     made_by = versions_behind(reader, row.trained_on.table, keys)
-    again, _ = bundle_of(spec, job, snapshot, result, holdout, table, made_by, store)
+    seen = bundle.facts.lineage.seen
+    again, _ = bundle_of(spec, job, snapshot, result, holdout, table, made_by, seen, store)
     yield _same("bundle", bundle.digest, again.digest)
     classes, label, weight = bundle.facts.fitted.classes, snapshot.label, snapshot.weight or None
     if classes:
@@ -206,6 +207,7 @@ def _compared(
         holdout=holdout,
         weight=weight,
         partitions=snapshot.keys("holdout"),
+        cadence=spec.partitions.as_cadence,
         table=table,
         asked=bundle.facts.question,
         primary_key=spec.features.primary_key,

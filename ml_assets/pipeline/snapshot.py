@@ -6,14 +6,15 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ml_assets.days import Days
 from ml_assets.pipeline.blob_decoding import decoder_of, require_readable
+from ml_assets.pipeline.chosen import Chosen
 from ml_assets.pipeline.identity import settings_digest, training_job
 from ml_assets.pipeline.links import run_url
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.texts import require_tokens
 from ml_assets.pipeline.values import InitialVersion, TrainingSet, ValidatedWindow
 from ml_assets.tables.reader import TableReader
-from ml_assets.tuning.choice import Choice
 from ml_assets.validation.midnight import midnight
 from resources.platform import Platform
 
@@ -30,15 +31,16 @@ def take_snapshot(
     partition: str,
     validated: ValidatedWindow,
     run_id: str,
-    choice: Choice | None = None,
+    chosen: Chosen | None = None,
 ) -> "tuple[TrainingSet, Snapshot]":
     """Freeze the rows of the validated window: split, encoded, sharded, kept on a branch of the lake.
 
-    The job has the values of `choice`; without it, the declared values.
+    The job has the values of `chosen`; without them, the declared values.
     """
     from ml_assets.snapshots.keep import keep_branch, keep_snapshot
 
-    initial = _initial_model(spec, platform)
+    choice = None if chosen is None else chosen.choice
+    initial = initial_of(spec, platform)
     snapshot = build_training_set(
         spec, platform, validated, initial, into=platform.settings.cache_folder / "snapshots"
     )
@@ -61,10 +63,22 @@ def take_snapshot(
         keys=validated.keys,
         run_id=run_id,
         settings=settings_digest(spec, job, choice),
+        seen=_seen(spec, snapshot, initial, chosen),
         initial=None if initial is None else _as_value(initial),
         choice=choice,
+        values_from="" if chosen is None else chosen.says,
     )
     return frozen, snapshot
+
+
+def _seen(
+    spec: PipelineSpec, snapshot: "Snapshot", initial: "InitialModel | None", chosen: Chosen | None
+) -> Days:
+    """Return the days behind the weights of a training on `snapshot`."""
+    seen = spec.days_of([*snapshot.keys("train"), *snapshot.keys("validation")])
+    if initial is not None:
+        seen |= initial.seen
+    return seen if chosen is None else seen | chosen.seen
 
 
 def build_training_set(
@@ -97,7 +111,8 @@ def build_training_set(
         fitted = fit(chosen.of("train"), columns.numeric, columns.categorical, min_count=columns.min_count)
         fitted = replace(fitted, classes=classes_of(chosen))
     else:
-        fitted = initial.fitted_for(columns.numeric, columns.categorical, chosen.split.holdout)
+        initial.require_unseen(spec.days_of(chosen.split.holdout))
+        fitted = initial.fitted_for(columns.numeric, columns.categorical)
         objective, vocabulary = spec.evaluation.objective, (columns.blob and columns.blob.vocabulary) or 0
         initial.require_outputs(objective, tokens_of(objective, decoder_of(columns), vocabulary))
         classes_of(chosen, fitted.classes)
@@ -137,7 +152,11 @@ def _require_lists_begin(spec: PipelineSpec, reader: TableReader, table: str, ch
         require_lists_begin(chosen, rows.select(group).collect(), before[0])
 
 
-def _initial_model(spec: PipelineSpec, platform: Platform) -> "InitialModel | None":
+def initial_of(spec: PipelineSpec, platform: Platform) -> "InitialModel | None":
+    """Return the version that `init_from` names now; None if it names none.
+
+    Raises `InitialModelRefused`, `VersionMissing`, `BundleMissing`, `BundleDamaged`.
+    """
     from ml_assets.release.initial_version import initial_model
     from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
 

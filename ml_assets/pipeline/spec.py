@@ -6,7 +6,7 @@ sections that only Dagster reads, such as groups, schedules and automation (`com
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, cast, get_args
 
 from pydantic import (
@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
+from ml_assets.days import Days
 from ml_assets.evaluation.card_spec import CardSection
 from ml_assets.evaluation.gate import Gate
 from ml_assets.evaluation.spec import EvaluationSpec
@@ -28,13 +29,13 @@ from ml_assets.pipeline.metric_functions import own_metric_faults
 from ml_assets.pipeline.model_functions import ModelFunctionPath, wrong_arguments
 from ml_assets.pipeline.one_process import one_process_library
 from ml_assets.release.bundle_standing import CANARY, PRODUCTION
-from ml_assets.release.rules import OF_REQUESTS, ReleaseSection, WatchedMetric
+from ml_assets.release.rules import OF_REQUESTS, ReleaseSection, Rules, WatchedMetric
 from ml_assets.sections import Name, Partitions, Section, Seed, TimeZone, refuse_at, refuse_unknown_keys
 from ml_assets.tables.cadence import KeyRefused, PartitionsSection
 from ml_assets.tables.imports import ColumnNames, ModulePath, StandalonePath
 from ml_assets.tuning.choice import Choice
 from ml_assets.tuning.spec import SEARCHED_SETTINGS, TuningSection, probes
-from resources.job.training_settings import OF_SCRIPTS, Parallel, TrainingSettings
+from resources.job.training_settings import OF_SCRIPTS, AverageSettings, Parallel, TrainingSettings
 from resources.launcher.resource_profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.words import did_you_mean
 
@@ -282,6 +283,12 @@ class PipelineSpec(Section):
         )
 
     @property
+    def rules(self) -> Rules:
+        """All rules that decide about releases: the section `release`, and how gates decide."""
+        of_transitions = [gate for gates in self.transition_gates.values() for gate in gates]
+        return Rules.of(self.release, self.evaluation.deciding(*of_transitions))
+
+    @property
     def transition_gates(self) -> dict[str, tuple[Gate, ...]]:
         """Transition, `canary` or `production` → its own gates. Without transitions that have none."""
         return {to: gates for to in (CANARY, PRODUCTION) if (gates := self.release.gates_before(to))}
@@ -291,9 +298,9 @@ class PipelineSpec(Section):
     def _name_typos_of_settings(cls, value: Any) -> Any:
         refuse_unknown_keys("training", value, TrainingSettings.__dataclass_fields__)
         if isinstance(value, dict):
-            parallel = cast("dict[Any, Any]", value).get("parallel")
-            known = Parallel.__dataclass_fields__
-            refuse_unknown_keys("training.parallel", parallel, known, at=("parallel",))
+            for section, of in (("parallel", Parallel), ("average", AverageSettings)):
+                below = cast("dict[Any, Any]", value).get(section)
+                refuse_unknown_keys(f"training.{section}", below, of.__dataclass_fields__, at=(section,))
         return cast(Any, value)
 
     @field_validator("name")
@@ -459,6 +466,15 @@ class PipelineSpec(Section):
                     why = error.errors()[0]["msg"].removeprefix("Value error, ")
                     yield ("training", name), f"a trial with {name} {value} could not start: {why}"
                     break
+
+    def days_of(self, keys: Iterable[str]) -> Days:
+        """Return the days of the partitions `keys` of this model."""
+        cadence = self.partitions.as_cadence
+        return Days.of(cadence.bounds(key) for key in keys)
+
+    def holdout_of(self, keys: Sequence[str]) -> Days:
+        """Return the days of the holdout of a window with the partitions `keys`, oldest first."""
+        return self.days_of(keys[-self.window.holdout :])
 
     def with_choice(self, choice: Choice | None) -> Self:
         """Return the declaration with the values of `choice` in place of its own; unchanged for None."""

@@ -5,7 +5,8 @@ Here: costs of trainings that finished, failed, diverged or were cancelled. Not 
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -50,6 +51,7 @@ class Attempts:
     def __init__(self) -> None:
         self._started: dict[int, TrainingEvent] = {}
         self._signs: list[float] = []
+        self._reserved: dict[str, list[TrainingEvent]] = {}
         self.step = 0
         """Highest step of an event that shows the workers alive."""
 
@@ -65,6 +67,8 @@ class Attempts:
         """Note an event; a repeated event changes nothing."""
         if event.kind == "started":
             self._started.setdefault(int(event.values.get("attempt", 1)), event)
+        if event.kind == "reserved":
+            self._reserved.setdefault(str(event.values["job"]), []).append(event)
         if (sign := sign_of(event)) is not None:
             self._signs.append(sign)
             self.step = max(self.step, event.step)
@@ -88,11 +92,32 @@ class Attempts:
         }
 
     def spent(self, gpu_hour_price: float | None) -> dict[str, float]:
-        """Return the cost of all attempts up to their last signs of life; empty if none began."""
+        """Return the cost of all attempts up to their last signs of life; empty if none began or held GPUs."""
         events = self._in_order()
-        if not events:
+        if not events and not self._reserved:
             return {}
-        return _figures(self.worker_seconds / 3600, len(events), events[-1].values, gpu_hour_price)
+        hours, devices = self.worker_seconds / 3600, events[-1].values if events else {}
+        return _figures(hours, len(events), self.gpu_hours(hours, devices), gpu_hour_price)
+
+    def gpu_hours(self, worker_hours: float, devices: Mapping[str, Any]) -> float | None:
+        """Return the GPU hours of all attempts: those that a launcher reserved, from the placement of the pods on.
+
+        Without reservations, as on one machine, return `worker_hours` if the workers had GPUs; None if they did not
+        report their `devices`.
+        """
+        if self._reserved:
+            return sum(map(self._reserved_seconds, self._reserved.values())) / 3600
+        if "device" not in devices:
+            return None
+        return worker_hours if devices["device"] == "cuda" else 0.0
+
+    def _reserved_seconds(self, readings: Sequence[TrainingEvent]) -> float:
+        """Return the GPU seconds of one Job by its newest reading. A launcher that died left GPUs held."""
+        newest = max(readings, key=lambda one: one.time)
+        begins = (min(one.time for one in job) for job in self._reserved.values())
+        until = min((begin for begin in begins if begin > newest.time), default=math.inf)
+        held_until = max([newest.time, *(sign for sign in self._signs if sign < until)])
+        return float(newest.values["gpu_seconds"] + newest.values["gpus"] * (held_until - newest.time))
 
     @property
     def seconds(self) -> float:
@@ -105,11 +130,6 @@ class Attempts:
         workers = (int(event.values["world_size"]) for event in self._in_order())
         return sum(count * took for count, took in zip(workers, self._seconds_of_each(), strict=True))
 
-    @property
-    def device(self) -> str:
-        """Device of the workers of the newest attempt, `cpu` or `cuda`; empty if none reported it."""
-        return "".join(str(event.values.get("device", "")) for event in self._in_order()[-1:])
-
     def _in_order(self) -> list[TrainingEvent]:
         """Return the start of each attempt, oldest first."""
         return sorted(self._started.values(), key=lambda event: event.time)
@@ -119,28 +139,29 @@ class Attempts:
 
 
 def spent(
-    result: TrainingResult, devices: Mapping[str, Any], gpu_hour_price: float | None
+    result: TrainingResult, attempts: Attempts, devices: Mapping[str, Any], gpu_hour_price: float | None
 ) -> dict[str, float]:
     """Return the cost of a finished training, over all its attempts, as metrics of its run.
 
-    `worker_hours` counts each attempt with its own number of workers, and repeated steps each time. `gpu_hours`
-    requires the workers' kind of device, `cost` also the price of an hour of one GPU.
+    `worker_hours` counts each attempt with its own number of workers, and repeated steps each time. For `gpu_hours` see
+    `Attempts.gpu_hours`; `cost` also requires the price of an hour of one GPU.
     """
+    hours = result.worker_seconds / 3600
     return {
         "training_seconds": result.seconds,
-        **_figures(result.worker_seconds / 3600, result.attempts, devices, gpu_hour_price),
+        **_figures(hours, result.attempts, attempts.gpu_hours(hours, devices), gpu_hour_price),
         **_speed(result),
     }
 
 
 def _figures(
-    hours: float, attempts: int, devices: Mapping[str, Any], gpu_hour_price: float | None
+    hours: float, attempts: int, gpu_hours: float | None, gpu_hour_price: float | None
 ) -> dict[str, float]:
     taken = {"attempts": float(attempts), "worker_hours": hours}
-    if "device" in devices:
-        taken["gpu_hours"] = hours if devices["device"] == "cuda" else 0.0
+    if gpu_hours is not None:
+        taken["gpu_hours"] = gpu_hours
         if gpu_hour_price is not None:
-            taken["cost"] = taken["gpu_hours"] * gpu_hour_price
+            taken["cost"] = gpu_hours * gpu_hour_price
     return taken
 
 

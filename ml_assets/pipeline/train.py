@@ -1,8 +1,8 @@
 """Step 3: launch the job, show its metrics while it runs, and wait for its result."""
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from resources.job.training_settings import OF_SCRIPTS
 from resources.launcher.resource_profile import ResourceProfile
 from resources.mlflow_client import TrackerError
 from resources.platform import Platform
-from resources.tracker import RunFacts
+from resources.tracker import RunFacts, TrackedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,8 @@ def train_model(
         _hand_over(training_set.initial, platform, name)
     profile = spec.resources.of(job.partition, resources)
     record_launch(platform, job, run_id)
-    with platform.tracker.start(tracking_facts(spec, platform, training_set, profile, study)) as tracked:
+    facts = tracking_facts(spec, platform, training_set, profile, study)
+    with _telling_holes(page, platform.tracker.start(facts)) as tracked:
         report = LiveReport(page, tracked)
         before = read_events(folder)
         report.catch_up(before)
@@ -96,7 +97,8 @@ def train_model(
             raise
         # If a later run logs it again, it has the same time and stays a single point.
         at = report.finished_at
-        tracked.log(spent(result, report.devices, price), result.steps, at, once_a_step=at is None)
+        taken = spent(result, report.attempts, report.devices, price)
+        tracked.log(taken, result.steps, at, once_a_step=at is None)
     platform.tracker.tag_once(tracked.run_id, {**report.devices, **report.attempts.facts()})
     return TrainedModel(
         result=result,
@@ -105,6 +107,20 @@ def train_model(
         is_reused=report.events == 0,
         launches=launches_of(platform, job),
     )
+
+
+@contextmanager
+def _telling_holes(page: TrainingPage, run: TrackedRun) -> Generator[TrackedRun]:
+    """Track within the block; afterwards warn about metrics that could neither be delivered nor stored."""
+    try:
+        with run:
+            yield run
+    finally:
+        if run.missing:
+            page.warning(
+                f"MLflow lacks {run.missing}: it was away, and the disk under the home is full. Make room and launch "
+                "the training again, which sends the points of its events"
+            )
 
 
 def _hand_over(initial: InitialVersion, platform: Platform, name: str) -> None:

@@ -27,6 +27,7 @@ from resources.job.errors import (
     BadConfiguration,
     DeadlineExceeded,
     Diverged,
+    FailedTwice,
     OutOfDisk,
     OutOfMemory,
 )
@@ -34,7 +35,7 @@ from resources.job.events import TrainingEvent, read_events, training_folder_nam
 from resources.launcher.process import TrainingPaused
 from resources.platform import Platform
 
-_MAY_PASS = (AttemptsExhausted, DeadlineExceeded, OutOfDisk, OutOfMemory)
+_MAY_PASS = (AttemptsExhausted, DeadlineExceeded, FailedTwice, OutOfDisk, OutOfMemory)
 """Failures whose cause may be gone at the next launch: other resources, more room, a mended store."""
 _OF_THE_TRIAL = (*_MAY_PASS, BadConfiguration, Diverged)
 """Failures that other values may avoid. They end the trial, and the study goes on; any other failure stops the study,
@@ -77,8 +78,7 @@ class Trials:
     def begin(self) -> Callable[[], TrialOutcome] | None:
         """Return the training of the next trial; None if the study is complete but for the running trials."""
         may_begin = not self.spent_says()
-        with self.platform.ledger.turn(f"studies/{self.study.name}"):
-            trial = self.study.next(may_begin=may_begin, besides=self.running)
+        trial = self.study.next(may_begin=may_begin, besides=self.running)
         if trial is None:
             return None
         self.study.note_alive(time.time())
@@ -108,7 +108,7 @@ class Trials:
         return TrialOutcome(**_common(trial, training_set), **self._cost(trial, training_set), state="paused")
 
     def _cost(self, trial: BegunTrial, training_set: TrainingSet) -> dict[str, Any]:
-        """Return epochs, seconds and device of a trial so far, from the file of its workers and from their reports."""
+        """Return epochs and seconds of a trial so far, from the file of its workers and from their reports."""
         written = read_events(self.platform.artifacts.folder(training_folder_name(training_set.job)))
         return cost_of([*written, *self._reports[trial.number].kept], self.study.began)
 
@@ -185,7 +185,7 @@ def _common(trial: BegunTrial, training_set: TrainingSet) -> dict[str, Any]:
 
 
 def cost_of(events: Sequence[TrainingEvent], began: float) -> dict[str, Any]:
-    """Return epochs and seconds of a training so far, and the device of its workers, from their reports.
+    """Return epochs and seconds of a training so far, from the reports of its workers.
 
     What they reported before `began`, the start of the study in seconds since the epoch, is also counted apart. Reports
     may be repeated, and in any order.
@@ -198,7 +198,6 @@ def cost_of(events: Sequence[TrainingEvent], began: float) -> dict[str, Any]:
         "seconds": attempts.seconds,
         "worker_seconds": attempts.worker_seconds,
         "worker_seconds_before": Attempts.of(before).worker_seconds,
-        "device": attempts.device,
     }
 
 

@@ -7,6 +7,7 @@ the choice of values (`tuning.study`), the use of the result (`chosen`).
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ml_assets.pipeline.chosen import REPORT, RESULT, prior_for, store_result
@@ -113,6 +114,7 @@ def run_study(
             partition=partition,
             snapshot=frozen.job.snapshot_digest,
             window=frozen.trained_on,
+            seen=frozen.seen | study.prior.days,
             sampler=tuning.sampler,
             pruner=tuning.pruner,
             trials=tuple(study.outcomes()),
@@ -155,6 +157,7 @@ def _lineage(platform: Platform, result: StudyResult, parent: str, run_id: str) 
         "name in Optuna": result.name,
         "lake commit": platform.lake.commit_url(window.commit) or window.commit,
         "snapshot": result.snapshot,
+        "days seen": f"{result.seen}",
         "MLflow run": (page_of(platform.tracker.uri, f"runs/{parent}") or parent) if parent else "–",
         "Dagster run": run_url(platform.settings.ui_url, run_id),
         **({"change of the data": result.change} if result.change else {}),
@@ -173,9 +176,10 @@ def _open(
     with platform.ledger.turn("studies"):  # processes that create the tables or the study together would fail
         storage = platform.studies
     # A study that continues has its prior. To look for another one would walk all windows behind it.
-    prior = Prior() if is_begun(storage, name) else prior_for(spec, tuning, platform)
+    prior = Prior() if is_begun(storage, name) else prior_for(spec, tuning, platform, frozen.keys)
     with platform.ledger.turn("studies"):
-        return Study(storage, name, tuning, spec.seed, facts, spec.training.epochs, prior)
+        turn = partial(platform.ledger.turn, f"studies/{name}")
+        return Study(storage, name, tuning, spec.seed, facts, spec.training.epochs, prior, turn)
 
 
 def _none_finished(result: StudyResult, tuning: TuningSection) -> str:

@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Self
 
+from ml_assets.days import Days
 from ml_assets.tuning.choice import Choice
 from resources.job.job import TrainingJob, TrainingResult
 from resources.ledger import GateStatus, RuleOutcome, TrainedOn, TransitionOutcome
@@ -89,10 +90,15 @@ class TrainingSet(StepValue):
     """Dagster run that froze it."""
     settings: str
     """`settings_digest` of the declaration and code for which it was frozen."""
+    seen: Days
+    """Days behind the weights of `job`: those of training and validation, of the initial version with all versions
+    before it, and of the study that chose the values."""
     initial: InitialVersion | None = None
     """Version whose weights the training begins with; None: random weights."""
     choice: Choice | None = None
     """Values that a study chose for `job`, or those of a trial; None: the declared values."""
+    values_from: str = ""
+    """Origin of the values in a sentence; empty for a model without a study, and for a trial."""
 
     @property
     def trained_on(self) -> TrainedOn:
@@ -113,6 +119,7 @@ class TrainingSet(StepValue):
         return facts | {
             "job": TrainingJob.from_document(facts["job"]),
             "keys": tuple(facts["keys"]),
+            "seen": Days.from_document(facts["seen"]),
             "initial": None if initial is None else InitialVersion(**initial),
             "choice": None if choice is None else Choice(**choice),
         }

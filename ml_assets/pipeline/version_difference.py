@@ -310,6 +310,7 @@ def _on_the_same_rows(
             holdout=holdout,
             weight=snapshot.weight or None,
             partitions=snapshot.keys("holdout"),
+            cadence=spec.partitions.as_cadence,
             table=table,
             asked=asked,
             primary_key=spec.features.primary_key,
@@ -326,7 +327,7 @@ def _on_the_same_rows(
         f"{one.name[0].upper()}{one.name[1:]} was trained or selected on {len(some)} of these {len(keys)} partitions, "
         "so its metrics here are too good."
         for one in (old, new)
-        if (some := partitions_seen(bundles[one.name], keys))
+        if (some := partitions_seen(bundles[one.name], rows.cadence, keys))
     )
     if cannot:
         return None, tuple(cannot), words, seen

@@ -5,16 +5,20 @@ Not here: the decisions themselves (`registration`, `promotion`, `reviews`, `way
 
 from ml_assets.release.bundle_standing import PRODUCTION, BundleStanding, BundleStandings
 from ml_assets.release.bundle_store import Bundle, BundleStore
-from ml_assets.release.registry import Registry
+from ml_assets.release.registry import NumberReused, RegisteredVersion, Registry
 from ml_assets.release.rules_in_force import (
     RulesLog,
 )
 from resources.lake import VersionedStore
 from resources.ledger import (
+    Archival,
     Decision,
+    DossierRow,
     EvaluationRow,
     Ledger,
+    ModelLog,
     Promotion,
+    Review,
 )
 
 
@@ -30,6 +34,11 @@ class Decisions:
 
     def _recorded(self, model: str) -> RulesLog:
         return RulesLog.read(self._ledger, model)
+
+    def version(self, model: str, number: int) -> RegisteredVersion:
+        """Return a registered version. Raises `VersionMissing`, and `NumberReused` if the ledger knows the number for
+        another bundle: somebody deleted the model in MLflow, which then counts from 1 again."""
+        return with_its_bundle(self._registry.version(model, number), self._log)
 
     def standing(self, model: str, bundle_digest: str) -> BundleStanding:
         """Return the standing of one bundle in the ledger."""
@@ -61,3 +70,26 @@ class Decisions:
     def evaluations(self, model: str) -> list[EvaluationRow]:
         """Return all evaluations of a model, oldest first."""
         return self._log.evaluations(model)
+
+
+def with_its_bundle(found: RegisteredVersion, log: ModelLog) -> RegisteredVersion:
+    """Return `found`. Raise `NumberReused` if the ledger knows its number for another bundle. Whatever a number names,
+    also to read it, is asked here: the dossier of a wrong bundle would make the number mean both."""
+    known = known_numbers(log, found.model).get(found.number)
+    if known is not None and found.bundle_digest not in known:
+        raise NumberReused(
+            f"{found.model} version {found.number} is bundle {found.bundle_digest[:12]} in MLflow, and the ledger "
+            f"decided about bundle {', '.join(sorted(one[:12] for one in known))} under this number: somebody "
+            f"registered the bundles of {found.model} again in another order. Materialize the model, which registers "
+            "its bundle under a new number"
+        )
+    return found
+
+
+def known_numbers(log: ModelLog, model: str) -> dict[int, set[str]]:
+    """Return number → digests of the bundles about which the ledger decided under it."""
+    known: dict[int, set[str]] = {}
+    for one in log.decisions(model):
+        if isinstance(one, Promotion | Archival | Review | DossierRow):
+            known.setdefault(int(one.version), set()).add(one.bundle_digest)
+    return known

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from ml_assets.days import Days
 from ml_assets.features.encoding import FittedState
 from ml_assets.objective_facts import facts_of
 from ml_assets.release.question import Question
@@ -31,6 +32,9 @@ class Lineage:
     """Column of the feature table that the model predicts."""
     windows: Mapping[str, tuple[str, str]]
     """Split (`train`, `validation`, `holdout`) → first and last partition key, both inclusive."""
+    seen: Days
+    """Days of the rows behind the weights: training and validation, the same of all versions whose weights it began
+    with, and those of the study that chose its values."""
     schema_hash: str
     """SHA-256 of names and types of the feature table's columns."""
     code_version: str
@@ -135,6 +139,7 @@ class BundleFacts:
         """Read the facts of the bundle in `folder`. Raises `BundleRefused` for a folder of another format."""
         facts = read_facts(folder)
         lineage: dict[str, Any] = facts["lineage"]
+        seen = Days.from_document(lineage.pop("seen"))
         windows = {split: (first, last) for split, (first, last) in lineage.pop("windows").items()}
         return cls(
             objective=facts["objective"],
@@ -142,7 +147,7 @@ class BundleFacts:
             output=facts["output"]["name"],
             null_category=facts["null_category"],
             fitted=FittedState.from_document(facts["fitted"]),
-            lineage=Lineage(**lineage, windows=windows),
+            lineage=Lineage(**lineage, windows=windows, seen=seen),
             metrics=facts["metrics"],
             blob=BlobInput.from_facts(facts["blob"]) if "blob" in facts else None,
             tokens=facts.get("tokens", ""),

@@ -15,6 +15,7 @@ from resources.ledger import (
     DossierRow,
     EvaluationRow,
     Promotion,
+    Redating,
     Review,
     RulesRow,
     SemanticName,
@@ -57,7 +58,7 @@ def since(decisions: Sequence[Decision], place: int, bundle: str) -> Iterator[st
     for one in decisions:
         replaces = isinstance(one, Promotion) and one.alias == PRODUCTION
         is_decision = not isinstance(one, DossierRow | SemanticName)
-        is_about = isinstance(one, RulesRow) or (is_decision and one.bundle_digest == bundle)
+        is_about = isinstance(one, RulesRow | Redating) or (is_decision and one.bundle_digest == bundle)
         if one.place > place and (replaces or is_about):
             kind, first, *_ = (_in_one_line(text) for text in _said(one, named))
             yield f"{_time(one.at)} {kind}: {first}"
@@ -69,24 +70,21 @@ def void_approvals(decisions: Sequence[Decision], accounts: Sequence[Account] = 
     for one in decisions:
         if not isinstance(one, Review) or not one.approves:
             continue
-        later = [other for other in decisions if other.place > one.place]
         of_bundle = [
             other
-            for other in later
+            for other in decisions
             if isinstance(other, AboutBundle) and other.bundle_digest == one.bundle_digest
         ]
-        used = [it for it in of_bundle if isinstance(it, Promotion) and it.alias == PRODUCTION]
+        used = [
+            it
+            for it in of_bundle
+            if isinstance(it, Promotion) and it.alias == PRODUCTION and it.place > one.place
+        ]
         if used and used[0].evaluation_digest == one.evaluation_digest:
             continue
-        for other in of_bundle:
-            match other:
-                case EvaluationRow() if other.evaluation_digest != one.evaluation_digest:
-                    void[one.place] = f"evaluated again at {_time(other.at)} ({other.name})"
-                case Review(approves=False) if other.evaluation_digest == one.evaluation_digest:
-                    void[one.place] = f"rejected at {_time(other.at)} by {author_in_words(other)}"
-                case _:
-                    pass
-        if one.place not in void and (why := why_void(one, accounts)):
+        evaluations = [it for it in of_bundle if isinstance(it, EvaluationRow)]
+        reviews = [it for it in of_bundle if isinstance(it, Review)]
+        if why := why_void(one, evaluations, reviews, accounts):
             void[one.place] = why
     return void
 
@@ -173,6 +171,12 @@ def _said(one: Decision, named: _Names) -> tuple[str, ...]:
                 f"{name} accepted, by {author_in_words(one)}: {one.reason}",
                 *changes(rules_of(before), rules_of(one)),
                 *([why_uncounted(one, named.rules)] if one in named.rules.uncounted else []),
+            )
+        case Redating():
+            places = ", ".join(map(str, one.rows))
+            return (
+                "redated",
+                f"rows {places}, which a wrong clock dated ahead, by {author_in_words(one)}: {one.reason}",
             )
         case DossierRow():
             return (

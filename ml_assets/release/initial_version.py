@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from ml_assets.days import Days
 from ml_assets.features.encoding import FittedState
 from ml_assets.objective_facts import facts_of
 from ml_assets.release.bundle_standing import CANARY, PRODUCTION
@@ -45,14 +46,25 @@ class InitialModel:
         """SHA-256 of that file. It is part of the training's fingerprint."""
         return file_sha256(self.weights)
 
-    def fitted_for(
-        self, numeric: Sequence[str], categorical: Sequence[str], holdout: Sequence[str]
-    ) -> FittedState:
+    @property
+    def seen(self) -> Days:
+        """Days that its weights and its values have seen."""
+        return self.bundle.facts.lineage.seen
+
+    def require_unseen(self, holdout: Days) -> None:
+        """Raise `InitialModelRefused` if it has seen `holdout`, whose days measure the new training, or later days."""
+        if self.seen.reaches(holdout):
+            raise InitialModelRefused(
+                f"{self.version} has seen {self.seen} (its training and validation rows, those of the versions that it "
+                f"began with, and of the study that chose its values), and this training is measured on {holdout}: the "
+                "score would include rows that trained it. Name an older version, or train a later partition"
+            )
+
+    def fitted_for(self, numeric: Sequence[str], categorical: Sequence[str]) -> FittedState:
         """Return the encoding of these columns, which the new training keeps.
 
-        Initial weights depend on the ids of categories and the scales of numbers. `holdout` are the partitions that
-        measure the new training. Raises `InitialModelRefused` if the model reads other columns, or if it was trained on
-        the holdout or on later partitions.
+        Initial weights depend on the ids of categories and the scales of numbers. Raises `InitialModelRefused` if the
+        model reads other columns.
         """
         facts = self.bundle.facts
         theirs = [[column.name for column in of] for of in (facts.fitted.numeric, facts.fitted.categorical)]
@@ -62,13 +74,6 @@ class InitialModel:
                 f"{self.version} reads numeric {theirs[0]} and categorical {theirs[1]}, this pipeline {ours[0]} and "
                 f"{ours[1]}: its weights are meaningless for other columns or another order. Use its columns "
                 f"and order, or leave init_from out"
-            )
-        newest = max(last for split, (_, last) in facts.lineage.windows.items() if split != "holdout")
-        if newest >= min(holdout):
-            raise InitialModelRefused(
-                f"{self.version} was trained on partitions up to {newest}, and this training is evaluated on "
-                f"{min(holdout)} and later: the score would include rows that trained it. Name an older "
-                f"version, or train a later partition"
             )
         return facts.fitted
 
@@ -156,5 +161,5 @@ def _version_of(wanted: str, releases: Releases, registry: Registry, store: Bund
             f"no version of {model} is {alias}: promote one (ml-assets promote {model} NUMBER --reason '…'), name a "
             f"version ({model}/1), or leave init_from out"
         )
-    version = registry.version(model, int(number))
+    version = releases.version(model, int(number))
     return InitialModel(f"{model}/{version.number}", store.open(version.bundle_digest))

@@ -10,12 +10,13 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict
 
 from ml_assets.release.bundle_standing import BundleStandings
+from ml_assets.release.decisions import with_its_bundle
 from ml_assets.release.of_platform import registry_of
 from ml_assets.release.registry import Registry
 from ml_assets.release.rules import CanarySection
 from ml_assets.release.rules_in_force import RulesLog, in_force
 from resources.last_answers import Answer, LastAnswers
-from resources.ledger import Ledger, LedgerBusy, LedgerUnavailable, Promotion
+from resources.ledger import Ledger, LedgerBusy, LedgerUnavailable, ModelLog, Promotion
 from resources.mlflow_client import TrackerUnavailable
 from resources.platform import Platform
 
@@ -23,6 +24,7 @@ _FOLDER = "known-versions"
 _PATIENCE_SECONDS = 30.0
 _ONE_TRY_SECONDS = 1.0
 """Patience of the ledger in one try: the last answers have the retries."""
+_LEDGER_AWAY = (LedgerUnavailable, LedgerBusy)
 _ANSWER_SECONDS = 5.0
 """Time limit of one read. A frozen ledger answers nothing and refuses nothing, and a server must notice a rollback soon
 after it is back."""
@@ -89,42 +91,49 @@ class StageReader:
 
 
 class NumberReader:
-    """Bundles of registered versions: from MLflow, or the last answer while it is away."""
+    """Bundles of registered versions: from MLflow, compared with the ledger, or the last answer while one is away."""
 
-    def __init__(self, registry: Registry, answers: LastAnswers) -> None:
-        self._registry, self._answers = registry, answers
+    def __init__(self, registry: Registry, log: ModelLog, answers: LastAnswers) -> None:
+        self._registry, self._log, self._answers = registry, log, answers
 
     def bundle(self, model: str, number: int) -> KnownBundle:
-        """Return the bundle of a version. Raises `VersionMissing`; `TrackerUnavailable` if there is no last answer."""
+        """Return the bundle of a version. Raises `VersionMissing`; `NumberReused` if the ledger knows the number for
+        another bundle; `TrackerUnavailable` or `LedgerError` if there is no last answer."""
 
         def read(now: datetime) -> KnownBundle:
-            return KnownBundle(read_at=now, bundle_digest=self._registry.version(model, number).bundle_digest)
+            found = with_its_bundle(self._registry.version(model, number), self._log)
+            return KnownBundle(read_at=now, bundle_digest=found.bundle_digest)
 
         return self._answers.ask(f"bundle of {model}/{number}", KnownBundle, read)
 
 
 def stage_reader_of(platform: Platform) -> StageReader:
-    """Return the reader of stages, with connections of its own that give up soon."""
+    """Return the reader of stages."""
     settings = platform.settings
-    settings.own_home.mkdir(parents=True, exist_ok=True)
-    quick = Ledger(
-        settings.resolved_ledger_url.reveal(),
-        min(_ONE_TRY_SECONDS, _patience(platform)),
-        environment=settings.namespace,
-        answer_seconds=_ANSWER_SECONDS,
-    )
     server = f"ledger {settings.resolved_ledger_url} of environment {settings.namespace}"
-    away = (LedgerUnavailable, LedgerBusy)
     folder = settings.cache_folder / _FOLDER
-    return StageReader(quick, LastAnswers(folder, server, away, _patience(platform)))
+    return StageReader(_quick(platform), LastAnswers(folder, server, _LEDGER_AWAY, _patience(platform)))
 
 
 def number_reader_of(platform: Platform) -> NumberReader:
     """Return the reader of registered versions."""
     settings, registry = platform.settings, registry_of(platform)
     server = f"MLflow {settings.resolved_tracking_uri} with bundles in {registry.bundles}"
-    folder = settings.cache_folder / _FOLDER
-    return NumberReader(registry, LastAnswers(folder, server, (TrackerUnavailable,), _patience(platform)))
+    folder, away = settings.cache_folder / _FOLDER, (TrackerUnavailable, *_LEDGER_AWAY)
+    answers = LastAnswers(folder, server, away, _patience(platform))
+    return NumberReader(registry, _quick(platform).models, answers)
+
+
+def _quick(platform: Platform) -> Ledger:
+    """Return the ledger over connections of their own that give up soon."""
+    settings = platform.settings
+    settings.own_home.mkdir(parents=True, exist_ok=True)
+    return Ledger(
+        settings.resolved_ledger_url.reveal(),
+        min(_ONE_TRY_SECONDS, _patience(platform)),
+        environment=settings.namespace,
+        answer_seconds=_ANSWER_SECONDS,
+    )
 
 
 def _patience(platform: Platform) -> float:

@@ -123,8 +123,12 @@ class GuardedStore:
         return self._store.rename_registered_model(name, new_name)
 
     def delete_registered_model(self, name: str) -> None:
-        """Delete a model. Refuse it while one of its versions is in production or the canary."""
-        self._require_unused(name, None)
+        """Delete a model. Refuse it if the ledger has decisions about it: MLflow would give their numbers again."""
+        if self._standings(name) is not None:
+            raise _refusal(
+                f"the ledger has decisions about versions of {name} by their numbers, and MLflow would count from 1 "
+                f"again: the model stays. To take a version out of use: ml-assets archive {name} NUMBER --reason '…'"
+            )
         self._store.delete_registered_model(name)
 
     def create_model_version(
@@ -171,7 +175,15 @@ class GuardedStore:
 
     def delete_model_version(self, name: str, version: Any) -> None:
         """Delete a version. Refuse the one in production and the canary."""
-        self._require_unused(name, self._number(name, version))
+        number = self._number(name, version)
+        if (standings := self._standings(name)) is not None:
+            versions = self._versions(name)
+            for alias in ALIASES:
+                if number_of(holder_of(alias, standings), versions) == number:
+                    raise _refusal(
+                        f"version {number} of {name} has the role {alias} by the ledger and stays in MLflow. First "
+                        f"take it out: ml-assets demote {name}{' --canary' if alias == ALIASES[1] else ''} --reason '…'"
+                    )
         self._store.delete_model_version(name, version)
 
     def _standings(self, name: str) -> BundleStandings | None:
@@ -217,19 +229,6 @@ class GuardedStore:
             f"the ledger's decisions. To decide otherwise: ml-assets {command} --reason '…'"
         )
 
-    def _require_unused(self, name: str, number: int | None) -> None:
-        """Raise if version `number`, or any version if None, has an alias of the ledger."""
-        if (standings := self._standings(name)) is None:
-            return
-        versions = self._versions(name)
-        for alias in ALIASES:
-            shown = number_of(holder_of(alias, standings), versions)
-            if shown is not None and number in (None, shown):
-                raise _refusal(
-                    f"version {shown} of {name} has the role {alias} by the ledger and stays in MLflow. First take it "
-                    f"out: ml-assets demote {name}{' --canary' if alias == ALIASES[1] else ''} --reason '…'"
-                )
-
     def _require_tag(self, name: str, version: Any, key: str, value: str | None) -> None:
         """Raise if tag `key` of a version may not become `value`; None: be deleted."""
         if (standings := self._standings(name)) is None:
@@ -266,6 +265,7 @@ def create_app() -> "FastAPI | Flask":
     from mlflow.server.fastapi_app import app as over_asgi
 
     from ml_assets.release.of_platform import bundles_of
+    from resources.bounded_uvicorn import bound_this_process
     from resources.platform import Platform
     from resources.settings import Settings
 
@@ -273,6 +273,7 @@ def create_app() -> "FastAPI | Flask":
     for setting in (MLFLOW_SERVER_ENABLE_JOB_EXECUTION, MLFLOW_ENABLE_WORKSPACES):
         if setting.get():
             raise _refusal(f"the guard of ml-assets does not cover it: set {setting.name}=false")
+    bound_this_process()
     platform = Platform(Settings())
     guarded = GuardedStore(
         handlers._get_model_registry_store(),  # pyright: ignore[reportPrivateUsage]

@@ -87,6 +87,13 @@ class MlflowView(Decisions):
             f"{name} of {model} {version.number} is {version.tags.get(name)!r} in MLflow and {value!r} in the ledger"
             for version, name, value in _wrong_tags(versions, standings)
         ]
+        held = standings.in_production
+        if held is not None and number_of(held, versions) is None:
+            said.append(
+                f"version {held.version} of {model} is in production, and MLflow has no version of its bundle "
+                f"{held.bundle_digest[:12]} under {self._registry.bundles}: the home was moved (ml-assets home move), "
+                "or the registry is new: materialize its partition again, which registers it there"
+            )
         return said + [
             f"{model}@{alias} is version {shown or 'none'} in MLflow and {right or 'none'} in the ledger"
             for alias, shown, right in self._wrong_aliases(model, standings, versions)
@@ -99,12 +106,18 @@ class MlflowView(Decisions):
         for alias in ALIASES:
             if alias == CANARY and not standings.canaries:
                 continue  # the alias is not ours
-            shown, right = (
-                self._registry.aliased(model, alias),
-                number_of(holder_of(alias, standings), versions),
-            )
-            if shown != right:
-                yield alias, shown, right
+            held = holder_of(alias, standings)
+            shown, right = self._registry.aliased(model, alias), number_of(held, versions)
+            if shown == right or (shown is not None and held is not None and self._is_moved(held, shown)):
+                continue
+            yield alias, shown, right
+
+    def _is_moved(self, held: Promotion, shown: int) -> bool:
+        """Return True if MLflow shows the right bundle at its address before the home was moved: the alias stays."""
+        try:
+            return self._registry.is_of_moved_home(held.model, shown, held.bundle_digest)
+        except TrackerRefused:  # the alias points to a version that was deleted
+            return False
 
     def _aliased(self, model: str) -> str | None:
         """Return the bundle digest of the version that MLflow shows as in production."""

@@ -4,14 +4,14 @@ Not here: gates of a transition and the words about approvals (`rules`), rejecte
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from ml_assets.release.bundle_standing import CANARY, PRODUCTION, BundleStanding, BundleStandings
 from ml_assets.release.refusals import NotPromotable
 from ml_assets.release.registry import RegisteredVersion
 from ml_assets.release.rows_behind import in_words
 from ml_assets.release.rules import (
-    ReleaseSection,
+    Rules,
     why_not_approved,
     why_rejected,
 )
@@ -58,8 +58,8 @@ def promotable(
     return found, newest
 
 
-def next_role(version: RegisteredVersion, found: BundleStanding, rules: ReleaseSection) -> str:
-    """Return the role that a promotion gives to a version. Raise `NotPromotable` while a canary bakes.
+def next_role(version: RegisteredVersion, found: BundleStanding, rules: Rules, now: datetime) -> str:
+    """Return the role that a promotion gives to a version at `now`. Raise `NotPromotable` while a canary bakes.
 
     A version that was in production before returns there without being canary again.
     """
@@ -68,7 +68,7 @@ def next_role(version: RegisteredVersion, found: BundleStanding, rules: ReleaseS
     if found.canary is None:
         return CANARY
     baked = rules.canary.end_of_bake(found.canary.at)
-    if datetime.now(UTC) < baked:
+    if now < baked:
         raise NotPromotable(
             f"{named(version)} is the canary since {found.canary.at:%Y-%m-%d %H:%M} UTC, and "
             f"release.canary.bake_hours in defs.yaml is {rules.canary.bake_hours or 0:g}: promote it from "
@@ -84,7 +84,7 @@ def require_reviews(
     evaluation: EvaluationRow,
     role: str,
     promoter: str,
-    rules: ReleaseSection,
+    rules: Rules,
     accounts: Sequence[Account],
 ) -> None:
     """Raise `NotPromotable` if a reviewer rejected `evaluation`, or if production needs an approval that is missing."""
@@ -113,7 +113,7 @@ def require_not_worse(version: RegisteredVersion, evidence: str) -> None:
         )
 
 
-def stays_canary(found: BundleStanding, rules: ReleaseSection) -> bool:
+def stays_canary(found: BundleStanding, rules: Rules) -> bool:
     """Return True if neither the newest evaluation nor a reviewer rejected the canary `found`."""
     newest = found.newest
     return (

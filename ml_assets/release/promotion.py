@@ -30,19 +30,19 @@ from ml_assets.release.refusals import (
 from ml_assets.release.registry import RegisteredVersion
 from ml_assets.release.rows_behind import InputsUnknown, contents_of, in_words
 from ml_assets.release.rules import (
-    NO_RULES,
-    ReleaseSection,
+    Rules,
     why_not_past_gates,
 )
 from ml_assets.release.rules_in_force import (
     as_json,
+    in_force,
     why_not_under_accepted,
     why_other,
 )
 from ml_assets.tables.guard import rejections_of
 from resources.ledger import (
-    CheckedBy,
     EvaluationRow,
+    Person,
     Promotion,
 )
 
@@ -55,12 +55,10 @@ class Promotions(MlflowView):
         model: str,
         number: int,
         *,
-        author: str,
-        checked_by: CheckedBy = "nobody",
-        account: int | None = None,
+        by: Person,
         reason: str,
         despite_inputs: bool = False,
-        rules: ReleaseSection = NO_RULES,
+        rules: Rules | None = None,
         why_worse: Callable[[Promotion], str] | None = None,
     ) -> Promotion:
         """Put a version into production, in place of the current version.
@@ -68,15 +66,16 @@ class Promotions(MlflowView):
         Its newest evaluation must have blessed it in comparison with the current version, and `rules` may ask for more
         gates of that evaluation, for its approval, and for a signed dossier of it. If they ask for a canary, a version
         becomes canary first; after the bake time, its next promotion puts it into production. `why_worse` gives the
-        evidence against that canary, and empty text without any. `rules` must be those in force. None of its training
-        inputs may be rejected by now. `despite_inputs` lifts that rule, and the promotion records the rejected inputs.
-        A version that was in production before can always return, on the evaluation of its earlier promotion.
-        If the version is in production already, nothing changes and its promotion is returned. Raises `NotPromotable`,
-        `VersionMissing`, and `BundleMissing` or `BundleDamaged` if its bundle cannot be served.
+        evidence against that canary, and empty text without any. `rules` are those of a `defs.yaml`, and must be those
+        in force; None takes the rules in force. None of its training inputs may be rejected by now. `despite_inputs`
+        lifts that rule, and the promotion records the rejected inputs. A version that was in production before can
+        always return, on the evaluation of its earlier promotion. If the version is in production already, nothing
+        changes and its promotion is returned. Raises `NotPromotable`, `VersionMissing`, and `BundleMissing` or
+        `BundleDamaged` if its bundle cannot be served.
         """
         if not reason.strip():
             raise NotPromotable(f"promoting {model} {number} needs a reason for the log")
-        version = self._registry.version(model, number)
+        version = self.version(model, number)
         promotable(version, self._standings(version.model))
         self._store.open(version.bundle_digest)
 
@@ -85,16 +84,17 @@ class Promotions(MlflowView):
             if found.is_in_production and found.promotion is not None:
                 return found.promotion
             recorded = self._recorded(model)
-            if why := why_other(recorded, rules):
+            asked = in_force(recorded) if rules is None else rules
+            if why := why_other(recorded, asked):
                 raise NotPromotable(f"{named(version)} is not promoted: {why}")
-            role = next_role(version, found, rules)
+            role = next_role(version, found, asked, self._log.now())
             accounts = self._ledger.accounts.all()
             if found.promotion is None:  # no review blocks the way back
-                if why := why_not_under_accepted(author, recorded, found.evaluations, accounts):
+                if why := why_not_under_accepted(by.name, recorded, found.evaluations, accounts):
                     raise NotPromotable(f"{named(version)} is not promoted: {why}")
-                if why := why_not_past_gates(rules, role, evaluation):
+                if why := why_not_past_gates(asked, role, evaluation):
                     raise NotPromotable(f"{named(version)} is not promoted: {why}")
-                if rules.signature == "compatible" and (breaks := self.breaks_for_clients(model, number)):
+                if asked.signature == "compatible" and (breaks := self.breaks_for_clients(model, number)):
                     raise NotPromotable(
                         f"{named(version)} is not promoted: release.signature in defs.yaml is compatible, and clients "
                         f"of the version in production would break: {'; '.join(breaks)}. Train a version that clients "
@@ -102,8 +102,8 @@ class Promotions(MlflowView):
                     )
                 if role == PRODUCTION and found.canary is not None and why_worse is not None:
                     require_not_worse(version, why_worse(found.canary))
-                require_reviews(version, found, evaluation, role, author, rules, accounts)
-                if why := why_no_dossier(rules.dossier, evaluation, self._log, self._store):
+                require_reviews(version, found, evaluation, role, by.name, asked, accounts)
+                if why := why_no_dossier(asked.dossier, evaluation, self._log, self._store):
                     raise NotPromotable(
                         f"{named(version)} is not promoted: {why}. To write one: ml-assets dossier write {model} "
                         f"{number}"
@@ -127,14 +127,12 @@ class Promotions(MlflowView):
                 model,
                 str(number),
                 role,
-                author=author,
-                checked_by=checked_by,
-                account=account,
+                by=by,
                 reason=reason,
                 bundle_digest=version.bundle_digest,
                 evaluation_digest=evaluation.evaluation_digest,
                 despite=in_words(despite, len(despite)),
-                rules=as_json(rules),
+                rules=as_json(asked),
                 under=recorded.digest,
                 allow=allow,
             )
@@ -143,14 +141,16 @@ class Promotions(MlflowView):
         self.show(model)
         return promotion
 
-    def newest_data(self, model: str, rules: ReleaseSection = NO_RULES) -> RegisteredVersion | None:
+    def newest_data(self, model: str, rules: Rules | None = None) -> RegisteredVersion | None:
         """Return the version to promote by default: among the versions that may be promoted, that with the newest data.
 
-        If `rules` ask for a canary, the present canary is the default, unless its newest evaluation or a reviewer
-        rejected it. Otherwise a nightly version would take its place each day, and the bake time would never end.
-        Versions that pass the gates of the transition go first. A version that was replaced in production, or demoted
-        as canary, is never the default. None if no version qualifies.
+        `rules` are those of a `defs.yaml`; None: those in force. If they ask for a canary, the present canary is the
+        default, unless its newest evaluation or a reviewer rejected it. Otherwise a nightly version would take its
+        place each day, and the bake time would never end. Versions that pass the gates of the transition go first. A
+        version that was replaced in production, or demoted as canary, is never the default. None if no version
+        qualifies.
         """
+        rules = in_force(self._recorded(model)) if rules is None else rules
         standings = BundleStandings.read(self._log, model)
         ranked: list[tuple[bool, str, int, RegisteredVersion]] = []
         canary = None if rules.canary is None else standings.canary
@@ -180,7 +180,7 @@ class Promotions(MlflowView):
         champion = self.champion(model)
         if champion is None:
             return []
-        answering = self._store.open(self._registry.version(model, number).bundle_digest)
+        answering = self._store.open(self.version(model, number).bundle_digest)
         return breaks_for_clients(champion.facts, answering.facts)
 
     def rejected_inputs(self, evaluation: EvaluationRow) -> Mapping[str, str]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ml_assets.release.bundle_store import Bundle
+from ml_assets.release.decisions import known_numbers
 from ml_assets.release.mlflow_view import MlflowView
 from ml_assets.release.refusals import (
     NotRegistrable,
@@ -12,7 +13,7 @@ from ml_assets.release.refusals import (
 from ml_assets.release.registry import RegisteredVersion
 from ml_assets.release.rows_behind import InputsRejected, contents_of
 from ml_assets.release.rules import (
-    ReleaseSection,
+    Rules,
 )
 from ml_assets.release.rules_in_force import (
     as_json,
@@ -21,7 +22,6 @@ from ml_assets.release.versions import Numbered, SemanticVersion, next_version
 from ml_assets.tables.guard import rejections_of
 from resources.ledger import (
     EvaluationRow,
-    Person,
     SemanticName,
 )
 
@@ -35,7 +35,7 @@ class Registration(MlflowView):
         *,
         run_id: str,
         links: Mapping[str, str],
-        rules: ReleaseSection | None = None,
+        rules: Rules | None = None,
     ) -> RegisteredVersion:
         """Return the version of this bundle; register it if there is none.
 
@@ -87,8 +87,7 @@ class Registration(MlflowView):
         semantic = until_not_overtaken(name_it)
         if rules is not None:
             row = registrable()
-            by = Person(name=row.author, checked_by=row.checked_by, account=row.account)
-            self._log.record_first_rules(model, as_json(rules), by)
+            self._log.record_first_rules(model, as_json(rules), row.by)
         tags = {
             **links,
             "semantic_version": semantic,
@@ -98,6 +97,11 @@ class Registration(MlflowView):
             "schema_digest": facts.schema_digest,
             "recipe_digest": facts.recipe_digest,
         }
-        version = self._registry.add(bundle, run_id=run_id, tags=tags)
+        taken = {
+            number
+            for number, bundles in known_numbers(self._log, model).items()
+            if bundle.digest not in bundles
+        }
+        version = self._registry.add(bundle, run_id=run_id, tags=tags, taken=taken)
         self.show(model)
         return self._registry.version(model, version.number)

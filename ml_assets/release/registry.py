@@ -4,11 +4,11 @@ Here: adding, finding and aliasing versions. Not here: the decision to register 
 only show it), and bundles (`bundle`, `bundle_store`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ml_assets.release.bundle_store import Bundle, digest_in
+from ml_assets.release.bundle_store import BUNDLES, Bundle, digest_in
 from resources.mlflow_client import TrackerRefused, open_client, reaching, write
 
 if TYPE_CHECKING:
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 class VersionMissing(Exception):
     """The registry has no such version."""
+
+
+class NumberReused(VersionMissing):
+    """The registry has another bundle under a number than the one that the ledger decided about."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,16 +59,19 @@ class Registry:
         self.uri = uri
         self.bundles = bundles
 
-    def add(self, bundle: Bundle, *, run_id: str, tags: Mapping[str, str]) -> RegisteredVersion:
+    def add(
+        self, bundle: Bundle, *, run_id: str, tags: Mapping[str, str], taken: Container[int] = ()
+    ) -> RegisteredVersion:
         """Return the version of this bundle; create it if there is none. An existing version keeps its tags.
 
+        `taken` are numbers of other bundles: a registry that counts from 1 again gives none of them to this bundle.
         Also sets the tag `model_version` of the MLflow run.
         """
         model = bundle.facts.lineage.model
         with reaching(self.uri):
             self._ensure_model(model)
-        mine = self._of(bundle, model)
-        if not mine:
+        mine = [one for one in self._of(bundle, model) if one.number not in taken]
+        while not mine:
             made = write(
                 self.uri,
                 lambda: self._client.create_model_version(
@@ -72,8 +79,8 @@ class Registry:
                 ),
             )
             # Two processes may create a version at the same time. Both then use the lower number.
-            mine = self._of(bundle, model)
-            if mine[0].number != int(made.version):
+            mine = [one for one in self._of(bundle, model) if one.number not in taken]
+            if not mine or mine[0].number != int(made.version):
                 with reaching(self.uri):
                     self._client.delete_model_version(model, made.version)
         number = mine[0].number
@@ -117,9 +124,18 @@ class Registry:
         if found is None:
             raise VersionMissing(
                 f"{model} version {number} points to no bundle under {self.bundles}: it was created in MLflow "
-                f"by hand, or the home has moved since. Materialize the model, which registers a new version"
+                f"by hand, or the home was moved. If it was: ml-assets home move"
             )
         return found
+
+    def is_of_moved_home(self, model: str, number: int, digest: str) -> bool:
+        """Return True if a version has the bundle `digest` at an address outside the bundle store: the home was moved.
+
+        No decision uses such a version, because anybody may write to another address.
+        """
+        with reaching(self.uri):
+            source = self._client.get_model_version(model, str(number)).source or ""
+        return digest_in(source, self.bundles) is None and source.rstrip("/").endswith(f"/{BUNDLES}/{digest}")
 
     def aliased(self, model: str, alias: str) -> int | None:
         """Return the number of the version with `alias`; None if no version has it."""

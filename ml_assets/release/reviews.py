@@ -1,7 +1,5 @@
 """Reviews by persons, and their acceptance of other rules."""
 
-from collections.abc import Sequence
-
 from ml_assets.release.bundle_standing import PRODUCTION, BundleStanding, BundleStandings
 from ml_assets.release.mlflow_view import MlflowView
 from ml_assets.release.promotable import (
@@ -17,12 +15,12 @@ from ml_assets.release.refusals import (
 )
 from ml_assets.release.registry import RegisteredVersion
 from ml_assets.release.rules import (
-    ReleaseSection,
+    Rules,
+    counting,
     review_of,
     why_not_by,
     why_not_past_gates,
     why_unchecked,
-    why_void,
 )
 from ml_assets.release.rules_in_force import (
     agree,
@@ -33,7 +31,6 @@ from ml_assets.release.rules_in_force import (
     why_other,
 )
 from resources.ledger import (
-    CheckedBy,
     EvaluationRow,
     Person,
     Review,
@@ -50,11 +47,9 @@ class Reviews(MlflowView):
         number: int,
         *,
         approves: bool,
-        author: str,
-        checked_by: CheckedBy = "nobody",
-        account: int | None = None,
+        by: Person,
         reason: str,
-        rules: ReleaseSection,
+        rules: Rules,
         read: str | None = None,
     ) -> Review:
         """Approve or reject the newest evaluation of a version; return the review. `read` is the digest of the
@@ -74,7 +69,7 @@ class Reviews(MlflowView):
             raise NotReviewable(
                 f"{model} has no `approval` under `release` in defs.yaml, so promote asks for none: add it first"
             )
-        version = self._registry.version(model, number)
+        version = self.version(model, number)
 
         def decide() -> Review:
             found = self.standing(model, version.bundle_digest)
@@ -86,7 +81,7 @@ class Reviews(MlflowView):
                     f"{named(version)} was evaluated again at {evaluation.at:%Y-%m-%d %H:%M} UTC ({evaluation.name}): "
                     "read that evaluation first"
                 )
-            if why := why_not_by(author, approval, found.evaluations):
+            if why := why_not_by(by.name, approval, found.evaluations):
                 raise NotReviewable(f"{named(version)}: {what} it is not allowed: {why}")
             if approves and evaluation.status != "blessed":
                 raise NotReviewable(
@@ -102,7 +97,7 @@ class Reviews(MlflowView):
             accounts, recorded = self._ledger.accounts.all(), self._recorded(model)
             if approves and (why := why_unchecked(approval, evaluation, accounts)):
                 raise NotReviewable(f"{named(version)} is not approved: {why}")
-            before = review_of(evaluation, self._counting(found.reviews))
+            before = self._deciding(evaluation, found)
             if before is not None and before.approves == approves:
                 return before
             if before is not None and approves:
@@ -122,9 +117,7 @@ class Reviews(MlflowView):
                 evaluation,
                 str(number),
                 approves=approves,
-                author=author,
-                checked_by=checked_by,
-                account=account,
+                by=by,
                 reason=reason,
                 rules=as_json(rules),
                 under=recorded.digest,
@@ -133,7 +126,7 @@ class Reviews(MlflowView):
 
         return until_not_overtaken(decide)
 
-    def waiting(self, model: str, rules: ReleaseSection) -> list[tuple[RegisteredVersion, EvaluationRow]]:
+    def waiting(self, model: str, rules: Rules) -> list[tuple[RegisteredVersion, EvaluationRow]]:
         """Return the versions that wait for an approval, newest data first, each with the evaluation to review.
 
         These could be promoted if somebody approved them. Empty if `rules` ask for no approval.
@@ -151,7 +144,7 @@ class Reviews(MlflowView):
                 found.append((version, evaluation))
         return sorted(found, key=lambda one: (one[1].partition, one[0].number), reverse=True)
 
-    def waits_for_approval(self, found: BundleStanding, rules: ReleaseSection) -> bool:
+    def waits_for_approval(self, found: BundleStanding, rules: Rules) -> bool:
         """Return True if a bundle could be promoted but for the approval of its newest evaluation."""
         if rules.approval is None or found.promotion is not None or not found.may_be_promoted:
             return False
@@ -161,18 +154,17 @@ class Reviews(MlflowView):
 
     def counting_review(self, evaluation: EvaluationRow) -> Review | None:
         """Return the review that decides about an evaluation, or None."""
-        return review_of(evaluation, self._counting(self._log.reviews(evaluation.model)))
+        return self._deciding(evaluation, self.standing(evaluation.model, evaluation.bundle_digest))
 
-    def _counting(self, reviews: Sequence[Review]) -> tuple[Review, ...]:
-        """Return the reviews that count. With accounts in the ledger, an approval ends with its account."""
-        accounts = self._ledger.accounts.all()
-        return tuple(one for one in reviews if not why_void(one, accounts))
+    def _deciding(self, evaluation: EvaluationRow, found: BundleStanding) -> Review | None:
+        """Return the review that decides about an evaluation of the bundle `found`, or None."""
+        return review_of(evaluation, counting(found.evaluations, found.reviews, self._ledger.accounts.all()))
 
-    def rules(self, model: str) -> ReleaseSection:
+    def rules(self, model: str) -> Rules:
         """Return the rules in force; no rules if none are recorded."""
         return in_force(self._recorded(model))
 
-    def accept_rules(self, model: str, rules: ReleaseSection, *, by: Person, reason: str) -> RulesRow:
+    def accept_rules(self, model: str, rules: Rules, *, by: Person, reason: str) -> RulesRow:
         """Put `rules` in force from now on; return their row, or that of the same rules in force already.
 
         If another person accepted the same rules, `by` confirms them with a row: then two persons decided.

@@ -6,9 +6,9 @@ promotion itself (`promotion`), the comparison of a canary (`ml_assets.live`).
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
@@ -221,7 +221,22 @@ class ReleaseSection(Section):
         return self
 
 
-NO_RULES = ReleaseSection()
+class Rules(ReleaseSection):
+    """All rules that decide about releases of a model.
+
+    The ledger records them, because anybody can edit a copy of `defs.yaml`.
+    """
+
+    evaluation: dict[str, Any] | None = None
+    """Settings of `evaluation` by which gates decide, as JSON values; None if the rules leave them open."""
+
+    @classmethod
+    def of(cls, release: ReleaseSection, evaluation: Mapping[str, Any]) -> Self:
+        """Return the rules of a pipeline's sections `release` and `evaluation` (`EvaluationSpec.deciding`)."""
+        return cls.model_validate({**release.model_dump(mode="json"), "evaluation": {**evaluation}})
+
+
+NO_RULES = Rules()
 
 
 def gates_as_json(gates: Sequence[Gate]) -> str:
@@ -229,19 +244,28 @@ def gates_as_json(gates: Sequence[Gate]) -> str:
     return json.dumps([gate.model_dump(mode="json") for gate in gates], sort_keys=True)
 
 
-def why_not_past_gates(rules: ReleaseSection, role: str, evaluation: EvaluationRow) -> str:
-    """Return why `evaluation` does not pass the gates of the transition into `role`; empty if it does."""
-    if not (gates := rules.gates_before(role)):
-        return ""
-    named = f"release.gates.{role} in defs.yaml"
+def deciding_as_json(evaluation: Mapping[str, Any]) -> str:
+    """Return `EvaluationSpec.deciding` as an evaluation records it: JSON in one order."""
+    return json.dumps(evaluation, sort_keys=True)
+
+
+def why_not_past_gates(rules: Rules, role: str, evaluation: EvaluationRow) -> str:
+    """Return why `evaluation` does not pass the gates in force, with those of the transition into `role`; empty if it
+    does."""
+    gates, named = rules.gates_before(role), f"release.gates.{role} in defs.yaml"
     found = next((one for one in evaluation.transitions if one.to == role), None)
-    if found is None or found.gates != gates_as_json(gates):
+    again = f"which reuses the training: ml-assets launch {evaluation.model} {evaluation.partition}"
+    if gates and (found is None or found.gates != gates_as_json(gates)):
         return (
             f"its evaluation {evaluation.name} did not decide about the gates of {named}, which were declared later: "
-            "evaluate it again, which reuses the training: "
-            f"ml-assets launch {evaluation.model} {evaluation.partition}"
+            f"evaluate it again, {again}"
         )
-    if found.status == "blessed":
+    if rules.evaluation is not None and not _decided_by(rules.evaluation, evaluation):
+        return (
+            f"its evaluation {evaluation.name} was decided by other gates than those in force. Evaluate it again, "
+            f"{again}"
+        )
+    if not gates or found is None or found.status == "blessed":
         return ""
     failed = [
         f"“{one.rule}” ({one.slice}): {one.found}"
@@ -252,6 +276,15 @@ def why_not_past_gates(rules: ReleaseSection, role: str, evaluation: EvaluationR
     return (
         f"its evaluation {evaluation.name} does not pass {named}. {'; '.join(failed) or found.summary}. Materialize "
         "the model on a later date, promote another version, or change these gates"
+    )
+
+
+def _decided_by(settings: Mapping[str, Any], evaluation: EvaluationRow) -> bool:
+    """Return True if these settings decided about an evaluation. It may have measured more slices and bias."""
+    made: dict[str, Any] = json.loads(evaluation.gates or "{}")
+    measured = {"slices", "bias"}
+    return all(made.get(name) == settings[name] for name in settings.keys() - measured) and all(
+        one in made.get(name, []) for name in measured for one in settings.get(name, [])
     )
 
 
@@ -320,10 +353,11 @@ def why_not_approved(
         return ""
     if why := why_rejected(rules, evaluation, reviews):
         return why
-    decided = review_of(evaluation, [one for one in reviews if not why_void(one, accounts)])
+    decided = review_of(evaluation, counting(evaluations, reviews, accounts))
     if decided is None:
         if (void := review_of(evaluation, reviews)) is not None:
-            return f"the approval by {_person_and_time(void)} does not count: {why_void(void, accounts)}."
+            why = why_void(void, evaluations, reviews, accounts)
+            return f"the approval by {_person_and_time(void)} does not count: {why}."
         older = " The review of an earlier evaluation does not count." if reviews else ""
         return (
             f"release.approval in defs.yaml asks for an approval of its evaluation {evaluation.name}.{older}"
@@ -347,16 +381,43 @@ def why_rejected(rules: ApprovalSection | None, evaluation: EvaluationRow, revie
     return f"it was rejected by {_person_and_time(decided)}: {decided.reason}."
 
 
-def why_void(review: Review, accounts: Sequence[Account]) -> str:
+def why_void(
+    review: Review,
+    evaluations: Sequence[EvaluationRow],
+    reviews: Sequence[Review],
+    accounts: Sequence[Account],
+) -> str:
     """Return why an approval does not count any more; empty if it counts. A rejection always counts.
 
-    `accounts` are all of the ledger. With accounts, the account behind the approval must be in force.
+    `evaluations` and `reviews` are all of the bundle, oldest first, `accounts` all of the ledger. An approval ends with
+    the next other evaluation, also if the approved one is recorded again after it. With accounts, the account behind
+    the approval must be in force.
     """
-    if not review.approves or not accounts:
+    if not review.approves:
+        return ""
+    read = next(
+        (
+            one
+            for one in reversed(evaluations)
+            if one.place < review.place and one.evaluation_digest == review.evaluation_digest
+        ),
+        None,
+    )
+    for one in evaluations:
+        if one.place > review.place and (read is None or _decided(one) != _decided(read)):
+            return f"evaluated again at {one.at:%Y-%m-%d %H:%M:%S} UTC ({one.name})"
+    for one in reviews:
+        if (
+            not one.approves
+            and one.evaluation_digest == review.evaluation_digest
+            and one.place > review.place
+        ):
+            return f"rejected at {one.at:%Y-%m-%d %H:%M:%S} UTC by {author_in_words(one)}"
+    if not accounts:
         return ""
     if review.checked_by == "nobody":
         return f"nobody checked that it was {review.author}"
-    account = next((one for one in accounts if one.place == review.account), None)
+    account = next((one for one in accounts if one.place == review.by.account), None)
     if account is None:
         return f"{review.author} had no account then"
     if (ended := account.revocation) is None:
@@ -367,9 +428,21 @@ def why_void(review: Review, accounts: Sequence[Account]) -> str:
     )
 
 
+def _decided(evaluation: EvaluationRow) -> tuple[str, str]:
+    """Return the identity of an evaluation: its content, and the settings by which its gates decided."""
+    return evaluation.evaluation_digest, evaluation.gates
+
+
 def is_among(person: str, persons: Sequence[str]) -> bool:
     """Return True if `persons` has this name, also in other case, Unicode form, or with spaces around it."""
     return any(same_person(person, one) for one in persons)
+
+
+def counting(
+    evaluations: Sequence[EvaluationRow], reviews: Sequence[Review], accounts: Sequence[Account]
+) -> list[Review]:
+    """Return the reviews of a bundle that count (`why_void`)."""
+    return [one for one in reviews if not why_void(one, evaluations, reviews, accounts)]
 
 
 def _person_and_time(review: Review) -> str:

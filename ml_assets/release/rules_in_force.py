@@ -15,10 +15,11 @@ from typing import Any, Self, cast
 from pydantic import ValidationError
 
 from ml_assets.dossier.keys import PublicKey
+from ml_assets.evaluation.gate import Gate
 from ml_assets.release.rules import (
     NO_RULES,
     ApprovalSection,
-    ReleaseSection,
+    Rules,
     is_among,
     why_not_by,
     why_unchecked,
@@ -76,7 +77,7 @@ class RulesLog:
         return why_uncounted(self.unconfirmed, self) if self.unconfirmed else ""
 
 
-def is_no_weaker(before: ReleaseSection, after: ReleaseSection) -> bool:
+def is_no_weaker(before: Rules, after: Rules) -> bool:
     """Return True if `after` asks for all that `before` asks for.
 
     A key may be added. `approval` may exclude more persons. Any other change counts as weaker, because most of them can
@@ -111,27 +112,28 @@ def why_uncounted(row: RulesRow, recorded: RulesLog) -> str:
     )
 
 
-def as_json(rules: ReleaseSection) -> str:
+def as_json(rules: Rules) -> str:
     """Return the rules for the ledger: all keys with their defaults, as JSON in one order."""
-    return json.dumps(rules.model_dump(mode="json"), sort_keys=True)
+    left_out = {"evaluation"} if rules.evaluation is None else None
+    return json.dumps(rules.model_dump(mode="json", exclude=left_out), sort_keys=True)
 
 
-def rules_of(row: RulesRow) -> ReleaseSection:
-    """Return the rules of a row. Raises `LedgerChanged` if they are not a `release` section."""
+def rules_of(row: RulesRow) -> Rules:
+    """Return the rules of a row. Raises `LedgerChanged` if they are not rules."""
     try:
-        return ReleaseSection.model_validate_json(row.rules_json)
+        return Rules.model_validate_json(row.rules_json)
     except ValidationError as error:
         raise LedgerChanged(
             f"row {row.place} has rules of {row.model} that this version of ml-assets cannot read: {error}"
         ) from error
 
 
-def in_force(recorded: RulesLog, otherwise: ReleaseSection = NO_RULES) -> ReleaseSection:
+def in_force(recorded: RulesLog, otherwise: Rules = NO_RULES) -> Rules:
     """Return the rules in force; `otherwise` if none are recorded."""
     return rules_of(recorded.newest) if recorded.newest else otherwise
 
 
-def agree(row: RulesRow, rules: ReleaseSection) -> bool:
+def agree(row: RulesRow, rules: Rules) -> bool:
     """Return True if a row has exactly these rules. Words for people do not decide: different rules may share them."""
     return as_json(rules_of(row)) == as_json(rules)
 
@@ -141,7 +143,7 @@ def rules_name(digest: str) -> str:
     return digest[:12]
 
 
-def changes(before: ReleaseSection, after: ReleaseSection) -> list[str]:
+def changes(before: Rules, after: Rules) -> list[str]:
     """Return what differs, a line for each key: `approval.by: "bob" → not given`. For people; `agree` decides."""
     old, new = (dict(_flat(one.model_dump(mode="json", exclude_none=True))) for one in (before, after))
     return [
@@ -151,13 +153,13 @@ def changes(before: ReleaseSection, after: ReleaseSection) -> list[str]:
     ]
 
 
-def in_words(rules: ReleaseSection) -> str:
+def in_words(rules: Rules) -> str:
     """Return the rules in one line; keys that are not given are left out."""
     given = dict(_flat(rules.model_dump(mode="json", exclude_none=True)))
-    return ", ".join(f"{key}: {value}" for key, value in given.items()) or "none beside the gates"
+    return ", ".join(f"{key}: {value}" for key, value in given.items()) or "none"
 
 
-def why_other(recorded: RulesLog, rules: ReleaseSection) -> str:
+def why_other(recorded: RulesLog, rules: Rules) -> str:
     """Return how the rules of a person's `defs.yaml` differ from those in force, with the remedy; empty if they agree.
 
     Rules that are not recorded yet agree with any.
@@ -165,9 +167,19 @@ def why_other(recorded: RulesLog, rules: ReleaseSection) -> str:
     row = recorded.newest
     if row is None or agree(row, rules):
         return ""
-    found = changes(rules_of(row), rules)
+    before = rules_of(row)
+    found = changes(before, rules)
+    of_gates = before.evaluation != rules.evaluation
+    of_release = as_json(before.model_copy(update={"evaluation": rules.evaluation})) != as_json(rules)
+    named = (
+        "`release` and `evaluation`"
+        if of_gates and of_release
+        else "`evaluation`"
+        if of_gates
+        else "`release`"
+    )
     return (
-        f"`release` in this defs.yaml differs from rules {rules_name(row.rules_digest)} of {row.model}, which are in "
+        f"{named} in this defs.yaml differs from rules {rules_name(row.rules_digest)} of {row.model}, which are in "
         f"force since {row.at:%Y-%m-%d %H:%M} UTC ({'; '.join(found)}). Undo the change of defs.yaml, or let somebody "
         f"who may approve accept it: ml-assets rules accept {row.model} --reason '…'"
         + (f". Note that {recorded.why_unconfirmed}" if recorded.unconfirmed else "")
@@ -250,13 +262,29 @@ def _changes_of_newest_acceptor(recorded: Sequence[RulesRow]) -> list[tuple[Rule
 def _flat(value: Mapping[str, Any], begin: str = "") -> Iterator[tuple[str, str]]:
     """Yield dotted keys and their values in words. Keys in PEM have the name that `dossier keygen` prints."""
     for key, one in value.items():
+        if one is None:
+            continue
         if isinstance(one, Mapping):
             yield from _flat(cast("Mapping[str, Any]", one), f"{begin}{key}.")
         elif isinstance(one, list):
-            items = [_item_in_words(item) for item in cast("list[Any]", one)]
-            yield f"{begin}{key}", ", ".join(items) or "none"
+            items = cast("list[Any]", one)
+            mappings = [cast("Mapping[str, Any]", item) for item in items if isinstance(item, Mapping)]
+            named = {item["name"]: item for item in mappings if item.get("name")}
+            if not items or len(named) < len(items):
+                yield f"{begin}{key}", ", ".join(map(_item_in_words, items)) or "none"
+                continue
+            yield f"{begin}{key}", ", ".join(map(_item_in_words, named))  # their order counts, too
+            for name, item in named.items():
+                yield f"{begin}{key} {_item_in_words(name)}", _named_in_words(item)
         else:
             yield f"{begin}{key}", _in_words(one)
+
+
+def _named_in_words(item: Mapping[str, Any]) -> str:
+    """Return the keys of a gate or of another named item, a gate's in their order, without defaults of gates."""
+    defaults = {key: field.default for key, field in Gate.model_fields.items()}
+    keys = [key for key in {**defaults, **item} if key != "name" and item.get(key) != defaults.get(key)]
+    return " ".join(f"{key} {one}" for key, one in _flat({key: item.get(key) for key in keys}))
 
 
 def _item_in_words(item: Any) -> str:

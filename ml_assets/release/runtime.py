@@ -18,6 +18,7 @@ import json
 import re
 import sys
 import threading
+import warnings
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,7 @@ from operator import itemgetter
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError
-from types import ModuleType
+from types import ModuleType, NoneType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -60,7 +61,7 @@ else:  # in a bundle: use its own copy, even if a version of the project is inst
     CategoryValue, NotACategory = _categories.CategoryValue, _categories.NotACategory
     category_text, category_texts = _categories.category_text, _categories.category_texts
 
-FORMAT = 6
+FORMAT = 7
 """Version of a bundle's layout. A runtime reads only its own version."""
 GRAPH, FACTS, GOLDEN = "model.onnx", "bundle.json", "golden.parquet"
 WEIGHTS = "model.safetensors"
@@ -180,6 +181,11 @@ class GraphFailed(Exception):
 
     def __init__(self, error: Exception) -> None:
         super().__init__(f"onnxruntime cannot run the model for these rows: {type(error).__name__}: {error}")
+
+
+class NumberForText(UserWarning):
+    """A column of texts holds numbers. They are read as texts, which may differ from the texts they came from: "012" is
+    12 as a number."""
 
 
 class PredictionNotFinite(RowRefused):
@@ -597,13 +603,17 @@ class _Category:
         self._words = pl.Enum([null, *vocabulary])
         self._id_by_word = {word: i for i, word in enumerate(vocabulary, start=1)}
         self._longest = max(map(len, vocabulary), default=0)
+        self._has_warned = False
         self._remembered = lru_cache(_WORDS_REMEMBERED, typed=True)(self.id_of)
 
     @property
     def ids_of_texts(self) -> dict[str, int]:
         """Ids of texts that are words as they are; empty if the column's values are not texts."""
-        is_text = isinstance(self._dtype, pl.String | pl.Categorical | pl.Enum)
-        return self._id_by_word if is_text else {}
+        return self._id_by_word if self._is_text else {}
+
+    @property
+    def _is_text(self) -> bool:
+        return isinstance(self._dtype, pl.String | pl.Categorical | pl.Enum)
 
     def look_up(self, value: Any) -> int:
         """Return `id_of`, which remembers values. Raises `TypeError` if a value is not hashable.
@@ -620,6 +630,8 @@ class _Category:
             text = category_text(value, self._dtype)
         except NotACategory as error:
             raise InputRefused(f"column {self.name!r}: {error}") from error
+        if not isinstance(value, str | bool | NoneType):
+            self._warn_of_numbers()
         return 0 if text is None else self._id_by_word.get(text, 0)
 
     def ids_of(self, column: pl.Series) -> NDArray[np.int64]:
@@ -630,10 +642,23 @@ class _Category:
 
     def texts_of(self, column: pl.Series) -> pl.Series:
         """Return the texts of a column's values, as in the vocabulary. Raises `InputRefused` if they have none."""
+        if column.dtype.is_numeric():
+            self._warn_of_numbers()
         try:
             return category_texts(column, self._dtype)
         except NotACategory as error:
             raise InputRefused(f"column {self.name!r}: {error}") from error
+
+    def _warn_of_numbers(self) -> None:
+        """Warn once of numbers in a column of texts."""
+        if self._is_text and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"column {self.name!r} is text in the feature table and holds numbers: 12 and 12.0 are read as '12'. "
+                "Send texts, so that no digit is lost",
+                NumberForText,
+                stacklevel=2,
+            )
 
 
 class _Ids(dict[Any, int]):

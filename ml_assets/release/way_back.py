@@ -14,7 +14,7 @@ from ml_assets.release.refusals import (
 )
 from resources.ledger import (
     Archival,
-    CheckedBy,
+    Person,
     Promotion,
 )
 
@@ -26,9 +26,7 @@ class WayBack(MlflowView):
         self,
         model: str,
         *,
-        author: str,
-        checked_by: CheckedBy = "nobody",
-        account: int | None = None,
+        by: Person,
         reason: str,
         role: str = PRODUCTION,
         seen: Promotion | None = None,
@@ -62,9 +60,7 @@ class WayBack(MlflowView):
                 f"demoted. To see all decisions: ml-assets history {model}"
             )
 
-        demotion = self._log.demote(
-            standing, author=author, checked_by=checked_by, account=account, reason=reason, allow=allow
-        )
+        demotion = self._log.demote(standing, by=by, reason=reason, allow=allow)
         self.show_if_reachable(model)
         return replace(standing, demotion=demotion)
 
@@ -81,9 +77,7 @@ class WayBack(MlflowView):
         self,
         model: str,
         *,
-        author: str,
-        checked_by: CheckedBy = "nobody",
-        account: int | None = None,
+        by: Person,
         reason: str,
     ) -> Promotion:
         """Put the version into production again that was there before the present one; return the new promotion.
@@ -109,9 +103,7 @@ class WayBack(MlflowView):
                 model,
                 target.version,
                 PRODUCTION,
-                author=author,
-                checked_by=checked_by,
-                account=account,
+                by=by,
                 reason=reason,
                 bundle_digest=target.bundle_digest,
                 evaluation_digest=target.evaluation_digest,
@@ -166,9 +158,7 @@ class WayBack(MlflowView):
         model: str,
         number: int,
         *,
-        author: str,
-        checked_by: CheckedBy = "nobody",
-        account: int | None = None,
+        by: Person,
         reason: str,
     ) -> Archival:
         """Record that a version is never promoted again, and that no rollback returns to it.
@@ -178,7 +168,7 @@ class WayBack(MlflowView):
         """
         if not reason.strip():
             raise NotPromotable(f"archiving {model} {number} needs a reason for the log")
-        version = self._registry.version(model, number)
+        version = self.version(model, number)
 
         def allow() -> None:
             if self.standing(model, version.bundle_digest).is_in_production:
@@ -191,9 +181,7 @@ class WayBack(MlflowView):
         archival = self._log.archive(
             model,
             str(number),
-            author=author,
-            checked_by=checked_by,
-            account=account,
+            by=by,
             reason=reason,
             bundle_digest=version.bundle_digest,
             allow=allow,

@@ -1,4 +1,4 @@
-"""Pictures of reports: one style, drawn without pyplot, in base64.
+"""Pictures of reports: one style, drawn without pyplot, in base64. Names from data are drawn as `plain_text.label`.
 
 matplotlib is imported for the first picture. Its style is global to the process while a picture is drawn, so only one
 thread at a time may draw.
@@ -8,6 +8,8 @@ import base64
 import io
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
+
+from ml_assets.reports.plain_text import in_markdown
 
 INK, GRID = "#2b3138", "#e3e6ea"
 
@@ -46,6 +48,7 @@ def encoded(draw: Draw, form: Form, size: tuple[float, float] = SIZE) -> str:
         "legend.frameon": False,
         "legend.fontsize": 7.5,
         "svg.hashsalt": "ml-assets",
+        "text.parse_math": False,  # a price band, "$0 - $60", is no formula
     }
     drawing: Any = matplotlib
     with drawing.rc_context(style):
@@ -69,4 +72,7 @@ def _few_colours(png: io.BytesIO) -> bytes:
 
 def as_markdown(pngs: Mapping[str, str]) -> list[str]:
     """Return PNGs in base64, by name, as lines of Markdown for an asset page."""
-    return [f"![{name}](data:image/png;base64,{data})" for name, data in pngs.items()]
+    alt = {ord("["): "(", ord("]"): ")"}
+    return [
+        f"![{in_markdown(name.translate(alt))}](data:image/png;base64,{data})" for name, data in pngs.items()
+    ]

@@ -3,12 +3,11 @@
 For pages of text and tables, such as a model card. A report with a layout of its own has a template (`page`).
 """
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ml_assets.reports.page import rendered
+from ml_assets.reports.plain_text import in_markdown, table_in_markdown
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,10 @@ class Bullets:
     items: tuple[str, ...]
     kind: Literal["bullets"] = "bullets"
 
+    def to_markdown(self) -> list[str]:
+        """Return the lines of the list."""
+        return [f"* {in_markdown(item)}" for item in self.items]
+
 
 @dataclass(frozen=True)
 class Actions:
@@ -42,6 +45,8 @@ class Grid:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numbers: frozenset[int] = frozenset()
+    has_addresses: bool = False
+    """True if the platform wrote the cells: those that are addresses become links. A name from data never does."""
     kind: Literal["grid"] = "grid"
 
 
@@ -54,11 +59,6 @@ class Drawing:
     caption: str
     kind: Literal["drawing"] = "drawing"
 
-
-_TAG = re.compile(r"(\\*)<(?=[A-Za-z/!?])")
-"""Beginning of an HTML tag; other `<` stay as they are. Backslashes before it would undo its escape."""
-_BAR = re.compile(r"(\\*)\|")
-"""End of a cell, with the backslashes before it."""
 
 Block = Paragraph | Bullets | Actions | Grid | Drawing
 
@@ -74,9 +74,9 @@ class Chapter:
 
     def to_markdown(self) -> list[str]:
         """Return the lines of the chapter."""
-        lines = [f"## {_text(self.title)}", ""]
+        lines = [f"## {in_markdown(self.title)}", ""]
         if self.note:
-            lines += [f"_{_text(self.note)}_", ""]
+            lines += [f"_{in_markdown(self.note)}_", ""]
         written = [some for block in self.blocks if (some := _markdown(block))]
         for number, some in enumerate(written):
             lines += ([""] if number else []) + some
@@ -100,7 +100,13 @@ class WrittenPage:
 
     def to_markdown(self) -> str:
         """Return the page as Markdown. Columns of tables are padded, so that it reads well in a terminal."""
-        lines = [f"# {_text(self.title)}", "", _text(self.about), "", f"**{_text(self.headline)}**"]
+        lines = [
+            f"# {in_markdown(self.title)}",
+            "",
+            in_markdown(self.about),
+            "",
+            f"**{in_markdown(self.headline)}**",
+        ]
         for chapter in self.chapters:
             lines += ["", *chapter.to_markdown()]
         return "\n".join(lines) + "\n"
@@ -113,43 +119,18 @@ class WrittenPage:
 def _markdown(block: Block) -> list[str]:
     match block:
         case Paragraph():
-            return [_text(block.text)]
+            return [in_markdown(block.text)]
         case Bullets():
-            return [f"* {_text(item)}" for item in block.items]
+            return block.to_markdown()
         case Actions():
             return [line for item in block.items for line in _action(*item)]
         case Grid():
-            return _table(block)
+            return table_in_markdown(block.columns, block.rows, block.numbers)
         case Drawing():
             return []
 
 
 def _action(what: str, command: str) -> list[str]:
     """Return the lines of a sentence, with its command as a block of code: nothing in it is markup, and it copies."""
-    said = f"* {_text(what)}"
+    said = f"* {in_markdown(what)}"
     return [said, "", f"      {' '.join(command.split())}", ""] if command else [said]
-
-
-def _table(grid: Grid) -> list[str]:
-    rows = [[_cell(cell) for cell in row] for row in (grid.columns, *grid.rows)]
-    # Narrower rows of dashes are not a table for every reader of Markdown.
-    widths = [max(3, *(len(row[at]) for row in rows)) for at in range(len(grid.columns))]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = [
-            cell.rjust(width) if at in grid.numbers else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ]
-        return f"| {' | '.join(padded)} |"
-
-    rule = [f"{'-' * (width - 1)}{':' if at in grid.numbers else '-'}" for at, width in enumerate(widths)]
-    return [line(rows[0]), line(rule), *(line(row) for row in rows[1:])]
-
-
-def _cell(text: str) -> str:
-    return _BAR.sub(r"\1\1\\|", _text(text))
-
-
-def _text(text: str) -> str:
-    """Return text on one line in which no HTML begins."""
-    return _TAG.sub(r"\1\1\\<", " ".join(text.split("\n")))

@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from ml_assets.pipeline.links import report_name
+from ml_assets.pipeline.links import REPORTS, report_name
+from ml_assets.pipeline.record import checked_file
+from ml_assets.pipeline.served_reports import FORMS, SERVED
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.release.history import void_approvals
 from ml_assets.release.of_platform import registry_of, releases_of
 from ml_assets.release.registry import RegisteredVersion, VersionMissing
 from ml_assets.release.releases import Releases
-from ml_assets.release.rules import ReleaseSection, why_not_by, why_unchecked
+from ml_assets.release.rules import Rules, why_not_by, why_unchecked
 from ml_assets.release.rules_in_force import RulesLog, in_force
 from ml_assets.reports.written_page import WrittenPage
 from resources.ledger import EvaluationRow, Person, Promotion, Review
@@ -47,7 +50,7 @@ class ReviewedVersion:
     """All reviews of this bundle, oldest first."""
     decided: Review | None
     """Review that decides about the newest evaluation; None while it waits."""
-    rules: ReleaseSection
+    rules: Rules
     why_unconfirmed: str
     """Reason why newer rules than those in force do not count; empty without such rules."""
     unchecked: tuple[str, ...]
@@ -164,17 +167,37 @@ class ReviewDesk:
             model,
             number,
             approves=approves,
-            author=person.name,
-            checked_by=person.checked_by,
-            account=person.account,
+            by=person,
             reason=reason,
             rules=self._rules(model),
             read=read,
         )
 
-    def _rules(self, model: str) -> ReleaseSection:
+    def report_file(self, path: str) -> tuple[str, str]:
+        """Return content and media type of a file of a report; `path` is below the folder of reports.
+
+        The content is made from `evaluation.json` after a check against the ledger's digest, to which an approval
+        binds. Raise `NotOnThisDesk` and `ReportUnreadable`.
+        """
+        folder, _, file = path.rpartition("/")
+        model = folder.partition("/")[0]
+        kinds = SERVED[REPORTS]
+        rows = (
+            self.platform.ledger.models.evaluations(model) if file in kinds and model in self._specs else []
+        )
+        named = {report_name(one.model, one.partition, one.evaluation_digest): one for one in rows}
+        row = named.get(f"{REPORTS}/{folder}")
+        if row is None:
+            raise NotOnThisDesk(f"no such report: report addresses have the form {FORMS[REPORTS]}")
+        return self._reported(row, file), kinds[file]
+
+    @lru_cache(maxsize=16)  # noqa: B019 - one desk lives as long as its process
+    def _reported(self, row: EvaluationRow, file: str) -> str:
+        return checked_file(self.platform, row, file)
+
+    def _rules(self, model: str) -> Rules:
         """Return the rules in force; before the first registration, those of the declaration."""
-        return in_force(RulesLog.read(self.platform.ledger, model), self._spec(model).release)
+        return in_force(RulesLog.read(self.platform.ledger, model), self._spec(model).rules)
 
     def _spec(self, model: str) -> PipelineSpec:
         if model not in self._specs:
@@ -183,6 +206,6 @@ class ReviewDesk:
 
     def _version(self, model: str, number: int) -> RegisteredVersion:
         try:
-            return registry_of(self.platform).version(model, number)
+            return self.releases.version(model, number)
         except VersionMissing as missing:
             raise NotOnThisDesk(str(missing)) from missing

@@ -18,13 +18,15 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from ml_assets.pipeline.links import REPORTS
-from ml_assets.pipeline.served_reports import serving
+from ml_assets.pipeline.record import ReportUnreadable
+from ml_assets.pipeline.served_reports import HEADERS as HEADERS_OF_REPORTS
 from ml_assets.release.refusals import NotReviewable
 from ml_assets.release.registry import VersionMissing
 from ml_assets.reports.page import rendered
 from ml_assets.review.desk import NotOnThisDesk, ReviewDesk, ReviewedVersion
 from ml_assets.review.sessions import Session, Sessions
 from resources.acting import proved_person
+from resources.artifacts import ArtifactMissing
 from resources.ledger import IdentityRefused, LedgerError, Person, author_in_words
 from resources.words import has_remedy
 
@@ -61,18 +63,11 @@ class ReviewPages:
 
     def routes(self) -> list[Route]:
         """Return all routes."""
-        reports = serving(self._desk.platform.artifacts, REPORTS)
-
-        async def report(request: Request) -> Response:
-            if self._session(request) is None:
-                return _to_sign_in(request)
-            return await run_in_threadpool(reports, request)
-
         return [
             Route("/", self._page(self._waiting)),
             Route("/sign-in", self._explained(self._sign_in), methods=["GET", "POST"]),
             Route("/sign-out", self._explained(self._sign_out), methods=["POST"]),
-            Route(f"/{REPORTS}/{{path:path}}", report),
+            Route(f"/{REPORTS}/{{path:path}}", self._page(self._report)),
             Route("/models/{model}/{number:int}", self._page(self._version)),
             Route("/models/{model}/{number:int}/difference", self._page(self._difference)),
             Route("/models/{model}/{number:int}/review", self._explained(self._review), methods=["POST"]),
@@ -97,7 +92,7 @@ class ReviewPages:
     async def _sign_in(self, request: Request) -> Response:
         accounts = self._desk.platform.ledger.accounts
         if not await run_in_threadpool(accounts.all):
-            person = Person(name=self._desk.platform.settings.author)
+            person = Person.unchecked(self._desk.platform.settings.author)
             return self._begin(person, request.query_params.get("to", ""))
         if request.method == "GET":
             return _html("sign_in.html.j2", 200, wrong="", to=_own_path(request.query_params.get("to", "")))
@@ -159,6 +154,14 @@ class ReviewPages:
             "here": _address_of(facts.version.model, facts.version.number),
             "report": f"/{quote(facts.report)}",
         }
+
+    def _report(self, session: Session, request: Request) -> Response:
+        """Answer with a file of a report. It is checked first: what the store holds may have been changed."""
+        try:
+            content, media_type = self._desk.report_file(request.path_params["path"])
+        except (ReportUnreadable, ArtifactMissing) as error:
+            raise NotOnThisDesk(f"this report is not shown: {error}") from error
+        return Response(content, 200, HEADERS_OF_REPORTS, media_type)
 
     def _difference(self, session: Session, request: Request) -> Response:
         return HTMLResponse(self._desk.difference(*_asked(request)).to_html(), 200, HEADERS)

@@ -5,7 +5,7 @@ the choice of versions (`watch`).
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from logging import getLogger
@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from ml_assets.serving.assignment import EntityRefused, Role, entity_of, is_of_canary
+from ml_assets.serving.assignment import EntityRefused, Role, entity_of, is_of_canary, sender_of
 from ml_assets.serving.canary_threads import CanaryBusy, CanaryThreads, CanaryTooSlow
 from ml_assets.serving.counters import ServingMetrics
 from ml_assets.serving.log_retention import LogRetention
@@ -71,6 +71,8 @@ class Arrival:
     model: str
     at_us: int
     """Microseconds since 1970 in UTC."""
+    address: str = ""
+    """Network address of the client, as this server sees it."""
 
     @property
     def said_id(self) -> str:
@@ -92,6 +94,8 @@ class _Batch:
     """False if the body is one row."""
     looked_up: Sequence[LookedUp | None]
     """For each row, its columns from the online store; None if it was sent with all of them."""
+    sender: str
+    """Name of the client; empty without a canary."""
 
     def in_json(self, place: int) -> bytes:
         is_as_sent = not self.is_list and self.looked_up[place] is None
@@ -130,7 +134,7 @@ def answer(
 
     A refused request is counted; if a version refused it, it is logged, too.
     """
-    return _answered(parts, served, _read(parts, arrival, served, body), {})
+    return _answered(parts, served, _read(parts, arrival, served, body))
 
 
 async def answer_beside_canary(
@@ -140,59 +144,133 @@ async def answer_beside_canary(
 
     Production answers also where the canary fails, or takes too long. So a broken canary breaks no request; the log has
     its error. If the canary has no room, production answers, and nothing is logged for the canary.
+
+    A row that production cannot answer either is no evidence about the canary. A row of production's side that
+    production cannot answer is shown to the canary for that, so that both sides count alike.
     """
+    ask, canary = parts.canaries, served.canary
     read = partial(_read, parts, arrival, served, body)
-    batch = read() if is_small else await parts.canaries.of_production(arrival.model, read)
-    found: dict[int, _Answered] = {}
-    if (canary := served.canary) is not None and batch.of_canary:
-        places = sorted(batch.of_canary)
-        began_ns = time.perf_counter_ns()
-        try:
-            fates, took_ns = await parts.canaries.of_canary(
-                arrival.model, partial(_fates, batch, canary, places)
-            )
-        except CanaryTooSlow as error:
-            fates, took_ns = [error] * len(places), time.perf_counter_ns() - began_ns
-        except CanaryBusy:
+    batch = read() if is_small else await ask.of_production(arrival.model, read)
+    tried: _Tried | None = None
+    if canary is not None and batch.of_canary:
+        tried = await _try_canary(parts, batch, canary, sorted(batch.of_canary))
+        if tried is None:
             parts.metrics.canary_busy(canary.model, canary.number)
-            places, fates, took_ns = [], [], 0
-        if places:
-            _record(parts, batch, canary, "canary", fates, places, took_ns)
-        for place, one in zip(places, fates, strict=True):
-            if not isinstance(one, Exception):
-                found[place] = _Answered(canary, "canary", one)
-        faults = [one for one in fates if isinstance(one, Exception) and not isinstance(one, RequestRefused)]
-        if faults:
-            _LOGGER.error("the canary of %s failed, production answers", canary.model, exc_info=faults[0])
-    too_slow = parts.canaries.too_slow_for(arrival.model)
-    return await parts.canaries.of_production(
-        arrival.model, partial(_answered, parts, served, batch, found, too_slow)
-    )
+    work = partial(_answered, parts, served, batch, tried, ask.too_slow_for(arrival.model))
+    try:
+        return await ask.of_production(arrival.model, work, is_list=batch.is_list)
+    except _Unanswered as unanswered:
+        failed = unanswered.places - batch.of_canary
+        shown = await _try_canary(parts, batch, canary, sorted(failed)) if canary and failed else None
+        could: Iterable[int] = () if shown is None else shown.answered
+        await ask.of_production(arrival.model, partial(unanswered.record, could), is_list=batch.is_list)
+        raise unanswered.error from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """Rows that the canary tried."""
+
+    version: ServedVersion
+    places: Sequence[int]
+    fates: Sequence[Prediction | Exception]
+    took_ns: int
+
+    @property
+    def answered(self) -> dict[int, _Answered]:
+        return {
+            place: _Answered(self.version, "canary", one)
+            for place, one in zip(self.places, self.fates, strict=True)
+            if not isinstance(one, Exception)
+        }
+
+    @property
+    def too_slow(self) -> bool:
+        """True if they took too long beside each other: the client chose their number."""
+        return any(isinstance(one, CanaryTooSlow) and not one.hangs for one in self.fates)
+
+
+async def _try_canary(
+    parts: ServerParts, batch: _Batch, canary: ServedVersion, places: Sequence[int]
+) -> _Tried | None:
+    """Return what the canary makes of the rows at `places`; None if it has no room."""
+    began_ns = time.perf_counter_ns()
+    work = partial(_fates, batch, canary, places)
+    try:
+        fates, took_ns = await parts.canaries.of_canary(batch.arrival.model, work, is_list=batch.is_list)
+    except CanaryTooSlow as error:
+        return _Tried(canary, places, [error] * len(places), time.perf_counter_ns() - began_ns)
+    except CanaryBusy:
+        return None
+    return _Tried(canary, places, fates, took_ns)
+
+
+class _Unanswered(Exception):
+    """Production could not answer rows, beside a canary. Nothing about the request is logged yet."""
+
+    def __init__(
+        self, error: Exception, places: frozenset[int], record: Callable[[frozenset[int]], None]
+    ) -> None:
+        super().__init__()
+        self.error = error
+        """Error of the first row, which the request gets."""
+        self.places = places
+        self._record = record
+
+    def record(self, counting: Iterable[int]) -> None:
+        """Log the request. Of the failed rows, only those at `counting` are evidence."""
+        self._record(self.places.difference(counting))
 
 
 def _answered(
     parts: ServerParts,
     served: Roles,
     batch: _Batch,
-    found: Mapping[int, _Answered],
-    too_slow: Callable[[float], str] = lambda _: "",
+    tried: _Tried | None = None,
+    too_slow: Callable[[float], CanaryTooSlow | None] | None = None,
 ) -> tuple[bytes, ShadowJob | None]:
-    """Let production predict the rows that are not `found` yet; return the answer and the work for shadows.
+    """Let production predict the rows that the canary did not answer; return the answer and the work for shadows.
 
-    `too_slow` gets the seconds of the prediction. If it gives a reason, the log has it as the error of the answered
-    rows: the canary has the same bound, and both sides are compared.
+    `too_slow` gets the seconds of the prediction. If it gives an error, the log has it for the answered rows: the
+    canary has the same bound, and both sides are compared. Without it the model has no canary. Beside a canary,
+    raises `_Unanswered`.
     """
-    arrival, answers = batch.arrival, dict(found)
+    arrival, answers = batch.arrival, {} if tried is None else tried.answered
     places = [place for place in range(len(batch.rows)) if place not in answers]
     if places and (production := served.production) is not None:
         fates, took_ns = _fates(batch, production, places)
-        why = too_slow(took_ns / 1e9)
-        late = f"TooSlowForCanary: {why}" if why else None
-        _record(parts, batch, production, "production", fates, places, took_ns, late)
+        late = None if too_slow is None else too_slow(took_ns / 1e9)
+        is_long = batch.is_list and late is not None and not late.hangs
+        long = frozenset(places if is_long else ())
+
+        def record(unanswered: frozenset[int]) -> None:
+            if tried is not None:
+                _record_canary(parts, batch, tried, unanswered)
+            _record(
+                parts,
+                batch,
+                production,
+                "production",
+                fates,
+                places,
+                took_ns,
+                late=None if late is None else f"TooSlowForCanary: {late}",
+                no_evidence=unanswered | long,
+            )
+
+        faults = {place: one for place, one in zip(places, fates, strict=True) if isinstance(one, Exception)}
+        if faults:
+            error = next(iter(faults.values()))
+            if served.canary is not None:
+                raise _Unanswered(error, frozenset(faults), record)
+            record(frozenset())
+            raise error
+        record(frozenset())
         for place, one in zip(places, fates, strict=True):
-            if isinstance(one, Exception):
-                raise one
-            answers[place] = _Answered(production, "production", one)
+            if not isinstance(one, Exception):
+                answers[place] = _Answered(production, "production", one)
+    elif tried is not None:
+        _record_canary(parts, batch, tried, frozenset())
     said: list[dict[str, Any]] = []
     for place, row in enumerate(batch.rows):
         one = answers[place]
@@ -214,6 +292,26 @@ def _answered(
     return content, ShadowJob(served.shadows, batch.rows, partial(_record_shadow, parts, batch))
 
 
+def _record_canary(parts: ServerParts, batch: _Batch, tried: _Tried, unanswered: frozenset[int]) -> None:
+    """Count and log what the canary made of its rows. Those at `unanswered` are no evidence."""
+    long = frozenset(tried.places if batch.is_list and tried.too_slow else ())
+    _record(
+        parts,
+        batch,
+        tried.version,
+        "canary",
+        tried.fates,
+        tried.places,
+        tried.took_ns,
+        no_evidence=unanswered | long,
+    )
+    faults = [
+        one for one in tried.fates if isinstance(one, Exception) and not isinstance(one, RequestRefused)
+    ]
+    if faults:
+        _LOGGER.error("the canary of %s failed, production answers", tried.version.model, exc_info=faults[0])
+
+
 def _read(parts: ServerParts, arrival: Arrival, served: Roles, body: bytes) -> _Batch:
     parsed = parse(body, parts.limits.rows)
     rows = parsed if isinstance(parsed, list) else [parsed]
@@ -223,8 +321,16 @@ def _read(parts: ServerParts, arrival: Arrival, served: Roles, body: bytes) -> _
         parts.metrics.looked_up(arrival.model, sum(one is not None for one in looked_up))
     canary = served.share
     entities = [_entity(canary, row, place, isinstance(parsed, list)) for place, row in enumerate(rows)]
-    of_canary = _places_of_canary(canary, entities, served.canary)
-    return _Batch(arrival, body, rows, entities, of_canary, isinstance(parsed, list), looked_up)
+    return _Batch(
+        arrival,
+        body,
+        rows,
+        entities,
+        _places_of_canary(served, entities),
+        isinstance(parsed, list),
+        looked_up,
+        sender_of(arrival.address, served.secret) if served.secret else "",
+    )
 
 
 def _entity(canary: CanaryShare | None, row: RawRow, place: int, is_list: bool) -> str | None:
@@ -237,12 +343,18 @@ def _entity(canary: CanaryShare | None, row: RawRow, place: int, is_list: bool) 
         raise RequestRefused(422, str(error), error.column, place if is_list else None) from None
 
 
-def _places_of_canary(
-    declared: CanaryShare | None, entities: Sequence[str | None], canary: ServedVersion | None
-) -> frozenset[int]:
+def _places_of_canary(served: Roles, entities: Sequence[str | None]) -> frozenset[int]:
+    canary, declared = served.canary, served.share
     if declared is None or canary is None:
         return frozenset()
-    is_chosen = partial(is_of_canary, model=canary.model, bundle_digest=canary.digest, share=declared.share)
+    is_chosen = partial(
+        is_of_canary,
+        secret=served.secret,
+        model=canary.model,
+        bundle_digest=canary.digest,
+        begun=canary.since,
+        share=declared.share,
+    )
     return frozenset(place for place, one in enumerate(entities) if one is not None and is_chosen(one))
 
 
@@ -292,12 +404,14 @@ def _record(
     fates: Sequence[Prediction | Exception],
     places: Sequence[int],
     took_ns: int,
+    *,
     late: str | None = None,
+    no_evidence: frozenset[int] = frozenset(),
 ) -> None:
     """Count and log what became of each row.
 
     If a version in production refuses a row, the request gets no prediction. Its other rows are logged without one.
-    `late` is the error in the log of rows that were answered nevertheless.
+    `late` is the error in the log of rows that were answered nevertheless. Rows at `no_evidence` count for no version.
     """
     names = (version.model, version.number, role)
     faults = [one for one in fates if isinstance(one, Exception)]
@@ -309,7 +423,15 @@ def _record(
     if not parts.log.wants(batch.arrival.request_id):
         return
     parts.log.add(
-        _logged(batch, version, role, place, took_ns, error=f"{type(fate).__name__}: {fate}")
+        _logged(
+            batch,
+            version,
+            role,
+            place,
+            took_ns,
+            error=f"{type(fate).__name__}: {fate}",
+            counts=place not in no_evidence,
+        )
         if isinstance(fate, Exception)
         else _logged(
             batch,
@@ -319,6 +441,7 @@ def _record(
             took_ns,
             prediction=numbers_of(fate) if is_answered else None,
             error=late,
+            counts=place not in no_evidence,
         )
         for place, fate in zip(places, fates, strict=True)
     )
@@ -337,6 +460,7 @@ def _logged(
     *,
     prediction: Sequence[float] | None = None,
     error: str | None = None,
+    counts: bool = True,
 ) -> LoggedRow:
     return LoggedRow(
         request_id=batch.arrival.request_id,
@@ -354,4 +478,6 @@ def _logged(
         prediction=prediction,
         latency_us=took_ns // 1_000,
         error=error,
+        counts=counts,
+        sender=batch.sender,
     )

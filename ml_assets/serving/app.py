@@ -71,6 +71,13 @@ def make_app(parts: ServerParts) -> FastAPI:
         content = ErrorAnswer(message=said, request_id=_new_id()).model_dump_json()
         return Response(content, error.status_code, error.headers, "application/json")
 
+    for path, state_of in (
+        ("/health", health),
+        ("/ready", ready),
+        ("/models", models),
+        ("/metrics", metrics),
+    ):
+        app.add_api_route(path, state_of, methods=["HEAD"], include_in_schema=False)  # balancers ask so
     app.router.routes.append(Route("/models/{model}/predict", endpoint=_Predict(parts), methods=["POST"]))
     plain = app.openapi
     app.openapi = lambda: with_models(
@@ -101,6 +108,7 @@ class _Predict:
             client_id=given.decode() if _REQUEST_ID.fullmatch(given) else None,
             model=scope["path_params"]["model"],
             at_us=time.time_ns() // 1_000,
+            address=(scope.get("client") or ("",))[0],
         )
         job: ShadowJob | None = None
         try:

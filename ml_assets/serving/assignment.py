@@ -1,19 +1,33 @@
-"""Assignment of entities to production or canary by a stable hash.
+"""Assignment of entities to production or canary by a stable hash with a secret.
 
 An entity, such as an aircraft, is named by columns of its rows. It is always on the same side: in every process, on
 every machine, after every restart. With a larger share the canary keeps its entities and gets more. Another canary gets
-other entities, because model and bundle are part of the hash. Not here: the share itself (`release.canary`).
+other entities, because model, bundle and begin are part of the hash. The secret is that of the servers: a client that
+could compute the side of an entity would choose which version its rows make look bad. Not here: the share itself
+(`release.canary`).
 """
 
 import hashlib
 import json
 import math
+import secrets
+import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Literal
+
+from resources.artifacts import Artifacts, ArtifactsRefused
+from resources.http_bounds import network_of
+from resources.ledger import Ledger
 
 Role = Literal["production", "canary", "shadow"]
 """Role of a version in the answer to a request. A prediction of a `shadow` is logged and never answered."""
+
+
+_SECRET = ("serving-secret", "canary")
+"""Folder and file of the secret among the artifacts."""
+_SECRET_BYTES = 32
 
 
 class EntityRefused(ValueError):
@@ -33,21 +47,48 @@ def entity_of(row: Mapping[str, object], by: Sequence[str]) -> str:
     return json.dumps([_text(row, column) for column in by], ensure_ascii=False, separators=(",", ":"))
 
 
-def is_of_canary(entity: str, *, model: str, bundle_digest: str, share: float) -> bool:
-    """Return True if the canary with this bundle answers the requests of `entity`.
+def shared_secret(artifacts: Artifacts, ledger: Ledger) -> bytes:
+    """Return the secret that all servers with these artifacts share. The first one makes it, in its turn at the ledger.
+
+    Without the file, the next server makes another one, and entities change their sides once. Raises `ArtifactsError`
+    and, if there is no secret yet, `LedgerError`.
+    """
+    folder, file = _SECRET
+    if not artifacts.exists(folder, file):
+        with ledger.turn(folder):
+            if not artifacts.exists(folder, file):
+                with artifacts.create(folder, file) as made:
+                    made.write(secrets.token_bytes(_SECRET_BYTES))
+    with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:
+        artifacts.fetch(folder, file, target := Path(fetched) / file)
+        secret = target.read_bytes()
+    if len(secret) != _SECRET_BYTES:
+        raise ArtifactsRefused(
+            f"{artifacts.address(folder)}/{file} is no secret of {_SECRET_BYTES} bytes: remove it, and restart all "
+            "servers"
+        )
+    return secret
+
+
+def is_of_canary(
+    entity: str, *, secret: bytes, model: str, bundle_digest: str, begun: datetime, share: float
+) -> bool:
+    """Return True if the canary with this bundle, promoted at `begun`, answers the requests of `entity`.
 
     `share` is the canary's share of entities, from 0 to 1. An entity without a name, whose columns are all null, is
     always production's: it may be most of the requests, and one side would get all of them.
     """
     if all(name is None for name in json.loads(entity)):
         return False
-    return _position(entity, model, bundle_digest) < share
+    # The first 53 bits of a keyed BLAKE2b hash are a place in [0, 1) which a float holds exactly.
+    salted = json.dumps([model, bundle_digest, begun.astimezone(UTC).isoformat(), entity]).encode()
+    place = (int.from_bytes(hashlib.blake2b(salted, key=secret, digest_size=8).digest()) >> 11) / 2**53
+    return place < share
 
 
-def _position(entity: str, model: str, bundle_digest: str) -> float:
-    """Return the place of an entity in [0, 1): the first 53 bits of a BLAKE2b hash, which a float holds exactly."""
-    salted = json.dumps([model, bundle_digest, entity]).encode()
-    return (int.from_bytes(hashlib.blake2b(salted, digest_size=8).digest()) >> 11) / 2**53
+def sender_of(address: str, secret: bytes) -> str:
+    """Return a name of the client at this network address that does not show the address."""
+    return hashlib.blake2b(network_of(address).encode(), key=secret, digest_size=8).hexdigest()
 
 
 def _text(row: Mapping[str, object], column: str) -> str | None:

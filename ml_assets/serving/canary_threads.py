@@ -3,9 +3,10 @@
 Champion and canary of each model have a few threads each, so that their latencies are compared alike. A request waits
 for a thread of the canary up to a bound, and for the prediction up to the same bound; then production answers. Only a
 prediction that takes too long is the canary's error. Too many requests at once are not, since they would wait for the
-champion's threads as well. The champion has no bound: its answer is always sent. But an answer that a canary would have
-lost counts against the champion in the comparison, too (`too_slow_for`). The threads are daemons: a canary that hangs
-for ever does not keep the process from ending.
+champion's threads as well, and a list that takes long is not, since its client chooses its length. The champion has no
+bound: its answer is always sent. But an answer that a canary would have lost counts against the champion in the
+comparison, too (`too_slow_for`). The threads are daemons: a canary that hangs for ever does not keep the process from
+ending.
 """
 
 import asyncio
@@ -24,8 +25,17 @@ MOST = 64
 Answer = TypeVar("Answer")
 
 
+LIST_TIMES = 60
+"""A list that holds a thread for that many times the bound hangs: only then it is the canary's error."""
+
+
 class CanaryTooSlow(Exception):
     """The canary did not predict within the bound. Production answers, and the log has this error."""
+
+    def __init__(self, seconds: float, *, hangs: bool) -> None:
+        super().__init__(f"no answer within {seconds:g} s")
+        self.hangs = hangs
+        """True if earlier requests hold all threads."""
 
 
 class CanaryBusy(Exception):
@@ -35,8 +45,8 @@ class CanaryBusy(Exception):
 class _Job:
     """Work of one request."""
 
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self.work = work
+    def __init__(self, work: Callable[[], Any], times: int) -> None:
+        self.work, self.times = work, times
         self.done: Future[Any] = Future()
         self.began: float | None = None
         """Moment at which a thread took it, by the monotonic clock."""
@@ -54,8 +64,8 @@ class _Side:
         for _ in range(THREADS):
             threading.Thread(target=self._work, name=name, daemon=True).start()
 
-    def put(self, work: Callable[[], Any]) -> _Job:
-        job = _Job(work)
+    def put(self, work: Callable[[], Any], is_list: bool) -> _Job:
+        job = _Job(work, LIST_TIMES if is_list else 1)
         with self.lock:
             self.open += 1
         job.done.add_done_callback(lambda _: self._close())
@@ -63,10 +73,14 @@ class _Side:
         return job
 
     def is_held(self, seconds: float) -> bool:
-        """Return True if each thread has worked on its request for `seconds` or longer."""
-        latest = time.monotonic() - seconds
+        """Return True if each thread has worked `seconds` or longer on a row, or `LIST_TIMES` that on a list."""
+        now = time.monotonic()
         with self.lock:
-            held = [job for job in self.running if job.began is not None and job.began <= latest]
+            held = [
+                job
+                for job in self.running
+                if job.began is not None and now - job.began >= job.times * seconds
+            ]
         return len(held) >= THREADS
 
     def _close(self) -> None:
@@ -101,7 +115,7 @@ class CanaryThreads:
         self._sides: dict[str, _Side] = {}
         self._lock = threading.Lock()
 
-    async def of_canary(self, model: str, work: Callable[[], Answer]) -> Answer:
+    async def of_canary(self, model: str, work: Callable[[], Answer], *, is_list: bool = False) -> Answer:
         """Return what `work` returns in a thread of the canary.
 
         Raises `CanaryTooSlow`, also at once while earlier requests hold all threads longer than the bound;
@@ -111,7 +125,7 @@ class CanaryThreads:
         self._refuse_if_held(side)
         if side.open >= MOST:
             raise CanaryBusy(f"{MOST} requests wait for the canary")
-        job = side.put(work)
+        job = side.put(work, is_list)
         answer = asyncio.wrap_future(job.done)
         try:
             await asyncio.wait({answer}, timeout=self._seconds)
@@ -121,21 +135,25 @@ class CanaryThreads:
             while not answer.done():
                 left = (job.began or 0.0) + self._seconds - time.monotonic()
                 if left <= 0:
-                    raise self._too_slow()
+                    raise CanaryTooSlow(self._seconds, hangs=False)
                 await asyncio.wait({answer}, timeout=left)
             return answer.result()
         finally:
             answer.cancel()  # nobody waits for it any more, if it is still to come
 
-    def too_slow_for(self, model: str) -> Callable[[float], str]:
-        """Return a function of the seconds of a prediction that the champion begins now: why a canary would have been
-        too slow with it, or an empty text."""
+    def too_slow_for(self, model: str) -> Callable[[float], CanaryTooSlow | None]:
+        """Return a function of the seconds of a prediction that the champion begins now: the error that a canary would
+        have had with it, or None."""
         is_held = self._side(f"{model} production").is_held(self._seconds)
-        return lambda took: str(self._too_slow()) if is_held or took > self._seconds else ""
 
-    async def of_production(self, model: str, work: Callable[[], Answer]) -> Answer:
+        def why(took: float) -> CanaryTooSlow | None:
+            return CanaryTooSlow(self._seconds, hangs=is_held) if is_held or took > self._seconds else None
+
+        return why
+
+    async def of_production(self, model: str, work: Callable[[], Answer], *, is_list: bool = False) -> Answer:
         """Return what `work` returns in a thread of the champion. Raises what `work` raises."""
-        return await asyncio.wrap_future(self._side(f"{model} production").put(work).done)
+        return await asyncio.wrap_future(self._side(f"{model} production").put(work, is_list).done)
 
     def _side(self, name: str) -> _Side:
         with self._lock:
@@ -145,7 +163,4 @@ class CanaryThreads:
 
     def _refuse_if_held(self, side: _Side) -> None:
         if side.is_held(self._seconds):
-            raise self._too_slow()
-
-    def _too_slow(self) -> CanaryTooSlow:
-        return CanaryTooSlow(f"no answer within {self._seconds:g} s")
+            raise CanaryTooSlow(self._seconds, hangs=True)

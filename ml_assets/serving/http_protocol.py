@@ -1,25 +1,20 @@
-"""HTTP/1.1 of a server, with the answer to bytes that are no HTTP.
+"""HTTP/1.1 of a server, with the answers to connections and bytes that reach no route.
 
-Such bytes reach no route, so this answer is made here. uvicorn's own is plain text without an id.
+They are made here; uvicorn's own are plain text without an id.
 """
 
 import uuid
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
 from ml_assets.serving.answers import ErrorAnswer
+from resources.bounded_uvicorn import BoundedProtocol
 
 
-class JsonErrorProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, whose errors are JSON as those of all routes are."""
+class JsonErrorProtocol(BoundedProtocol):
+    """uvicorn's protocol within bounds, whose errors are JSON as those of all routes are."""
 
-    def send_400_response(self, msg: str) -> None:
-        """Answer with status 400 and close the connection. `msg` is uvicorn's reason."""
-        error = ErrorAnswer(message=f"{msg} Send HTTP/1.1, without TLS", request_id=uuid.uuid4().hex)
-        body = error.model_dump_json().encode()
-        head = (
-            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
-            b"x-request-id: %b\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head % (error.request_id.encode(), len(body)) + body)
-        self.transport.close()
+    def refusal(self, status: int, why: str) -> tuple[bytes, bytes]:
+        """Return headers and body of an error."""
+        said = f"{why} Send HTTP/1.1, without TLS" if status == 400 else why
+        error = ErrorAnswer(message=said, request_id=uuid.uuid4().hex)
+        headers = f"content-type: application/json\r\nx-request-id: {error.request_id}\r\n"
+        return headers.encode(), error.model_dump_json().encode()

@@ -39,6 +39,8 @@ SCHEMA: dict[str, pl.DataType] = {
     "prediction": pl.List(pl.Float64()),
     "latency_us": pl.Int64(),
     "error": pl.String(),
+    "counts": pl.Boolean(),
+    "sender": pl.String(),
     "share": pl.Float64(),
 }
 """Columns of the log, as `LoggedRow` describes them. `row` is JSON, `share` that of the requests that the server logs:
@@ -86,6 +88,11 @@ class LoggedRow:
     """Microseconds that the version took for all of its rows of the request."""
     error: str | None = None
     """Kind of the error and its message, such as `InputRefused: column 'hour' is missing`."""
+    counts: bool = True
+    """False for a row that is no evidence about a canary: neither version could answer it, or it took too long beside
+    other rows of its list."""
+    sender: str = ""
+    """Name of the client's network address (`assignment.sender_of`); empty without a canary."""
 
 
 def day_folder(model: str, day: date) -> str:

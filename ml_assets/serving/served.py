@@ -4,7 +4,7 @@ Here: one version in memory, the roles of one model at one moment. Not here: the
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
@@ -94,6 +94,8 @@ class Roles:
     """Versions whose predictions are only logged."""
     share: CanaryShare | None = None
     """None: a canary is only a shadow."""
+    secret: bytes = field(default=b"", repr=False)
+    """Secret of the assignment; empty without a share."""
 
     @property
     def versions(self) -> dict[str, ServedVersion]:

@@ -19,6 +19,7 @@ from ml_assets.release.known_versions import stage_reader_of
 from ml_assets.release.of_platform import bundles_of
 from ml_assets.serving.answering import Limits, ServerParts
 from ml_assets.serving.app import make_app
+from ml_assets.serving.assignment import shared_secret
 from ml_assets.serving.canary_threads import CanaryThreads
 from ml_assets.serving.counters import ServingMetrics
 from ml_assets.serving.http_protocol import JsonErrorProtocol
@@ -27,6 +28,8 @@ from ml_assets.serving.online_lookup import OnlineLookup
 from ml_assets.serving.request_log import RequestLog
 from ml_assets.serving.shadow import ShadowQueue
 from ml_assets.serving.watch import Declaration, StageWatch
+from resources.bounded_uvicorn import bounded_options
+from resources.http_bounds import BACKLOG, HttpBounds
 from resources.platform import Platform
 
 _SWITCH_SECONDS = 0.0005
@@ -54,6 +57,8 @@ class ServerSettings(BaseModel):
     """Largest body of a request."""
     max_rows: int = Field(default=10_000, ge=1)
     """Most rows of a request."""
+    max_connections: int = Field(default=1_024, ge=4)
+    """Connections at once. One address has at most a quarter of them."""
     canary_seconds: float = Field(default=1.0, gt=0)
     """Time that a request waits for a thread of its canary, and then for the prediction; then production answers."""
     stop_seconds: int = Field(default=30, ge=0)
@@ -116,7 +121,11 @@ def serve(
     Raises `OSError` if the address is taken.
     """
     watch = StageWatch(
-        stage_reader_of(platform), bundles_of(platform), declarations, seconds=settings.poll_seconds
+        stage_reader_of(platform),
+        bundles_of(platform),
+        declarations,
+        seconds=settings.poll_seconds,
+        secret=lambda: shared_secret(platform.artifacts, platform.ledger),
     )
     log = RequestLog(platform.artifacts, share=settings.log_share)
     retention = LogRetention(platform.artifacts, watch, settings.log_bounds)
@@ -126,18 +135,17 @@ def serve(
         canary_seconds=settings.canary_seconds,
     )
     with (
-        socket.create_server((host, port), backlog=2_048) as listening,
+        socket.create_server((host, port), backlog=BACKLOG) as listening,
         started(watch, log, retention, limits, online) as parts,
     ):
         config = uvicorn.Config(
             make_app(parts),
-            http=JsonErrorProtocol,
+            **bounded_options(HttpBounds(connections=settings.max_connections), JsonErrorProtocol),
             ws="none",  # a request to upgrade gets the answer of its route, not a connection that waits
             access_log=False,
             log_config=None,
             timeout_graceful_shutdown=settings.stop_seconds,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            server_header=False,
         )
         sys.setswitchinterval(_SWITCH_SECONDS)
         gc.collect()

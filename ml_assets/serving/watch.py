@@ -57,15 +57,18 @@ class StageWatch:
         declarations: Sequence[Declaration],
         *,
         seconds: float,
+        secret: Callable[[], bytes],
         retry_seconds: float = 15.0,
         threads: int = 1,
     ) -> None:
         """Read the ledger each `seconds`. Try a bundle that did not load again after `retry_seconds`.
 
-        `threads` is the number of threads of one prediction.
+        `secret` returns the secret of the assignment, the first time that a canary has a share. `threads` is the number
+        of threads of one prediction.
         """
         self._reader, self._store, self._threads = reader, store, threads
         self._retry_seconds = retry_seconds
+        self._read_secret, self._secret = secret, b""
         self.declarations: Mapping[str, Declaration] = {one.model: one for one in declarations}
         self._seconds = seconds
         self._served: dict[str, Roles] = {}
@@ -151,11 +154,20 @@ class StageWatch:
         now = datetime.now(UTC)
         shadows = [_Wanted(number, digest, now) for number, digest in of.shadows]
         share = _share_of(stages)
+        problems: list[str] = []
+        if canary is not None and share is not None and not self._secret:
+            try:
+                self._secret = self._read_secret()
+            except (ArtifactsError, LedgerError) as error:
+                share = None
+                problems.append(
+                    f"version {canary.number} is the canary and answers no requests: the secret of the assignment "
+                    f"cannot be read: {error}"
+                )
         if canary is not None and share is None:
             canary, shadows = None, [canary, *shadows]
         before = self._served.get(of.model, Roles())
         loaded = {one.digest: one for one in (before.production, before.canary, *before.shadows) if one}
-        problems: list[str] = []
 
         def load(
             wanted: _Wanted | None, role: str, otherwise: ServedVersion | None = None
@@ -176,6 +188,7 @@ class StageWatch:
             canary=load(canary, "canary"),
             shadows=tuple(one for wanted in shadows if (one := load(wanted, "shadow")) is not None),
             share=share,
+            secret=b"" if share is None else self._secret,
         )
         self._served[of.model] = served  # one assignment: a request sees the roles before or after it
         for said in problems:

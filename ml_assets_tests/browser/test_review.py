@@ -18,13 +18,13 @@ from ml_assets.review.review_pages import review_app
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import Installation, readings_components
 from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
+from ml_assets_tests.resources.ledger_writer import with_account
 from resources.acting import launched_in_terminal
 from resources.ledger import Person
 
 pytestmark = [pytest.mark.browser, pytest.mark.nightly, pytest.mark.timeout(1200)]
 
 FIRST, SECOND = days(2, start=WINDOW)
-ROOT = Person(name="root", checked_by="token")
 PATIENCE_MILLISECONDS = 120_000
 
 
@@ -42,19 +42,19 @@ def before_accounts(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     )
     installation = Installation(tmp_path_factory.mktemp("home"), components).with_tables(2)
     installation.trained(FIRST)
-    [rules] = [one.spec.release for one in components if isinstance(one, TrainingPipeline)]
+    [rules] = [one.spec.rules for one in components if isinstance(one, TrainingPipeline)]
     releases = releases_of(installation.platform)
-    releases.review(MODEL, 1, approves=True, author="eve", reason="the first", rules=rules)
-    releases.promote(MODEL, 1, author="ada", reason="the first", rules=rules)
+    releases.review(MODEL, 1, approves=True, by=Person.unchecked("eve"), reason="the first", rules=rules)
+    releases.promote(MODEL, 1, by=Person.unchecked("ada"), reason="the first", rules=rules)
     return installation
 
 
 @pytest.fixture(scope="module")
 def tokens(before_accounts: Installation) -> dict[str, str]:
     """Name → token."""
-    accounts = before_accounts.platform.ledger.accounts
-    accounts.add_by_token("root", Person(name="root"), is_administrator=True)
-    return {name: accounts.add_by_token(name, ROOT) for name in ("ada", "bob", "cyd")}
+    ledger = before_accounts.platform.ledger
+    root = with_account(ledger, "root")
+    return {name: ledger.accounts.add_by_token(name, root) for name in ("ada", "bob", "cyd")}
 
 
 @pytest.fixture(scope="module")

@@ -57,13 +57,17 @@ def wrong_sales(monkeypatch: pytest.MonkeyPatch) -> dict[str, pl.Expr]:
 
 @pytest.fixture
 def redeclared(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Edit the declaration of `store_demand`: top-level attributes → their values."""
+    """Edit the declaration of `store_demand`: top-level attributes → their values, or functions of the present ones."""
     load = TrainingPipeline.load.__func__
 
     def edit(**changes: Any) -> None:
         def edited(cls: type[TrainingPipeline], spec: Any, context: Any) -> TrainingPipeline:
-            is_edited = spec.name == "store_demand"
-            return load(cls, spec.model_copy(update=changes) if is_edited else spec, context)
+            if spec.name == "store_demand":
+                new = {
+                    name: one(getattr(spec, name)) if callable(one) else one for name, one in changes.items()
+                }
+                spec = spec.model_copy(update=new)
+            return load(cls, spec, context)
 
         monkeypatch.setattr(TrainingPipeline, "load", classmethod(edited))
 

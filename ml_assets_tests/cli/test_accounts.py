@@ -2,10 +2,10 @@
 
 import pytest
 
-from ml_assets.release.rules import NO_RULES, ReleaseSection
+from ml_assets.release.rules import NO_RULES, Rules
 from ml_assets.release.rules_in_force import as_json
 from ml_assets_tests.cli.terminal import Terminal
-from ml_assets_tests.resources.ledger_writer import EVALUATION
+from ml_assets_tests.resources.ledger_writer import EVALUATION, with_account
 from ml_assets_tests.resources.oidc_issuer import AUDIENCE, running_issuer
 from resources.ledger import Ledger, Person
 
@@ -27,8 +27,7 @@ def test_from_the_first_account_on_a_person_needs_one(
         "m",
         "1",
         "production",
-        author="ada",
-        checked_by="token",
+        by=with_account(ledger, "ada"),
         reason="better",
         bundle_digest="b",
         evaluation_digest="e",
@@ -63,6 +62,38 @@ def test_from_the_first_account_on_a_person_needs_one(
         for path in terminal.home.rglob("*")
         if path.is_file()
     ), "a token is stored nowhere"
+
+
+DECISIONS = (
+    ("accept", "datasets/flights", "2013-07-04", "--reason", "r"),
+    ("approve", "flight_delay", "1", "--reason", "r"),
+    ("reject", "flight_delay", "1", "--reason", "r"),
+    ("promote", "flight_delay", "1", "--reason", "r"),
+    ("rollback", "flight_delay", "--reason", "r"),
+    ("demote", "flight_delay", "--reason", "r"),
+    ("archive", "flight_delay", "1", "--reason", "r"),
+    ("rules", "accept", "flight_delay", "--reason", "r"),
+    ("quarantine", "readmit", "datasets/flights"),
+    ("accounts", "add", "dan"),
+    ("accounts", "revoke", "ada", "--reason", "r"),
+)
+
+
+def test_a_revoked_account_makes_no_decision(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token of a revoked account, and a name without a token, are refused before a command looks at anything."""
+    root = token_in(terminal("accounts", "add", "ada", "--administrator").out)
+    monkeypatch.setenv("ML_ASSETS_TOKEN", root)
+    eve = token_in(terminal("accounts", "add", "eve", "--administrator").out)
+    assert terminal("accounts", "revoke", "eve", "--reason", "left").status == 0
+    assert token_in(terminal("accounts", "add", "eve", "--administrator").out) != eve
+    ledger = Ledger(f"sqlite:///{terminal.home}/ledger.db")
+    before = ledger.models.head()
+    for token, why in ((eve, "the account of eve was revoked"), ("", "nobody checked that you are ada")):
+        monkeypatch.setenv("ML_ASSETS_TOKEN", token)
+        for command in DECISIONS:
+            refused = terminal(*command)
+            assert (refused.status, why in refused.err) == (1, True), (command, refused)
+    assert ledger.models.head() == before
 
 
 def test_an_account_by_oidc_acts_with_an_id_token(
@@ -110,12 +141,12 @@ def test_rules_that_nobody_checked_are_named_until_a_person_confirms(
 ) -> None:
     """Before the first account somebody dropped the approval, under a name that nobody checked."""
     log = Ledger(f"sqlite:///{terminal.home}/ledger.db").models
-    approval = as_json(ReleaseSection.model_validate({"approval": {"by": ["ada"]}}))
-    log.record_first_rules("flight_delay", approval, Person(name="ada"))
+    approval = as_json(Rules.model_validate({"approval": {"by": ["ada"]}}))
+    log.record_first_rules("flight_delay", approval, Person.unchecked("ada"))
     log.accept_rules(
-        "flight_delay", as_json(NO_RULES), Person(name="zed"), reason="simpler", allow=lambda: None
+        "flight_delay", as_json(NO_RULES), Person.unchecked("zed"), reason="simpler", allow=lambda: None
     )
-    assert "is the same" in terminal("rules", "show", "flight_delay").out
+    assert "do not count" not in terminal("rules", "show", "flight_delay").out
     monkeypatch.setenv("ML_ASSETS_TOKEN", token_in(terminal("accounts", "add", "ada", "--administrator").out))
     for command in (("rules", "show", "flight_delay"), ("history", "flight_delay")):
         said = terminal(*command).out

@@ -3,6 +3,7 @@
 import sqlite3
 from contextlib import closing
 
+from ml_assets.tables.declared import NOTHING_DECLARED
 from ml_assets.tables.publish import publish
 from ml_assets.tables.spec import Incoming, PublishingRun
 from ml_assets_tests.cli.terminal import Terminal
@@ -48,7 +49,14 @@ def test_lake_audit_names_rejections_that_the_ledger_lost(terminal: Terminal) ->
 
     def publish_orders(amount: float) -> None:
         incoming = [Incoming(key=key, data=day(key, factor=amount))]
-        publish(store, ledger, orders_table.spec(), incoming, PublishingRun(run_id="a-run", url=""))
+        publish(
+            store,
+            ledger,
+            orders_table.spec(),
+            incoming,
+            PublishingRun(run_id="a-run", url=""),
+            NOTHING_DECLARED,
+        )
 
     publish_orders(1.0)
     with closing(sqlite3.connect(home / "ledger.db")) as now, closing(sqlite3.connect(home / "copy")) as copy:

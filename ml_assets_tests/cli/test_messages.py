@@ -19,6 +19,8 @@ from ml_assets_tests.cli.terminal import Terminal
         (("trainings", "prune-all"), "no command 'trainings prune-all': did you mean 'prune'?"),
         (("xyz",), "no command 'xyz'; there are: accept, "),
         (("ui", "--port", "80000"), "80000 is not in the range 1<=x<=65535"),
+        (("promote", "m", "1_0"), "'1_0' is not the number of a version: write digits, such as 3"),
+        (("archive", "m", " 1", "--reason", "old"), "' 1' is not the number of a version"),
         (("ui", "--port", "0"), "0 is not in the range 1<=x<=65535"),
     ],
 )

@@ -115,7 +115,7 @@ def test_json_holds_rows_and_contract_and_hides_sensitive_values(
     declare(sales={"source": {"kind": "file", "path": str(tmp_path / "odd.parquet")}, "contract": None})
     said = json.loads(terminal("source", "preview", "sales", "--json").out)
     assert said["rows"][0]["share"] is None
-    assert said["rows"][1]["when"].startswith("+14645-")
+    assert said["rows"][1]["when"] is None  # no calendar has the year 14645
     assert [column["name"] for column in said["contract"]["columns"]] == [
         "id",
         "share",

@@ -17,7 +17,7 @@ from ml_assets.release.bundle import build_bundle
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.matrix import MatrixGraph
 from ml_assets.release.of_platform import bundles_of, releases_of
-from ml_assets.release.rules import NO_RULES, ReleaseSection
+from ml_assets.release.rules import NO_RULES, Rules, deciding_as_json
 from ml_assets.serving.assignment import is_of_canary
 from ml_assets.serving.request_log import LoggedRow, RequestLog
 from ml_assets_tests.components.installation import Installation, failure_of, readings_components
@@ -72,7 +72,12 @@ class CanaryHome:
             for number in range(count):
                 entity = json.dumps([f"machine {number}"])
                 is_canary = is_of_canary(
-                    entity, model=MODEL, bundle_digest=self.canary.bundle_digest, share=SHARE
+                    entity,
+                    secret=b"servers",
+                    model=MODEL,
+                    bundle_digest=self.canary.bundle_digest,
+                    begun=self.canary.at,
+                    share=SHARE,
                 )
                 promotion = self.canary if is_canary else self.champion
                 row = raw[number % len(raw)]
@@ -157,15 +162,19 @@ def with_new_canary(installation: Installation, exported: Bundle, **changes: obj
         experiment.experiment_id if experiment else client.create_experiment(MODEL)
     ).info.run_id
 
-    def promoted(rules: ReleaseSection, **changes: object) -> Promotion:
+    gates = deciding_as_json(pipeline.spec.rules.evaluation or {})
+
+    def promoted(rules: Rules, **changes: object) -> Promotion:
         number = len(log.evaluations(MODEL)) + 1
         bundle = variant_of(exported, bundles_of(platform), fingerprint=f"{number:064}", **changes)
-        record_evaluation(platform.ledger, bundle, trained_on=window, partition=DAYS[-1])
+        record_evaluation(platform.ledger, bundle, trained_on=window, partition=DAYS[-1], gates=gates)
         version = releases.register(bundle, run_id=run_id, links={})
-        releases.accept_rules(MODEL, rules, by=Person(name="lead"), reason="for the next version")
-        return releases.promote(MODEL, version.number, author="ada", reason="the next", rules=rules)
+        releases.accept_rules(MODEL, rules, by=Person.unchecked("lead"), reason="for the next version")
+        return releases.promote(
+            MODEL, version.number, by=Person.unchecked("ada"), reason="the next", rules=rules
+        )
 
     champion = log.in_production(MODEL) or promoted(NO_RULES)
-    canary = promoted(pipeline.spec.release, **changes)
+    canary = promoted(pipeline.spec.rules, **changes)
     rows = installation.main.scan(FEATURES, DAYS).collect()
     return CanaryHome(installation, pipeline.spec, champion, canary, rows)

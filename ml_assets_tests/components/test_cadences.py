@@ -22,7 +22,7 @@ from ml_assets_tests.components.installation import (
     mapped_inputs,
     mapped_keys,
 )
-from ml_assets_tests.components.readings_pipeline import DATASET, READINGS, days
+from ml_assets_tests.components.readings_pipeline import DATASET, MACHINES, READINGS, days
 
 HERE = "ml_assets_tests.components.test_cadences"
 Cadence = Literal["hourly", "daily", "weekly", "monthly"]
@@ -186,3 +186,34 @@ def test_a_day_before_the_first_whole_week_is_refused(tmp_path: Path) -> None:
     found = Installation(tmp_path, [*COMPONENTS[:2], early])
     with pytest.raises(DeclarationRefused, match="set `start` to 2024-01-08 or later"):
         require_consistent(found.defs)
+
+
+def machines(_: date | None = None) -> pl.DataFrame:
+    """Return the machines of the plant."""
+    return pl.DataFrame({"machine": MACHINES})
+
+
+def test_a_foreign_key_does_not_look_into_partitions_of_an_earlier_cadence(tmp_path: Path) -> None:
+    """The machines had no partitions when they were published, and have days now."""
+    own = {
+        "name": "machines",
+        "source": {"function": f"{HERE}.machines"},
+        "contract": {"primary_key": ["machine"], "columns": [{"name": "machine", "dtype": "string"}]},
+    }
+    refers = DATASET["contract"] | {"foreign_keys": [{"columns": ["machine"], "table": "datasets/machines"}]}
+    readings = component(Dataset, DATASET, contract=refers)
+    whole = Installation(tmp_path, [component(Dataset, own), readings])
+    assert whole.run("datasets/machines").success
+    (day,) = days(1)
+    assert whole.run(READINGS, partition=day).success
+    daily = whole.declared_as(
+        [
+            component(Dataset, own, partitions=DATASET["partitions"]),
+            component(Dataset, DATASET, contract=refers),
+        ]
+    )
+    (later,) = days(1, start=1)
+    said = failure_of(daily.run(READINGS, partition=later))
+    assert f"datasets/machines {later} is missing" in said
+    assert daily.run("datasets/machines", partition=later).success
+    assert daily.run(READINGS, partition=later).success

@@ -26,9 +26,18 @@ SOLD: dict[str, float] = {}
 RATE = {"rate": 1.0}
 
 
+class _Later(datetime):
+    """Clock of the sources: all days of the tests are over, so their partitions may be read."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> datetime:
+        return datetime.now(tz) + timedelta(days=5)
+
+
 @pytest.fixture(autouse=True)
-def source_of_first_day() -> None:
+def source_of_first_day(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reset the source."""
+    monkeypatch.setattr("ml_assets.components.specs.datetime", _Later)
     SOLD.clear()
     RATE["rate"] = 1.0
 

@@ -24,7 +24,7 @@ from ml_assets.tables.cadence import Cadence
 from ml_assets.tables.imports import resolve_function
 from ml_assets.tables.user_code import building
 from ml_assets.validation.check import check_partitions
-from ml_assets.validation.volume import volume_findings
+from ml_assets.validation.volume import VolumePast, volume_findings
 
 ROOT = Path(__file__).parents[2]
 DAYS = [date(2024, 1, 1) + timedelta(days=n) for n in range(90)]
@@ -154,7 +154,7 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
         bounds = {key: cadence.bounds(key) for key in keys}
         findings = check_partitions(frames, dataset.contract, bounds=bounds)
         sizes = {key: len(frame) for key, frame in frames.items()}
-        uneven = [volume_findings(sizes, {}, table.volume) for table in (dataset, features)]
+        uneven = [volume_findings(sizes, VolumePast(), table.volume) for table in (dataset, features)]
         rows = pl.concat(frames.values())
         (section,) = features.inputs
         days = [date.fromisoformat(key) for key in (keys[len(keys) // 2], keys[-1])]
@@ -212,6 +212,16 @@ SOLD = "\n".join(f"{day},{day.day},{day.day}" for day in DAYS[:30])
         pytest.param("a,b\n1,2\n", {}, "no column holds dates: there are a, b", id="no_date"),
         pytest.param("day,sold\n01/02/2024,1\n", {}, "write dates as 2024-01-31", id="day_or_month_first"),
         pytest.param(f"day,sold\n{DATED}\n,3", {}, "'day' is empty in 1 rows", id="row_without_date"),
+        pytest.param(
+            "at,sold\n2024-01-01 08:00,1\n",
+            {},
+            "without an offset from UTC: give their time zone",
+            id="no_zone",
+        ),
+        pytest.param("day,sold\n01/31/24,1\n", {}, "no column holds dates", id="short_year"),
+        pytest.param('day,sold\n2024-01-01,"1,234"\n', {}, "a comma between thousands", id="thousands"),
+        pytest.param("day,sold,sold\n2024-01-01,1,2\n", {}, "names sold more than once", id="named_twice"),
+        pytest.param("day,sold,a\n2024-01-01,1\n", {}, "line 2 has fewer than 3 fields", id="short_line"),
         pytest.param("day,sold\n2024-01-01,1\n", {}, "needs at least 20", id="too_short"),
         pytest.param(
             f"day,sold\n{DATED}\n{DATED}", {}, "lines 2 and 32, for example, share day", id="no_key"
@@ -249,9 +259,26 @@ def test_a_missing_file_and_a_skipped_hour_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "hours.csv"
     hours = [datetime(2024, 3, 20) + timedelta(hours=n) for n in range(24 * 25)]  # noqa: DTZ001
     file.write_text("at,sold\n" + "\n".join(f"{hour:%Y-%m-%d %H:%M},{hour.hour}" for hour in hours))
-    assert infer(file).partitions == 25
-    with pytest.raises(CsvRefused, match=r"2024-03-31 02:00:00.*--time-zone"):
+    assert infer(file, time_zone="UTC").partitions == 25
+    with pytest.raises(CsvRefused, match="'at' is a time that clocks in Europe/Berlin show twice or never"):
         infer(file, time_zone="Europe/Berlin")
+
+
+def test_columns_keep_each_character_that_a_number_would_lose(tmp_path: Path) -> None:
+    """Phone numbers, postcodes and long numbers became floats, and `NA`, Namibia, became a missing value."""
+    file = tmp_path / "table.csv"
+    words = "01234,+4930,12345678901234567890,0.12345678901234567890,NA"
+    file.write_text(
+        "day,post,phone,order,share,country,sold\n" + "".join(f"{d},{words},{d.day}\n" for d in DAYS)
+    )
+    table = infer(file)
+    types = {column.name: (column.dtype, column.nullable) for column in table.columns}
+    assert types == {
+        "day": ("date", False),
+        **dict.fromkeys(("post", "phone", "order", "share", "country"), ("string", False)),
+        "sold": ("int64", False),
+    }
+    assert "as text      order, share: as numbers, digits would be lost" in table.notes
 
 
 def test_a_dataset_alone_can_begin_with_a_file(sandbox: DefsFolderSandbox, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def _bytes(settings: Settings) -> int:
     return sum(path.stat().st_size for path in settings.dagster_home.rglob("*") if path.is_file())
 
 
+@pytest.mark.nightly
 def test_a_materialization_takes_little_disk_and_is_found_again(installation: Installation) -> None:
     before = _bytes(installation.settings)
     for _ in range(ROUNDS):

@@ -13,6 +13,7 @@ from ml_assets_tests.components.installation import (
     versions,
 )
 from ml_assets_tests.components.readings_pipeline import FEATURES, READINGS, Source, days
+from resources.ledger import Person
 
 
 def _with_a_robot(rows: pl.DataFrame) -> pl.DataFrame:
@@ -71,7 +72,12 @@ def test_an_accepted_input_is_used_as_it_is(installation: Installation, source: 
     source.spoiled[day] = _with_a_robot
     installation.run(READINGS, partition=day)
     accept_partition(
-        installation.platform.lake, installation.platform.ledger, READINGS, day, "ada", "the robot is real"
+        installation.platform.lake,
+        installation.platform.ledger,
+        READINGS,
+        day,
+        Person.unchecked("ada"),
+        "the robot is real",
     )
     assert installation.run(FEATURES, partition=day).success
     rows = TableReader.at(installation.platform.lake).scan(FEATURES, [day]).collect()
@@ -85,7 +91,12 @@ def test_an_accepted_day_with_an_extra_column_is_refused_by_name_and_type(
     source.spoiled[second] = lambda rows: rows.with_columns(pl.lit(3, pl.Int64).alias("crew"))
     installation.run(READINGS, partition=first, last=second)
     accept_partition(
-        installation.platform.lake, installation.platform.ledger, READINGS, second, "ada", "crews are new"
+        installation.platform.lake,
+        installation.platform.ledger,
+        READINGS,
+        second,
+        Person.unchecked("ada"),
+        "crews are new",
     )
     said = failure_of(installation.run(FEATURES, partition=first, last=second))
     assert "its columns are not those of the contract: crew (int64) is added" in said

@@ -21,6 +21,7 @@ from ml_assets_tests.components.installation import (
     versions,
 )
 from ml_assets_tests.components.readings_pipeline import FEATURES, READINGS, Source, days
+from resources.ledger import Person
 from resources.settings import Settings
 
 
@@ -323,7 +324,12 @@ def test_an_accepted_day_passes_its_blocking_checks_when_it_comes_again(
     source.spoiled[day] = lambda rows: rows.with_columns(-pl.col("made"))
     installation.run(READINGS, partition=day)
     accept_partition(
-        installation.platform.lake, installation.platform.ledger, READINGS, day, "ada", "returned goods"
+        installation.platform.lake,
+        installation.platform.ledger,
+        READINGS,
+        day,
+        Person.unchecked("ada"),
+        "returned goods",
     )
     again = installation.run(READINGS, partition=day)
     assert again.success

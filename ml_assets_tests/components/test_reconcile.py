@@ -15,6 +15,7 @@ from ml_assets.components.reconcile import (
 from ml_assets.tables.accept import accept_partition
 from ml_assets_tests.components.installation import Installation, key_of, readings_components
 from ml_assets_tests.components.readings_pipeline import DATASET, FEATURES, READINGS, Source, days
+from resources.ledger import Person
 
 TABLES = (READINGS, FEATURES)
 DAYS = days(4)
@@ -57,7 +58,12 @@ def test_an_accepted_day_and_one_that_main_lost_are_apart(installation: Installa
     source.spoiled[bad] = lambda rows: rows.with_columns(-rows["made"])
     installation.run(READINGS, partition=bad)
     accept_partition(
-        installation.platform.lake, installation.platform.ledger, READINGS, bad, "ada", "returned goods"
+        installation.platform.lake,
+        installation.platform.ledger,
+        READINGS,
+        bad,
+        Person.unchecked("ada"),
+        "returned goods",
     )
     installation.instance.report_runless_asset_event(
         dg.AssetMaterialization(key_of(READINGS), partition=DAYS[-1])
@@ -82,7 +88,9 @@ def test_an_acceptance_turns_the_page_green_and_says_who_and_why(
     platform = installation.platform
 
     def accept(day: str) -> None:
-        acceptance = accept_partition(platform.lake, platform.ledger, READINGS, day, "ada", "returned goods")
+        acceptance = accept_partition(
+            platform.lake, platform.ledger, READINGS, day, Person.unchecked("ada"), "returned goods"
+        )
         report_acceptance(installation.instance, installation.main, platform.ledger, acceptance)
 
     accept(first)
@@ -118,7 +126,9 @@ def test_an_acceptance_of_known_content_is_reported(installation: Installation, 
     strict.run(READINGS, partition=day)
     assert not _checks(strict)["contract"].passed
     platform = strict.platform
-    acceptance = accept_partition(platform.lake, platform.ledger, READINGS, day, "ada", "a good day")
+    acceptance = accept_partition(
+        platform.lake, platform.ledger, READINGS, day, Person.unchecked("ada"), "a good day"
+    )
     report_acceptance(strict.instance, strict.main, platform.ledger, acceptance)
     assert _checks(strict)["contract"].passed
 

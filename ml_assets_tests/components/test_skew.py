@@ -22,7 +22,7 @@ from ml_assets_tests.components.readings_pipeline import (
     Source,
     days,
 )
-from resources.ledger import NewEvaluation, TrainedOn
+from resources.ledger import NewEvaluation, Person, TrainedOn
 
 KEYS = days(WINDOW + 8)
 TRAINED, LATER = KEYS[1 : WINDOW + 1], KEYS[WINDOW + 1 :]
@@ -56,8 +56,7 @@ def in_production(installation: Installation) -> None:
             summary="Blessed.",
             rules=(),
             transitions=(),
-            author="ada",
-            checked_by="nobody",
+            by=Person.unchecked("ada"),
             launched_in="terminal",
             report="file:///report.html",
             run_id="a-run",
@@ -74,7 +73,7 @@ def in_production(installation: Installation) -> None:
         MODEL,
         "1",
         "production",
-        author="ada",
+        by=Person.unchecked("ada"),
         reason="the first",
         bundle_digest=row.bundle_digest,
         evaluation_digest=row.evaluation_digest,

@@ -23,7 +23,7 @@ from ml_assets.dossier.keys import SigningKey, create_keys
 from ml_assets.dossier.ledger_rows import decisions_about
 from ml_assets.dossier.writing import write
 from ml_assets.release.runtime import listing_of
-from resources.ledger import Ledger, NewEvaluation, TrainedOn
+from resources.ledger import Ledger, NewEvaluation, Person, TrainedOn
 
 LOCK_TEXT = (
     f"numpy==2.4.0 \\\n    --hash=sha256:{'1' * 64} \\\n    --hash=sha256:{'2' * 64}\n"
@@ -94,7 +94,7 @@ def make_dossier(folder: Path, number: int, ledger: Ledger, key: SigningKey) -> 
             status="blessed",
             summary="Blessed: all 5 rules passed.",
             rules=(),
-            author="ada",
+            by=Person.unchecked("ada"),
             report="file:///reports/report.html",
             run_id="a-run",
             trained_on=TrainedOn(
@@ -109,7 +109,7 @@ def make_dossier(folder: Path, number: int, ledger: Ledger, key: SigningKey) -> 
     log.name_version(
         "m", digest, schema_digest="s", recipe_digest="r", choose=lambda known: f"1.0.{len(known)}"
     )
-    log.review(row, str(number), approves=True, author="bob", reason="reads well")
+    log.review(row, str(number), approves=True, by=Person.unchecked("bob"), reason="reads well")
     promote(ledger, str(number), bundle=digest, evaluation=row.evaluation_digest)
     facts, documents = facts_of(bundle, number, ledger)
     write(folder, facts, documents, key)
@@ -122,7 +122,7 @@ def promote(ledger: Ledger, version: str, *, bundle: str, evaluation: str = "e")
         "m",
         version,
         "production",
-        author="cy",
+        by=Person.unchecked("cy"),
         reason="better",
         bundle_digest=bundle,
         evaluation_digest=evaluation,

@@ -22,7 +22,7 @@ from ml_assets.dossier.verification import verify
 from ml_assets.release.history import since
 from ml_assets_tests.dossier.conftest import Signed
 from ml_assets_tests.resources.ledger_chains import attacker
-from resources.ledger import Head, Ledger, LedgerChanged, row_digest
+from resources.ledger import Head, Ledger, LedgerChanged, Person, row_digest
 
 Change = Callable[[Path, Signed], object]
 
@@ -390,8 +390,8 @@ def test_decisions_after_the_dossier_are_told(
     place = Head.parse(found.decisions["head"]).place
     evaluation = models.newest_evaluation("m", found.bundle)
     assert evaluation is not None
-    models.review(evaluation, "2", approves=False, author="bob", reason="leak found")
-    models.archive("m", "2", author="cy", reason="wrong", bundle_digest=found.bundle)
+    models.review(evaluation, "2", approves=False, by=Person.unchecked("bob"), reason="leak found")
+    models.archive("m", "2", by=Person.unchecked("cy"), reason="wrong", bundle_digest=found.bundle)
     told = list(since(models.decisions("m"), place, found.bundle))
     words = (r" promoted: .*by cy", r" rejected: .*by bob", r" archived: .*by cy")
     assert [bool(re.search(*one)) for one in zip(words, told, strict=True)] == [True] * 3, told

@@ -24,7 +24,7 @@ from ml_assets.release.known_versions import NumberReader, StageReader, number_r
 from ml_assets.release.of_platform import registry_of, releases_of
 from ml_assets.release.refusals import NotPromotable
 from ml_assets_tests.faults.child_processes import Child, finish, forkserver, start
-from resources.ledger import LedgerError, Promotion
+from resources.ledger import LedgerError, Person, Promotion
 from resources.mlflow_client import TrackerError
 from resources.platform import Platform
 from resources.settings import Settings
@@ -179,7 +179,7 @@ def _decide(model: str, settings: Settings, environment: dict[str, str], folder:
     releases, log = releases_of(platform), platform.ledger.models
     registry_of(platform).versions(model)
     (folder / "decider.ready").touch()
-    by = {"author": "ada", "reason": "for the readers"}
+    by = {"by": Person.unchecked("ada"), "reason": "for the readers"}
     with (folder / "decided.jsonl").open("w") as told:
         while not (folder / "over").exists():
             word = draw.choice(("promote", "promote", "rollback", "canary"))

@@ -21,7 +21,7 @@ from ml_assets.release.bundle_store import BundleStore
 from ml_assets.release.refusals import NotPromotable, NotReviewable
 from ml_assets.release.registry import Registry
 from ml_assets.release.releases import Releases
-from ml_assets.release.rules import ReleaseSection
+from ml_assets.release.rules import Rules
 from ml_assets_tests.faults.child_processes import forkserver
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from resources.artifacts import FolderArtifacts
@@ -33,6 +33,7 @@ from resources.ledger import (
     EvaluationRow,
     Ledger,
     LedgerBusy,
+    Person,
     Promotion,
     Review,
     TrainedOn,
@@ -40,8 +41,8 @@ from resources.ledger import (
 from resources.mlflow_client import TrackerError, open_client
 
 MODEL = "small"
-APPROVED = ReleaseSection.model_validate({"approval": {"by": ["bob", "cyd"]}})
-BY_CANARY = ReleaseSection.model_validate(
+APPROVED = Rules.model_validate({"approval": {"by": ["bob", "cyd"]}})
+BY_CANARY = Rules.model_validate(
     {"approval": {"by": ["bob", "cyd"]}, "canary": {"share": 0.5, "by": ["carrier"]}}
 )
 """A version is canary first. Without a time for it, its next promotion puts it into production."""
@@ -60,7 +61,7 @@ class Place:
     tracker: str
     artifacts: Path
     window: TrainedOn
-    rules: ReleaseSection = APPROVED
+    rules: Rules = APPROVED
 
     def releases(self) -> Releases:
         """Open its registrations and promotions, as each command does."""
@@ -75,7 +76,7 @@ class Place:
 
 def decide(place: Place, word: str, number: int, told: str, said: Path) -> None:
     """Run one command; write its outcome to `said` once it returned."""
-    releases, by = place.releases(), {"author": "ada", "reason": told}
+    releases, by = place.releases(), {"by": Person.unchecked("ada"), "reason": told}
     outcome: object = "refused"
     try:
         match word:
@@ -95,7 +96,7 @@ def decide(place: Place, word: str, number: int, told: str, said: Path) -> None:
                 outcome = new.place
             case _:
                 approves = word == "approve"
-                by = {"author": random.choice(["bob", "cyd"]), "reason": told}
+                by = {"by": Person.unchecked(random.choice(["bob", "cyd"])), "reason": told}
                 outcome = releases.review(MODEL, number, approves=approves, rules=place.rules, **by).place
     except (NotPromotable, NotReviewable, LedgerBusy):
         pass
@@ -150,7 +151,7 @@ def acknowledged(folder: Path) -> set[int]:
     return {one for one in said if isinstance(one, int)}
 
 
-def require_lawful(decisions: Sequence[Decision], rules: ReleaseSection) -> list[tuple[datetime, str | None]]:
+def require_lawful(decisions: Sequence[Decision], rules: Rules) -> list[tuple[datetime, str | None]]:
     """Check each decision against those before it; return the bundle in production from each moment on.
 
     A first promotion needs an approval of the newest evaluation, which compared it with the version in production, and

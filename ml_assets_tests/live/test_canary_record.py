@@ -1,23 +1,27 @@
 """Record of a canary's watch: what became visible counts once, in that order, whatever ends a look."""
 
 import resource
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ml_assets.live import canary_record
 from ml_assets.live.canary_record import CanaryRecord, RecordPlace, look
-from ml_assets.live.canary_rows import FoundLabels
+from ml_assets.live.canary_rows import FoundLabels, WaitingRow, with_room
 from ml_assets.live.comparison import Labelled, comparisons
 from ml_assets.release.rules import CanarySection
 from ml_assets.serving.request_log import LoggedRow, RequestLog
 from resources.artifacts import Artifacts, ArtifactsRefused, ArtifactsUnavailable, FolderArtifacts
-from resources.ledger import Promotion
+from resources.ledger import Person, Promotion
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 ERRORS = {"metric": "error_rate", "no_worse_by": 0.02}
@@ -33,9 +37,8 @@ def promotion(alias: str, place: int) -> Promotion:
         alias=alias,
         bundle_digest=alias[0] * 64,
         evaluation_digest="e" * 64,
-        author="ada",
+        by=Person.unchecked("ada"),
         reason="for the test",
-        checked_by="nobody",
         despite="",
         returns_to=None,
         at=NOON,
@@ -53,7 +56,7 @@ def place_of(artifacts: Artifacts, *watch: dict[str, object]) -> RecordPlace:
     )
 
 
-def log(artifacts: Artifacts, first: int, last: int, *, failed: bool = False) -> None:
+def log(artifacts: Artifacts, first: int, last: int, *, failed: bool = False, **fields: Any) -> None:
     """Write the requests of further entities as another server; every second one is the canary's."""
     with RequestLog(artifacts) as writing:
         writing.add(
@@ -72,6 +75,7 @@ def log(artifacts: Artifacts, first: int, last: int, *, failed: bool = False) ->
                 prediction=[0.5],
                 latency_us=1000,
                 error="RuntimeError: lost" if failed and number % 2 else None,
+                **fields,
             )
             for number in range(first, last)
         )
@@ -314,3 +318,47 @@ def test_files_of_days_long_past_do_not_count(tmp_path: Path) -> None:
     log(place.artifacts, 0, 100)
     assert look(place, (), no_labels, NOON + timedelta(days=8)).of_canary == 0
     assert look(place, (), no_labels, NOON + timedelta(days=7)).of_canary == 50
+
+
+def test_rows_that_no_version_could_answer_do_not_count(tmp_path: Path) -> None:
+    place = place_of(FolderArtifacts(tmp_path))
+    log(place.artifacts, 0, 100, failed=True, counts=False)
+    assert evidence_of(place, look(place, (), no_labels, NOON)) == [(0, 0, 0.0)]
+    log(place.artifacts, 0, 100)
+    record = look(place, (), no_labels, NOON)
+    assert (record.of_canary, record.repeated) == (50, 0), "the entities have not counted before"
+
+
+def test_one_client_leaves_room_for_the_entities_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With entities that do not exist, it used up the room of the record, and no later row counted."""
+    monkeypatch.setattr(canary_record, "MOST_ENTITIES", 200)
+    monkeypatch.setattr(canary_record, "MOST_OF_CLIENT", 100)
+    place = place_of(FolderArtifacts(tmp_path))
+    for first in (0, 60, 120):
+        log(place.artifacts, first, first + 60, sender="one")
+        record = look(place, (), no_labels, NOON)
+    assert (len(record.entities), record.crowded, record.of_clients) == (100, 80, {"one": 100})
+    log(place.artifacts, 1000, 1060, sender="other")
+    record = look(place, (), no_labels, NOON)
+    assert (len(record.entities), record.of_clients) == (160, {"one": 100, "other": 60})
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=30), st.integers(0, 30))
+def test_rows_that_wait_share_their_room_fairly(senders: list[str], room: int) -> None:
+    rows = [
+        WaitingRow(is_canary=False, at=NOON, key=(str(n),), prediction=(0.5,), sender=one)
+        for n, one in enumerate(senders)
+    ]
+    kept = with_room(rows, room)
+    sizes, found = Counter(senders), Counter(one.sender for one in kept)
+    assert len(kept) <= room
+    assert len(kept) > min(room, len(rows)) - max(1, len(sizes))
+    for one, other in ((one, other) for one in sizes for other in sizes):
+        assert found[one] == sizes[one] or found[one] >= found[other] - 1, (
+            "nobody has more than who lost rows"
+        )
+    for one in sizes:
+        mine = [row for row in rows if row.sender == one]
+        assert [row for row in kept if row.sender == one] == mine[: found[one]]

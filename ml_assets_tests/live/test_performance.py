@@ -15,6 +15,7 @@ from ml_assets.live.performance_history import days_up_to, pictures, store_day
 from ml_assets.live.retrain import value_of
 from ml_assets.live.scored_rows import REFERENCE_DAYS, scored_of_table
 from ml_assets.objective_facts import facts_of
+from ml_assets.tables.declared import NOTHING_DECLARED
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
@@ -62,7 +63,12 @@ class Tables:
             code_version=made_by,
         )
         result = publish(
-            self.lake, self.ledger, spec, [Incoming(key=k, data=f) for k, f in frames.items()], RUN
+            self.lake,
+            self.ledger,
+            spec,
+            [Incoming(key=k, data=f) for k, f in frames.items()],
+            RUN,
+            NOTHING_DECLARED,
         )
         assert not result.rejected
 

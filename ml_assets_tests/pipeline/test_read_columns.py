@@ -15,6 +15,7 @@ from ml_assets.pipeline.snapshot import build_training_set, source_values, take_
 from ml_assets.pipeline.spec import PipelineSpec
 from ml_assets.pipeline.values import TrainingSet, ValidatedWindow
 from ml_assets.snapshots.split_reader import Snapshot
+from ml_assets.tables.declared import NOTHING_DECLARED
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
@@ -58,7 +59,14 @@ class Wide:
     def hold(self, rows: Rows) -> None:
         """Publish these partitions."""
         incoming = [Incoming(key=key, data=frame) for key, frame in rows.items()]
-        found = publish(self.platform.lake, self.platform.ledger, WIDE, incoming, PublishingRun(run_id="run"))
+        found = publish(
+            self.platform.lake,
+            self.platform.ledger,
+            WIDE,
+            incoming,
+            PublishingRun(run_id="run"),
+            NOTHING_DECLARED,
+        )
         assert not found.rejected
 
     @property
@@ -305,5 +313,12 @@ def test_another_type_of_an_unread_column_changes_nothing(wide: Wide, tmp_path: 
         for key, frame in rows_of(1).items()
     ]
     spec = TableSpec(kind="features", name="wide", contract=wider, cadence=WIDE.cadence, volume=WIDE.volume)
-    publish(wide.platform.lake, wide.platform.ledger, spec, incoming, PublishingRun(run_id="wider"))
+    publish(
+        wide.platform.lake,
+        wide.platform.ledger,
+        spec,
+        incoming,
+        PublishingRun(run_id="wider"),
+        NOTHING_DECLARED,
+    )
     assert wide.freeze(tmp_path / "after").digest == before.digest

@@ -28,29 +28,29 @@ RESULT = TrainingResult(
 
 
 def test_gpu_hours_and_cost_of_workers_on_gpus() -> None:
-    taken = spent(RESULT, {"device": "cuda", "gpu": "H100"}, 2.5)
+    taken = spent(RESULT, Attempts(), {"device": "cuda", "gpu": "H100"}, 2.5)
     assert (taken["worker_hours"], taken["gpu_hours"], taken["cost"]) == (4.0, 4.0, 10.0)
     assert (taken["training_seconds"], taken["attempts"]) == (1800.0, 2.0)
 
 
 def test_workers_on_cpus_take_no_gpu_hours() -> None:
-    taken = spent(RESULT, {"device": "cpu"}, 2.5)
+    taken = spent(RESULT, Attempts(), {"device": "cpu"}, 2.5)
     assert (taken["worker_hours"], taken["gpu_hours"], taken["cost"]) == (4.0, 0.0, 0.0)
 
 
 def test_a_training_that_changed_its_size_takes_what_each_attempt_took() -> None:
-    taken = spent(replace(RESULT, worker_seconds=9000.0), {"device": "cuda"}, 2.0)
+    taken = spent(replace(RESULT, worker_seconds=9000.0), Attempts(), {"device": "cuda"}, 2.0)
     assert (taken["worker_hours"], taken["gpu_hours"], taken["cost"]) == (2.5, 2.5, 5.0)
     assert taken["training_seconds"] == 1800.0
 
 
 def test_nothing_is_said_about_what_is_not_known() -> None:
-    assert {"gpu_hours", "cost"} & spent(RESULT, {}, 2.5).keys() == set()
-    assert "cost" not in spent(RESULT, {"device": "cuda"}, None)
+    assert {"gpu_hours", "cost"} & spent(RESULT, Attempts(), {}, 2.5).keys() == set()
+    assert "cost" not in spent(RESULT, Attempts(), {"device": "cuda"}, None)
     speed = "training_throughput_samples_per_sec"
-    assert spent(RESULT, {}, None)[speed] == 1000.0
+    assert spent(RESULT, Attempts(), {}, None)[speed] == 1000.0
     # A script need not tell.
-    assert speed not in spent(replace(RESULT, epochs=0, rows_per_second=0.0), {}, None)
+    assert speed not in spent(replace(RESULT, epochs=0, rows_per_second=0.0), Attempts(), {}, None)
 
 
 def _started(attempt: int, at: float, workers: int) -> TrainingEvent:
@@ -78,6 +78,35 @@ def test_hours_of_unfinished_attempts_count_with_their_workers() -> None:
     assert second == {
         "from_step": 10, "started": "1970-01-01T01:30:00+00:00", "world_size": 4, "device": "cuda", "gpu": "H100",
     }  # fmt: skip
+
+
+def _reserved(job: str, at: float, gpus: int, gpu_seconds: float) -> TrainingEvent:
+    values = {"job": job, "gpus": gpus, "gpu_seconds": gpu_seconds}
+    return TrainingEvent(kind="reserved", step=0, time=at, values=values)
+
+
+def test_reserved_gpus_cost_from_the_placement_of_their_pods() -> None:
+    """Eight GPUs are held for 600 s before the workers are ready, and the launcher of the first attempt dies."""
+    attempts = Attempts()
+    events = [
+        _reserved("first", 600.0, 8, 4800.0),
+        _started(1, 600.0, 8),
+        TrainingEvent(kind="metrics", step=15, time=1500.0, values={"loss": 0.5}),
+        _reserved("second", 7200.0, 8, 0.0),
+        _started(2, 7300.0, 8),
+        _reserved("second", 8100.0, 0, 7200.0),
+    ]
+    for event in [*events, *events]:
+        attempts.hear(event)
+    assert attempts.spent(2.0)["gpu_hours"] == (8 * 1500 + 7200) / 3600
+    taken = spent(RESULT, attempts, {"device": "cuda"}, 2.0)
+    assert (taken["worker_hours"], taken["gpu_hours"]) == (4.0, (8 * 1500 + 7200) / 3600)
+    assert taken["cost"] == 2.0 * taken["gpu_hours"]
+
+
+def test_gpus_held_by_workers_that_never_started_are_billed() -> None:
+    attempts = Attempts.of([_reserved("first", 3600.0, 0, 7200.0)])
+    assert attempts.spent(1.0) == {"attempts": 0.0, "worker_hours": 0.0, "gpu_hours": 2.0, "cost": 2.0}
 
 
 KINDS = st.sampled_from(["started", "metrics", "system", "epoch", "checkpoint", "ended", "failed"])

@@ -18,7 +18,7 @@ from ml_assets_tests.tables.orders_table import ORDERS, day, days, keys, reject,
 from resources.files import open_lock
 from resources.job.events import training_folder_name
 from resources.job.job import TrainingJob
-from resources.ledger import NewEvaluation, TrainedOn
+from resources.ledger import NewEvaluation, Person, TrainedOn
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -66,7 +66,9 @@ def test_evidence_that_may_be_accepted_stays(place: Place) -> None:
     waste = _find(place)
     assert waste.audits == [replaced]
     _delete(place, waste)
-    accept_partition(place.orders.store, place.orders.ledger, ORDERS, SECOND, "ada", "it was right")
+    accept_partition(
+        place.orders.store, place.orders.ledger, ORDERS, SECOND, Person.unchecked("ada"), "it was right"
+    )
     assert place.orders.ask_guard([FIRST, SECOND, THIRD]).ok
     assert len(_find(place).audits) == 1
 
@@ -94,7 +96,9 @@ def test_an_environment_keeps_its_partitions_its_base_and_its_evidence(place: Pl
     inside.publish({FIRST: day(FIRST)}, run="run00004")
     (only,) = _find(place).audits
     assert only.startswith("env-try_it--audit-")
-    accept_partition(inside.store, inside.ledger, ORDERS, THIRD, "ada", "known to the environment")
+    accept_partition(
+        inside.store, inside.ledger, ORDERS, THIRD, Person.unchecked("ada"), "known to the environment"
+    )
     drop_environment(place.main, "try_it")
     waste = _find(place)
     assert len(waste.audits) == 1
@@ -141,7 +145,7 @@ def test_an_input_that_the_newest_evaluation_of_a_version_read_stays(place: Plac
             status="blessed",
             summary="",
             rules=(),
-            author="ada",
+            by=Person.unchecked("ada"),
             report="",
             run_id="run",
             trained_on=TrainedOn(commit=source, table=ORDERS, first=FIRST, last=SECOND, partitions=2),

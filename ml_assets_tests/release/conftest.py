@@ -14,13 +14,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ml_assets.days import Days
 from ml_assets.features.encoding import FittedState, fit
 from ml_assets.release.bundle import BundleContents, build_bundle
 from ml_assets.release.bundle_store import Bundle, BundleStore, seal
 from ml_assets.release.facts import Lineage
 from ml_assets.release.registry import Registry
 from ml_assets.release.releases import Releases
-from ml_assets.release.rules import ReleaseSection
+from ml_assets.release.rules import Rules
 from ml_assets.release.runtime import FACTS
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.resources.webhook_receiver import Receiver, running_receiver
@@ -184,9 +185,9 @@ def run_id(tracking_uri: str) -> str:
     return client.create_run(client.create_experiment("small")).info.run_id
 
 
-def put_in_force(releases: Releases, rules: ReleaseSection) -> None:
+def put_in_force(releases: Releases, rules: Rules) -> None:
     """Let a person who runs and promotes nothing accept other rules of the model `small`."""
-    releases.accept_rules("small", rules, by=Person(name="lead"), reason="as the test wants it")
+    releases.accept_rules("small", rules, by=Person.unchecked("lead"), reason="as the test wants it")
 
 
 @pytest.fixture
@@ -263,6 +264,7 @@ def contents_of(
         "snapshot_digest": "5" * 64,
         "label": "label",
         "windows": {"train": ("2013-01-29", "2013-09-30"), "holdout": ("2013-11-01", "2013-12-31")},
+        "seen": Days((("2013-01-29", "2013-09-30"),)),
         "schema_hash": "a" * 64,
         "code_version": "c" * 64,
         "weights_sha256": "e" * 64,

@@ -4,16 +4,18 @@ import hashlib
 
 from ml_assets.release.bundle_store import Bundle
 from resources.ledger import (
-    CheckedBy,
     EvaluationRow,
     GateStatus,
     LaunchedIn,
     Ledger,
     NewEvaluation,
+    Person,
     RuleOutcome,
     TrainedOn,
     TransitionOutcome,
 )
+
+ADA = Person.unchecked("ada")
 
 
 def record_evaluation(
@@ -24,10 +26,10 @@ def record_evaluation(
     trained_on: TrainedOn,
     partition: str = "2013-12-31",
     told: str = "",
-    author: str = "ada",
-    checked_by: CheckedBy = "nobody",
+    by: Person = ADA,
     launched_in: LaunchedIn = "terminal",
     digest: str = "",
+    gates: str = "",
     summary: str = "",
     rules: tuple[RuleOutcome, ...] = (),
     transitions: tuple[TransitionOutcome, ...] = (),
@@ -49,9 +51,9 @@ def record_evaluation(
             status=status,
             summary=summary or f"{status.capitalize()}: as the test wants it.",
             rules=rules,
+            gates=gates,
             transitions=transitions,
-            author=author,
-            checked_by=checked_by,
+            by=by,
             launched_in=launched_in,
             report=f"file:///reports/{digest[:12]}/report.html",
             run_id="a-run",

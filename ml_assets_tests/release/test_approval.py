@@ -7,14 +7,16 @@ import pytest
 from pydantic import ValidationError
 
 from ml_assets.release.bundle_store import Bundle
+from ml_assets.release.history import lines
 from ml_assets.release.refusals import NotPromotable, NotReviewable
 from ml_assets.release.registry import VersionMissing
 from ml_assets.release.releases import Releases
-from ml_assets.release.rules import NO_RULES, ReleaseSection
+from ml_assets.release.rules import NO_RULES, Rules
 from ml_assets_tests.release.conftest import Evaluate, put_in_force
+from ml_assets_tests.resources.ledger_writer import with_account
 from resources.ledger import Ledger, NotPrintable, Person, Promotion, Review
 
-RULES = ReleaseSection.model_validate({"approval": {}})
+RULES = Rules.model_validate({"approval": {}})
 """Neither the author nor the promoter may approve."""
 
 
@@ -23,8 +25,8 @@ def review(releases: Releases) -> Callable[..., Review]:
     """`(author, number=2, approves=True, reason=…, rules=RULES) -> Review`. `ada` ran all evaluations."""
 
     def review(author: str, number: int = 2, *, approves: bool = True, **changes: object) -> Review:
-        facts = {"reason": "holds on every slice", "rules": RULES, **changes}
-        return releases.review("small", number, approves=approves, author=author, **facts)
+        facts = {"reason": "holds on every slice", "rules": RULES, "by": Person.unchecked(author), **changes}
+        return releases.review("small", number, approves=approves, **facts)
 
     return review
 
@@ -33,8 +35,8 @@ def review(releases: Releases) -> Callable[..., Review]:
 def promote(releases: Releases, two_versions: tuple[Bundle, Bundle]) -> Callable[..., Promotion]:
     """`(author, rules=RULES) -> Promotion` of version 2."""
 
-    def promote(author: str, number: int = 2, rules: ReleaseSection = RULES) -> Promotion:
-        return releases.promote("small", number, author=author, reason="better", rules=rules)
+    def promote(author: str, number: int = 2, rules: Rules = RULES) -> Promotion:
+        return releases.promote("small", number, by=Person.unchecked(author), reason="better", rules=rules)
 
     return promote
 
@@ -61,7 +63,7 @@ def test_the_author_of_the_evaluation_may_not_approve(
     """Also not if somebody else evaluated it again."""
     with pytest.raises(NotReviewable, match="excludes the author, and ada ran its evaluation"):
         review("ada")
-    evaluate(two_versions[1], told="again", author="eve")
+    evaluate(two_versions[1], told="again", by=Person.unchecked("eve"))
     for author in ("ada", "eve"):
         with pytest.raises(NotReviewable, match=f"excludes the author, and {author} ran"):
             review(author)
@@ -74,7 +76,7 @@ def test_a_name_in_another_spelling_is_the_same_person(
 ) -> None:
     with pytest.raises(NotReviewable, match="excludes the author"):
         review(name, 1)
-    rules = ReleaseSection.model_validate({"approval": {"by": ["Bob"]}})
+    rules = Rules.model_validate({"approval": {"by": ["Bob"]}})
     review("bob", rules=rules)
     for promoter in ("BOB", "b\uff4fb "):
         with pytest.raises(NotPromotable, match="excludes the promoter"):
@@ -92,7 +94,7 @@ def test_text_that_does_not_print_is_never_stored(
         review("bob", reason=said)
     for act in (releases.rollback, releases.demote):
         with pytest.raises(NotPrintable, match=r"the model .* has a character that does not print"):
-            act(f"small{said}", author="ada", reason="slow")
+            act(f"small{said}", by=Person.unchecked("ada"), reason="slow")
     with pytest.raises(NotPrintable, match=r"the author .* has a character that does not print"):
         promote(said, rules=NO_RULES)
     assert releases.history("small") == before
@@ -101,7 +103,7 @@ def test_text_that_does_not_print_is_never_stored(
 def test_only_named_persons_may_review(
     releases: Releases, review: Callable[..., Review], promote: Callable[..., Promotion]
 ) -> None:
-    rules = ReleaseSection.model_validate({"approval": {"by": ["cyd", "dan"], "not_by": []}})
+    rules = Rules.model_validate({"approval": {"by": ["cyd", "dan"], "not_by": []}})
     with pytest.raises(NotReviewable, match=r"release\.approval\.by in defs\.yaml allows cyd, dan, not bob"):
         review("bob", rules=rules)
     put_in_force(releases, RULES)
@@ -116,7 +118,7 @@ def test_only_named_persons_may_review(
 def test_one_person_may_do_everything_if_the_section_says_so(
     review: Callable[..., Review], promote: Callable[..., Promotion]
 ) -> None:
-    rules = ReleaseSection.model_validate({"approval": {"not_by": []}})
+    rules = Rules.model_validate({"approval": {"not_by": []}})
     review("ada", rules=rules)
     assert promote("ada", rules=rules).version == "2"
 
@@ -207,7 +209,7 @@ def test_a_rollback_needs_no_approval(
     promote("ada")
     evaluate(two_versions[0], "rejected", told="later")
     review("bob", 1, approves=False)
-    assert releases.rollback("small", author="ada", reason="slow").version == "1"
+    assert releases.rollback("small", by=Person.unchecked("ada"), reason="slow").version == "1"
     assert promote("ada").version == "2", "it was in production before"
 
 
@@ -224,7 +226,30 @@ def test_a_rollback_needs_no_approval(
 )
 def test_only_rules_that_work_are_accepted(section: dict[str, object], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
-        ReleaseSection.model_validate(section)
+        Rules.model_validate(section)
+
+
+def test_a_void_approval_stays_void(
+    releases: Releases,
+    review: Callable[..., Review],
+    promote: Callable[..., Promotion],
+    evaluate: Evaluate,
+    two_versions: tuple[Bundle, Bundle],
+) -> None:
+    """An evaluation with the digest of the approved one was recorded again, after another one."""
+    review("bob")
+    approved = releases.standing("small", two_versions[1].digest).newest
+    assert approved is not None
+    evaluate(two_versions[1], told="again")
+    evaluate(two_versions[1], digest=approved.evaluation_digest)
+    assert "void: evaluated again at 20" in "\n".join(lines(releases.history("small")))
+    assert [one.number for one, _ in releases.waiting("small", RULES)] == [2, 1]
+    with pytest.raises(
+        NotPromotable, match=r"the approval by bob at .* does not count: evaluated again at 20"
+    ):
+        promote("ada")
+    review("bob", reason="read the newest")
+    assert promote("ada").version == "2"
 
 
 @pytest.mark.parametrize("is_added_again", [False, True])
@@ -237,13 +262,11 @@ def test_an_approval_ends_with_the_account_of_its_author(
     is_added_again: bool,
 ) -> None:
     """Whoever stole a token may have approved with it."""
-    accounts, root = ledger.accounts, Person(name="root", checked_by="token")
-    accounts.add_by_token("root", Person(name="root"), is_administrator=True)
-    for name in ("ada", "bob"):
-        accounts.add_by_token(name, root)
-    evaluate(two_versions[1], checked_by="token")
-    rejected = review("bob", 1, approves=False, checked_by="token")
-    review("bob", checked_by="token")
+    accounts = ledger.accounts
+    root, ada, bob = (with_account(ledger, name) for name in ("root", "ada", "bob"))
+    evaluate(two_versions[1], by=ada)
+    rejected = review("bob", 1, approves=False, by=bob)
+    review("bob", by=bob)
     accounts.revoke("bob", root, reason="token was stolen")
     if is_added_again:
         accounts.add_by_token("bob", root)
@@ -252,7 +275,7 @@ def test_an_approval_ends_with_the_account_of_its_author(
         match=r"the approval by bob \(checked by token\) at .* does not count: the account of bob was revoked at "
         r"20.* UTC by root: token was stolen\. To approve it: ml-assets approve small 2",
     ):
-        releases.promote("small", 2, author="ada", checked_by="token", reason="better", rules=RULES)
-    assert review("root", 1, approves=False, checked_by="token") == rejected, "a rejection stands"
-    assert review("root", checked_by="token").author == "root"
-    assert releases.promote("small", 2, author="ada", checked_by="token", reason="better", rules=RULES)
+        releases.promote("small", 2, by=ada, reason="better", rules=RULES)
+    assert review("root", 1, approves=False, by=root) == rejected, "a rejection stands"
+    assert review("root", by=root).author == "root"
+    assert releases.promote("small", 2, by=ada, reason="better", rules=RULES)

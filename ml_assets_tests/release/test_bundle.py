@@ -158,7 +158,7 @@ def test_facts_of_another_format_are_refused_in_words(copied: Path) -> None:
     facts = json.loads((copied / "bundle.json").read_text())
     (copied / "bundle.json").write_text(json.dumps(facts | {"format": 1}))
     with pytest.raises(
-        BundleRefused, match=r"has format 1, this runtime reads 6: .* materialize the model again"
+        BundleRefused, match=r"has format 1, this runtime reads 7: .* materialize the model again"
     ):
         BundleFacts.read(copied)
 

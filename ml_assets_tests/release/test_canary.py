@@ -13,12 +13,12 @@ from ml_assets.release.promotable import in_full_minutes
 from ml_assets.release.refusals import NotPromotable, NotReviewable
 from ml_assets.release.registry import Registry
 from ml_assets.release.releases import Releases
-from ml_assets.release.rules import NO_RULES, ReleaseSection
+from ml_assets.release.rules import NO_RULES, Rules
 from ml_assets_tests.release.conftest import Evaluate, put_in_force
-from resources.ledger import Ledger
+from resources.ledger import Ledger, Person
 
-LONG = ReleaseSection.model_validate({"canary": {"bake_hours": 24}})
-SHORT = ReleaseSection.model_validate({"canary": {"bake_hours": 1e-9}})
+LONG = Rules.model_validate({"canary": {"bake_hours": 24}})
+SHORT = Rules.model_validate({"canary": {"bake_hours": 1e-9}})
 """A bake time that has passed when the next command begins."""
 
 
@@ -26,7 +26,7 @@ SHORT = ReleaseSection.model_validate({"canary": {"bake_hours": 1e-9}})
 def test_a_version_is_canary_for_its_bake_time_before_production(
     releases: Releases, registry: Registry
 ) -> None:
-    first = releases.promote("small", 2, author="ada", reason="try it", rules=LONG)
+    first = releases.promote("small", 2, by=Person.unchecked("ada"), reason="try it", rules=LONG)
     assert (first.alias, releases.in_production("small")) == (CANARY, None)
     assert releases.canary("small") == first
     assert registry.aliased("small", CANARY) == 2
@@ -34,9 +34,9 @@ def test_a_version_is_canary_for_its_bake_time_before_production(
     with pytest.raises(
         NotPromotable, match=r"is the canary since .* is 24: promote it from .* UTC on, or take it back"
     ):
-        releases.promote("small", 2, author="ada", reason="now", rules=LONG)
+        releases.promote("small", 2, by=Person.unchecked("ada"), reason="now", rules=LONG)
     put_in_force(releases, SHORT)
-    second = releases.promote("small", 2, author="ada", reason="now", rules=SHORT)
+    second = releases.promote("small", 2, by=Person.unchecked("ada"), reason="now", rules=SHORT)
     assert second.alias == PRODUCTION
     assert releases.canary("small") is None
     assert (registry.aliased("small", CANARY), registry.aliased("small", PRODUCTION)) == (None, 2)
@@ -48,62 +48,73 @@ def test_a_version_is_canary_for_its_bake_time_before_production(
 @pytest.mark.usefixtures("two_versions")
 def test_one_version_is_the_canary(releases: Releases, registry: Registry) -> None:
     for number in (1, 2):
-        releases.promote("small", number, author="ada", reason="try it", rules=LONG)
+        releases.promote("small", number, by=Person.unchecked("ada"), reason="try it", rules=LONG)
     stages = {one.number: one.tags["stage"] for one in registry.versions("small")}
     assert stages == {1: "staging", 2: "canary"}
-    ended = releases.demote("small", author="bob", reason="not this one", role=CANARY)
+    ended = releases.demote("small", by=Person.unchecked("bob"), reason="not this one", role=CANARY)
     assert ended.version == "2"
     assert (releases.canary("small"), registry.aliased("small", CANARY)) == (None, None)
     with pytest.raises(NotPromotable, match="no version of small is the canary"):
-        releases.demote("small", author="bob", reason="again", role=CANARY)
+        releases.demote("small", by=Person.unchecked("bob"), reason="again", role=CANARY)
     assert "demoted     version 2 (1.0.1) as canary, by bob" in "\n".join(lines(releases.history("small")))
 
 
 def test_a_canary_that_was_compared_with_an_older_champion_stays_canary(
     releases: Releases, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
-    releases.promote("small", 2, author="ada", reason="try it", rules=SHORT)
+    releases.promote("small", 2, by=Person.unchecked("ada"), reason="try it", rules=SHORT)
     put_in_force(releases, NO_RULES)
-    releases.promote("small", 1, author="ada", reason="urgent")
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="urgent")
     put_in_force(releases, SHORT)
     with pytest.raises(
         NotPromotable, match="compared it with no other version, but version 1 is in production"
     ):
-        releases.promote("small", 2, author="ada", reason="now", rules=SHORT)
+        releases.promote("small", 2, by=Person.unchecked("ada"), reason="now", rules=SHORT)
     evaluate(two_versions[1], told="beside version 1")
-    assert releases.promote("small", 2, author="ada", reason="now", rules=SHORT).alias == PRODUCTION
+    assert (
+        releases.promote("small", 2, by=Person.unchecked("ada"), reason="now", rules=SHORT).alias
+        == PRODUCTION
+    )
 
 
 def test_a_version_that_was_in_production_returns_without_being_canary(
     releases: Releases, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
-    releases.promote("small", 1, author="ada", reason="first")
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
     evaluate(two_versions[1], told="beside version 1")
-    releases.promote("small", 2, author="ada", reason="better")
+    releases.promote("small", 2, by=Person.unchecked("ada"), reason="better")
     put_in_force(releases, LONG)
-    assert releases.promote("small", 1, author="ada", reason="back", rules=LONG).alias == PRODUCTION
+    assert (
+        releases.promote("small", 1, by=Person.unchecked("ada"), reason="back", rules=LONG).alias
+        == PRODUCTION
+    )
 
 
 @pytest.mark.usefixtures("two_versions")
 def test_the_canary_needs_no_approval_and_production_does(releases: Releases) -> None:
-    rules = ReleaseSection.model_validate({"canary": {"bake_hours": 1e-9}, "approval": {}})
-    releases.promote("small", 2, author="ada", reason="try it", rules=rules)
+    rules = Rules.model_validate({"canary": {"bake_hours": 1e-9}, "approval": {}})
+    releases.promote("small", 2, by=Person.unchecked("ada"), reason="try it", rules=rules)
     with pytest.raises(NotPromotable, match=r"release\.approval in defs\.yaml asks for an approval"):
-        releases.promote("small", 2, author="ada", reason="now", rules=rules)
-    releases.review("small", 2, approves=True, author="bob", reason="looks right", rules=rules)
-    assert releases.promote("small", 2, author="ada", reason="now", rules=rules).alias == PRODUCTION
+        releases.promote("small", 2, by=Person.unchecked("ada"), reason="now", rules=rules)
+    releases.review("small", 2, approves=True, by=Person.unchecked("bob"), reason="looks right", rules=rules)
+    assert (
+        releases.promote("small", 2, by=Person.unchecked("ada"), reason="now", rules=rules).alias
+        == PRODUCTION
+    )
 
 
 @pytest.mark.usefixtures("two_versions")
 def test_a_version_that_a_reviewer_rejected_never_becomes_the_canary(releases: Releases) -> None:
-    rules = ReleaseSection.model_validate({"canary": {"bake_hours": 1e-9}, "approval": {}})
-    releases.promote("small", 1, author="ada", reason="try it", rules=rules)
+    rules = Rules.model_validate({"canary": {"bake_hours": 1e-9}, "approval": {}})
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="try it", rules=rules)
     for number in (1, 2):  # the canary and a version in staging
-        releases.review("small", number, approves=False, author="bob", reason="private data", rules=rules)
+        releases.review(
+            "small", number, approves=False, by=Person.unchecked("bob"), reason="private data", rules=rules
+        )
         with pytest.raises(
             NotPromotable, match=r"was rejected by bob at .*: private data\. A rejection of an"
         ):
-            releases.promote("small", number, author="ada", reason="try it", rules=rules)
+            releases.promote("small", number, by=Person.unchecked("ada"), reason="try it", rules=rules)
 
 
 def test_without_a_number_promote_takes_the_present_canary(
@@ -117,16 +128,17 @@ def test_without_a_number_promote_takes_the_present_canary(
 
     evaluate(two_versions[1], told="on newer data", partition="2014-01-31")
     assert default() == 2
-    first = releases.promote("small", 1, author="ada", reason="try it", rules=SHORT)
+    first = releases.promote("small", 1, by=Person.unchecked("ada"), reason="try it", rules=SHORT)
     assert (default(), releases.replaced_by(first)) == (1, None)
-    without = releases.newest_data("small")
+    assert default() == getattr(releases.newest_data("small"), "number", None), "the rules in force"
+    without = releases.newest_data("small", NO_RULES)
     assert without is not None
     assert without.number == 2, "without the section, there are no canaries"
     evaluate(two_versions[0], "rejected", told="again")
     assert default() == 2
-    second = releases.promote("small", 2, author="ada", reason="not 1", rules=SHORT)
+    second = releases.promote("small", 2, by=Person.unchecked("ada"), reason="not 1", rules=SHORT)
     assert releases.replaced_by(second) == first
-    last = releases.promote("small", 2, author="ada", reason="it held", rules=SHORT)
+    last = releases.promote("small", 2, by=Person.unchecked("ada"), reason="it held", rules=SHORT)
     assert (last.alias, releases.replaced_by(last)) == (PRODUCTION, None)
 
 
@@ -144,7 +156,7 @@ def test_the_end_of_the_bake_time_is_rounded_up_to_the_minute(second: float, sai
 def test_an_alias_of_somebodys_own_is_left_alone(releases: Releases, registry: Registry) -> None:
     """A model without canaries may use the name for something else."""
     registry.set_alias("small", CANARY, 1)
-    releases.promote("small", 2, author="ada", reason="first")
+    releases.promote("small", 2, by=Person.unchecked("ada"), reason="first")
     assert registry.aliased("small", CANARY) == 1
     assert releases.differences("small") == []
 
@@ -162,7 +174,7 @@ def test_random_commands_keep_one_production_and_the_way_back(
 ) -> None:
     """Any sequence of commands leaves the chain whole, and MLflow as the ledger."""
     drawn = random.Random(seed)
-    rules = ReleaseSection.model_validate({"canary": {"bake_hours": 1e-9}, "approval": {"not_by": []}})
+    rules = Rules.model_validate({"canary": {"bake_hours": 1e-9}, "approval": {"not_by": []}})
     bundles = list(two_versions)
     stack: list[str] = []  # the newest promotion last; a rollback goes back to the one before it
     demoted: set[str] = set()
@@ -188,18 +200,29 @@ def test_random_commands_keep_one_production_and_the_way_back(
                     evaluate(bundles[number - 1], status, told=reason)
                     releases.show_if_reachable("small")  # as the evaluate step does
                 case "approve":
-                    releases.review("small", number, approves=True, author=author, reason=reason, rules=rules)
+                    releases.review(
+                        "small",
+                        number,
+                        approves=True,
+                        by=Person.unchecked(author),
+                        reason=reason,
+                        rules=rules,
+                    )
                 case "promote":
-                    made = releases.promote("small", number, author=author, reason=reason, rules=rules)
+                    made = releases.promote(
+                        "small", number, by=Person.unchecked(author), reason=reason, rules=rules
+                    )
                     if made.alias == PRODUCTION and made not in before.promotions:
                         stack.append(made.bundle_digest)
                         demoted.discard(made.bundle_digest)
                 case "demote":
-                    demoted.add(releases.demote("small", author=author, reason=reason).bundle_digest)
+                    demoted.add(
+                        releases.demote("small", by=Person.unchecked(author), reason=reason).bundle_digest
+                    )
                 case "archive":
-                    releases.archive("small", number, author=author, reason=reason)
+                    releases.archive("small", number, by=Person.unchecked(author), reason=reason)
                 case "rollback":
-                    back = releases.rollback("small", author=author, reason=reason)
+                    back = releases.rollback("small", by=Person.unchecked(author), reason=reason)
                     assert [back.bundle_digest] == rest[-1:]
                     stack = rest
             done.add(command)

@@ -16,13 +16,14 @@ from ml_assets.release.facts import BundleFacts
 from ml_assets.release.matrix import MatrixGraph
 from ml_assets.release.refusals import NotPromotable
 from ml_assets.release.releases import Releases
-from ml_assets.release.rules import ReleaseSection
+from ml_assets.release.rules import Rules
 from ml_assets.release.runtime import ServingModel
 from ml_assets.serving.raw_rows import RequestRefused, predict_one
 from ml_assets_tests.release.conftest import Evaluate, contents_of
 from ml_assets_tests.release.test_matrix import weighted_sum
+from resources.ledger import Person
 
-COMPATIBLE = ReleaseSection.model_validate({"signature": "compatible"})
+COMPATIBLE = Rules.model_validate({"signature": "compatible"})
 CLASSES = ("late", "on time", "early")
 MODELS: dict[str, tuple[list[str], list[str], str, tuple[str, ...]]] = {
     "base": (["hour", "distance"], ["carrier"], "binary", ()),
@@ -108,8 +109,10 @@ def test_promote_refuses_what_would_break_clients(
         evaluate(bundles[name])
         releases.register(bundles[name], run_id=run_id, links={})
 
-    def promote(number: int, rules: ReleaseSection = COMPATIBLE) -> str:
-        return releases.promote("small", number, author="bob", reason="better", rules=rules).version
+    def promote(number: int, rules: Rules = COMPATIBLE) -> str:
+        return releases.promote(
+            "small", number, by=Person.unchecked("bob"), reason="better", rules=rules
+        ).version
 
     register("base")
     assert promote(1) == "1"  # it has no clients yet

@@ -20,17 +20,17 @@ from ml_assets.pipeline.nightly_digest import Line, Subjects, digest_of
 from ml_assets.pipeline.served_reports import serving
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.releases import Releases
-from ml_assets.release.rules import ReleaseSection
+from ml_assets.release.rules import Rules
 from ml_assets_tests.release.conftest import Evaluate
 from ml_assets_tests.resources.ledger_writer import NEW
 from ml_assets_tests.resources.webhook_receiver import DRIPS, SILENT, Receiver
 from ml_assets_tests.tables.orders_table import ORDERS
-from resources.ledger import RuleOutcome
+from resources.ledger import Person, RuleOutcome
 from resources.mlflow_client import open_client
 from resources.platform import Platform
 
 SUBJECTS = Subjects(
-    models={"small": ReleaseSection.model_validate({"approval": {}})},
+    models={"small": Rules.model_validate({"approval": {}})},
     tables=(ORDERS,),
     fresh_within={ORDERS: timedelta(hours=30)},
 )
@@ -43,13 +43,13 @@ def test_a_digest_says_what_happened_and_who_acts(
     two_versions: tuple[Bundle, Bundle],
     run_id: str,
 ) -> None:
-    releases.promote("small", 1, author="ada", reason="the first")
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="the first")
     evaluate(two_versions[1], "rejected", summary="Rejected: AUC is 0.61; at least 0.70 is asked.")
     platform.ledger.record_verdicts([replace(NEW, table=ORDERS, key="2013-02-01")])
     platform.tracker.record(run_id, {"worker_hours": 1.5})
     open_client(platform.tracker.uri).set_terminated(run_id, "FAILED")
     today = datetime.now(UTC).date()
-    found = digest_of(platform, SUBJECTS, today)
+    found = digest_of(platform, SUBJECTS, today, ())
     said = digest_page(found).to_markdown()
     assert "small: promoted version 1 (1.0.0), by ada: the first" in said
     line = "* small 2013-12-31 – Rejected: AUC is 0.61; at least 0.70 is asked.\n\n      ml-assets history small\n"
@@ -62,7 +62,9 @@ def test_a_digest_says_what_happened_and_who_acts(
     assert "failed: 1.5 worker hours" in found.trained[0].what
     assert found.trained[0].next.startswith("ml-assets launch small ")
     assert (found.spent, found.late, found.missing) == ({"worker_hours": 1.5}, (), ())
-    later = digest_of(platform, SUBJECTS, today + timedelta(days=3), datetime.now(UTC) + timedelta(days=9))
+    later = digest_of(
+        platform, SUBJECTS, today + timedelta(days=3), (), datetime.now(UTC) + timedelta(days=9)
+    )
     assert [line.what.split(":")[0] for line in later.late] == [f"{ORDERS} is late"]
     assert (later.evaluated, later.decided, later.trained, later.rejected) == ((), (), (), ())
 
@@ -82,7 +84,7 @@ def test_a_rejection_names_each_failed_rule_with_its_margin(
     )
     passed = RuleOutcome(rule="calm", slice="all rows", result="passed", found="0.1", **facts)
     evaluate(two_versions[1], "rejected", told="missed", rules=(missed, passed, unsure))
-    found = digest_of(platform, SUBJECTS, datetime.now(UTC).date())
+    found = digest_of(platform, SUBJECTS, datetime.now(UTC).date(), ())
     (line,) = [one for one in found.evaluated if "rejected" in one.what]
     assert line == Line(
         what="small 2013-12-31 is rejected: precise (all rows): AUC is 0.61; 0.70 or more, 0.09 above; "
@@ -95,7 +97,7 @@ def test_each_command_of_a_digest_is_on_a_line_of_its_own(
     platform: Platform, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     """A person copies the line, from a terminal, from Dagster's page or from the HTML page."""
-    found = digest_of(platform, SUBJECTS, datetime.now(UTC).date())
+    found = digest_of(platform, SUBJECTS, datetime.now(UTC).date(), ())
     commands = [line.next for lines in (found.waiting, found.evaluated, found.decided) for line in lines]
     assert {"ml-assets approve small 1 --reason '…'", "ml-assets history small"} <= {*commands}
     page = digest_page(found)

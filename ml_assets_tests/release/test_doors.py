@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
@@ -27,10 +28,12 @@ from ml_assets.release.runtime import (
     GOLDEN_OUTPUT,
     GoldenMismatch,
     InputRefused,
+    NumberForText,
     PredictionNotFinite,
     RowRefused,
     ServingModel,
 )
+from ml_assets.serving.raw_rows import predict_many
 from ml_assets_tests.release.conftest import contents_of
 from resources.artifacts import FolderArtifacts
 
@@ -137,6 +140,10 @@ def _iso(value: date) -> str:
         ("flag", 2, None),
         ("single", 0.1, float(np.float32(0.1))),
         ("text", 5, "5"),
+        ("text", 5.0, "5"),
+        ("text", np.float32(5), "5"),
+        ("text", 5.5, None),
+        ("text", float("nan"), None),
         ("text", True, "true"),
         ("day", datetime(2024, 1, 7, tzinfo=UTC), date(2024, 1, 7)),
         ("day", "2024-01-07", date(2024, 1, 7)),
@@ -159,6 +166,61 @@ def test_a_value_of_another_type_is_read_as_the_tables(
     assert asked == expected
     if same_as is not None:
         assert asked != served.predict_row(rest)
+
+
+def test_numbers_in_a_column_of_texts_are_read_alike_and_warned_of(bundle: Bundle) -> None:
+    """pandas makes 5.0 of 5 where another row has none. Through MLflow that was an unknown category, without a word."""
+    rest: dict[str, Any] = dict.fromkeys(KINDS)
+    rows = [{**rest, "text": value} for value in (5, None)]
+    expected = [ServingModel.load(bundle.folder).predict_row({**rest, "text": text}) for text in ("5", None)]
+    assert expected[0] != expected[1]
+
+    def through_mlflow(asked: list[dict[str, Any]]) -> Any:
+        numbers = pd.DataFrame(asked).astype({"text": float})
+        assert numbers["text"].tolist()[0] == 5.0
+        return mlflow.pyfunc.load_model(str(bundle.folder)).predict(numbers)
+
+    def http(asked: list[dict[str, Any]]) -> list[Any]:
+        return list(predict_many(ServingModel.load(bundle.folder), [{**one} for one in asked]))
+
+    def by_row(asked: list[dict[str, Any]]) -> list[Any]:
+        served = ServingModel.load(bundle.folder)
+        return [served.predict_row(one) for one in asked]
+
+    doors: dict[str, Callable[[list[dict[str, Any]]], Any]] = {
+        "pyfunc": through_mlflow,
+        "HTTP": http,
+        "a row": by_row,
+        "batch": lambda asked: ServingModel.load(bundle.folder).predict(
+            pl.DataFrame(asked, schema={**SCHEMA, "text": pl.Float64()})
+        ),
+    }
+    for name, door in doors.items():
+        with pytest.warns(
+            UserWarning, match="column 'text' is text in the feature table and holds numbers"
+        ) as told:
+            np.testing.assert_allclose(door(rows), expected, rtol=0, atol=1e-6, err_msg=name)
+        assert sum(type(one.message).__name__ == NumberForText.__name__ for one in told) == 1, (
+            "once for each column"
+        )
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("text", [1, "a"]),
+        ("small", [1, "a"]),
+        ("text", [["a"], "b"]),
+        ("day", [1, date(2024, 1, 1)]),
+        ("double", [1j, 2]),
+    ],
+)
+def test_mlflow_refuses_a_mixed_column_by_name(through_mlflow: Any, column: str, values: list[Any]) -> None:
+    """Polars' own errors came through, without the column."""
+    frame = pd.DataFrame({**dict.fromkeys(KINDS, [None] * len(values)), column: values}, dtype=object)
+    with pytest.raises(Exception, match=f"column '{column}'") as refused:
+        through_mlflow.predict(frame)
+    assert type(refused.value).__name__ == InputRefused.__name__
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.dossiers import dossier_name, export, lay_out, newest_dossier, verify_stored
 from ml_assets.release.refusals import NotPromotable
 from ml_assets.release.releases import Releases
-from ml_assets.release.rules import ReleaseSection
+from ml_assets.release.rules import Rules
 from ml_assets_tests.dossier.conftest import evaluation_text, facts_of
 from ml_assets_tests.release.conftest import Evaluate
-from resources.ledger import DossierRow, Ledger
+from resources.ledger import DossierRow, Ledger, Person
 
 Sign = Callable[[], DossierRow]
 
@@ -29,8 +29,8 @@ def key(tmp_path: Path) -> SigningKey:
 
 
 @pytest.fixture
-def rules(key: SigningKey) -> ReleaseSection:
-    return ReleaseSection.model_validate({"dossier": {"signed_by": [key.public.pem]}})
+def rules(key: SigningKey) -> Rules:
+    return Rules.model_validate({"dossier": {"signed_by": [key.public.pem]}})
 
 
 @pytest.fixture
@@ -56,31 +56,33 @@ def sign(version: Bundle, ledger: Ledger, store: BundleStore, key: SigningKey, t
                 stream.write((folder / name).read_bytes())
         row = ledger.models.newest_evaluation("small", version.digest)
         assert row is not None
-        return ledger.models.record_dossier(row, "1", digest, signed_by=key.public.name, author="ada")
+        return ledger.models.record_dossier(
+            row, "1", digest, signed_by=key.public.name, by=Person.unchecked("ada")
+        )
 
     return sign
 
 
 def test_a_promotion_needs_the_dossier_that_its_rule_asks_for(
-    releases: Releases, rules: ReleaseSection, sign: Sign
+    releases: Releases, rules: Rules, sign: Sign
 ) -> None:
     with pytest.raises(
         NotPromotable, match=r"asks for a dossier of its evaluation .* ml-assets dossier write small 1"
     ):
-        releases.promote("small", 1, author="ada", reason="good", rules=rules)
+        releases.promote("small", 1, by=Person.unchecked("ada"), reason="good", rules=rules)
     sign()
-    assert releases.promote("small", 1, author="ada", reason="good", rules=rules).version == "1"
+    assert releases.promote("small", 1, by=Person.unchecked("ada"), reason="good", rules=rules).version == "1"
     kinds = [type(one).__name__ for one in releases.history("small")]
     assert kinds[-3:] == ["DossierRow", "RulesRow", "Promotion"]
 
 
 def test_a_dossier_of_an_earlier_evaluation_does_not_count(
-    releases: Releases, rules: ReleaseSection, sign: Sign, evaluate: Evaluate, version: Bundle
+    releases: Releases, rules: Rules, sign: Sign, evaluate: Evaluate, version: Bundle
 ) -> None:
     sign()
     evaluate(version, told="again")
     with pytest.raises(NotPromotable, match="asks for a dossier of its evaluation"):
-        releases.promote("small", 1, author="ada", reason="good", rules=rules)
+        releases.promote("small", 1, by=Person.unchecked("ada"), reason="good", rules=rules)
 
 
 def test_a_key_that_leaves_the_declaration_is_revoked(
@@ -90,40 +92,39 @@ def test_a_key_that_leaves_the_declaration_is_revoked(
     sign()
     new = create_keys(tmp_path / "new").public.pem
     without, both = (
-        ReleaseSection.model_validate({"dossier": {"signed_by": keys}})
-        for keys in ([new], [new, key.public.pem])
+        Rules.model_validate({"dossier": {"signed_by": keys}}) for keys in ([new], [new, key.public.pem])
     )
     with pytest.raises(NotPromotable) as refused:
-        releases.promote("small", 1, author="ada", reason="good", rules=without)
+        releases.promote("small", 1, by=Person.unchecked("ada"), reason="good", rules=without)
     name = key.public.name[:12]
     assert f"was signed with key {name}, which is not among release.dossier.signed_by" in str(refused.value)
     assert "ml-assets dossier write small 1" in str(refused.value)
-    assert releases.promote("small", 1, author="ada", reason="good", rules=both).version == "1"
+    assert releases.promote("small", 1, by=Person.unchecked("ada"), reason="good", rules=both).version == "1"
 
 
 def test_a_dossier_of_an_unknown_key_hides_no_other(
-    releases: Releases, rules: ReleaseSection, sign: Sign, ledger: Ledger, version: Bundle
+    releases: Releases, rules: Rules, sign: Sign, ledger: Ledger, version: Bundle
 ) -> None:
     """Otherwise anybody could block a promotion."""
     sign()
     row = ledger.models.newest_evaluation("small", version.digest)
     assert row is not None
-    ledger.models.record_dossier(row, "1", "f" * 64, signed_by="e" * 64, author="mallory")
-    assert releases.promote("small", 1, author="ada", reason="good", rules=rules).version == "1"
+    ledger.models.record_dossier(row, "1", "f" * 64, signed_by="e" * 64, by=Person.unchecked("mallory"))
+    assert releases.promote("small", 1, by=Person.unchecked("ada"), reason="good", rules=rules).version == "1"
 
 
 @pytest.mark.parametrize("file", [CARD, CARD_PAGE, EVALUATION, "model.sig"])
 def test_an_altered_stored_dossier_does_not_count(
-    releases: Releases, rules: ReleaseSection, sign: Sign, store: BundleStore, file: str
+    releases: Releases, rules: Rules, sign: Sign, store: BundleStore, file: str
 ) -> None:
     row = sign()
     path = store.artifacts.folder(dossier_name("small", row.dossier_digest)) / file
     path.write_bytes(path.read_bytes() + b" ")
     with pytest.raises(NotPromotable, match=rf"its dossier \w{{12}} is not valid: .*{file}"):
-        releases.promote("small", 1, author="ada", reason="good", rules=rules)
+        releases.promote("small", 1, by=Person.unchecked("ada"), reason="good", rules=rules)
     path.unlink()
     with pytest.raises(NotPromotable, match=r"is not valid: .*(is gone from|missing)"):
-        releases.promote("small", 1, author="ada", reason="good", rules=rules)
+        releases.promote("small", 1, by=Person.unchecked("ada"), reason="good", rules=rules)
 
 
 def test_an_exported_dossier_shares_no_file_with_the_store(
@@ -144,6 +145,6 @@ def test_an_exported_dossier_shares_no_file_with_the_store(
 
 def test_a_wrong_key_in_the_declaration_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"signed_by is not a public key of the curve P-256"):
-        ReleaseSection.model_validate({"dossier": {"signed_by": ["required"]}})
+        Rules.model_validate({"dossier": {"signed_by": ["required"]}})
     with pytest.raises(ValidationError, match="signed_by"):
-        ReleaseSection.model_validate({"dossier": {"signed_by": []}})
+        Rules.model_validate({"dossier": {"signed_by": []}})

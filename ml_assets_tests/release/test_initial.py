@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from ml_assets.days import Days
 from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.initial_version import InitialModel, InitialModelRefused, initial_model
 from ml_assets.release.registry import Registry, VersionMissing
@@ -12,6 +13,7 @@ from ml_assets.snapshots.split_reader import file_sha256
 from ml_assets.tables.accept import accept_partition
 from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, Evaluate
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, keys, reject
+from resources.ledger import Person
 from resources.mlflow_client import open_client
 
 Resolve = Callable[[str], InitialModel]
@@ -43,7 +45,7 @@ def test_a_number_names_one_version_and_an_alias_the_one_that_has_it_now(
     assert resolve("small/1").weights_sha256 == file_sha256(bundle.folder / "model.safetensors")
     for number in (2, 1):
         evaluate(resolve(f"small/{number}").bundle)
-        releases.promote("small", number, author="ada", reason="a test")
+        releases.promote("small", number, by=Person.unchecked("ada"), reason="a test")
         assert resolve("small@production").version == f"small/{number}"
     registry.set_alias("small", "candidate", 2)
     assert resolve("small@candidate").version == "small/2"
@@ -62,7 +64,7 @@ def test_a_version_that_is_not_there_is_named_with_those_that_are(resolve: Resol
 
 
 def test_the_training_keeps_how_columns_were_encoded(resolve: Resolve, bundle: Bundle) -> None:
-    kept = resolve("small/1").fitted_for(NUMERIC, CATEGORY, ["2013-10-01"])
+    kept = resolve("small/1").fitted_for(NUMERIC, CATEGORY)
     assert kept == bundle.facts.fitted
 
 
@@ -70,12 +72,16 @@ def test_other_columns_or_another_order_are_refused(resolve: Resolve) -> None:
     with pytest.raises(
         InitialModelRefused, match="its weights are meaningless for other columns or another order"
     ):
-        resolve("small/1").fitted_for(NUMERIC[::-1], CATEGORY, ["2013-10-01"])
+        resolve("small/1").fitted_for(NUMERIC[::-1], CATEGORY)
 
 
 def test_a_version_that_has_learned_from_the_holdout_or_later_is_refused(resolve: Resolve) -> None:
-    with pytest.raises(InitialModelRefused, match="was trained on partitions up to 2013-09-30"):
-        resolve("small/1").fitted_for(NUMERIC, CATEGORY, ["2013-09-30", "2013-10-01"])
+    """By days: the key of a month is the first of it, and the weights of the version have seen its last day."""
+    version = resolve("small/1")
+    version.require_unseen(Days((("2013-10-01", "2013-10-02"),)))
+    for holdout in (("2013-09-30", "2013-10-01"), ("2013-09-01", "2013-09-30"), ("2013-01-01", "2013-01-02")):
+        with pytest.raises(InitialModelRefused, match="small/1 has seen 2013-01-29 to 2013-09-30"):
+            version.require_unseen(Days((holdout,)))
 
 
 def test_a_version_that_its_newest_evaluation_rejected_is_refused(
@@ -88,13 +94,13 @@ def test_a_version_that_its_newest_evaluation_rejected_is_refused(
     ):
         resolve("small/1")
     evaluate(bundle, told="again")
-    releases.promote("small", 1, author="ada", reason="a test")
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="a test")
     evaluate(bundle, "rejected", told="on rows that others have seen")
     assert resolve("small/1").bundle.digest == resolve("small@production").bundle.digest == bundle.digest
 
 
 def test_an_archived_version_is_refused_by_name(resolve: Resolve, releases: Releases) -> None:
-    releases.archive("small", 1, author="bob", reason="trained on private data")
+    releases.archive("small", 1, by=Person.unchecked("bob"), reason="trained on private data")
     with pytest.raises(
         InitialModelRefused, match=r"small/1 was archived at .* by bob: trained on private data"
     ):
@@ -106,13 +112,13 @@ def test_a_version_of_rows_that_were_rejected_since_is_refused(
     resolve: Resolve, releases: Releases, orders: OrdersTable, reference: str
 ) -> None:
     day = keys(3)[1]
-    releases.promote("small", 1, author="ada", reason="a test")
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="a test")
     reject(orders, day)
     with pytest.raises(
         InitialModelRefused, match=f"was trained on rows that were rejected since: {ORDERS} {day} "
     ):
         resolve(reference)
-    accept_partition(orders.store, orders.ledger, ORDERS, day, "ada", "one till was off")
+    accept_partition(orders.store, orders.ledger, ORDERS, day, Person.unchecked("ada"), "one till was off")
     assert resolve(reference).version == "small/1"
 
 

@@ -1,5 +1,6 @@
 """Promotion: a person, a reason, a log that stays, and an alias that follows the log."""
 
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,17 +11,21 @@ from typing import Any
 
 import pytest
 
+from ml_assets.pipeline.model_card import version_to_show
 from ml_assets.release.bundle_store import Bundle, BundleDamaged, BundleStore
+from ml_assets.release.known_versions import number_reader_of
 from ml_assets.release.refusals import NotPromotable
-from ml_assets.release.registry import Registry, VersionMissing
+from ml_assets.release.registry import NumberReused, Registry, VersionMissing
 from ml_assets.release.releases import Releases
 from ml_assets.release.rows_behind import InputsRejected
 from ml_assets.tables.accept import accept_partition
 from ml_assets_tests.release.conftest import Evaluate, Meanwhile
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, keys, reject
-from resources.ledger import Ledger, TrainedOn
+from resources.artifacts import FolderArtifacts
+from resources.ledger import Ledger, Person, TrainedOn
 from resources.mlflow_client import open_client
+from resources.platform import Platform
 
 
 def test_nothing_is_in_production_before_the_first_promotion(releases: Releases) -> None:
@@ -32,7 +37,7 @@ def test_nothing_is_in_production_before_the_first_promotion(releases: Releases)
 def test_the_champion_is_the_promoted_bundle_with_its_lineage(
     releases: Releases, registry: Registry, two_versions: tuple[Bundle, Bundle]
 ) -> None:
-    promotion = releases.promote("small", 2, author="ada", reason="better on JFK")
+    promotion = releases.promote("small", 2, by=Person.unchecked("ada"), reason="better on JFK")
     assert (promotion.version, promotion.author, promotion.reason) == ("2", "ada", "better on JFK")
     assert registry.aliased("small", "production") == 2
     champion = releases.champion("small")
@@ -46,12 +51,12 @@ def test_one_version_is_in_production_and_the_log_answers_for_any_moment(
     releases: Releases, registry: Registry, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     before = datetime.now(UTC)
-    releases.promote("small", 1, author="ada", reason="first")
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
     first = datetime.now(UTC)
     evaluate(two_versions[1])
-    releases.promote("small", 2, author="ada", reason="better")
+    releases.promote("small", 2, by=Person.unchecked("ada"), reason="better")
     second = datetime.now(UTC)
-    releases.promote("small", 1, author="bob", reason="back: 2 is slow")
+    releases.promote("small", 1, by=Person.unchecked("bob"), reason="back: 2 is slow")
     at = {moment: releases.in_production("small", moment) for moment in (before, first, second)}
     assert [row and row.version for row in at.values()] == [None, "1", "2"]
     now = releases.in_production("small")
@@ -65,8 +70,8 @@ def test_one_version_is_in_production_and_the_log_answers_for_any_moment(
 def test_promoting_what_is_in_production_adds_nothing(
     releases: Releases, two_versions: tuple[Bundle, Bundle]
 ) -> None:
-    once = releases.promote("small", 1, author="ada", reason="first")
-    again = releases.promote("small", 1, author="bob", reason="again")
+    once = releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+    again = releases.promote("small", 1, by=Person.unchecked("bob"), reason="again")
     assert again == once
     assert len(releases.log("small")) == 1
 
@@ -82,7 +87,7 @@ def test_a_rejection_during_the_verification_stops_the_promotion(
     slow = Meanwhile(store, lambda bundle: evaluate(bundle, "rejected", told="meanwhile"))
     releases = Releases(orders.ledger, registry, slow, orders.store)
     with pytest.raises(NotPromotable, match="is rejected, not blessed, by its newest evaluation"):
-        releases.promote("small", 2, author="ada", reason="better")
+        releases.promote("small", 2, by=Person.unchecked("ada"), reason="better")
     assert slow.opened == [two_versions[1].digest]
     assert releases.log("small") == []
     assert registry.aliased("small", "production") is None
@@ -97,10 +102,12 @@ def test_a_version_of_a_day_rejected_since_needs_a_recorded_acceptance(
     said = r"small 1 \(1.0.0\) is not promoted because of its training inputs: "
     said += f"{ORDERS} {bad} is rejected: out_of_range in"
     with pytest.raises(NotPromotable, match=said) as refused:
-        releases.promote("small", 1, author="ada", reason="first")
+        releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
     assert "ml-assets promote small 1 --despite-inputs --reason '…'" in str(refused.value)
     assert releases.log("small") == []
-    first = releases.promote("small", 1, author="ada", reason="one till was off", despite_inputs=True)
+    first = releases.promote(
+        "small", 1, by=Person.unchecked("ada"), reason="one till was off", despite_inputs=True
+    )
     assert first.despite.startswith(f"{ORDERS} {bad} is rejected: out_of_range in amount")
     assert releases.log("small") == [first]
 
@@ -108,7 +115,10 @@ def test_a_version_of_a_day_rejected_since_needs_a_recorded_acceptance(
 def test_a_word_on_inputs_leaves_no_trace_where_nothing_stood_against_them(
     releases: Releases, two_versions: tuple[Bundle, Bundle]
 ) -> None:
-    assert releases.promote("small", 1, author="ada", reason="first", despite_inputs=True).despite == ""
+    assert (
+        releases.promote("small", 1, by=Person.unchecked("ada"), reason="first", despite_inputs=True).despite
+        == ""
+    )
 
 
 def test_an_accepted_or_mended_day_does_not_block_a_version(
@@ -117,12 +127,14 @@ def test_an_accepted_or_mended_day_does_not_block_a_version(
     accepted, mended, _ = keys(3)
     for key in (accepted, mended):
         reject(orders, key)
-    accept_partition(orders.store, orders.ledger, ORDERS, accepted, "ada", "one till was off")
+    accept_partition(
+        orders.store, orders.ledger, ORDERS, accepted, Person.unchecked("ada"), "one till was off"
+    )
     with pytest.raises(NotPromotable, match=f"{ORDERS} {mended} is rejected") as refused:
-        releases.promote("small", 1, author="ada", reason="first")
+        releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
     assert f"{ORDERS} {accepted}" not in str(refused.value)
     orders.publish({mended: day(mended, factor=2.0)}, run="run00003")
-    assert releases.promote("small", 1, author="ada", reason="first").despite == ""
+    assert releases.promote("small", 1, by=Person.unchecked("ada"), reason="first").despite == ""
 
 
 def test_a_day_rejected_during_the_verification_stops_the_promotion(
@@ -132,7 +144,7 @@ def test_a_day_rejected_during_the_verification_stops_the_promotion(
     slow = Meanwhile(store, lambda _: reject(orders, bad))
     releases = Releases(orders.ledger, registry, slow, orders.store)
     with pytest.raises(NotPromotable, match=f"{ORDERS} {bad} is rejected"):
-        releases.promote("small", 2, author="ada", reason="better")
+        releases.promote("small", 2, by=Person.unchecked("ada"), reason="better")
     assert releases.log("small") == []
 
 
@@ -150,7 +162,7 @@ def test_a_day_rejected_after_the_evaluation_blocks_the_registration(
     with pytest.raises(InputsRejected, match=f"{ORDERS} {bad} is rejected"):
         releases.register(bundle, run_id=run_id, links={})
     assert registry.versions("small") == []
-    accept_partition(orders.store, orders.ledger, ORDERS, bad, "ada", "one till was off")
+    accept_partition(orders.store, orders.ledger, ORDERS, bad, Person.unchecked("ada"), "one till was off")
     assert releases.register(bundle, run_id=run_id, links={}).semantic == "1.0.0"
 
 
@@ -166,7 +178,7 @@ def test_rows_of_the_version_a_training_began_with_stand_against_it_too(
     releases.register(tuned, run_id=run_id, links={})
     reject(orders, bad)
     with pytest.raises(NotPromotable, match=f"{ORDERS} {bad} is rejected"):
-        releases.promote("small", 1, author="ada", reason="first")
+        releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
 
 
 @pytest.mark.parametrize(
@@ -183,23 +195,28 @@ def test_a_version_whose_inputs_nobody_knows_needs_the_same_word(
 ) -> None:  # fmt: skip
     record_evaluation(ledger, two_versions[0], told="again", trained_on=replace(window, **changes))
     with pytest.raises(NotPromotable, match=f"its inputs are not known: .*{why}"):
-        releases.promote("small", 1, author="ada", reason="first")
-    assert why in releases.promote("small", 1, author="ada", reason="first", despite_inputs=True).despite
+        releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+    assert (
+        why
+        in releases.promote(
+            "small", 1, by=Person.unchecked("ada"), reason="first", despite_inputs=True
+        ).despite
+    )
 
 
 def test_a_version_not_compared_with_the_one_in_production_is_refused(
     releases: Releases, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     """The error names the command that compares them."""
-    releases.promote("small", 1, author="ada", reason="first")
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
     with pytest.raises(
         NotPromotable, match=r"of small 2 \(1.0.1\) compared it with no other version, but"
     ) as said:
-        releases.promote("small", 2, author="ada", reason="better")
+        releases.promote("small", 2, by=Person.unchecked("ada"), reason="better")
     assert "but version 1 is in production since" in str(said.value)
     assert "the training is reused: ml-assets launch small 2013-12-31" in str(said.value)
     evaluate(two_versions[1])
-    assert releases.promote("small", 2, author="ada", reason="better").version == "2"
+    assert releases.promote("small", 2, by=Person.unchecked("ada"), reason="better").version == "2"
 
 
 def test_a_version_that_was_compared_with_a_champion_of_before_is_refused(
@@ -209,18 +226,21 @@ def test_a_version_that_was_compared_with_a_champion_of_before_is_refused(
     two_versions: tuple[Bundle, Bundle],
     variant: Callable[..., Bundle],
 ) -> None:
-    releases.promote("small", 1, author="ada", reason="first")
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
     third = variant(fingerprint="3" * 64)
     for one in (two_versions[1], third):
         evaluate(one, told="beside version 1")
     releases.register(third, run_id=run_id, links={})
-    releases.promote("small", 2, author="ada", reason="better")
+    releases.promote("small", 2, by=Person.unchecked("ada"), reason="better")
     with pytest.raises(
         NotPromotable, match=r"of small 3 .* compared it with version 1, but version 2 is in production"
     ):
-        releases.promote("small", 3, author="ada", reason="better yet")
-    releases.demote("small", author="ada", reason="wrong prices")
-    assert releases.promote("small", 3, author="ada", reason="nothing else is there").version == "3"
+        releases.promote("small", 3, by=Person.unchecked("ada"), reason="better yet")
+    releases.demote("small", by=Person.unchecked("ada"), reason="wrong prices")
+    assert (
+        releases.promote("small", 3, by=Person.unchecked("ada"), reason="nothing else is there").version
+        == "3"
+    )
 
 
 def test_of_two_versions_promoted_at_once_one_is_refused(
@@ -228,7 +248,7 @@ def test_of_two_versions_promoted_at_once_one_is_refused(
     two_versions: tuple[Bundle, Bundle], variant: Callable[..., Bundle],
 ) -> None:  # fmt: skip
     """Both were compared with version 1. The second to arrive was never compared with the first."""
-    releases.promote("small", 1, author="ada", reason="first")
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
     third = variant(fingerprint="3" * 64)
     for one in (two_versions[1], third):
         evaluate(one, told="beside version 1")
@@ -239,7 +259,7 @@ def test_of_two_versions_promoted_at_once_one_is_refused(
     def promote(number: int) -> str:
         try:
             own = Releases(orders.ledger, registry, looking, orders.store)
-            return own.promote("small", number, author="ada", reason="better").version
+            return own.promote("small", number, by=Person.unchecked("ada"), reason="better").version
         except NotPromotable as refused:
             return str(refused)
 
@@ -272,11 +292,11 @@ def test_the_alias_shows_the_later_of_two_decisions(
     """The second came between the first row in the ledger and the alias for it."""
 
     def other() -> None:
-        releases.demote("small", author="bob", reason="not this one")
-        releases.promote("small", 2, author="bob", reason="but this one")
+        releases.demote("small", by=Person.unchecked("bob"), reason="not this one")
+        releases.promote("small", 2, by=Person.unchecked("bob"), reason="but this one")
 
     slow = Releases(orders.ledger, _Overtaken(registry, other), store, orders.store)
-    slow.promote("small", 1, author="ada", reason="first")
+    slow.promote("small", 1, by=Person.unchecked("ada"), reason="first")
     assert registry.aliased("small", "production") == 2
     stages = {version.number: version.tags["stage"] for version in registry.versions("small")}
     assert stages == {1: "replaced", 2: "production"}
@@ -285,7 +305,7 @@ def test_the_alias_shows_the_later_of_two_decisions(
 def test_an_alias_moved_by_hand_is_repaired_when_somebody_asks(
     releases: Releases, registry: Registry, two_versions: tuple[Bundle, Bundle]
 ) -> None:
-    releases.promote("small", 1, author="ada", reason="first")
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
     registry.set_alias("small", "production", 2)
     standing = releases.in_production("small")
     assert standing is not None
@@ -305,7 +325,7 @@ def test_a_kill_between_log_and_alias_is_repaired(
         "small",
         "2",
         "production",
-        author="ada",
+        by=Person.unchecked("ada"),
         reason="better",
         bundle_digest=two_versions[1].digest,
         evaluation_digest=evaluation.evaluation_digest,
@@ -321,7 +341,7 @@ def test_an_undecided_version_is_registered_but_not_promotable(
     evaluate(bundle, "undecided")
     releases.register(bundle, run_id=run_id, links={})
     with pytest.raises(NotPromotable, match=r"small 1 \(1\.0\.0\) is undecided, not blessed"):
-        releases.promote("small", 1, author="ada", reason="I like it")
+        releases.promote("small", 1, by=Person.unchecked("ada"), reason="I like it")
     assert releases.log("small") == []
 
 
@@ -344,7 +364,7 @@ def test_the_newest_evaluation_decides_whatever_tags_say(
     with pytest.raises(
         NotPromotable, match=f"is rejected, not blessed, by its newest evaluation {rejected.name}"
     ):
-        releases.promote("small", 2, author="eve", reason="the tag says so")
+        releases.promote("small", 2, by=Person.unchecked("eve"), reason="the tag says so")
     assert releases.log("small") == []
     assert releases.in_production("small") is None
     assert registry.aliased("small", "production") is None
@@ -370,9 +390,9 @@ def test_a_version_made_by_hand_in_mlflow_is_evaluated_by_its_bundle(
     client.create_model_version("small", refused.address, run_id=run_id, tags=tags)
     client.create_model_version("small", "file:///somewhere/else", run_id=run_id, tags=tags)
     with pytest.raises(NotPromotable, match=r"small 3 \(no semantic version\) is rejected"):
-        releases.promote("small", 3, author="eve", reason="mine")
+        releases.promote("small", 3, by=Person.unchecked("eve"), reason="mine")
     with pytest.raises(VersionMissing, match="small version 4 points to no bundle"):
-        releases.promote("small", 4, author="eve", reason="mine")
+        releases.promote("small", 4, by=Person.unchecked("eve"), reason="mine")
 
 
 @pytest.mark.usefixtures("two_versions")
@@ -387,7 +407,7 @@ def test_folder_outside_the_store_is_no_bundle_whatever_its_name(
     for source in (elsewhere.as_uri(), f"{registry.bundles}/../{blessed}", blessed):
         number = int(client.create_model_version("small", source, run_id=run_id).version)
         with pytest.raises(VersionMissing, match=f"small version {number} points to no bundle under"):
-            releases.promote("small", number, author="eve", reason="mine")
+            releases.promote("small", number, by=Person.unchecked("eve"), reason="mine")
     client.set_registered_model_alias("small", "production", str(number))
     assert releases.in_production("small") is None
     assert registry.aliased("small", "production") is None
@@ -397,11 +417,11 @@ def test_an_earlier_champion_can_come_back(
     releases: Releases, registry: Registry, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     """Later evaluations do not matter."""
-    first = releases.promote("small", 1, author="ada", reason="first")
+    first = releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
     evaluate(two_versions[1])
-    releases.promote("small", 2, author="ada", reason="better")
+    releases.promote("small", 2, by=Person.unchecked("ada"), reason="better")
     evaluate(two_versions[0], "rejected", told="on rows that version 2 has seen")
-    back = releases.promote("small", 1, author="bob", reason="back: 2 is slow")
+    back = releases.promote("small", 1, by=Person.unchecked("bob"), reason="back: 2 is slow")
     assert back.evaluation_digest == first.evaluation_digest
     champion = releases.champion("small")
     assert champion is not None
@@ -413,7 +433,7 @@ def test_an_earlier_champion_can_come_back(
 def test_a_version_shows_the_evaluation_it_was_promoted_on(
     releases: Releases, registry: Registry, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
-    promoted_on = releases.promote("small", 1, author="ada", reason="first").evaluation_digest
+    promoted_on = releases.promote("small", 1, by=Person.unchecked("ada"), reason="first").evaluation_digest
     later = [evaluate(one, "undecided", told="later") for one in two_versions]
     releases.show("small")
     shown = {one.number: one.tags for one in registry.versions("small")}
@@ -439,10 +459,10 @@ def test_unless_one_is_named_the_newest_data_is_promoted(
         return None if found is None else found.number
 
     assert newest() == 2
-    releases.promote("small", 2, author="ada", reason="newest")
+    releases.promote("small", 2, by=Person.unchecked("ada"), reason="newest")
     assert newest() == 2
     evaluate(two_versions[0])
-    releases.promote("small", 1, author="ada", reason="2 is slow")
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="2 is slow")
     assert newest() == 1, "2 was replaced: it has to be named"
 
 
@@ -455,39 +475,112 @@ def test_a_new_registry_does_not_take_new_versions_for_old_ones(
     variant: Callable[..., Bundle],
 ) -> None:
     """MLflow counts from 1 again after somebody deleted the model there."""
-    releases.promote("small", 1, author="ada", reason="first")
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
     open_client(registry.uri).delete_registered_model("small")
     assert (releases.champion("small") or two_versions[1]).digest == two_versions[0].digest
     other = variant(fingerprint="3" * 64)
     evaluate(other)
     version = releases.register(other, run_id=run_id, links={})
-    assert (version.number, version.semantic) == (1, "1.0.2")
+    assert (version.number, version.semantic) == (2, "1.0.2"), "the ledger knows 1 for another bundle"
     standing = releases.in_production("small")
     assert standing is not None
     assert standing.bundle_digest == two_versions[0].digest
     assert registry.aliased("small", "production") is None
     again = releases.register(two_versions[0], run_id=run_id, links={})
-    assert (again.number, again.semantic, again.tags["stage"]) == (2, "1.0.0", "production")
-    assert registry.aliased("small", "production") == 2
+    assert (again.number, again.semantic, again.tags["stage"]) == (3, "1.0.0", "production")
+    assert registry.aliased("small", "production") == 3
     evaluate(other, told="beside the champion")
-    promotion = releases.promote("small", 1, author="ada", reason="begin anew")
+    promotion = releases.promote("small", 2, by=Person.unchecked("ada"), reason="begin anew")
     assert promotion.bundle_digest == other.digest
+    assert registry.aliased("small", "production") == 2
+
+
+@pytest.mark.usefixtures("two_versions")
+def test_a_moved_home_changes_nothing_in_mlflow(
+    releases: Releases, registry: Registry, store: BundleStore, orders: OrdersTable, tmp_path: Path
+) -> None:
+    """The bundles lie elsewhere now, and MLflow has their old addresses."""
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+    moved = BundleStore(FolderArtifacts(tmp_path / "moved"))
+    shutil.copytree(store.root, moved.root, dirs_exist_ok=True)
+    after = Releases(orders.ledger, Registry(registry.uri, moved.address), moved, orders.store)
+    with pytest.raises(VersionMissing, match="ml-assets home move"):
+        after.promote("small", 2, by=Person.unchecked("ada"), reason="better")
+    held = after.in_production("small")
+    assert held is not None
+    after.show("small")
     assert registry.aliased("small", "production") == 1
+    (said,) = after.differences("small")
+    assert (
+        f"no version of its bundle {held.bundle_digest[:12]} under {moved.address}: the home was moved"
+        in said
+    )
+
+
+def _register_in_another_order(registry: Registry, run_id: str, bundles: tuple[Bundle, Bundle]) -> None:
+    client = open_client(registry.uri)
+    client.delete_registered_model("small")
+    client.create_registered_model("small")
+    for bundle in reversed(bundles):
+        client.create_model_version("small", bundle.address, run_id=run_id)
+
+
+def test_a_number_of_another_bundle_is_not_read(
+    platform: Platform,
+    releases: Releases,
+    registry: Registry,
+    run_id: str,
+    two_versions: tuple[Bundle, Bundle],
+) -> None:
+    """`ml-assets dossier write small 2` recorded the bundle of version 1 under number 2. After that `promote small 2`
+    put it into production, although a person had demoted it and approved another one under this number."""
+    ada = Person.unchecked("ada")
+    releases.promote("small", 1, by=ada, reason="first")
+    releases.demote("small", by=ada, reason="wrong prices")
+    releases.archive("small", 2, by=ada, reason="private data")
+    _register_in_another_order(registry, run_id, two_versions)
+    for number in (1, 2):
+        with pytest.raises(NumberReused):
+            version_to_show(platform, "small", number)
+        with pytest.raises(NumberReused):
+            number_reader_of(platform).bundle("small", number)
+
+
+def test_a_number_of_another_bundle_decides_nothing(
+    releases: Releases, registry: Registry, run_id: str, two_versions: tuple[Bundle, Bundle], ledger: Ledger
+) -> None:
+    """Somebody registered the bundles in another order, so that 2 is the demoted bundle and 1 the archived one."""
+    ada = Person.unchecked("ada")
+    releases.promote("small", 1, by=ada, reason="first")
+    releases.demote("small", by=ada, reason="wrong prices")
+    releases.archive("small", 2, by=ada, reason="private data")
+    _register_in_another_order(registry, run_id, two_versions)
+    before = ledger.models.head()
+    for number in (1, 2):
+        for decide in (
+            lambda: releases.promote("small", number, by=ada, reason="mine"),  # noqa: B023
+            lambda: releases.archive("small", number, by=ada, reason="mine"),  # noqa: B023
+        ):
+            with pytest.raises(
+                NumberReused, match=f"small version {number} is bundle \\w{{12}} in MLflow, and the ledger"
+            ):
+                decide()
+    assert ledger.models.head() == before
 
 
 def test_what_cannot_be_promoted_is_refused_before_it_is_written(
     releases: Releases, two_versions: tuple[Bundle, Bundle], store: BundleStore
 ) -> None:
     with pytest.raises(NotPromotable, match="needs a reason"):
-        releases.promote("small", 1, author="ada", reason=" ")
+        releases.promote("small", 1, by=Person.unchecked("ada"), reason=" ")
     with pytest.raises(VersionMissing):
-        releases.promote("small", 3, author="ada", reason="new")
+        releases.promote("small", 3, by=Person.unchecked("ada"), reason="new")
     weights = two_versions[1].folder / "model.safetensors"
     content = weights.read_bytes()
     weights.unlink()
     try:
         with pytest.raises(BundleDamaged):
-            releases.promote("small", 2, author="ada", reason="better")
+            releases.promote("small", 2, by=Person.unchecked("ada"), reason="better")
     finally:
         weights.write_bytes(content)
     assert releases.log("small") == []
@@ -500,7 +593,7 @@ def test_the_champion_is_known_while_the_tracker_is_away(
     two_versions: tuple[Bundle, Bundle],
     tmp_path: Path,
 ) -> None:
-    releases.promote("small", 1, author="ada", reason="first")
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
     (tmp_path / "a file").touch()
     nowhere = Registry(f"sqlite:///{tmp_path / 'a file' / 'mlflow.db'}", store.address)
     away = Releases(orders.ledger, nowhere, store, orders.store)

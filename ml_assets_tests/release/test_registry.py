@@ -1,5 +1,6 @@
 """Registering is idempotent, links both ways, and what is registered loads with nothing but MLflow."""
 
+import shutil
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +16,14 @@ import pytest
 
 from ml_assets.cli import doctor_storage
 from ml_assets.cli.doctor_storage import NotWell
-from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.release.bundle import BundleContents, build_bundle
+from ml_assets.release.bundle_store import Bundle, BundleStore, seal
 from ml_assets.release.refusals import NotRegistrable
 from ml_assets.release.registry import RegisteredVersion, Registry, VersionMissing
 from ml_assets.release.releases import Releases
-from ml_assets.release.runtime import ServingModel
+from ml_assets.release.runtime import LISTING, ServingModel
 from ml_assets_tests.release.conftest import Evaluate
+from resources.artifacts import FolderArtifacts
 from resources.ledger import Ledger
 from resources.mlflow_client import open_client
 from resources.platform import Platform
@@ -156,6 +159,36 @@ def test_a_missing_version_is_named_with_those_there_are(
         registry.version("other", 1)
 
 
+def test_mlflow_refuses_a_replaced_bundle_with_a_new_listing(
+    registry: Registry,
+    contents: BundleContents,
+    register: Callable[[Bundle], RegisteredVersion],
+    tmp_path: Path,
+) -> None:
+    """The replaced runtime answers otherwise and skips its own checks, and the listing has its digest."""
+    ours = build_bundle(contents, BundleStore(FolderArtifacts(tmp_path / "artifacts")))
+    client = open_client(registry.uri)
+    client.create_registered_model("replaced")
+    client.create_model_version("replaced", ours.address)
+    runtime = ours.folder / "runtime.py"
+    for path in (runtime, ours.folder / LISTING):
+        path.chmod(0o644)
+    with runtime.open("a") as code:
+        code.write("ServingModel.replay_golden_rows = lambda *given: None\n")
+        code.write("ServingModel.predict = lambda self, rows: np.full(rows.height, 0.5)\n")
+    seal(ours.folder)
+    copied = tmp_path / "copied"
+    shutil.copytree(ours.folder, copied)
+    (copied / "registered_model_meta").write_text("model_name: replaced\nmodel_version: '1'\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", registry.uri)
+        patch.setenv("MLFLOW_REGISTRY_URI", registry.uri)
+        for address in ("models:/replaced/1", str(ours.folder), str(copied)):
+            with pytest.raises(Exception, match="which was registered: its files were replaced") as refused:
+                mlflow.pyfunc.load_model(address)
+            assert type(refused.value).__name__ == "BundleReplaced"
+
+
 def test_mlflow_alone_loads_and_predicts_by_alias(
     registry: Registry,
     bundle: Bundle,
@@ -188,7 +221,7 @@ def test_mlflow_alone_loads_and_predicts_by_alias(
 
 def test_doctor_names_a_ledger_that_lacks_what_mlflow_has(platform: Platform, tmp_path: Path) -> None:
     """A command that begins without the ledger's file makes an empty ledger, with which all else agrees."""
-    project: Any = SimpleNamespace(platform=platform)
+    project: Any = SimpleNamespace(platform=platform, settings=platform.settings)
     assert doctor_storage.registry(project) == "aliases and tags of 1 models as in the ledger"
     platform.__dict__["ledger"] = Ledger(f"sqlite:///{tmp_path}/empty.db")
     with pytest.raises(

@@ -10,15 +10,19 @@ from ml_assets.components import TrainingPipeline
 from ml_assets.components.release_sensor import production_asset, release_sensor
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.releases import Releases
+from ml_assets.release.rules import deciding_as_json
 from ml_assets_tests.components.readings_pipeline import PIPELINE
 from ml_assets_tests.release.conftest import Evaluate
+from ml_assets_tests.resources.ledger_writer import with_account
 from ml_assets_tests.resources.oidc_issuer import running_issuer
 from ml_assets_tests.resources.webhook_receiver import Receiver
+from resources.ledger import Person
 from resources.platform import Platform
 from resources.settings import Settings
 from resources.webhook import send
 
 SPEC = TrainingPipeline.spec_type.model_validate(PIPELINE | {"name": "small", "release": {"approval": {}}})
+GATES = deciding_as_json(SPEC.rules.evaluation or {})
 PAGE = production_asset(SPEC, dg.AssetKey(["small", "registered_model"])).key
 
 
@@ -45,6 +49,14 @@ class Daemon:
         ]
 
 
+@pytest.fixture
+def platform(platform: Platform, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]) -> Platform:
+    """The platform, with both versions evaluated by the gates of the pipeline."""
+    for bundle in two_versions:
+        evaluate(bundle, gates=GATES)
+    return platform
+
+
 def test_each_waiting_version_is_told_about_once(
     platform: Platform,
     receiver: Receiver,
@@ -63,7 +75,7 @@ def test_each_waiting_version_is_told_about_once(
     assert daemon.tick() == []
     daemon._cursor = None  # somebody resets the sensor's cursor in Dagster's pages
     assert daemon.tick() == []
-    evaluate(two_versions[1], told="again")
+    evaluate(two_versions[1], told="again", gates=GATES)
     assert [said for said, _ in daemon.tick()] == ["small version 2 waits for an approval"]
     assert len(receiver.notices) == 3
 
@@ -87,21 +99,21 @@ def test_production_shows_promotions_rollbacks_and_demotions(
 ) -> None:
     daemon = Daemon(platform)
     daemon.tick()
-    releases.promote("small", 1, author="ada", reason="the first")
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="the first")
     ((said, facts),) = daemon.tick()
     assert said == "version 1 is in production: promoted"
     assert (facts["version"], facts["by"], facts["reason"]) == ("1", "ada", "the first")
     assert facts["data"] == "2013-01-01 to 2013-01-03"
     assert facts["report"].startswith("/reports/small/2013-12-31/")
     assert daemon.tick() == []
-    evaluate(two_versions[1], told="beside version 1")
+    evaluate(two_versions[1], told="beside version 1", gates=GATES)
     daemon.tick()
-    releases.promote("small", 2, author="bob", checked_by="token", reason="better")
+    releases.promote("small", 2, by=with_account(platform.ledger, "bob"), reason="better")
     ((said, facts),) = daemon.tick()
     assert (said, facts["by"]) == ("version 2 is in production: promoted", "bob (checked by token)")
-    releases.rollback("small", author="ada", reason="slow")
+    releases.rollback("small", by=with_account(platform.ledger, "ada"), reason="slow")
     assert [said for said, _ in daemon.tick()] == ["version 1 is in production: rolled back"]
-    releases.demote("small", author="ada", reason="wrong prices")
+    releases.demote("small", by=with_account(platform.ledger, "ada"), reason="wrong prices")
     ((said, facts),) = daemon.tick()
     assert said == "nothing is in production: version 1 was demoted"
     assert facts["reason"] == "wrong prices"

@@ -10,21 +10,32 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from ml_assets.evaluation.evaluation_document import Report
+from ml_assets.evaluation.holdout import evaluate as measure
+from ml_assets.evaluation.report import write_report
+from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.pipeline.links import report_name
 from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.releases import Releases
-from ml_assets.release.rules import NO_RULES, ReleaseSection
+from ml_assets.release.rules import NO_RULES, Rules
 from ml_assets.release.rules_in_force import as_json
 from ml_assets.review.desk import ReviewDesk
 from ml_assets.review.review_pages import review_app
+from ml_assets_tests.evaluation.holdout_case import make_holdout, model_facts
 from ml_assets_tests.release.conftest import Evaluate
+from ml_assets_tests.resources.ledger_writer import with_account
 from ml_assets_tests.tables.orders_table import OrdersTable
 from resources.ledger import Person
 from resources.platform import Platform
 from resources.settings import Settings
 
 ADDRESS = "http://127.0.0.1:3001"
-ROOT = Person(name="root", checked_by="token")
 VERSION = "/models/small/2"
+MEASURED = {
+    "objective": "binary",
+    "draws": 200,
+    "gates": [{"name": "accurate", "metric": "auc", "at_least": 0.5}],
+}
 Visit = Callable[..., TestClient]
 
 
@@ -40,7 +51,7 @@ def desk(
     platform = Platform(Settings(home=tmp_path, author="bob", tracking_uri=tracking_uri))
     parts = {"ledger": orders.ledger, "lake": orders.store, "artifacts": store.artifacts}
     platform.__dict__.update(parts)
-    spec: Any = SimpleNamespace(release=ReleaseSection.model_validate({"approval": {}}))
+    spec: Any = SimpleNamespace(rules=Rules.model_validate({"approval": {}}))
     return ReviewDesk(platform, {"small": spec})
 
 
@@ -62,11 +73,12 @@ def visit(desk: ReviewDesk) -> Visit:
 @pytest.fixture
 def tokens(desk: ReviewDesk, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]) -> dict[str, str]:
     """Name → token of the accounts of `root`, `ada`, `bob` and `cyd`. `ada` has proved that she ran the evaluations."""
-    accounts = desk.platform.ledger.accounts
-    first = accounts.add_by_token("root", Person(name="root"), is_administrator=True)
-    others = {name: accounts.add_by_token(name, ROOT) for name in ("ada", "bob", "cyd")}
+    ledger, accounts = desk.platform.ledger, desk.platform.ledger.accounts
+    first = accounts.add_by_token("root", Person.unchecked("root"), is_administrator=True)
+    root = with_account(ledger, "root")
+    others = {name: accounts.add_by_token(name, root) for name in ("ada", "bob", "cyd")}
     for one in two_versions:
-        evaluate(one, checked_by="token")
+        evaluate(one, by=with_account(ledger, "ada"))
     return {"root": first} | others
 
 
@@ -110,7 +122,7 @@ def test_a_reviewer_signs_in_with_a_token(visit: Visit, tokens: dict[str, str], 
     assert led.url.path == VERSION
     assert "The version is approved by bob (checked by token)" in decide(bob)
     accounts = desk.platform.ledger.accounts
-    accounts.revoke("bob", ROOT, reason="left")
+    accounts.revoke("bob", with_account(desk.platform.ledger, "root"), reason="left")
     assert bob.get("/").url.path == "/sign-in"
 
 
@@ -119,11 +131,15 @@ def test_the_page_names_rules_that_do_not_count_and_untrusted_processes(
 ) -> None:
     """Rules without an approval were accepted before the first account, and the process ran the evaluation."""
     log, accounts = desk.platform.ledger.models, desk.platform.ledger.accounts
-    strict = as_json(ReleaseSection.model_validate({"approval": {}}))
-    log.record_first_rules("small", strict, Person(name="ada"))
-    log.accept_rules("small", as_json(NO_RULES), Person(name="zed"), reason="simpler", allow=lambda: None)
-    token = accounts.add_by_token("root", Person(name="root"), is_administrator=True)
-    evaluate(two_versions[1], told="nightly", checked_by="token", author="svc", launched_in="dagster")
+    strict = as_json(Rules.model_validate({"approval": {}}))
+    log.record_first_rules("small", strict, Person.unchecked("ada"))
+    log.accept_rules(
+        "small", as_json(NO_RULES), Person.unchecked("zed"), reason="simpler", allow=lambda: None
+    )
+    token = accounts.add_by_token("root", Person.unchecked("root"), is_administrator=True)
+    evaluate(
+        two_versions[1], told="nightly", by=with_account(desk.platform.ledger, "svc"), launched_in="dagster"
+    )
     page = html.unescape(visit(token).get(VERSION).text)
     assert "do not count: nobody checked that it was zed, and they may be weaker than rules" in page
     assert "You cannot approve this version: a process with the account of svc ran its evaluation" in page
@@ -136,8 +152,8 @@ def test_a_session_does_not_survive_a_new_account_of_its_name(
     """A token was stolen, so the administrator revoked the account and added it again."""
     thief, accounts = visit(tokens["bob"]), desk.platform.ledger.accounts
     form = fields(thief.get(VERSION).text) | {"decision": "approve", "reason": "mine"}
-    accounts.revoke("bob", ROOT, reason="token was stolen")
-    bob = visit(accounts.add_by_token("bob", ROOT))
+    accounts.revoke("bob", with_account(desk.platform.ledger, "root"), reason="token was stolen")
+    bob = visit(accounts.add_by_token("bob", with_account(desk.platform.ledger, "root")))
     thief.post(f"{VERSION}/review", data=form)
     assert not releases._log.reviews("small")
     assert thief.get("/").url.path == "/sign-in"
@@ -174,7 +190,7 @@ def test_a_review_is_about_the_evaluation_on_the_page(
 ) -> None:
     browser = visit()
     form = fields(browser.get(VERSION).text) | {"decision": "approve", "reason": "read it"}
-    evaluate(two_versions[1], told="again", author="eve")
+    evaluate(two_versions[1], told="again", by=Person.unchecked("eve"))
     told = browser.post(f"{VERSION}/review", data=form).text
     assert "Nothing was recorded. small 2 (1.0.1) was evaluated again at " in told
     assert "The version is approved by bob" in decide(browser)
@@ -248,6 +264,30 @@ def test_unknown_versions_are_named(visit: Visit) -> None:
     for elsewhere in ("//evil.example/models/", "https://evil.example", "/models/\\evil", "/sign-out"):
         led = browser.get("/sign-in", params={"to": elsewhere}, follow_redirects=False)
         assert led.headers["location"] == "/", elsewhere
+
+
+@pytest.mark.parametrize("file", ["report.html", "evaluation.json", "model_card.html"])
+def test_a_reviewer_is_shown_only_what_the_ledger_knows(
+    visit: Visit, desk: ReviewDesk, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle], file: str
+) -> None:
+    """Whoever writes to the store could show another report than the one that the approval binds to."""
+    case = make_holdout()
+    found = measure(case.holdout, case.predictions(champion=False), EvaluationSpec.model_validate(MEASURED))
+    report = Report(title="small", partition="2013-12-31", lineage={}, model=model_facts(), evaluation=found)
+    row = evaluate(two_versions[1], digest=report.digest)
+    store = desk.platform.artifacts
+    name = report_name(row.model, row.partition, row.evaluation_digest)
+    written = write_report(report, store.folder(name))
+    store.push(name, last=written.json.name)
+    browser = visit()
+    browser.get("/")
+    written.html.write_text("<p>All rules passed.</p>")
+    shown = browser.get(f"/{name}/{file}")
+    assert (shown.status_code, "All rules passed." in shown.text) == (200, False)
+    written.json.write_text(written.json.read_text().replace("2013-12-31", "2013-12-30"))
+    refused = visit().get(f"/{name}/model_card.md")
+    assert refused.status_code == 404
+    assert "this report is not shown: its SHA-256 is" in html.unescape(refused.text)
 
 
 @pytest.mark.parametrize(

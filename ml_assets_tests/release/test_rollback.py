@@ -18,7 +18,7 @@ from ml_assets.release.registry import Registry
 from ml_assets.release.releases import Releases
 from ml_assets_tests.release.conftest import Evaluate, Meanwhile
 from ml_assets_tests.tables.orders_table import OrdersTable, keys, reject
-from resources.ledger import EvaluationRow, Ledger, Promotion
+from resources.ledger import EvaluationRow, Ledger, Person, Promotion
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def three_versions(
     found = [*two_versions, third]
     for number, bundle in enumerate(found, start=1):
         evaluate(bundle, told="beside the version before")
-        releases.promote("small", number, author="ada", reason="better")
+        releases.promote("small", number, by=Person.unchecked("ada"), reason="better")
     return found
 
 
@@ -44,15 +44,17 @@ def test_rollbacks_go_back_version_by_version(
     releases: Releases, registry: Registry, three_versions: list[Bundle]
 ) -> None:
     for number in (2, 1):
-        back = releases.rollback("small", author="bob", reason="slow")
+        back = releases.rollback("small", by=Person.unchecked("bob"), reason="slow")
         assert (back.version, back.author, back.reason) == (str(number), "bob", "slow")
         assert registry.aliased("small", PRODUCTION) == number
     assert back.bundle_digest == three_versions[0].digest
     with pytest.raises(
         NotPromotable, match="was in production before version 1: there is nothing to roll back"
     ):
-        releases.rollback("small", author="bob", reason="slow")
-    assert releases.promote("small", 3, author="ada", reason="it was the network").version == "3"
+        releases.rollback("small", by=Person.unchecked("bob"), reason="slow")
+    assert (
+        releases.promote("small", 3, by=Person.unchecked("ada"), reason="it was the network").version == "3"
+    )
 
 
 def test_neither_evaluation_nor_rejected_day_blocks_a_rollback(
@@ -60,7 +62,7 @@ def test_neither_evaluation_nor_rejected_day_blocks_a_rollback(
 ) -> None:
     evaluate(three_versions[1], "rejected", told="on rows that version 3 has seen")
     reject(orders, keys(3)[1])
-    back = releases.rollback("small", author="bob", reason="3 is slow")
+    back = releases.rollback("small", by=Person.unchecked("bob"), reason="3 is slow")
     assert back.version == "2"
     newest = releases.standing("small", back.bundle_digest).newest
     assert newest is not None
@@ -69,14 +71,16 @@ def test_neither_evaluation_nor_rejected_day_blocks_a_rollback(
 
 @pytest.mark.usefixtures("two_versions")
 def test_who_demotes_second_is_told_who_was_first(releases: Releases) -> None:
-    releases.promote("small", 1, author="ada", reason="the first")
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="the first")
     seen = releases.in_production("small")
-    releases.demote("small", author="cyd", reason="wrong prices")
+    releases.demote("small", by=Person.unchecked("cyd"), reason="wrong prices")
     with pytest.raises(
         NotPromotable, match="no version of small is in production: cyd demoted version 1 at 20"
     ):
-        releases.demote("small", author="bob", reason="slow")
-    ended = releases.demote("small", author="bob", reason="slow", seen=seen).demotion  # began before
+        releases.demote("small", by=Person.unchecked("bob"), reason="slow")
+    ended = releases.demote(
+        "small", by=Person.unchecked("bob"), reason="slow", seen=seen
+    ).demotion  # began before
     assert ended is not None
     assert (ended.author, ended.reason) == ("cyd", "wrong prices")
 
@@ -84,21 +88,23 @@ def test_who_demotes_second_is_told_who_was_first(releases: Releases) -> None:
 @pytest.mark.usefixtures("two_versions")
 def test_a_rollback_with_no_version_before_names_the_way(releases: Releases) -> None:
     """Also after a demotion: then no version is in production that somebody could demote."""
-    releases.promote("small", 1, author="ada", reason="the first")
+    releases.promote("small", 1, by=Person.unchecked("ada"), reason="the first")
     with pytest.raises(
         NotPromotable, match="To take the present version out of production: ml-assets demote"
     ):
-        releases.rollback("small", author="bob", reason="slow")
-    releases.demote("small", author="ada", reason="wrong prices")
+        releases.rollback("small", by=Person.unchecked("bob"), reason="slow")
+    releases.demote("small", by=Person.unchecked("ada"), reason="wrong prices")
     with pytest.raises(NotPromotable, match=r"demoted version 1\. To put it back: ml-assets promote small 1"):
-        releases.rollback("small", author="bob", reason="something must serve")
-    releases.promote("small", 1, author="bob", reason="something must serve")
+        releases.rollback("small", by=Person.unchecked("bob"), reason="something must serve")
+    releases.promote("small", 1, by=Person.unchecked("bob"), reason="something must serve")
 
 
 @pytest.mark.usefixtures("three_versions")
 def test_rollback_after_a_demotion_skips_the_demoted_version(releases: Releases) -> None:
-    releases.demote("small", author="ada", reason="wrong prices")
-    assert releases.rollback("small", author="bob", reason="something must serve").version == "2"
+    releases.demote("small", by=Person.unchecked("ada"), reason="wrong prices")
+    assert (
+        releases.rollback("small", by=Person.unchecked("bob"), reason="something must serve").version == "2"
+    )
 
 
 @pytest.mark.usefixtures("three_versions")
@@ -106,11 +112,15 @@ def test_of_two_rollbacks_at_once_one_is_refused(
     orders: OrdersTable, registry: Registry, store: BundleStore, releases: Releases
 ) -> None:
     """Otherwise two persons who see the same fault go back by two versions."""
-    slow = Meanwhile(store, lambda _: releases.rollback("small", author="bob", reason="3 is broken"))
+    slow = Meanwhile(
+        store, lambda _: releases.rollback("small", by=Person.unchecked("bob"), reason="3 is broken")
+    )
     with pytest.raises(
         NotPromotable, match=r"small is not rolled back: .*, bob rolled back to version 2 at 20"
     ):
-        Releases(orders.ledger, registry, slow, orders.store).rollback("small", author="eve", reason="broken")
+        Releases(orders.ledger, registry, slow, orders.store).rollback(
+            "small", by=Person.unchecked("eve"), reason="broken"
+        )
     now = releases.in_production("small")
     assert now is not None
     assert (now.version, now.author) == ("2", "bob")
@@ -123,9 +133,11 @@ def test_of_two_rollbacks_at_once_one_is_refused(
 def test_a_demotion_during_a_rollback_does_not_stop_it(
     orders: OrdersTable, registry: Registry, store: BundleStore, releases: Releases
 ) -> None:
-    slow = Meanwhile(store, lambda _: releases.demote("small", author="bob", reason="3 is broken"))
+    slow = Meanwhile(
+        store, lambda _: releases.demote("small", by=Person.unchecked("bob"), reason="3 is broken")
+    )
     back = Releases(orders.ledger, registry, slow, orders.store).rollback(
-        "small", author="eve", reason="slow"
+        "small", by=Person.unchecked("eve"), reason="slow"
     )
     assert (back.version, releases.replaced_by(back)) == ("2", None)
 
@@ -142,14 +154,14 @@ def test_a_demotion_never_ends_a_promotion_that_came_meanwhile(
         nonlocal began
         if not began:
             began = True
-            releases.rollback("small", author="bob", reason="3 is slow")
+            releases.rollback("small", by=Person.unchecked("bob"), reason="3 is slow")
         return turn(model)
 
     monkeypatch.setattr(log, "_turn", late)
     with pytest.raises(
         NotPromotable, match=r"version 3 of small was in production .*, but bob rolled back to version 2"
     ):
-        releases.demote("small", author="ada", reason="wrong labels")
+        releases.demote("small", by=Person.unchecked("ada"), reason="wrong labels")
     now = releases.in_production("small")
     assert now is not None
     assert now.version == "2"
@@ -159,30 +171,30 @@ def test_a_demotion_never_ends_a_promotion_that_came_meanwhile(
 def test_rollback_never_returns_to_a_version_that_a_person_demoted(
     releases: Releases, evaluate: Evaluate, three_versions: list[Bundle]
 ) -> None:
-    releases.rollback("small", author="ada", reason="slow")
-    releases.demote("small", author="ada", reason="2 has wrong labels")
+    releases.rollback("small", by=Person.unchecked("ada"), reason="slow")
+    releases.demote("small", by=Person.unchecked("ada"), reason="2 has wrong labels")
     evaluate(three_versions[2], told="beside nothing")
-    releases.promote("small", 3, author="ada", reason="right labels")
-    assert releases.rollback("small", author="bob", reason="slow").version == "1"
+    releases.promote("small", 3, by=Person.unchecked("ada"), reason="right labels")
+    assert releases.rollback("small", by=Person.unchecked("bob"), reason="slow").version == "1"
     with pytest.raises(NotPromotable, match="that is neither archived nor demoted was in production"):
-        releases.rollback("small", author="bob", reason="slow")
+        releases.rollback("small", by=Person.unchecked("bob"), reason="slow")
     for number in (2, 3):
-        releases.promote("small", number, author="ada", reason="its labels were right")
-    assert releases.rollback("small", author="bob", reason="slow").version == "2"
+        releases.promote("small", number, by=Person.unchecked("ada"), reason="its labels were right")
+    assert releases.rollback("small", by=Person.unchecked("bob"), reason="slow").version == "2"
 
 
 @pytest.mark.usefixtures("three_versions")
 def test_an_archived_version_never_returns(releases: Releases, registry: Registry) -> None:
     with pytest.raises(NotPromotable, match=r"small 3 \(1\.0\.2\) is in production and cannot be archived"):
-        releases.archive("small", 3, author="ada", reason="recalled")
-    archival = releases.archive("small", 2, author="ada", reason="trained on private data")
-    assert releases.archive("small", 2, author="eve", reason="me too") == archival
+        releases.archive("small", 3, by=Person.unchecked("ada"), reason="recalled")
+    archival = releases.archive("small", 2, by=Person.unchecked("ada"), reason="trained on private data")
+    assert releases.archive("small", 2, by=Person.unchecked("eve"), reason="me too") == archival
     assert registry.version("small", 2).tags["stage"] == "archived"
     with pytest.raises(NotPromotable, match=r"small 2 .* was archived at .* by ada: trained on private data"):
-        releases.promote("small", 2, author="eve", reason="mine")
-    assert releases.rollback("small", author="bob", reason="slow").version == "1"
-    releases.archive("small", 3, author="ada", reason="slow")
-    releases.demote("small", author="ada", reason="wrong prices")
+        releases.promote("small", 2, by=Person.unchecked("eve"), reason="mine")
+    assert releases.rollback("small", by=Person.unchecked("bob"), reason="slow").version == "1"
+    releases.archive("small", 3, by=Person.unchecked("ada"), reason="slow")
+    releases.demote("small", by=Person.unchecked("ada"), reason="wrong prices")
     newest = releases.newest_data("small")
     assert newest is None, "1 was in production and has to be named; 2 and 3 are archived"
 
@@ -190,11 +202,11 @@ def test_an_archived_version_never_returns(releases: Releases, registry: Registr
 @pytest.mark.usefixtures("three_versions")
 def test_a_rollback_and_an_archival_need_a_reason(releases: Releases) -> None:
     with pytest.raises(NotPromotable, match="rolling back small needs a reason"):
-        releases.rollback("small", author="bob", reason=" ")
+        releases.rollback("small", by=Person.unchecked("bob"), reason=" ")
     with pytest.raises(NotPromotable, match="no version of other was ever in production: there is nothing"):
-        releases.rollback("other", author="bob", reason="slow")
+        releases.rollback("other", by=Person.unchecked("bob"), reason="slow")
     with pytest.raises(NotPromotable, match="archiving small 1 needs a reason"):
-        releases.archive("small", 1, author="bob", reason="")
+        releases.archive("small", 1, by=Person.unchecked("bob"), reason="")
 
 
 def test_rollback_needs_no_tracker(
@@ -207,7 +219,7 @@ def test_rollback_needs_no_tracker(
     (tmp_path / "a file").touch()
     nowhere = Registry(f"sqlite:///{tmp_path / 'a file' / 'mlflow.db'}", store.address)
     away = Releases(orders.ledger, nowhere, store, orders.store)
-    assert away.rollback("small", author="bob", reason="slow").version == "2"
+    assert away.rollback("small", by=Person.unchecked("bob"), reason="slow").version == "2"
     now = releases.in_production("small")
     assert now is not None
     assert now.bundle_digest == three_versions[1].digest
@@ -215,9 +227,9 @@ def test_rollback_needs_no_tracker(
 
 @pytest.mark.usefixtures("three_versions")
 def test_history_names_every_decision_with_author_and_reason(releases: Releases) -> None:
-    releases.rollback("small", author="bob", reason="3 is slow")
-    releases.archive("small", 3, author="cyd", reason="recalled")
-    releases.demote("small", author="dan", reason="wrong prices")
+    releases.rollback("small", by=Person.unchecked("bob"), reason="3 is slow")
+    releases.archive("small", 3, by=Person.unchecked("cyd"), reason="recalled")
+    releases.demote("small", by=Person.unchecked("dan"), reason="wrong prices")
     decisions = releases.history("small")
     said = [line[25:] for line in lines(decisions) if not line.startswith(" ")]
     assert said[0].startswith("evaluated   version 1 (1.0.0) on 2013-12-31, by ada: Blessed: ")
@@ -269,7 +281,12 @@ def test_rollback_agrees_with_a_stack_of_versions(
     serves: str | None = None
 
     def promote(version: str, returns_to: int | None = None) -> None:
-        facts = {"author": "ada", "reason": "r", "bundle_digest": f"b{version}", "evaluation_digest": "e"}
+        facts = {
+            "by": Person.unchecked("ada"),
+            "reason": "r",
+            "bundle_digest": f"b{version}",
+            "evaluation_digest": "e",
+        }
         log.promote("m", version, PRODUCTION, returns_to=returns_to, **facts)
 
     for command, number in steps:
@@ -280,10 +297,10 @@ def test_rollback_agrees_with_a_stack_of_versions(
             stack.append(version)
             serves = version
         elif command == "archive" and version != serves:
-            log.archive("m", version, author="ada", reason="r", bundle_digest=f"b{version}")
+            log.archive("m", version, by=Person.unchecked("ada"), reason="r", bundle_digest=f"b{version}")
             archived.add(version)
         elif command == "demote" and (held := log.in_production("m")) is not None:
-            log.demote(held, author="ada", reason="r")
+            log.demote(held, by=Person.unchecked("ada"), reason="r")
             demoted.add(held.version)
             serves = None
         elif command == "rollback":

@@ -2,24 +2,27 @@
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from pydantic import ValidationError
 
+from ml_assets.evaluation.gate import Gate
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.history import lines
 from ml_assets.release.refusals import NotPromotable, NotReviewable, RulesNotAccepted
 from ml_assets.release.releases import Releases
-from ml_assets.release.rules import NO_RULES, ReleaseSection
-from ml_assets.release.rules_in_force import RulesLog, as_json, in_force
+from ml_assets.release.rules import NO_RULES, Rules, deciding_as_json
+from ml_assets.release.rules_in_force import RulesLog, as_json, changes, in_force
 from ml_assets_tests.release.conftest import Evaluate
 from ml_assets_tests.resources.ledger_chains import attacker
+from ml_assets_tests.resources.ledger_writer import with_account
 from ml_assets_tests.tables.orders_table import OrdersTable
 from resources.ledger import Ledger, LedgerChanged, Person, Review, RulesRow
 
-RULES = ReleaseSection.model_validate({"approval": {}})
-ADA, BOB, CYD = (Person(name=name) for name in ("ada", "bob", "cyd"))
+RULES = Rules.model_validate({"approval": {}})
+ADA, BOB, CYD = (Person.unchecked(name) for name in ("ada", "bob", "cyd"))
 """`ada` ran the evaluation."""
 
 
@@ -37,10 +40,10 @@ def history_of(releases: Releases) -> str:
 
 def test_an_edited_defs_yaml_does_not_promote_without_the_approval(registered: Releases) -> None:
     """The attack: drop `approval` from the own copy, and promote alone."""
-    edited: tuple[ReleaseSection, ...] = (
+    edited: tuple[Rules, ...] = (
         NO_RULES,
-        ReleaseSection.model_validate({"approval": {"not_by": []}}),
-        ReleaseSection.model_validate({"approval": {"by": ["ada"]}}),
+        Rules.model_validate({"approval": {"not_by": []}}),
+        Rules.model_validate({"approval": {"by": ["ada"]}}),
     )
     for rules in edited:
         with pytest.raises(
@@ -48,9 +51,11 @@ def test_an_edited_defs_yaml_does_not_promote_without_the_approval(registered: R
             match=r"`release` in this defs\.yaml differs from rules \w{12} of small, .*approval.* → .*\. Undo the "
             r"change of defs\.yaml, or let somebody who may approve accept it: ml-assets rules accept small",
         ):
-            registered.promote("small", 1, author="ada", reason="mine", rules=rules)
+            registered.promote("small", 1, by=Person.unchecked("ada"), reason="mine", rules=rules)
         with pytest.raises(NotReviewable, match="differs from rules"):
-            registered.review("small", 1, approves=True, author="ada", reason="mine", rules=rules)
+            registered.review(
+                "small", 1, approves=True, by=Person.unchecked("ada"), reason="mine", rules=rules
+            )
         with pytest.raises(
             RulesNotAccepted,
             match=r"approval\.not_by of rules \w{12} excludes the author, and ada ran its evaluation",
@@ -62,69 +67,164 @@ def test_an_edited_defs_yaml_does_not_promote_without_the_approval(registered: R
 def test_whoever_accepted_rules_does_not_promote_under_them(registered: Releases) -> None:
     """Otherwise one approver could drop the approval, alone. A second change by the same person is no way round."""
     registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
-    dossier_free = ReleaseSection.model_validate({"canary": {"bake_hours": 1e-9}})
+    dossier_free = Rules.model_validate({"canary": {"bake_hours": 1e-9}})
     registered.accept_rules("small", dossier_free, by=BOB, reason="again")
     with pytest.raises(NotPromotable, match=r"bob accepted rules \w{12} at .* somebody else has to promote"):
-        registered.promote("small", 1, author="Bob", reason="mine", rules=dossier_free)
-    assert registered.promote("small", 1, author="ada", reason="ours", rules=dossier_free).alias == "canary"
+        registered.promote("small", 1, by=Person.unchecked("Bob"), reason="mine", rules=dossier_free)
+    assert (
+        registered.promote("small", 1, by=Person.unchecked("ada"), reason="ours", rules=dossier_free).alias
+        == "canary"
+    )
     registered.accept_rules("small", NO_RULES, by=CYD, reason="no canary")
-    assert registered.promote("small", 1, author="bob", reason="ours", rules=NO_RULES).version == "1"
+    assert (
+        registered.promote("small", 1, by=Person.unchecked("bob"), reason="ours", rules=NO_RULES).version
+        == "1"
+    )
 
 
 def test_a_comma_in_a_name_does_not_hide_a_change(registered: Releases) -> None:
     """Both lists print as `Lovelace, Ada` without quotes."""
     one, two = (
-        ReleaseSection.model_validate({"approval": {"by": by}})
-        for by in (["Lovelace, Ada"], ["Lovelace", "Ada"])
+        Rules.model_validate({"approval": {"by": by}}) for by in (["Lovelace, Ada"], ["Lovelace", "Ada"])
     )
     registered.accept_rules("small", one, by=BOB, reason="one reviewer")
     with pytest.raises(NotPromotable, match=r'approval\.by: "Lovelace, Ada" → "Lovelace", "Ada"'):
-        registered.promote("small", 1, author="cyd", reason="mine", rules=two)
+        registered.promote("small", 1, by=Person.unchecked("cyd"), reason="mine", rules=two)
 
 
 def test_whoever_weakens_rules_and_trains_then_needs_another_person(
     registered: Releases, evaluate: Evaluate, bundle: Bundle
 ) -> None:
     """The attack: accept rules without an approval, train afterwards, promote alone."""
-    authors = ReleaseSection.model_validate({"approval": {"by": ["bob", "cyd"], "not_by": ["author"]}})
+    authors = Rules.model_validate({"approval": {"by": ["bob", "cyd"], "not_by": ["author"]}})
     registered.accept_rules("small", authors, by=CYD, reason="reviewers")
     registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
-    evaluate(bundle, told="again", author="bob")
+    evaluate(bundle, told="again", by=Person.unchecked("bob"))
     for promoter in ("bob", "ada"):
         with pytest.raises(
             NotPromotable,
             match=r"bob accepted rules \w{12} at .* before them excludes the author, and bob ran its evaluation: "
             r"somebody else has to accept the rules, too: ml-assets rules accept small",
         ):
-            registered.promote("small", 1, author=promoter, reason="mine", rules=NO_RULES)
+            registered.promote("small", 1, by=Person.unchecked(promoter), reason="mine", rules=NO_RULES)
     assert registered.accept_rules("small", NO_RULES, by=CYD, reason="I agree").author == "cyd"
-    assert registered.promote("small", 1, author="bob", reason="ours", rules=NO_RULES).version == "1"
+    assert (
+        registered.promote("small", 1, by=Person.unchecked("bob"), reason="ours", rules=NO_RULES).version
+        == "1"
+    )
 
 
 def test_whoever_puts_rules_back_may_promote_again(registered: Releases) -> None:
     """Nobody else has to accept rules that others decided."""
     registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
     registered.accept_rules("small", RULES, by=BOB, reason="a mistake")
-    registered.review("small", 1, approves=True, author="cyd", reason="fine", rules=RULES)
-    assert registered.promote("small", 1, author="bob", reason="ours", rules=RULES).version == "1"
+    registered.review("small", 1, approves=True, by=Person.unchecked("cyd"), reason="fine", rules=RULES)
+    assert (
+        registered.promote("small", 1, by=Person.unchecked("bob"), reason="ours", rules=RULES).version == "1"
+    )
+
+
+def gates(at_least: float) -> dict[str, object]:
+    """The settings of `evaluation` by which gates decide."""
+    return {"gates": [{"name": "accurate", "metric": "auc", "at_least": at_least}]}
+
+
+def test_changed_gates_are_a_decision_and_need_an_evaluation(
+    releases: Releases, evaluate: Evaluate, run_id: str, bundle: Bundle
+) -> None:
+    """Without it, an edited file promotes an old version past a gate that it never met, or drops the gate alone."""
+    before, after = (Rules.of(RULES, gates(limit)) for limit in (0.7, 0.9))
+    evaluate(bundle, gates=deciding_as_json(gates(0.7)))
+    releases.register(bundle, run_id=run_id, links={}, rules=before)
+    releases.review("small", 1, approves=True, by=BOB, reason="fine", rules=before)
+    with pytest.raises(
+        NotPromotable,
+        match=r"`evaluation` in this defs\.yaml differs from rules \w{12} of small, .*"
+        r'evaluation\.gates "accurate": metric auc at_least 0\.7 → metric auc at_least 0\.9',
+    ):
+        releases.promote("small", 1, by=ADA, reason="mine", rules=after)
+    with pytest.raises(RulesNotAccepted, match="excludes the author, and ada ran its evaluation"):
+        releases.accept_rules("small", after, by=ADA, reason="weaker")
+    releases.accept_rules("small", after, by=CYD, reason="higher bar")
+    again = (
+        r"evaluation \w{12} was decided by other gates than those in force\. Evaluate it again, .*"
+        r"ml-assets launch small 2013-12-31"
+    )
+    with pytest.raises(NotPromotable, match=again):
+        releases.promote("small", 1, by=ADA, reason="mine", rules=after)
+    assert releases.waiting("small", after) == []
+    # The figures are the same, and so is the digest of the evaluation.
+    (first,) = releases.evaluations("small")
+    evaluate(bundle, digest=first.evaluation_digest, gates=deciding_as_json(gates(0.9)))
+    with pytest.raises(
+        NotPromotable, match=r"the approval by bob at .* does not count: evaluated again at 20"
+    ):
+        releases.promote("small", 1, by=ADA, reason="mine", rules=after)
+    releases.review("small", 1, approves=True, by=BOB, reason="above it, too", rules=after)
+    assert releases.promote("small", 1, by=ADA, reason="ours", rules=after).version == "1"
+
+
+def test_a_change_of_gates_is_a_line_for_each_gate_without_defaults() -> None:
+    kept = Gate.model_validate(
+        {"name": "no worse", "metric": "auc", "better_than": "champion", "margin": -0.01}
+    )
+    before, after = (
+        Rules.of(RULES, {"gates": [one.model_dump(mode="json"), kept.model_dump(mode="json")]})
+        for one in (
+            Gate.model_validate(
+                {"name": "slices", "metric": "auc", "at_least": 0.7, "slice": {"origin": "*"}}
+            ),
+            Gate.model_validate({"name": "small", "metric": "bundle_mb", "at_most": 20}),
+        )
+    )
+    assert changes(before, after) == [
+        'evaluation.gates: "slices", "no worse" → "small", "no worse"',
+        'evaluation.gates "slices": metric auc at_least 0.7 slice.origin * → not given',
+        'evaluation.gates "small": not given → metric bundle_mb at_most 20.0',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "before", "after", "line"),
+    [
+        (
+            "slices",
+            [{"name": "age", "column": "age", "edges": [18]}],
+            [{"name": "age", "column": "age", "edges": [65]}],
+            'evaluation.slices "age": column age edges 18 → column age edges 65',
+        ),
+        (
+            "gates",
+            [{"name": "a", "metric": "auc"}, {"name": "b", "metric": "auc"}],
+            [{"name": "b", "metric": "auc"}, {"name": "a", "metric": "auc"}],
+            'evaluation.gates: "a", "b" → "b", "a"',
+        ),
+        (
+            "gates",
+            [{"name": "a", "metric": "auc"}] * 2,
+            [{"name": "a", "metric": "auc"}],
+            'evaluation.gates: name a metric auc, name a metric auc → "a"',
+        ),
+    ],
+)
+def test_rules_that_differ_never_differ_without_a_word(key: str, before: Any, after: Any, line: str) -> None:
+    """Refusals name the changes: parts of a slice that no gate has, the order, and a name used twice."""
+    assert line in changes(*(Rules.of(RULES, {key: one}) for one in (before, after)))
 
 
 def test_rules_are_not_accepted_beside_an_unchecked_author(
     registered: Releases, ledger: Ledger, evaluate: Evaluate, bundle: Bundle
 ) -> None:
     """Whoever launched in Dagster's pages could drop the approval of the own model."""
-    root = Person(name="root", checked_by="token")
-    ledger.accounts.add_by_token("root", Person(name="root"), is_administrator=True)
-    account = ledger.accounts.of_token(ledger.accounts.add_by_token("bob", root))
-    bob = Person(name="bob", checked_by="token", account=account.place)
+    bob = with_account(ledger, "bob")
     with pytest.raises(
         RulesNotAccepted,
         match=r"stay as they are: nobody checked that ada ran its evaluation \w{12}, and release\.approval\.not_by of "
         r"rules \w{12} excludes the author\. .*ml-assets launch small 2013-12-31, or archive its version",
     ):
         registered.accept_rules("small", NO_RULES, by=bob, reason="simpler")
-    evaluate(bundle, checked_by="token", author="svc")
-    assert registered.accept_rules("small", NO_RULES, by=bob, reason="simpler").account == account.place
+    evaluate(bundle, by=with_account(ledger, "svc"))
+    assert registered.accept_rules("small", NO_RULES, by=bob, reason="simpler").by == bob
 
 
 CANARY = {"bake_hours": 24}
@@ -137,6 +237,8 @@ WEAKER: list[tuple[dict[str, object], dict[str, object]]] = [
     ({"canary": CANARY}, {"canary": {"bake_hours": 1}}),
     ({"approval": {}}, {"canary": CANARY}),
     ({"approval": {"by": ["bob"]}}, {"approval": {"by": ["bob"], "processes": ["svc"]}}),
+    ({"evaluation": gates(0.9)}, {"evaluation": gates(0.7)}),
+    ({"evaluation": gates(0.9)}, {}),
 ]
 NO_WEAKER: list[tuple[dict[str, object], dict[str, object]]] = [
     ({}, {"approval": {}}),
@@ -151,16 +253,16 @@ def test_only_a_checked_person_weakens_rules_once_accounts_exist(
     ledger: Ledger, before: dict[str, object], after: dict[str, object]
 ) -> None:
     """Rules that somebody weakened under an unchecked name end with the first account, and stricter ones stay."""
-    first, second = (as_json(ReleaseSection.model_validate(one)) for one in (before, after))
+    first, second = (as_json(Rules.model_validate(one)) for one in (before, after))
     log = ledger.models
     log.record_first_rules("small", first, ADA)
     log.accept_rules("small", second, BOB, reason="other", allow=lambda: None)
     assert as_json(in_force(RulesLog.read(ledger, "small"))) == second, "without accounts, the newest"
-    ledger.accounts.add_by_token("root", Person(name="root"), is_administrator=True)
+    ledger.accounts.add_by_token("root", Person.unchecked("root"), is_administrator=True)
     found = RulesLog.read(ledger, "small")
     assert as_json(in_force(found)) == (first if (before, after) in WEAKER else second)
     assert ("nobody checked that it was bob" in found.why_unconfirmed) == ((before, after) in WEAKER)
-    root = Person(name="root", checked_by="token")
+    root = with_account(ledger, "root")
     log.accept_rules("small", second, root, reason="I agree", allow=lambda: None)
     found = RulesLog.read(ledger, "small")
     assert (as_json(in_force(found)), found.why_unconfirmed) == (second, "")
@@ -171,15 +273,15 @@ def test_an_unchecked_weakening_promotes_nobody_once_accounts_exist(
 ) -> None:
     """The attack: drop the approval under a name that nobody checks, and promote after accounts exist."""
     registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
-    ledger.accounts.add_by_token("root", Person(name="root"), is_administrator=True)
+    ledger.accounts.add_by_token("root", Person.unchecked("root"), is_administrator=True)
     with pytest.raises(
         NotPromotable,
         match=r"differs from rules \w{12} of small, .* Note that rules \w{12} of small, accepted at .* do not count: "
         r"nobody checked that it was bob, and they may be weaker than rules \w{12} before them \(approval",
     ):
-        registered.promote("small", 1, author="root", checked_by="token", reason="mine", rules=NO_RULES)
+        registered.promote("small", 1, by=with_account(ledger, "root"), reason="mine", rules=NO_RULES)
     with pytest.raises(NotPromotable, match="asks for an approval"):
-        registered.promote("small", 1, author="root", checked_by="token", reason="mine", rules=RULES)
+        registered.promote("small", 1, by=with_account(ledger, "root"), reason="mine", rules=RULES)
     said = "\n".join(lines(registered.history("small"), ledger.accounts.all()))
     assert f"    {RulesLog.read(ledger, 'small').why_unconfirmed}" in said
 
@@ -188,12 +290,11 @@ def test_a_run_of_dagsters_pages_is_approved_only_if_the_rules_trust_it(
     registered: Releases, ledger: Ledger, evaluate: Evaluate, bundle: Bundle
 ) -> None:
     """The process has an account, and whoever launched the run there could be the person who approves."""
-    bob = with_accounts(ledger)
-    evaluate(bundle, checked_by="token", author="svc", launched_in="dagster")
-    author = {"author": "bob", "checked_by": "token", "account": bob.account}
+    bob = with_account(ledger, "bob")
+    evaluate(bundle, by=with_account(ledger, "svc"), launched_in="dagster")
 
-    def approve(rules: ReleaseSection) -> Review:
-        return registered.review("small", 1, approves=True, **author, reason="ok", rules=rules)
+    def approve(rules: Rules) -> Review:
+        return registered.review("small", 1, approves=True, by=bob, reason="ok", rules=rules)
 
     with pytest.raises(
         NotReviewable,
@@ -201,57 +302,47 @@ def test_a_run_of_dagsters_pages_is_approved_only_if_the_rules_trust_it(
         r"Dagster's pages, and release\.approval\.not_by .*ml-assets launch small 2013-12-31\. To trust the process",
     ):
         approve(RULES)
-    evaluate(bundle, checked_by="token", author="ada", launched_in="terminal")
+    evaluate(bundle, by=with_account(ledger, "ada"), launched_in="terminal")
     assert approve(RULES).author == "bob"
 
 
 def test_rules_may_name_processes_that_only_others_than_reviewers_launch(
     releases: Releases, ledger: Ledger, evaluate: Evaluate, run_id: str, bundle: Bundle
 ) -> None:
-    bob = with_accounts(ledger)
-    evaluate(bundle, checked_by="token", author="svc", launched_in="dagster")
-    trusting = ReleaseSection.model_validate({"approval": {"by": ["bob"], "processes": ["svc"]}})
+    bob = with_account(ledger, "bob")
+    evaluate(bundle, by=with_account(ledger, "svc"), launched_in="dagster")
+    trusting = Rules.model_validate({"approval": {"by": ["bob"], "processes": ["svc"]}})
     releases.register(bundle, run_id=run_id, links={}, rules=trusting)
-    author = {"author": "bob", "checked_by": "token", "account": bob.account}
-    assert releases.review("small", 1, approves=True, **author, reason="ok", rules=trusting).approves
+    assert releases.review("small", 1, approves=True, by=bob, reason="ok", rules=trusting).approves
     with pytest.raises(ValidationError, match="needs `by`: the persons who may approve and cannot launch"):
-        ReleaseSection.model_validate({"approval": {"processes": ["svc"]}})
+        Rules.model_validate({"approval": {"processes": ["svc"]}})
 
 
 def test_whoever_weakens_rules_does_not_promote_what_the_pages_trained(
     releases: Releases, ledger: Ledger, evaluate: Evaluate, run_id: str, bundle: Bundle
 ) -> None:
     """The attack: drop the approval, train in Dagster's pages under the account of the process, promote alone."""
-    bob = with_accounts(ledger)
-    authors = ReleaseSection.model_validate({"approval": {"not_by": ["author"]}})
-    evaluate(bundle, checked_by="token", author="ada", launched_in="terminal")
+    bob = with_account(ledger, "bob")
+    authors = Rules.model_validate({"approval": {"not_by": ["author"]}})
+    evaluate(bundle, by=with_account(ledger, "ada"), launched_in="terminal")
     releases.register(bundle, run_id=run_id, links={}, rules=authors)
     releases.accept_rules("small", NO_RULES, by=bob, reason="simpler")
-    evaluate(bundle, told="again", checked_by="token", author="svc", launched_in="dagster")
-    author = {"author": "bob", "checked_by": "token", "account": bob.account}
+    evaluate(bundle, told="again", by=with_account(ledger, "svc"), launched_in="dagster")
     with pytest.raises(
         NotPromotable,
         match=r"nobody knows who launched it in Dagster's pages, .* of rules \w{12}, before those of bob, .* Or "
         r"somebody else accepts the rules, too: ml-assets rules accept small",
     ):
-        releases.promote("small", 1, **author, reason="mine", rules=NO_RULES)
-    root = Person(name="root", checked_by="token")
+        releases.promote("small", 1, by=bob, reason="mine", rules=NO_RULES)
+    root = with_account(ledger, "root")
     releases.accept_rules("small", NO_RULES, by=root, reason="I agree")
-    assert releases.promote("small", 1, **author, reason="ours", rules=NO_RULES).version == "1"
-
-
-def with_accounts(ledger: Ledger) -> Person:
-    """Add the accounts of `root` and `bob`; return the person of bob's."""
-    root = Person(name="root", checked_by="token")
-    ledger.accounts.add_by_token("root", Person(name="root"), is_administrator=True)
-    account = ledger.accounts.of_token(ledger.accounts.add_by_token("bob", root))
-    return Person(name="bob", checked_by="token", account=account.place)
+    assert releases.promote("small", 1, by=bob, reason="ours", rules=NO_RULES).version == "1"
 
 
 def test_history_shows_the_rules_of_each_decision_and_their_changes(registered: Releases) -> None:
-    registered.review("small", 1, approves=True, author="bob", reason="fine", rules=RULES)
-    registered.promote("small", 1, author="ada", reason="first", rules=RULES)
-    by = ReleaseSection.model_validate({"approval": {"by": ["bob", "cyd"]}})
+    registered.review("small", 1, approves=True, by=Person.unchecked("bob"), reason="fine", rules=RULES)
+    registered.promote("small", 1, by=Person.unchecked("ada"), reason="first", rules=RULES)
+    by = Rules.model_validate({"approval": {"by": ["bob", "cyd"]}})
     accepted = registered.accept_rules("small", by, by=CYD, reason="two reviewers")
     assert registered.accept_rules("small", by, by=CYD, reason="again") == accepted, (
         "they are in force already"
@@ -267,7 +358,7 @@ def test_history_shows_the_rules_of_each_decision_and_their_changes(registered: 
 def test_a_change_of_rules_is_decided_by_one_person(registered: Releases, ledger: Ledger) -> None:
     with pytest.raises(RulesNotAccepted, match="needs a reason"):
         registered.accept_rules("small", NO_RULES, by=BOB, reason=" ")
-    ledger.accounts.add_by_token("root", Person(name="root"), is_administrator=True)
+    ledger.accounts.add_by_token("root", Person.unchecked("root"), is_administrator=True)
     with pytest.raises(Exception, match="nobody checked that you are bob, and this ledger has accounts"):
         registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
     assert [json.loads(one.rules_json) for one in ledger.models.rules("small")] == [
@@ -279,46 +370,35 @@ def test_with_accounts_an_unchecked_author_blocks_the_approval(
     registered: Releases, ledger: Ledger, evaluate: Evaluate, bundle: Bundle
 ) -> None:
     """Dagster's pages know no persons, so whoever launched there could approve the own model."""
-    root = Person(name="root", checked_by="token")
-    ledger.accounts.add_by_token("root", Person(name="root"), is_administrator=True)
-    bob = ledger.accounts.of_token(ledger.accounts.add_by_token("bob", root))
+    bob = with_account(ledger, "bob")
 
-    def approve() -> int | None:
-        return registered.review(
-            "small",
-            1,
-            approves=True,
-            author="bob",
-            checked_by="token",
-            account=bob.place,
-            reason="ok",
-            rules=RULES,
-        ).account
+    def approve() -> Person:
+        return registered.review("small", 1, approves=True, by=bob, reason="ok", rules=RULES).by
 
     with pytest.raises(
         NotReviewable,
         match=r"nobody checked that ada ran its evaluation \w{12}, .*ml-assets launch small 2013-12-31",
     ):
         approve()
-    evaluate(bundle, checked_by="token", author="svc")
-    assert approve() == bob.place
+    evaluate(bundle, by=with_account(ledger, "svc"))
+    assert approve() == bob
 
 
 def test_an_approval_of_an_older_evaluation_is_shown_as_void(
     registered: Releases, evaluate: Evaluate, bundle: Bundle
 ) -> None:
-    registered.review("small", 1, approves=True, author="bob", reason="fine", rules=RULES)
+    registered.review("small", 1, approves=True, by=Person.unchecked("bob"), reason="fine", rules=RULES)
     assert "void:" not in history_of(registered)
     evaluate(bundle, told="again")
     assert "    void: evaluated again at 20" in history_of(registered)
 
 
 DECISIONS: list[Callable[[Releases], object]] = [
-    lambda one: one.promote("small", 1, author="ada", reason="r", rules=RULES),
-    lambda one: one.rollback("small", author="ada", reason="r"),
-    lambda one: one.demote("small", author="ada", reason="r"),
-    lambda one: one.archive("small", 1, author="ada", reason="r"),
-    lambda one: one.review("small", 2, approves=False, author="bob", reason="r", rules=RULES),
+    lambda one: one.promote("small", 1, by=Person.unchecked("ada"), reason="r", rules=RULES),
+    lambda one: one.rollback("small", by=Person.unchecked("ada"), reason="r"),
+    lambda one: one.demote("small", by=Person.unchecked("ada"), reason="r"),
+    lambda one: one.archive("small", 1, by=Person.unchecked("ada"), reason="r"),
+    lambda one: one.review("small", 2, approves=False, by=Person.unchecked("bob"), reason="r", rules=RULES),
     lambda one: one.accept_rules("small", NO_RULES, by=BOB, reason="r"),
 ]
 
@@ -329,8 +409,10 @@ def test_nothing_is_decided_on_a_changed_row(
     """Somebody dropped the triggers and put another name under an approval."""
     for number in (1, 2):
         evaluate(two_versions[number - 1], told=f"beside {number - 1}")
-        releases.review("small", number, approves=True, author="bob", reason="fine", rules=RULES)
-        releases.promote("small", number, author="ada", reason="good", rules=RULES)
+        releases.review(
+            "small", number, approves=True, by=Person.unchecked("bob"), reason="fine", rules=RULES
+        )
+        releases.promote("small", number, by=Person.unchecked("ada"), reason="good", rules=RULES)
     before = releases.history("small")
     place = next(one.place for one in before if isinstance(one, Review))
     with attacker(f"sqlite:///{orders.folder}/ledger.db") as connection:

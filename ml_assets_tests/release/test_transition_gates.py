@@ -8,24 +8,24 @@ import pytest
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.refusals import NotPromotable, NotReviewable
 from ml_assets.release.releases import Releases
-from ml_assets.release.rules import ReleaseSection, gates_as_json
+from ml_assets.release.rules import Rules, gates_as_json
 from ml_assets_tests.release.conftest import Evaluate, put_in_force
-from resources.ledger import EvaluationRow, GateStatus, RuleOutcome, TransitionOutcome
+from resources.ledger import EvaluationRow, GateStatus, Person, RuleOutcome, TransitionOutcome
 
 GATE = {"name": "precise", "metric": "auc", "at_least": 0.8}
-RULES = ReleaseSection.model_validate({"gates": {"production": [GATE]}})
-OF_CANARY = ReleaseSection.model_validate(
+RULES = Rules.model_validate({"gates": {"production": [GATE]}})
+OF_CANARY = Rules.model_validate(
     {
         "canary": {"bake_hours": 0.000001},
         "gates": {"canary": [GATE], "production": [GATE | {"name": "exact"}]},
     }
 )
-REVIEWED = RULES.model_copy(update={"approval": ReleaseSection.model_validate({"approval": {}}).approval})
+REVIEWED = RULES.model_copy(update={"approval": Rules.model_validate({"approval": {}}).approval})
 
 Decided = Callable[..., EvaluationRow]
 
 
-def outcome(rules: ReleaseSection, to: str, status: GateStatus) -> TransitionOutcome:
+def outcome(rules: Rules, to: str, status: GateStatus) -> TransitionOutcome:
     failed = RuleOutcome(
         rule=rules.gates_before(to)[0].name,
         slice="all rows",
@@ -43,15 +43,17 @@ def outcome(rules: ReleaseSection, to: str, status: GateStatus) -> TransitionOut
 def decided(evaluate: Evaluate) -> Decided:
     """`(bundle, rules, **status by transition) -> EvaluationRow`."""
 
-    def decided(bundle: Bundle, rules: ReleaseSection, **by_transition: GateStatus) -> EvaluationRow:
+    def decided(bundle: Bundle, rules: Rules, **by_transition: GateStatus) -> EvaluationRow:
         said = tuple(outcome(rules, to, status) for to, status in by_transition.items())
         return evaluate(bundle, told=str(said), transitions=said)
 
     return decided
 
 
-def promote(releases: Releases, rules: ReleaseSection, number: int = 2, **changes: Any) -> str:
-    return releases.promote("small", number, author="bob", reason="better", rules=rules, **changes).alias
+def promote(releases: Releases, rules: Rules, number: int = 2, **changes: Any) -> str:
+    return releases.promote(
+        "small", number, by=Person.unchecked("bob"), reason="better", rules=rules, **changes
+    ).alias
 
 
 def test_what_fails_a_gate_is_named_with_what_would_pass(
@@ -71,7 +73,7 @@ def test_what_fails_a_gate_is_named_with_what_would_pass(
 def test_a_decision_of_other_gates_does_not_count(
     releases: Releases, two_versions: tuple[Bundle, Bundle], decided: Decided
 ) -> None:
-    lower = ReleaseSection.model_validate({"gates": {"production": [GATE | {"at_least": 0.1}]}})
+    lower = Rules.model_validate({"gates": {"production": [GATE | {"at_least": 0.1}]}})
     decided(two_versions[1], lower, production="blessed")
     with pytest.raises(NotPromotable, match="which were declared later: evaluate it again"):
         promote(releases, RULES)
@@ -99,7 +101,7 @@ def test_the_way_back_to_a_version_has_no_gates(
     decided(two_versions[1], RULES, production="blessed")
     promote(releases, RULES, 2)
     decided(two_versions[0], RULES, production="rejected")
-    assert releases.rollback("small", author="bob", reason="slow").version == "1"
+    assert releases.rollback("small", by=Person.unchecked("bob"), reason="slow").version == "1"
 
 
 def test_the_default_is_a_version_that_passes(
@@ -116,7 +118,7 @@ def test_a_passing_backfill_is_not_the_default_beside_newer_data(
     releases: Releases, two_versions: tuple[Bundle, Bundle], evaluate: Evaluate
 ) -> None:
     """The gates were declared after the promotion, so the version in production has no decision about them."""
-    promote(releases, ReleaseSection(), 1)
+    promote(releases, Rules(), 1)
     said = (outcome(RULES, "production", "blessed"),)
     evaluate(two_versions[1], partition="2013-12-30", transitions=said)
     newest = releases.newest_data("small", RULES)
@@ -132,4 +134,4 @@ def test_nobody_reviews_a_version_that_fails_the_gates_of_production(
     put_in_force(releases, REVIEWED)
     assert [version.number for version, _ in releases.waiting("small", REVIEWED)] == [1]
     with pytest.raises(NotReviewable, match=r"an approval would not help: .* “precise”"):
-        releases.review("small", 2, approves=True, author="eve", reason="fine", rules=REVIEWED)
+        releases.review("small", 2, approves=True, by=Person.unchecked("eve"), reason="fine", rules=REVIEWED)

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from ml_assets_tests.resources.ledger_states import (
     assert_several_reads_see_one_state,
 )
 from ml_assets_tests.resources.ledger_writer import (
+    EVALUATION,
     NEW,
     assert_decisions_hold_verdicts_back,
     write_one_of_each,
@@ -34,7 +36,16 @@ from ml_assets_tests.resources.next_ledger_version import (
     assert_both_versions_keep_every_row,
 )
 from ml_assets_tests.servers.running_servers import RunningServers
-from resources.ledger import Ledger, LedgerBusy, LedgerError, LedgerUnavailable, migrations
+from resources.ledger import (
+    ClockRefused,
+    Ledger,
+    LedgerBusy,
+    LedgerError,
+    LedgerUnavailable,
+    Person,
+    ledger_time,
+    migrations,
+)
 from resources.ledger.tables import metadata
 
 
@@ -54,9 +65,15 @@ def connection(url: str) -> Iterator[sa.Connection]:
 def test_what_was_written_is_found_by_another_process(url: str) -> None:
     ledger = Ledger(url)
     ledger.record_verdicts([NEW])
-    acceptance = ledger.accept(NEW.table, NEW.key, 1, "ada", "a strike")
+    acceptance = ledger.accept(NEW.table, NEW.key, 1, Person.unchecked("ada"), "a strike")
     promotion = ledger.models.promote(
-        "m", "1", "production", author="ada", reason="first", bundle_digest="b", evaluation_digest="e"
+        "m",
+        "1",
+        "production",
+        by=Person.unchecked("ada"),
+        reason="first",
+        bundle_digest="b",
+        evaluation_digest="e",
     )
     other = Ledger(url)
     (row,) = other.verdicts_on(NEW.table, NEW.key)
@@ -144,7 +161,7 @@ def test_nothing_written_can_be_changed(url: str, table: str, role: str) -> None
     """Nor replaced; a session that calls itself a replica, where ordinary triggers rest, gets no further."""
     ledger = Ledger(url)
     ledger.record_verdicts([replace(NEW, status="rejected")])
-    ledger.accept(NEW.table, NEW.key, 1, "ada", "a strike")
+    ledger.accept(NEW.table, NEW.key, 1, Person.unchecked("ada"), "a strike")
     write_one_of_each(ledger)
     key = ", ".join(f'"{column.name}"' for column in metadata.tables[table].primary_key)
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
@@ -216,3 +233,19 @@ def test_wrong_password_and_missing_database_are_refused_at_once(url: str, serve
 
 def test_address_without_a_driver_finds_the_one_that_is_locked(url: str) -> None:
     assert Ledger(url.replace("+psycopg2", "")).record_verdicts([NEW])[0].number == 1
+
+
+@pytest.mark.parametrize("by", [timedelta(hours=25), timedelta(days=400), -timedelta(days=1)])
+def test_the_server_dates_decisions_of_a_process_with_a_wrong_clock(
+    url: str, monkeypatch: pytest.MonkeyPatch, by: timedelta
+) -> None:
+    """On SQLite such a process is refused. Here the database has a clock of its own, which decides."""
+    log, before = Ledger(url).models, datetime.now(UTC)
+    right = ledger_time.process_time
+    monkeypatch.setattr(ledger_time, "process_time", lambda: right() + by)
+    log.record_evaluation(EVALUATION)
+    (row,) = log.evaluations(EVALUATION.model)
+    assert before <= row.at <= datetime.now(UTC)
+    with pytest.raises(ClockRefused, match="is ahead of the ledger's clock"):
+        log.record_evaluation(replace(EVALUATION, evaluation_digest="later"), at=before + timedelta(hours=25))
+    assert log.head().place == 1

@@ -8,7 +8,7 @@ from mlflow.exceptions import MlflowException
 
 from ml_assets.release.mlflow_guard import guarded_head
 from ml_assets_tests.servers.running_servers import RunningServers
-from resources.ledger import Ledger, NewEvaluation, TrainedOn
+from resources.ledger import Ledger, NewEvaluation, Person, TrainedOn
 from resources.mlflow_client import open_client
 
 
@@ -29,7 +29,7 @@ def test_the_alias_follows_the_ledger_of_the_servers(servers: RunningServers, tm
                 status="blessed",
                 summary="Blessed: as the test wants it.",
                 rules=(),
-                author="ada",
+                by=Person.unchecked("ada"),
                 report="s3://artifacts/report.html",
                 run_id="a-run",
                 trained_on=TrainedOn(commit="0" * 40, table="t", first="1", last="1", partitions=1),
@@ -37,7 +37,7 @@ def test_the_alias_follows_the_ledger_of_the_servers(servers: RunningServers, tm
         )
         client.create_model_version(model, f"{servers.env['ML_ASSETS_ARTIFACTS_URL']}/bundles/{digest}")
     ledger.models.promote(
-        model, "1", "production", author="ada", reason="first",
+        model, "1", "production", by=Person.unchecked("ada"), reason="first",
         bundle_digest=digests[0], evaluation_digest=digests[0][::-1],
     )  # fmt: skip
     client.set_registered_model_alias(model, "production", "1")

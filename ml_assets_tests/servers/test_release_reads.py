@@ -16,6 +16,7 @@ from ml_assets.release.known_versions import stage_reader_of
 from ml_assets.release.of_platform import bundles_of, releases_of
 from ml_assets.serving.answering import Limits
 from ml_assets.serving.app import make_app
+from ml_assets.serving.assignment import shared_secret
 from ml_assets.serving.log_retention import LogBounds, LogRetention
 from ml_assets.serving.request_log import RequestLog
 from ml_assets.serving.server import started
@@ -24,7 +25,7 @@ from ml_assets_tests.faults.registry_reads import in_words, read_while_killed
 from ml_assets_tests.release.conftest import rows
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.serving.released import register
-from resources.ledger import LedgerUnavailable
+from resources.ledger import LedgerUnavailable, Person
 from resources.ledger.database import LedgerDatabase
 from resources.platform import Platform
 
@@ -41,7 +42,7 @@ def test_killed_servers_cost_no_read_and_no_answer_is_wrong(
     platform = Platform(settings)
     for number in (1, 2, 3):
         register(platform, rows, str(number), model)
-        releases_of(platform).promote(model, number, author="ada", reason="for the readers")
+        releases_of(platform).promote(model, number, by=Person.unchecked("ada"), reason="for the readers")
     outcome = read_while_killed(
         model,
         settings,
@@ -73,9 +74,13 @@ def test_a_frozen_ledger_is_named_and_the_server_keeps_answering(
     platform = Platform(settings)
     for number in (1, 2):
         register(platform, rows, str(number), model)
-        releases_of(platform).promote(model, number, author="ada", reason="good")
+        releases_of(platform).promote(model, number, by=Person.unchecked("ada"), reason="good")
     watch = StageWatch(
-        stage_reader_of(platform), bundles_of(platform), [Declaration(model=model)], seconds=0.1
+        stage_reader_of(platform),
+        bundles_of(platform),
+        [Declaration(model=model)],
+        seconds=0.1,
+        secret=lambda: shared_secret(platform.artifacts, platform.ledger),
     )
     retention = LogRetention(platform.artifacts, watch, LogBounds())
     with (
@@ -103,7 +108,7 @@ def test_a_frozen_ledger_is_named_and_the_server_keeps_answering(
         finally:
             servers.thaw("postgresql")
         wait_until(lambda state: state["ledger"]["unanswered_since"] is None)
-        releases_of(platform).rollback(model, author="ada", reason="after the thaw")
+        releases_of(platform).rollback(model, by=Person.unchecked("ada"), reason="after the thaw")
         wait_until(lambda state: state["models"][model]["production"]["version"] == 1)
         assert "ml_assets_serving_ledger_unanswered_seconds 0.0" in http.get("/metrics").text
 

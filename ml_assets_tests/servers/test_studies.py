@@ -1,16 +1,20 @@
 """Studies on a real PostgreSQL: Optuna's tables lie in their own schema beside the ledger's, and a study continues,
 also after a restart of the server."""
 
+import json
 import threading
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from optuna.storages import InMemoryStorage
 
 from ml_assets.tuning.spec import TuningSection
 from ml_assets.tuning.study import Study, StudyFacts
 from ml_assets.tuning.study_result import TrialOutcome
 from ml_assets_tests.servers.running_servers import RunningServers
+from ml_assets_tests.tuning.processes import study_worker
 from resources.platform import Platform
 from resources.settings import Settings
 from resources.studies import SCHEMA, StudiesUnavailable, open_storage
@@ -79,3 +83,13 @@ def test_a_study_continues_beside_the_ledger(servers: RunningServers, tmp_path: 
         query = sa.text("select schemaname from pg_tables where tablename in ('trials', 'ledger_verdicts')")
         assert set(connection.execute(query).scalars()) == {SCHEMA, "public"}
     engine.dispose()
+
+
+def test_several_processes_run_one_study_to_its_end(servers: RunningServers, tmp_path: Path) -> None:
+    """As on SQLite: each reads the record of a trial and writes to it in one turn, here of PostgreSQL."""
+    study = Study(
+        InMemoryStorage(), "shop-1", study_worker.SECTION, 7, study_worker.FACTS, study_worker.EPOCHS
+    )
+    expected = json.loads(json.dumps([asdict(one) for one in study_worker.run(study)]))
+    ledger = servers.settings(tmp_path).resolved_ledger_url.reveal()
+    assert study_worker.together(tmp_path, 3, {"ML_ASSETS_LEDGER_URL": ledger}) == [expected] * 3

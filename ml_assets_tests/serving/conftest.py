@@ -16,7 +16,7 @@ from ml_assets.release.bundle import build_bundle
 from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.known_versions import StageReader
 from ml_assets.release.matrix import MatrixGraph
-from ml_assets.release.rules import CanarySection, ReleaseSection
+from ml_assets.release.rules import CanarySection, Rules
 from ml_assets.release.rules_in_force import as_json
 from ml_assets.serving.answering import Limits, ServerParts
 from ml_assets.serving.app import make_app
@@ -37,6 +37,7 @@ from resources.ledger import Ledger, LedgerBusy, LedgerUnavailable, Person, Prom
 __all__ = ["rows", "store"]
 
 MODEL = "small"
+SECRET = b"a secret of the servers in tests"
 
 
 @dataclass
@@ -59,15 +60,22 @@ class Serving:
 
     def accept(self, canary: CanaryShare | None) -> None:
         """Let somebody accept other rules of the canary."""
-        by = Person(name="lead")
+        by = Person.unchecked("lead")
         self.ledger.models.accept_rules(MODEL, rules_with(canary), by, reason="for the test", allow=lambda: 0)
 
     def of_canary(self, version: int) -> str:
         """Return an entity that the canary of this version answers, of half of all."""
-        digest = self.bundles[version - 1].digest
         names = (f"N{number}" for number in range(1_000))
-        return next(
-            one for one in names if is_of_canary(f'["{one}"]', model=MODEL, bundle_digest=digest, share=0.5)
+        return next(one for one in names if self.is_of_canary(f'["{one}"]', version))
+
+    def is_of_canary(self, entity: str, version: int) -> bool:
+        """Return True if the canary of this version answers an entity, of half of all."""
+        canary = self.ledger.models.in_production(MODEL, "canary")
+        assert canary is not None
+        digest = self.bundles[version - 1].digest
+        assert canary.bundle_digest == digest
+        return is_of_canary(
+            entity, secret=SECRET, model=MODEL, bundle_digest=digest, begun=canary.at, share=0.5
         )
 
     def row(self, **changes: Any) -> dict[str, Any]:
@@ -98,7 +106,7 @@ Serve = Callable[..., Serving]
 def rules_with(canary: CanaryShare | None) -> str:
     """Return rules for the ledger, with this share and a time for a canary."""
     section = None if canary is None else CanarySection(share=canary.share, by=canary.by)
-    return as_json(ReleaseSection(canary=section or CanarySection(bake_hours=1)))
+    return as_json(Rules(canary=section or CanarySection(bake_hours=1)))
 
 
 def record_promotion(ledger: Ledger, bundle: Bundle, version: int, alias: str = "production") -> Promotion:
@@ -107,7 +115,7 @@ def record_promotion(ledger: Ledger, bundle: Bundle, version: int, alias: str = 
         MODEL,
         str(version),
         alias,
-        author="ada",
+        by=Person.unchecked("ada"),
         reason="for the test",
         bundle_digest=bundle.digest,
         evaluation_digest="e" * 64,
@@ -169,7 +177,7 @@ def serve(
         ) -> Serving:
             ledger = ledger or Ledger(f"sqlite:///{tmp_path}/ledger.db")
             if canary is not None:
-                ledger.models.record_first_rules(MODEL, rules_with(canary), Person(name="lead"))
+                ledger.models.record_first_rules(MODEL, rules_with(canary), Person.unchecked("lead"))
             if version is not None:
                 record_promotion(ledger, versions[version - 1], version)
             declaration = Declaration(model=MODEL, **declared)
@@ -177,7 +185,9 @@ def serve(
             reader = StageReader(
                 ledger, LastAnswers(tmp_path / "last-answers", "the ledger", away, patience_seconds=0)
             )
-            watch = StageWatch(reader, store, [declaration], seconds=86_400, retry_seconds=0)
+            watch = StageWatch(
+                reader, store, [declaration], seconds=86_400, secret=lambda: SECRET, retry_seconds=0
+            )
             retention = LogRetention(log_artifacts, watch, bounds, seconds=86_400)
             log, of_model = RequestLog(log_artifacts), {} if online is None else {MODEL: online}
             parts = stack.enter_context(started(watch, log, retention, limits, of_model))

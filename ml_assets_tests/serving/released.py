@@ -1,12 +1,18 @@
 """A home with two registered versions of a declared model, made without a training."""
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import polars as pl
+import yaml
 
+from ml_assets.checkout import ROOT
+from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.of_platform import bundles_of, releases_of
+from ml_assets.release.rules import deciding_as_json
+from ml_assets.tables.declared import NOTHING_DECLARED
 from ml_assets.tables.publish import publish
 from ml_assets.tables.spec import Incoming, PublishingRun
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
@@ -26,6 +32,17 @@ def platform_of(home: Path) -> Platform:
     return Platform(Settings(home=home))
 
 
+@cache
+def declared_gates() -> str:
+    """Return the settings by which the gates of `MODEL` decide, as an evaluation records them."""
+    file = ROOT / "ml_assets" / "defs" / MODEL / "defs.yaml"
+    for document in yaml.safe_load_all(file.read_text()):
+        if document["type"].endswith(".TrainingPipeline"):
+            spec = TrainingPipelineSpec.model_validate(document["attributes"])
+            return deciding_as_json(spec.rules.evaluation or {})
+    raise AssertionError(f"{file} declares no pipeline")
+
+
 def register(
     platform: Platform,
     rows: pl.DataFrame,
@@ -37,11 +54,11 @@ def register(
     first, *_, last = orders_table.keys(3)
     days = [Incoming(key=key, data=frame) for key, frame in orders_table.days(3).items()]
     run = PublishingRun(run_id="run00001", url="http://127.0.0.1:3000/runs/run00001")
-    publish(platform.lake, platform.ledger, orders_table.spec(), days, run)
+    publish(platform.lake, platform.ledger, orders_table.spec(), days, run, NOTHING_DECLARED)
     commit = platform.lake.resolve("main")
     window = TrainedOn(commit=commit, table=orders_table.ORDERS, first=first, last=last, partitions=3)
     bundle = summing(rows, bundles_of(platform), list(numeric), fingerprint, model=model)
-    record_evaluation(platform.ledger, bundle, trained_on=window)
+    record_evaluation(platform.ledger, bundle, trained_on=window, gates=declared_gates())
     client = open_client(platform.settings.resolved_tracking_uri.reveal())
     found = client.get_experiment_by_name(model)
     experiment = client.create_experiment(model) if found is None else found.experiment_id

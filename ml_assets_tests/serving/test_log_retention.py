@@ -16,7 +16,7 @@ from ml_assets.serving.served import CanaryShare
 from ml_assets.serving.server import ServerSettings
 from ml_assets_tests.serving.conftest import MODEL, Serve
 from resources.artifacts import ArtifactsUnavailable, FolderArtifacts
-from resources.ledger import Ledger, LedgerUnavailable
+from resources.ledger import Ledger, LedgerUnavailable, Person
 
 TODAY = date(2026, 11, 23)
 SHARE = CanaryShare(share=0.5, by=("carrier",))
@@ -116,7 +116,7 @@ def test_nothing_that_a_canary_may_count_is_deleted(serve: Serve, log_artifacts:
     late = promoted.at + timedelta(days=LATE_DAYS + 3)
     look(late)  # the watch does not count files that are so late
     assert min(days_of(log_artifacts, MODEL)) == first + timedelta(3)
-    serving.ledger.models.demote(promoted, author="ada", reason="for the test")
+    serving.ledger.models.demote(promoted, by=Person.unchecked("ada"), reason="for the test")
     serving.parts.watch.refresh()
     look(late)
     assert days_of(log_artifacts, MODEL) == {}

@@ -12,7 +12,7 @@ from ml_assets.release.bundle_store import BundleStore
 from ml_assets.serving.served import CanaryShare
 from ml_assets_tests.serving.conftest import MODEL, Serve, Serving, record_promotion
 from resources.artifacts import FolderArtifacts
-from resources.ledger import Ledger
+from resources.ledger import Ledger, Person
 
 
 def _version(serving: Serving) -> int:
@@ -29,7 +29,7 @@ def test_promotion_rollback_and_demotion_are_followed(serve: Serve) -> None:
     serving.promote(1)
     assert _version(serving) == 1
     back = serving.promote(2)
-    serving.ledger.models.demote(back, author="ada", reason="wrong labels")
+    serving.ledger.models.demote(back, by=Person.unchecked("ada"), reason="wrong labels")
     serving.parts.watch.refresh()
     assert serving.predict({}).status_code == 503
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import readable, report_facts, rules_table
+from ml_assets.components.pages import bullets, readable, report_facts, rules_table
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.pipeline.evaluate import evaluate_model
 from ml_assets.pipeline.links import report_page
@@ -43,9 +43,7 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
                 severity=dg.AssetCheckSeverity.WARN,
                 description=evaluated.summary,
                 metadata={
-                    "reasons": dg.MetadataValue.md(
-                        "\n".join(f"* {reason}" for reason in report.evaluation.decision.reasons)
-                    ),
+                    "reasons": bullets(report.evaluation.decision.reasons),
                     "rules": rules_table(evaluated.rules),
                     **{f"rules_before_{one.to}": rules_table(one.rules) for one in evaluated.transitions},
                 },

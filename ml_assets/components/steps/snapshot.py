@@ -44,7 +44,7 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
         with final_unless_transient():
             require_as_validated(spec, tables, context.partition_key, validated)
             yield _inputs_current(current_check, asset, validated)
-            chosen = chosen_for(spec, platform)
+            chosen = chosen_for(spec, platform, validated.keys)
             if chosen is not None:
                 require_chosen_on_valid_rows(spec, platform, chosen)
                 context.log.info(f"hyperparameters: {chosen.says}")
@@ -54,7 +54,7 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
                 context.partition_key,
                 validated,
                 context.run_id,
-                chosen.choice if chosen else None,
+                chosen,
             )
             yield dg.Output(
                 frozen,
@@ -92,6 +92,8 @@ def _page(
         "shards": len(content.shards),
         **({} if frozen.initial is None else {"initial version": frozen.initial.version}),
         **({} if frozen.choice is None else study_facts(frozen.choice)),
+        **({"values": frozen.values_from} if frozen.values_from else {}),
+        "days seen": f"{frozen.seen}",
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import readable, study_facts, tracked_facts
+from ml_assets.components.pages import bullets, readable, study_facts, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.tags import RESOURCES
 from ml_assets.pipeline.train import train_model
@@ -88,8 +88,8 @@ class _Page:
 
 def _survived(events: Iterable[TrainingEvent]) -> dict[str, Any]:
     """Return metadata of the training's interruptions and their cost; empty without interruptions."""
-    lines = [f"* {recovery.in_words()}" for recovery in recoveries_of(events)]
-    return {"recoveries": dg.MetadataValue.md("\n".join(lines))} if lines else {}
+    said = [recovery.in_words() for recovery in recoveries_of(events)]
+    return {"recoveries": bullets(said)} if said else {}
 
 
 def _shown(result: TrainingResult) -> dict[str, Any]:

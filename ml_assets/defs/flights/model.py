@@ -17,6 +17,8 @@ LARGEST = 5.0
 class Delay(nn.Module):
     """Embeddings and clamped numbers through layers of the widths `hidden` to one logit, or a score for each class."""
 
+    category_plan = ("embeddings.*",)
+
     def __init__(self, inputs: Any, hidden: Sequence[int], dropout: float, embedding: int) -> None:
         super().__init__()
         tables = [nn.Embedding(size, min(embedding, (size + 1) // 2)) for size in inputs.cardinalities]

@@ -12,6 +12,8 @@ TYPICAL_UNITS = 100.0
 class Demand(nn.Module):
     """Embeddings and numbers, which arrive imputed and standardised, through two hidden layers to units."""
 
+    category_plan = ("embeddings.*",)
+
     def __init__(self, inputs: Any, hidden: int, embedding: int) -> None:
         super().__init__()
         self.embeddings = nn.ModuleList(nn.Embedding(n, embedding) for n in inputs.cardinalities)

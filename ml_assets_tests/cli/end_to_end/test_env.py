@@ -48,6 +48,7 @@ def _objects(home: Path) -> int:
     return sum(1 for path in (home / "lake" / "local" / "objects").rglob("*") if path.is_file())
 
 
+@pytest.mark.nightly
 def test_a_change_of_features_is_built_compared_and_merged(
     home: Terminal, edited: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

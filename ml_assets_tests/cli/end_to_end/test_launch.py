@@ -19,6 +19,7 @@ from nbclient import NotebookClient
 
 from ml_assets.checkout import ROOT
 from ml_assets.defs.store_demand import features as store_demand
+from ml_assets.evaluation.gate import Gate
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.notebook import NotFound, features, load_model, open_snapshot
 from ml_assets.pipeline.spec import WindowSection
@@ -27,7 +28,6 @@ from ml_assets.release.rules import ReleaseSection
 from ml_assets.serving.request_log import LoggedRow, RequestLog, read_requests
 from ml_assets.tables.reader import TableReader
 from ml_assets.tuning.spec import TuningSection
-from ml_assets.tuning.study_result import StudyResult
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
 from ml_assets_tests.cli.end_to_end.test_serve import served
 from ml_assets_tests.cli.terminal import Said, Terminal
@@ -93,6 +93,7 @@ def later(trained: Said, filled_terminal: Terminal, tmp_path_factory: pytest.Tem
     return Later(tree, filled_terminal.home)
 
 
+@pytest.mark.nightly
 def test_the_recorded_code_reproduces_a_version(later: Later) -> None:
     """Without it, `reproduce` names the other commit. The repository stays as it is."""
     before = git(later.tree, "status", "--porcelain"), set((later.tree / ".git").rglob("*"))
@@ -182,7 +183,7 @@ def test_a_report_of_an_earlier_form_is_named_with_the_remedy(
     finally:
         file.write_text(stored)
     assert card.status == 1
-    assert "has an earlier form or is damaged (title: Field required)" in card.err
+    assert "has an earlier form or is damaged (its SHA-256" in card.err
     assert f"materialize {TRAINED_WEEK} of the model again, which evaluates it anew" in card.err
     assert found.status == 0, found.err
     assert (
@@ -337,6 +338,31 @@ def test_gates_of_a_transition_stop_a_promotion_and_not_the_registration(
     assert "which were declared later" in filled_terminal(*promoting).err
     redeclared(release=ReleaseSection())
     assert filled_terminal("rules", "accept", "store_demand", "--reason", "no more gates").status == 0
+
+
+def test_changed_gates_are_in_force_only_with_a_decision(
+    filled_terminal: Terminal, trained: Said, redeclared: Callable[..., None]
+) -> None:
+    """Otherwise an edited file promotes a version past a gate that it never met."""
+    promoting = ("promote", "store_demand", "--reason", "better than guessing")
+    accepting = ("rules", "accept", "store_demand", "--reason", "a higher bar")
+    before = filled_terminal("history", "store_demand").out
+    never = Gate(name="exact", metric="rmse", at_most=1e-9)
+    redeclared(evaluation=lambda given: given.model_copy(update={"gates": (*given.gates, never)}))
+    refused = filled_terminal(*promoting)
+    assert refused.status == 1
+    assert "`evaluation` in this defs.yaml differs from rules" in refused.err
+    assert filled_terminal("history", "store_demand").out == before
+    accepted = filled_terminal(*accepting)
+    assert 'evaluation.gates "exact": not given → metric rmse at_most 1e-09' in accepted.out, accepted.err
+    refused = filled_terminal(*promoting).err
+    assert (
+        "was decided by other gates than those in force. Evaluate it again, which reuses the training"
+        in refused
+    )
+    assert f"ml-assets launch store_demand {TRAINED_WEEK}" in refused
+    redeclared()
+    assert filled_terminal(*accepting).status == 0
 
 
 def test_the_plan_says_that_a_metric_cannot_be_imported(
@@ -654,8 +680,8 @@ def _search(terminal: Terminal, redeclared: Callable[..., None], epochs: int) ->
     redeclared(tuning=TuningSection.model_validate({"space": space, "sampler": "grid", "trials": 1}))
     searched = terminal("launch", "store_demand/hyperparameters")
     assert searched.status == 0, searched.err
-    newest = terminal.home / "artifacts" / "studies" / "local" / "store_demand" / "newest" / "study.json"
-    return StudyResult.from_json(newest.read_text()).digest[:12]
+    results = terminal.home / "artifacts" / "studies" / "local" / "store_demand" / "results.json"
+    return json.loads(results.read_text())[-1]["name"]
 
 
 def test_the_plan_names_both_studies_after_a_new_result(

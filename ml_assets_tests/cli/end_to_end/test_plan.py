@@ -1,7 +1,9 @@
 """`ml-assets plan` says what a run would do or lack, and changes nothing."""
 
 import gc
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,16 @@ import polars as pl
 import pytest
 
 from ml_assets.components import Dataset
+from ml_assets.days import Days
+from ml_assets.pipeline.chosen import store_result
 from ml_assets.pipeline.spec import WindowSection
+from ml_assets.tuning.spec import TuningSection
+from ml_assets.tuning.study_result import StudyResult, TrialOutcome
 from ml_assets_tests.cli.conftest import WEEK
 from ml_assets_tests.cli.terminal import Terminal
+from resources.ledger import TrainedOn
+from resources.platform import Platform
+from resources.settings import Settings
 
 SALES, FEATURES = "datasets/sales", "features/sales_features"
 
@@ -142,6 +151,49 @@ def test_a_week_rejected_after_its_features_is_named_as_refused(
     wrong_sales.clear()
     assert filled_terminal("launch", SALES, "2023-10-02").status == 0
     assert "rejected" not in filled_terminal("plan", "store_demand", WEEK).out
+
+
+def test_a_past_week_does_not_take_values_of_a_study_that_saw_it(
+    filled_terminal: Terminal, redeclared: Callable[..., None]
+) -> None:
+    """The study of a later week trained on the holdout of this one. The plan says which values it has in place."""
+    space = {"hyperparameters": {"hidden": {"kind": "int", "low": 8, "high": 128}}}
+    redeclared(tuning=TuningSection.model_validate({"space": space, "trials": 1}))
+    platform = Platform(Settings(home=filled_terminal.home))
+    trial = TrialOutcome(
+        number=0, parameters={"hyperparameters.hidden": 64}, state="finished", validation_loss=1.0
+    )
+    later = StudyResult(
+        study="1" * 64,
+        name="store_demand-1",
+        model="store_demand",
+        partition="2024-06-24",
+        snapshot="2" * 64,
+        window=TrainedOn(commit="c", table=FEATURES, first="2023-07-31", last="2024-06-24", partitions=48),
+        seen=Days((("2023-07-31", "2024-05-05"),)),
+        sampler="tpe",
+        pruner="none",
+        trials=(trial,),
+    )
+    earlier = replace(later, partition="2023-11-06", seen=Days((("2023-01-02", "2023-11-12"),)))
+    says = []
+    for result in (later, earlier, later):
+        store_result(platform, result, "<html>")
+        (said,) = [
+            line
+            for line in filled_terminal("plan", "store_demand", WEEK).out.splitlines()
+            if "values " in line
+        ]
+        says.append(said.strip())
+    declared, of_the_study, again = says
+    assert declared == (
+        "values    the declared values are used: no study saw only days before the holdout (2023-11-13 to 2024-01-07), "
+        f"study {later.digest[:12]} of 2024-06-24 has seen 2023-07-31 to 2024-05-05"
+    )
+    assert of_the_study == f"values    study {earlier.digest[:12]} of 2023-11-06: {earlier.because}"
+    assert again.startswith(of_the_study)
+    assert again.endswith("1 newer result that saw days of the holdout (2023-11-13 to 2024-01-07) or later")
+    shutil.rmtree(platform.settings.artifacts_folder / "studies")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@ what does not exist."""
 
 import json
 import re
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,12 +13,15 @@ import polars as pl
 import pytest
 
 from ml_assets.dossier.keys import create_keys
+from ml_assets.release.of_platform import registry_of
 from ml_assets.release.rules import ReleaseSection
 from ml_assets.serving.assignment import is_of_canary
 from ml_assets.serving.request_log import LoggedRow, RequestLog
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.release.conftest import rows
 from ml_assets_tests.serving.released import MODEL, platform_of, register
+from resources.mlflow_client import TrackerRefused
+from resources.tracker import RunFacts
 
 __all__ = ["rows"]
 
@@ -58,7 +63,14 @@ def log_failing_canary(terminal: Terminal) -> None:
 
     def logged(number: int) -> LoggedRow:
         entity = json.dumps([f"store {number}"])
-        to_canary = is_of_canary(entity, model=MODEL, bundle_digest=canary.bundle_digest, share=SHARE)
+        to_canary = is_of_canary(
+            entity,
+            secret=b"servers",
+            model=MODEL,
+            bundle_digest=canary.bundle_digest,
+            begun=canary.at,
+            share=SHARE,
+        )
         role, by = ("canary", canary) if to_canary else ("production", champion)
         fails = to_canary and number % 10 < 4
         return LoggedRow(
@@ -173,3 +185,58 @@ def test_what_is_neither_folder_nor_version_is_told_for_both(
         "that ml-assets dossier export wrote."
     )
     assert as_version in version
+
+
+def test_a_moved_home_finds_its_versions_by_digest(home: Terminal, tmp_path: Path) -> None:
+    """A home restored from a backup beside the original, which stays as it is."""
+    training = RunFacts(experiment="other", fingerprint="f" * 64, name="a training", author="ada")
+    with platform_of(home.home).tracker.start(training):
+        pass
+    restored = replace(home, home=tmp_path / "restored")
+    shutil.copytree(home.home, restored.home)
+    original = (home.home / "mlflow.db").read_bytes()
+    ill = restored("doctor")
+    assert ill.status == 1
+    assert "was moved, or is a restored copy" in ill.out
+    before = restored("history", MODEL).out
+    for command in (
+        ("archive", MODEL, "2", "--reason", "private"),
+        ("promote", MODEL, "1", "--reason", "again"),
+    ):
+        refused = restored(*command)
+        assert refused.status == 1
+        assert "ml-assets home move" in refused.err
+    with pytest.raises(TrackerRefused, match="the home was moved"):
+        platform_of(restored.home).tracker.start(training)
+    assert restored("history", MODEL).out == before
+    said = restored("home", "move")
+    assert said.status == 0, said.err
+    assert (
+        f"{(home.home / 'artifacts').as_uri()}, and now under {(restored.home / 'artifacts').as_uri()}"
+        in said.out
+    )
+    assert restored("home", "move").out == "MLflow has the addresses of today: nothing to move\n"
+    versions = registry_of(platform_of(restored.home)).versions(MODEL)
+    assert [one.number for one in versions] == [
+        one.number for one in registry_of(platform_of(home.home)).versions(MODEL)
+    ]
+    assert restored("history", MODEL).out == before
+    assert (home.home / "mlflow.db").read_bytes() == original
+
+
+def test_a_version_without_its_bundle_keeps_its_address(home: Terminal, tmp_path: Path) -> None:
+    """The backup lacks a bundle, and has another one under its name."""
+    restored = replace(home, home=tmp_path / "restored")
+    shutil.copytree(home.home, restored.home)
+    first, second = (
+        restored.home / "artifacts" / "bundles" / one.bundle_digest
+        for one in registry_of(platform_of(home.home)).versions(MODEL)[:2]
+    )
+    shutil.rmtree(second)
+    shutil.copytree(first, second)
+    said = restored("home", "move")
+    assert said.status == 1
+    assert f"Without their bundle, so with their old address: {MODEL}/2." in said.out
+    found = {one.number: one.bundle_digest for one in registry_of(platform_of(restored.home)).versions(MODEL)}
+    assert found[1] == first.name
+    assert 2 not in found

@@ -16,6 +16,7 @@ import pytest
 
 from ml_assets.cli.project import Project, prepare_home
 from ml_assets.tables.reader import TableReader
+from ml_assets_tests.cli.end_to_end import stopped_step
 from ml_assets_tests.cli.terminal import Terminal
 from resources.platform import Platform
 from resources.settings import Settings
@@ -85,7 +86,28 @@ def test_stopped_before_it_began_leaves_no_run_under_way(
         _wait_until(lambda: any(commands.glob("*.run")), command)
         os.killpg(command.pid, signal.SIGINT)
         _assert_one_line_was_said(terminal, command)
-    assert all(run.is_finished for run in _project(terminal, monkeypatch).instance.get_runs())
+    runs = _project(terminal, monkeypatch).instance.get_runs()
+    assert {run.status for run in runs} <= {dg.DagsterRunStatus.CANCELED}
+
+
+def test_stopped_where_a_step_begins_is_canceled_once(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside of a step's body Dagster answers an interrupt by its retry policy: the step must not work after it."""
+    command = subprocess.run(
+        [sys.executable, "-m", stopped_step.__name__, terminal.home],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert command.returncode == stopped_step.STOPPED, command.stderr
+    assert not stopped_step.worked_in(terminal.home).exists()
+    instance = _project(terminal, monkeypatch).instance
+    (run,) = instance.get_runs()
+    assert run.status == dg.DagsterRunStatus.CANCELED
+    told = {event.dagster_event_type for event in instance.all_logs(run.run_id) if event.is_dagster_event}
+    assert dg.DagsterEventType.RUN_FAILURE not in told
 
 
 def test_stopped_after_its_merge_the_next_run_tells_dagster(
@@ -108,6 +130,7 @@ def test_stopped_after_its_merge_the_next_run_tells_dagster(
             _press_ctrl_c(command)
         _assert_one_line_was_said(terminal, command)
 
+    assert [run.status for run in instance.get_runs()] == [dg.DagsterRunStatus.CANCELED]
     (failed,) = [line for line in terminal("doctor").out.splitlines() if line.startswith("FAIL")]
     assert f"on main, but unknown to Dagster: {TABLE}: {FIRST}, 2023-01-09" in failed
     next_run = terminal("launch", TABLE, FIRST)

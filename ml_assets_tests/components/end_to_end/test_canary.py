@@ -28,6 +28,7 @@ from ml_assets_tests.components.readings_pipeline import MODEL
 from ml_assets_tests.release.conftest import contents_of
 from ml_assets_tests.release.test_matrix import failing_above
 from resources.artifacts import ArtifactsUnavailable, FolderArtifacts
+from resources.ledger import Person
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +99,9 @@ def test_a_worse_canary_is_taken_back_within_one_tick(
         releases.promote(
             MODEL,
             int(number),
-            author="ada",
+            by=Person.unchecked("ada"),
             reason="it looks fine",
-            rules=spec.release,
+            rules=spec.rules,
             why_worse=lambda _: evidence(spec, platform).why_worse,
         )
     result = tick(canary_home)
@@ -116,7 +117,7 @@ def test_a_worse_canary_is_taken_back_within_one_tick(
     assert held == canary_home.champion
     assert registry_of(platform).aliased(MODEL, "canary") is None
     # It does not come back by itself, and the next tick has nothing to do.
-    newest = releases.newest_data(MODEL, canary_home.spec.release)
+    newest = releases.newest_data(MODEL, canary_home.spec.rules)
     assert newest is None or newest.bundle_digest != canary_home.canary.bundle_digest
     decided = len(releases.history(MODEL))
     again = tick(canary_home, result.cursor)
@@ -132,7 +133,7 @@ def test_an_equal_canary_stays_and_goes_into_production_after_its_time(canary_ho
     assert second.asset_events == [], "a page does not need a row each minute"
     releases = releases_of(canary_home.installation.platform)
     promoted = releases.promote(
-        MODEL, int(number), author="ada", reason="it held", rules=canary_home.spec.release
+        MODEL, int(number), by=Person.unchecked("ada"), reason="it held", rules=canary_home.spec.rules
     )
     assert promoted.alias == PRODUCTION
     assert "throughput has no canary" in str(tick(canary_home, second.cursor).skip_reason)

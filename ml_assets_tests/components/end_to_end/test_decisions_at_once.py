@@ -81,6 +81,7 @@ def require_one_in_production(place: Place, folder: Path, seed: int, commands: i
     assert releases.differences(MODEL) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_exactly_one_version_is_in_production_at_any_time(place: Place, tmp_path: Path) -> None:
     require_one_in_production(place, tmp_path / "said", seed=1, commands=40)

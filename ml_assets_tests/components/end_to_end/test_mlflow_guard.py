@@ -26,7 +26,7 @@ from ml_assets.release.bundle_store import Bundle, BundleStore
 from ml_assets.release.mlflow_guard import OWN_PATH
 from ml_assets.release.registry import Registry
 from ml_assets.release.releases import Releases
-from ml_assets.release.rules import NO_RULES, ReleaseSection
+from ml_assets.release.rules import NO_RULES, Rules
 from ml_assets.release.shown_in_mlflow import DECIDED_TAGS
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.release.conftest import bundle, contents, rows, store, variant_of
@@ -173,14 +173,18 @@ def guarded(
         window = TrainedOn(
             commit=orders.store.resolve("main"), table=ORDERS, first=first, last=last, partitions=3
         )
-        with_canary = ReleaseSection.model_validate({"canary": {"bake_hours": 24}})
+        with_canary = Rules.model_validate({"canary": {"bake_hours": 24}})
         for number, rules in ((1, NO_RULES), (2, with_canary), (3, None)):
             built = variant_of(bundle, store, fingerprint=str(number) * 64)
             record_evaluation(orders.ledger, built, trained_on=window)
             behind.register(built, run_id=run_id, links={})
             if rules is not None:
-                releases.accept_rules("small", rules, by=Person(name="lead"), reason=f"for number {number}")
-                releases.promote("small", number, author="ada", reason=f"number {number}", rules=rules)
+                releases.accept_rules(
+                    "small", rules, by=Person.unchecked("lead"), reason=f"for number {number}"
+                )
+                releases.promote(
+                    "small", number, by=Person.unchecked("ada"), reason=f"number {number}", rules=rules
+                )
         yield Guarded(url, folder, releases, registry)
 
 
@@ -323,7 +327,7 @@ def test_the_guard_says_which_ledger_it_reads(
     with closing(sqlite3.connect(ledger)) as source, closing(sqlite3.connect(tmp_path / "ahead.db")) as copy:
         source.backup(copy)
     for one in (ahead, other):
-        one.accounts.add_by_token("ada", Person(name="ada"), is_administrator=True)
+        one.accounts.add_by_token("ada", Person.unchecked("ada"), is_administrator=True)
     for one, why in (
         ("ahead", "the guard reads another ledger or an old copy"),
         ("other", "the guard reads another ledger, or"),
@@ -364,6 +368,13 @@ def test_requests_at_once_do_not_get_past_the_guard(guarded: Guarded) -> None:
         moved = list(pool.map(move, range(60)))
     assert moved == [number % 3 == 0 for number in range(60)]
     assert guarded.seen()["aliases"] == {"production": "1", "canary": "2"}
+
+
+def test_the_guard_bounds_what_arrives_before_mlflow(guarded: Guarded) -> None:
+    """Its uvicorn is started by MLflow, with MLflow's options."""
+    assert httpx.get(f"{guarded.url}/health").status_code == 200
+    large = {"x-large": "a" * 70_000}
+    assert httpx.get(f"{guarded.url}/health", headers=large).status_code == 431
 
 
 def test_a_server_with_parts_that_the_guard_does_not_cover_does_not_start(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from ml_assets_tests.components.model_run import (
     train,
 )
 from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL, READINGS, WINDOW, days
-from resources.ledger import EvaluationRow
+from resources.ledger import EvaluationRow, Person
 
 (DAY,) = days(1, start=WINDOW)
 MENDED = days(WINDOW)[-1]
@@ -80,7 +80,7 @@ def other_crew(installation: Installation, mended: ModelRun) -> ModelRun:
 def healed(installation: Installation, other_crew: ModelRun) -> ModelRun:
     """Run after new rules rejected the old note, and what had been made from it was made again."""
     releases = releases_of(installation.platform)
-    releases.promote(MODEL, 1, author="ada", reason="the first")
+    releases.promote(MODEL, 1, by=Person.unchecked("ada"), reason="the first")
     now, strict = noted_pipeline.CHANGED.pop(MENDED), installation.declared_as(STRICT)
     assert not strict.run(READINGS, partition=MENDED).success
     noted_pipeline.CHANGED[MENDED] = now

@@ -35,6 +35,7 @@ from ml_assets_tests.components.readings_pipeline import (
     days,
 )
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
+from resources.ledger import Person
 
 LAST = days(WINDOW, start=1)[-1]
 
@@ -276,10 +277,12 @@ def scored_day(run: ModelRun, components: Sequence[SpecComponent]) -> pl.DataFra
     spec = pipeline.spec.model_copy(update={"scoring": ScoringSection()})
     installation = run.installation.declared_as([*tables, TrainingPipeline(spec)])
     releases = releases_of(installation.platform)
-    releases.promote(MODEL, run.facts[REGISTERED]["version"], author="ada", reason="to score a day")
+    releases.promote(
+        MODEL, run.facts[REGISTERED]["version"], by=Person.unchecked("ada"), reason="to score a day"
+    )
     result = installation.run(f"{MODEL}/predictions", partition=run.day)
     assert result.success, failure_of(result)
-    releases.demote(MODEL, author="ada", reason="scored")
+    releases.demote(MODEL, by=Person.unchecked("ada"), reason="scored")
     return installation.main.scan(f"{MODEL}/predictions", [run.day]).collect()
 
 
@@ -298,9 +301,10 @@ def test_a_champion_with_other_classes_is_an_outcome(classes: ModelRun) -> None:
     releases = releases_of(installation.platform)
     stranger = randomize_weights(installation, bundle, LAST, classes=("big", "low", "medium"))
     window = releases.evaluations(MODEL)[0].trained_on
-    record_evaluation(installation.platform.ledger, stranger, partition=LAST, trained_on=window)
+    gates = releases.evaluations(MODEL)[0].gates
+    record_evaluation(installation.platform.ledger, stranger, partition=LAST, trained_on=window, gates=gates)
     version = releases.register(stranger, run_id=classes.facts[CHECKPOINT]["mlflow/run"], links={})
-    releases.promote(MODEL, version.number, author="eve", reason="has other classes")
+    releases.promote(MODEL, version.number, by=Person.unchecked("eve"), reason="has other classes")
     found = train(installation, LAST).facts[EVALUATION]
     assert found["why"] == "Undecided: the champion cannot score these rows."
     assert (

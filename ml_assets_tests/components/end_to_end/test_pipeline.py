@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Generator
 from contextlib import closing, contextmanager
+from datetime import date
 from pathlib import Path
 
 import dagster as dg
@@ -18,6 +19,7 @@ import polars as pl
 import pytest
 
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.days import Days
 from ml_assets.evaluation.evaluation_document import Report
 from ml_assets.evaluation.serving_cost import SERVING_NAMES
 from ml_assets.features.encoding import FittedState
@@ -53,10 +55,18 @@ from ml_assets_tests.components.model_run import (
     train,
 )
 from ml_assets_tests.components.noise_champion import randomize_weights
-from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL, READINGS, WINDOW, days
+from ml_assets_tests.components.readings_pipeline import (
+    FEATURES,
+    MODEL,
+    READINGS,
+    TRAIN,
+    VALIDATION,
+    WINDOW,
+    days,
+)
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from resources.job.events import EVENTS
-from resources.ledger import TrainedOn
+from resources.ledger import Person, TrainedOn
 from resources.mlflow_client import open_client
 
 DAY, NEXT_DAY = days(2, start=WINDOW)
@@ -95,7 +105,7 @@ def first_branch(installation: Installation, first: ModelRun) -> str:
 @pytest.fixture(scope="module")
 def challenger(installation: Installation, first: ModelRun) -> ModelRun:
     """Run of the next day, with the first version in production."""
-    releases_of(installation.platform).promote(MODEL, 1, author="ada", reason="the first")
+    releases_of(installation.platform).promote(MODEL, 1, by=Person.unchecked("ada"), reason="the first")
     return train(installation, NEXT_DAY)
 
 
@@ -118,10 +128,14 @@ def beside_noise(installation: Installation, first: ModelRun, challenger: ModelR
     run = first.facts[CHECKPOINT]["mlflow/run"]
     releases = releases_of(installation.platform)
     record_evaluation(
-        installation.platform.ledger, noise, partition=DAY, trained_on=trained_on_of(installation)
+        installation.platform.ledger,
+        noise,
+        partition=DAY,
+        trained_on=trained_on_of(installation),
+        gates=releases.evaluations(MODEL)[0].gates,
     )
     version = releases.register(noise, run_id=run, links={})
-    releases.promote(MODEL, version.number, author="eve", reason="noise")
+    releases.promote(MODEL, version.number, by=Person.unchecked("eve"), reason="noise")
     return train(installation, NEXT_DAY)
 
 
@@ -190,7 +204,7 @@ def test_a_regression_on_the_same_columns_stands_beside_the_model(
     assert name.startswith("linear regression on the same columns (penalty ")
     assert f"L{name[1:]}" in page.read_text()
     summary = first.facts[EVALUATION]["summary"]
-    assert "| metric | challenger | baseline | reference |" in summary
+    assert "| metric | challenger | baseline | reference |" in " ".join(summary.split())
     assert "Against the reference model" in summary or f"A {name} is better: " in summary
 
 
@@ -346,6 +360,11 @@ def test_a_fine_tuning_encodes_columns_as_its_initial_version(
     assert tuned.initial == InitialVersion(
         version=f"{MODEL}/1", bundle=bundle.digest, evaluation=evaluation.evaluation_digest
     )
+    window = days(WINDOW, start=2)
+    assert plain.seen == Days.of(
+        [(date.fromisoformat(window[0]), date.fromisoformat(window[TRAIN + VALIDATION - 1]))]
+    )
+    assert tuned.seen == plain.seen | bundle.facts.lineage.seen
     job, other = tuned.job, plain.job
     assert job.initial_weights == file_sha256(bundle.folder / WEIGHTS)
     assert (plain.initial, other.initial_weights) == (None, "")
@@ -420,25 +439,28 @@ def test_what_was_in_production_keeps_its_evaluation_and_can_come_back(
     releases = releases_of(installation.platform)
     report = Path(again.facts[EVALUATION]["report_file"].removeprefix("file://"))
     before = {path.name: path.read_bytes() for path in report.parent.iterdir()}
-    releases.promote(MODEL, beside_noise.facts[REGISTERED]["version"], author="ada", reason="of the next day")
+    releases.promote(
+        MODEL, beside_noise.facts[REGISTERED]["version"], by=Person.unchecked("ada"), reason="of the next day"
+    )
     earlier = train(installation, DAY)
 
     assert earlier.facts[EVALUATION]["decision"] == "undecided"
     assert "the champion has seen rows of this holdout" in earlier.facts[EVALUATION]["why"]
     assert earlier.facts[EVALUATION]["report_file"] != again.facts[EVALUATION]["report_file"]
     assert {path.name: path.read_bytes() for path in report.parent.iterdir()} == before
-    rows = [one for one in releases.evaluations(MODEL) if one.partition == DAY]
-    for row in (rows[1], rows[-1]):
+    rows = {one.name: one for one in releases.evaluations(MODEL)}
+    kept, newest = (rows[one.facts[EVALUATION]["evaluation"]] for one in (again, earlier))
+    for row in (kept, newest):
         assert hashlib.sha256(_json_beside(row.report)).hexdigest() == row.evaluation_digest
-    assert [rows[1].name, rows[-1].name] == [one.facts[EVALUATION]["evaluation"] for one in (again, earlier)]
 
     shown = {name: earlier.facts[REGISTERED][name] for name in ("version", "gate", "evaluation", "report")}
     assert shown == {name: again.facts[REGISTERED][name] for name in shown}
     assert "to promote it again" in earlier.facts[REGISTERED]["next"]
     tags = registry_of(installation.platform).version(MODEL, 1).tags
-    assert (tags["gate_status"], tags["evaluation"]) == ("blessed", rows[1].name)
+    assert (tags["gate_status"], tags["evaluation"]) == ("blessed", kept.name)
     assert (
-        releases.promote(MODEL, 1, author="ada", reason="back").evaluation_digest == rows[1].evaluation_digest
+        releases.promote(MODEL, 1, by=Person.unchecked("ada"), reason="back").evaluation_digest
+        == kept.evaluation_digest
     )
 
 
@@ -454,10 +476,16 @@ def test_a_champion_that_cannot_score_todays_rows_can_be_demoted(
     renamed = {"made_yesterday": "made_last_week"}
     stranger = randomize_weights(installation, first.facts[EVALUATION]["bundle"], DAY, renamed=renamed)
     record_evaluation(
-        installation.platform.ledger, stranger, partition=DAY, trained_on=trained_on_of(installation)
+        installation.platform.ledger,
+        stranger,
+        partition=DAY,
+        trained_on=trained_on_of(installation),
+        gates=releases.evaluations(MODEL)[0].gates,
     )
     version = releases.register(stranger, run_id=first.facts[CHECKPOINT]["mlflow/run"], links={})
-    releases.promote(MODEL, version.number, author="eve", reason="reads a column that was dropped")
+    releases.promote(
+        MODEL, version.number, by=Person.unchecked("eve"), reason="reads a column that was dropped"
+    )
 
     found = train(installation, NEXT_DAY).facts[EVALUATION]
     assert found["why"] == "Undecided: the champion cannot score these rows."
@@ -467,7 +495,7 @@ def test_a_champion_that_cannot_score_todays_rows_can_be_demoted(
     )
     row = releases.evaluations(MODEL)[-1]
     assert (row.status, row.champion_digest) == ("undecided", stranger.digest)
-    releases.demote(MODEL, author="ada", reason="nobody can compare with it")
+    releases.demote(MODEL, by=Person.unchecked("ada"), reason="nobody can compare with it")
     again = train(installation, NEXT_DAY).facts
     assert again[EVALUATION]["decision"] == "blessed"
     assert releases.evaluations(MODEL)[-1].champion_digest is None

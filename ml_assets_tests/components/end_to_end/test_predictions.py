@@ -21,7 +21,7 @@ from ml_assets.pipeline.nightly_digest import digest_of
 from ml_assets.pipeline.scoring import ONE_NUMBER
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.of_platform import releases_of
-from ml_assets.release.rules import CanarySection, ReleaseSection
+from ml_assets.release.rules import CanarySection, Rules
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (
     STAGES,
@@ -96,7 +96,7 @@ def installation(shared_installation: Installation) -> Installation:
 def promoted(installation: Installation) -> ModelRun:
     """Run that makes the first version, which is then in production."""
     run = train(installation, DAY)
-    releases_of(installation.platform).promote(MODEL, 1, author="ada", reason="the first")
+    releases_of(installation.platform).promote(MODEL, 1, by=Person.unchecked("ada"), reason="the first")
     return run
 
 
@@ -125,11 +125,11 @@ def canary(installation: Installation, promoted: ModelRun, measured: Pages) -> I
     window = releases.evaluations(MODEL)[0].trained_on
     record_evaluation(installation.platform.ledger, other, partition=DAY, trained_on=window)
     version = releases.register(other, run_id=promoted.facts[CHECKPOINT]["mlflow/run"], links={})
-    rules = ReleaseSection(canary=CanarySection(bake_hours=1))
-    releases.accept_rules(MODEL, rules, by=Person(name="lead"), reason="with a canary")
-    releases.promote(MODEL, version.number, author="ada", reason="try it", rules=rules)
+    rules = Rules(canary=CanarySection(bake_hours=1))
+    releases.accept_rules(MODEL, rules, by=Person.unchecked("lead"), reason="with a canary")
+    releases.promote(MODEL, version.number, by=Person.unchecked("ada"), reason="try it", rules=rules)
     yield version.number, other
-    releases.demote(MODEL, author="ada", reason="enough", role="canary")
+    releases.demote(MODEL, by=Person.unchecked("ada"), reason="enough", role="canary")
 
 
 def facts(page: dg.AssetMaterialization) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def test_a_broken_limit_requests_one_training_of_the_newest_labelled_day(
     # A daemon that died before it stored the cursor requests the same run, which Dagster makes once.
     assert [one.run_key for one in tick(None).run_requests] == [request.run_key]
     today = digest_of(
-        installation.platform, declared_subjects(installation.defs).only(MODEL), datetime.now(UTC).date()
+        installation.platform, declared_subjects(installation.defs).only(MODEL), datetime.now(UTC).date(), ()
     )
     assert [one.what for one in today.requested] == [
         f"{MODEL} {LATE_DAY} is trained again because of {reason}"

@@ -45,7 +45,9 @@ from ml_assets_tests.components.readings_pipeline import (
     shifts,
 )
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
+from resources.job.events import WEIGHTS
 from resources.lake import LakeBusy
+from resources.ledger import Person
 
 FIRST, LAST = days(WINDOW, start=1)[0], days(WINDOW, start=1)[-1]
 
@@ -134,7 +136,12 @@ def test_a_raw_day_rejected_after_its_features_is_refused_by_name(
     assert _steps(result) == [f"{MODEL}.validate_inputs"]
 
     accept_partition(
-        ready.platform.lake, ready.platform.ledger, READINGS, day, "ada", "the sensor was turned"
+        ready.platform.lake,
+        ready.platform.ledger,
+        READINGS,
+        day,
+        Person.unchecked("ada"),
+        "the sensor was turned",
     )
     strict = ready.declared_as(readings_components(pipeline={"on_stale_inputs": "refuse"}))
     said = failure_of(strict.train(LAST))
@@ -377,6 +384,7 @@ def runs(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield _RunsMadeAnew(installation, instance)
 
 
+@pytest.mark.nightly
 def test_a_retried_run_trains_on_nothing_rejected_or_redeclared_since(
     source: Source, runs: _RunsMadeAnew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -421,6 +429,7 @@ def _said(result: dg.JobExecutionResult) -> str:
     return str(failure.user_failure_data.description)
 
 
+@pytest.mark.nightly
 def test_code_edited_during_the_training_makes_no_model(
     ready: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,6 +460,26 @@ def test_code_edited_during_the_training_makes_no_model(
     assert again["settings_digest"] == trained["settings_digest"].value
 
 
+def test_weights_changed_after_the_training_make_no_model(ready: Installation) -> None:
+    """They were blessed and registered under the digest of the measured ones. The next run makes the file again."""
+
+    def change() -> None:
+        (weights,) = (ready.settings.artifacts_folder / "training").rglob(WEIGHTS)
+        content = bytearray(weights.read_bytes())
+        content[-1] ^= 1
+        weights.write_bytes(content)
+
+    launcher = ready.platform.launcher
+    ready.platform.__dict__["launcher"] = _Then(launcher, "run", change)
+    result = ready.train(LAST)
+    ready.platform.__dict__["launcher"] = launcher
+    assert _failed(result) == {f"{MODEL}.evaluate"}
+    assert "is not the file that the training" in failure_of(result)
+    assert releases_of(ready.platform).evaluations(MODEL) == []
+    assert facts_of(ready.train(LAST), LAST)[STAGES[3]]["version"] == 1
+
+
+@pytest.mark.nightly
 def test_a_day_rejected_during_the_training_blocks_the_registration(
     ready: Installation, source: Source
 ) -> None:
@@ -465,7 +494,9 @@ def test_a_day_rejected_during_the_training_blocks_the_registration(
         assert not ready.run(READINGS, partition=day).success
 
     def accept() -> None:
-        accept_partition(platform.lake, platform.ledger, READINGS, day, "ada", "the sensor was turned")
+        accept_partition(
+            platform.lake, platform.ledger, READINGS, day, Person.unchecked("ada"), "the sensor was turned"
+        )
 
     launcher, tracker = platform.launcher, platform.tracker
     platform.__dict__["launcher"] = _Then(launcher, "run", reject)
@@ -497,7 +528,7 @@ def test_a_day_rejected_during_the_training_blocks_the_registration(
     assert facts_of(ready.train(LAST), LAST)[STAGES[3]]["version"] == 1
     reject()
     with pytest.raises(NotPromotable, match=f"{READINGS} {day} is rejected: out_of_range in load"):
-        releases_of(platform).promote(MODEL, 1, author="ada", reason="the first")
+        releases_of(platform).promote(MODEL, 1, by=Person.unchecked("ada"), reason="the first")
     with pytest.raises(
         InitialModelRefused, match=f"{MODEL}/1 was trained on rows .*{READINGS} {day} is rejected"
     ):

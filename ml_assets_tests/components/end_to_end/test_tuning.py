@@ -30,11 +30,20 @@ from ml_assets_tests.components.installation import (
     readings_components,
 )
 from ml_assets_tests.components.model_run import mlflow_run
-from ml_assets_tests.components.readings_pipeline import MODEL, READINGS, WINDOW, Source, days
+from ml_assets_tests.components.readings_pipeline import (
+    MODEL,
+    READINGS,
+    TRAIN,
+    VALIDATION,
+    WINDOW,
+    Source,
+    days,
+)
 from resources.job.errors import OutOfDisk
 from resources.job.events import JOB, RESULT, TrainingEvent, read_events, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
+from resources.ledger import Person
 
 pytestmark = pytest.mark.timeout(
     1800
@@ -230,7 +239,6 @@ def test_a_killed_study_continues_and_its_values_are_trained(ready: Installation
         epochs, losses = zip(*trial["curve"], strict=True)
         assert epochs == tuple(range(1, row["epochs"] + 1))
         assert min(losses) == trial["validation_loss"]
-        assert trial["device"] == "cpu"
     trained = {job.hyperparameters["start"]: folder for folder, job in _trainings(ready).items()}
     assert sorted(trained) == STARTS
     results = {start: TrainingResult.read(folder / RESULT) for start, folder in trained.items()}
@@ -254,6 +262,14 @@ def test_a_killed_study_continues_and_its_values_are_trained(ready: Installation
     assert model[STAGES[1]]["reused"] is True
     assert model[STAGES[1]]["study"] == facts["study_result"]
     assert model[STAGES[1]]["weights"] == results[chosen].weights_sha256
+    # The next day's holdout begins later, and the one before has a day that the study saw.
+    assert model[STAGES[0]]["values"].startswith(f"study {facts['study_result'][:12]} of {day}: trial ")
+    window = days(WINDOW, start=1)
+    assert model[STAGES[0]]["days seen"] == f"{window[0]} to {window[TRAIN + VALIDATION - 1]}"
+    *_, pipeline = _components()
+    before_it = chosen_for(pipeline.spec, ready.platform, days(WINDOW))
+    assert before_it is not None
+    assert before_it.choice is None
     run = mlflow_run(ready, model[STAGES[1]]["mlflow/run"])
     parent = mlflow_run(ready, run.data.tags["mlflow.parentRunId"])
     assert parent.info.run_name == f"{day} study"
@@ -280,21 +296,23 @@ def test_a_killed_study_continues_and_its_values_are_trained(ready: Installation
     platform = ready.platform
     *_, searching = _components(sampler="random", prior={"best": 1})
     assert searching.spec.tuning is not None
-    nothing = prior_for(searching.spec, searching.spec.tuning, platform)
+    nothing = prior_for(searching.spec, searching.spec.tuning, platform, window)
     assert nothing.repeated == nothing.seen == ()
     assert nothing.left_out.startswith(
         f"2 points of earlier studies left out: {READINGS} {rejected} is rejected: out_of_range in load"
     )
     mend()
-    accept_partition(platform.lake, platform.ledger, READINGS, rejected, "ada", "the sensor was turned")
+    accept_partition(
+        platform.lake, platform.ledger, READINGS, rejected, Person.unchecked("ada"), "the sensor was turned"
+    )
 
-    again = prior_for(searching.spec, searching.spec.tuning, platform)
+    again = prior_for(searching.spec, searching.spec.tuning, platform, window)
     assert (again.repeated[0].parameters, again.left_out) == ({"hyperparameters.start": chosen}, "")
 
     # Another space: the values that were chosen from the old one do not count.
     elsewhere = {"hyperparameters": {"start": {"kind": "float", "low": 60, "high": 80}}}
     *_, narrower = _components(space=elsewhere, sampler="tpe")
-    declared = chosen_for(narrower.spec, platform)
+    declared = chosen_for(narrower.spec, platform, window)
     assert declared is not None
     assert declared.choice is None
     assert "is not in the declared space any more, so the declared values are used" in declared.says
@@ -314,6 +332,7 @@ def test_a_trial_that_still_runs_elsewhere_counts_against_the_budget(
     assert found["stopped"].value.endswith("so 1 of 3 trials did not begin")
 
 
+@pytest.mark.nightly
 def test_a_study_whose_trials_all_fail_names_the_first(ready: Installation) -> None:
     """And so do rows that are not there: both before anything is chosen. Once there is room again, the next launch
     trains the trials without room once more, and no other."""

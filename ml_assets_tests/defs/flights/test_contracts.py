@@ -10,7 +10,7 @@ from ml_assets.defs.flights import features, source
 from ml_assets.tables.user_code import building
 from ml_assets.validation.check import check_partitions
 from ml_assets.validation.contract import schema_drift
-from ml_assets.validation.volume import volume_finding
+from ml_assets.validation.volume import VolumePast, volume_findings
 from ml_assets_tests.defs.flights.flights_specs import dataset, flight_departures
 
 Days = Mapping[str, pl.DataFrame]
@@ -58,9 +58,9 @@ def test_every_day_of_features_keeps_the_contract(
 def test_seven_days_of_flights_are_unusual_and_none_blocks(flights_by_day: Days) -> None:
     rule = dataset("flights").volume
     rows = {day: len(frame) for day, frame in flights_by_day.items()}
-    found = {day: volume_finding(day, rows[day], rows, rule) for day in rows}
-    assert [day for day, finding in found.items() if finding and finding.severity == "block"] == []
-    assert [day for day, finding in found.items() if finding] == [
+    found = volume_findings(rows, VolumePast(), rule)
+    assert [day for day, finding in found.items() if finding.blocks] == []
+    assert list(found) == [
         "2013-05-26",
         "2013-07-04",
         "2013-09-01",
@@ -74,8 +74,8 @@ def test_seven_days_of_flights_are_unusual_and_none_blocks(flights_by_day: Days)
 def test_no_day_of_weather_is_refused_for_its_volume(weather_by_day: Days) -> None:
     rule = dataset("weather").volume
     rows = {day: len(frame) for day, frame in weather_by_day.items()}
-    findings = [volume_finding(day, rows[day], rows, rule) for day in rows]
-    assert [finding for finding in findings if finding and finding.severity == "block"] == []
+    findings = volume_findings(rows, VolumePast(), rule).values()
+    assert [finding for finding in findings if finding.blocks] == []
 
 
 def test_the_declared_lookback_is_what_the_function_needs() -> None:

@@ -6,6 +6,7 @@ from datetime import date, timedelta
 
 import numpy as np
 import polars as pl
+import pytest
 
 from ml_assets.defs.search_ranking import features
 from ml_assets.defs.search_ranking.features import LOOKBACK_DAYS
@@ -40,6 +41,7 @@ def test_the_order_of_input_rows_changes_nothing(tables: Inputs) -> None:
     assert film_pages(shuffled, LAST, LAST).equals(film_pages(tables, LAST, LAST))
 
 
+@pytest.mark.nightly
 def test_every_day_of_features_keeps_the_contract(tables: Inputs) -> None:
     spec = ranking_specs.film_pages()
     rows = film_pages(tables, date(1997, 9, 20), date(1998, 4, 22))

@@ -13,6 +13,7 @@ from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.release.runtime import GOLDEN, GOLDEN_OUTPUT, LISTING
 from ml_assets_tests.servers.installed.conftest import Installed
 from ml_assets_tests.servers.running_servers import RunningServers
+from resources.ledger import Person
 from resources.mlflow_client import open_client
 from resources.platform import Platform
 from resources.settings import Settings
@@ -47,7 +48,7 @@ def test_stranger_loads_what_is_in_production(
     """Another process with nothing of ours but the addresses and the packages."""
     number = installed.facts["registered_model"]["version"]
     releases_of(installed.installation.platform).promote(
-        installed.model, number, author="ada", reason="first"
+        installed.model, number, by=Person.unchecked("ada"), reason="first"
     )
     golden = installed.installation.platform.artifacts.pull(f"bundles/{digest}", [GOLDEN]) / GOLDEN
     expected = pl.read_parquet(golden)[GOLDEN_OUTPUT].to_list()

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow.exceptions import MlflowException
@@ -22,9 +23,10 @@ from ml_assets.pipeline.dossier import write_dossier
 from ml_assets.release.known_versions import stage_reader_of
 from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.release.refusals import NotPromotable, NotReviewable
-from ml_assets.release.rules import NO_RULES, ReleaseSection
+from ml_assets.release.rules import NO_RULES, Rules
 from ml_assets.serving.answering import Limits
 from ml_assets.serving.app import make_app
+from ml_assets.serving.assignment import shared_secret
 from ml_assets.serving.log_retention import LogBounds, LogRetention
 from ml_assets.serving.openapi import example_of
 from ml_assets.serving.request_log import RequestLog
@@ -87,7 +89,7 @@ def way(installed: Installed, servers: RunningServers, tmp_path: Path) -> Iterat
     try:
         wait_ready(guard, lambda: why_http_not(f"http://127.0.0.1:{port}/health"), 300)
         accounts = Platform(settings).ledger.accounts
-        root = accounts.add_by_token("ada", Person(name="ada"), is_administrator=True)
+        root = accounts.add_by_token("ada", Person.unchecked("ada"), is_administrator=True)
         ada = _as(settings, root)
         bob = _as(settings, accounts.add_by_token("bob", ada.acting, reason="reviews"))
         yield Way(installed.model, ada, bob, variables)
@@ -107,7 +109,7 @@ def _as(settings: Settings, token: str) -> Platform:
 def test_a_version_goes_its_way_on_servers(way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, ada, bob = way.model, way.ada, way.bob
     key = SigningKey.read(create_keys(tmp_path / "keys").path)
-    rules = ReleaseSection.model_validate(
+    rules = Rules.model_validate(
         {
             "approval": {"by": ["bob"]},
             "canary": {"bake_hours": 1e-9},
@@ -118,8 +120,8 @@ def test_a_version_goes_its_way_on_servers(way: Way, tmp_path: Path, monkeypatch
     (version,) = registry_of(ada).versions(model)
     number = version.number
 
-    def by(who: Platform, reason: str) -> dict[str, str]:
-        return {"author": who.acting.name, "checked_by": who.acting.checked_by, "reason": reason}
+    def by(who: Platform, reason: str) -> dict[str, Any]:
+        return {"by": who.acting, "reason": reason}
 
     # The run recorded rules without an approval, and nobody checked its author.
     with pytest.raises(NotPromotable, match="differs from rules"):
@@ -131,8 +133,7 @@ def test_a_version_goes_its_way_on_servers(way: Way, tmp_path: Path, monkeypatch
     with pytest.raises(NotReviewable, match="nobody checked that"):
         releases_of(bob).review(model, number, approves=True, rules=rules, **by(bob, "read the report"))
     ran = {one.name: getattr(row, one.name) for one in fields(NewEvaluation)}
-    proof = {"author": ada.acting.name, "checked_by": ada.acting.checked_by, "account": ada.acting.account}
-    proof["launched_in"] = "terminal"
+    proof = {"by": ada.acting, "launched_in": "terminal"}
     ada.ledger.models.record_evaluation(NewEvaluation(**ran | proof))
 
     # Dossier, approval, canary, production: each rule refuses before it is met.
@@ -154,13 +155,18 @@ def test_a_version_goes_its_way_on_servers(way: Way, tmp_path: Path, monkeypatch
     # A second version replaces it while a server answers, and goes back.
     bundle = bundles_of(ada).open(version.bundle_digest)
     second = variant_of(bundle, bundles_of(ada), fingerprint="2" * 64)
-    checked = ada.acting.checked_by
-    record_evaluation(ada.ledger, second, trained_on=row.trained_on, checked_by=checked)
+    record_evaluation(ada.ledger, second, trained_on=row.trained_on, by=ada.acting)
     registered = released.register(second, run_id=version.run_id, links={})
     with pytest.raises(MlflowException, match="PERMISSION_DENIED"):
         client.set_registered_model_alias(model, "production", str(registered.number))
     releases_of(bob).accept_rules(model, NO_RULES, by=bob.acting, reason="one person decides again")
-    watch = StageWatch(stage_reader_of(ada), bundles_of(ada), [Declaration(model=model)], seconds=86_400)
+    watch = StageWatch(
+        stage_reader_of(ada),
+        bundles_of(ada),
+        [Declaration(model=model)],
+        seconds=86_400,
+        secret=lambda: shared_secret(ada.artifacts, ada.ledger),
+    )
     log = RequestLog(ada.artifacts)
     retention = LogRetention(ada.artifacts, watch, LogBounds())
     with started(watch, log, retention, Limits()) as parts, TestClient(make_app(parts)) as http:

@@ -15,7 +15,7 @@ from resources.lake_environment import read_environment
 from resources.ledger import Person
 from resources.platform import Platform
 
-ADA = Person(name="ada")
+ADA = Person.unchecked("ada")
 FIRST, SECOND, THIRD = keys(3)
 
 
@@ -35,7 +35,9 @@ def test_a_change_lands_on_main_with_its_verdicts(place: Place) -> None:
     place.main.inside("try_it").ledger.models.verify()
     inside.publish({SECOND: day(SECOND, factor=2.0)}, run="run00002")
     reject(inside, THIRD)
-    accept_partition(inside.store, inside.ledger, ORDERS, THIRD, "grace", "the till was broken")
+    accept_partition(
+        inside.store, inside.ledger, ORDERS, THIRD, Person.unchecked("grace"), "the till was broken"
+    )
     place.orders.publish({FIRST: day(FIRST, factor=5.0)}, run="run00003")
     one = read_environment(place.main.settings.home, "try_it")
     assert changes_of(place.main, one).changed == {ORDERS: (SECOND, THIRD)}

@@ -9,13 +9,14 @@ import pytest
 
 from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.audits import unaudited
+from ml_assets.tables.declared import NOTHING_DECLARED
 from ml_assets.tables.publish import PublishResult, publish
 from ml_assets.tables.reader import TableReader
 from ml_assets.tables.spec import Incoming, PublishingRun
 from ml_assets_tests.servers.lake.repositories import Repository
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys, spec
 from resources.lake import VersionedStore
-from resources.ledger import Ledger
+from resources.ledger import Ledger, Person
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def publish_days(
 ) -> PublishResult:
     incoming = [Incoming(key=key, data=frame) for key, frame in frames.items()]
     facts = PublishingRun(run_id=run, url=f"http://127.0.0.1:3000/runs/{run}")
-    return publish(store, ledger, spec(), incoming, facts)
+    return publish(store, ledger, spec(), incoming, facts, NOTHING_DECLARED)
 
 
 def test_a_year_lands_in_one_merge_with_the_digests_of_the_embedded_lake(
@@ -97,7 +98,7 @@ def test_what_a_person_accepts_passes_the_hook(store: VersionedStore, ledger: Le
     result = publish_days(store, ledger, {keys(1)[0]: bad})
     assert list(result.rejected) == keys(1)
     assert TableReader.at(store).keys(ORDERS) == []
-    accept_partition(store, ledger, ORDERS, keys(1)[0], "ada", "refunds of that day")
+    accept_partition(store, ledger, ORDERS, keys(1)[0], Person.unchecked("ada"), "refunds of that day")
     assert TableReader.at(store).keys(ORDERS) == keys(1)
     accepted = next(store.log("main", limit=1))
     assert accepted.metadata["audit"] == "accepted"

@@ -22,6 +22,7 @@ from ml_assets.sources.kafka_source import KafkaReader
 from ml_assets.sources.preview import preview
 from ml_assets.sources.protocol import ReadPartition, SourceTable
 from ml_assets.tables.audits import unaudited
+from ml_assets.tables.manifest import Reconciliation
 from ml_assets.tables.reader import TableReader
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.components.installation import (
@@ -114,11 +115,11 @@ def test_hours_of_utc_land_and_a_late_message_reopens_its_hour(declare: Declare,
         span_of(hour): ReadPartition(one.watermark, one.source_version)
         for hour, one in zip(HOURS, manifests.values(), strict=True)
     }
-    assert reader.reopened(read) == frozenset()
+    assert reader.look(read, ()).changed == frozenset()
     [sale] = rows_of(HOURS[12]).rows(named=True)
     stream.send([message(**sale | {"sale": 7})])
     reader.land()
-    assert reader.reopened(read) == {span_of(HOURS[12])}
+    assert reader.look(read, ()).changed == {span_of(HOURS[12])}
     assert installation.run(SALES, partition="2024-03-08T17").success
     assert installation.main.scan(SALES, ["2024-03-08T17"]).collect()["sale"].to_list() == [7, sale["sale"]]
 
@@ -279,6 +280,8 @@ def test_repeated_messages_add_no_row(declare: Declare, stream: Stream) -> None:
     assert installation.run(SALES, partition=DAYS[0]).success
     assert installation.main.scan(SALES, [DAYS[0]]).collect().equals(rows(DAYS[0]))
     assert installation.main.digests(SALES)[DAYS[0]] == digest
+    counts = installation.main.manifest(SALES, DAYS[0]).reconciliation
+    assert counts == Reconciliation(returned=9, repeated=6)
     stream.send([message(**rows(DAYS[0]).row(0, named=True) | {"price": 9.0})], 1)
     assert "sale" in failure_of(
         installation.run(SALES, partition=DAYS[0])
