@@ -40,7 +40,7 @@ drill: setup ## damage a short real training in six ways and check its recovery 
 ui: setup ## Dagster's pages and daemon together, on loopback
 	@$(BIN)/ml-assets ui $(ARGS)
 
-test: setup ## everyday tests, without servers and the tiers below; about 6 minutes on two cores (ARGS="-k words")
+test: setup ## everyday tests, without servers and the tiers below; about 9 minutes on two cores (ARGS="-k words")
 	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 # Folders of tests about processes that end at chosen moments.
@@ -53,8 +53,8 @@ test-end-to-end: setup ## whole pipelines in one process: refused, stale, planne
 	$(BIN)/pytest ml_assets_tests/components/end_to_end ml_assets_tests/cli/end_to_end --timeout 1200 \
 	  -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
-test-layouts: setup ## trainings over several processes: layouts, precisions, scripts; needs g++ for one
-	$(BIN)/pytest ml_assets_tests/layouts -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)
+test-layouts: setup ## trainings over several processes: layouts, precisions, scripts; needs g++ with ARGS=--nightly
+	$(BIN)/pytest ml_assets_tests/layouts -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-drills: setup ## every drill and kills at random, of trainings and of the whole pipeline, on an idle machine
 	$(BIN)/pytest ml_assets_tests/drills $(ARGS)

@@ -115,7 +115,7 @@ def platform(
     return block
 
 
-def _seconds(group: Group, work: Callable[[], None]) -> float:
+def _seconds(group: Group, work: Callable[[], object]) -> float:
     """Return the seconds from the moment at which all ranks are ready until all have finished."""
     group.gather(0)
     began = time.perf_counter()

@@ -19,6 +19,7 @@ import optuna
 from _report import Result, emit, parse_args
 from optuna.storages import InMemoryStorage
 
+from ml_assets.days import Days
 from ml_assets.tuning.prior import Prior
 from ml_assets.tuning.spec import PriorSection, Scalar, TuningSection
 from ml_assets.tuning.study import Study, StudyFacts
@@ -114,6 +115,7 @@ def search(
         partition="",
         snapshot="",
         window=WINDOW,
+        seen=Days(),
         sampler="tpe",
         pruner="none",
         trials=tuple(study.outcomes()),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks._report import Result, emit, parse_args
 from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
 from ml_assets.tables.environment_merge import merge_environment
 from ml_assets.tables.environments import changes_of, create_environment, drop_environment
 from ml_assets.tables.guard import validate_window
@@ -68,7 +68,7 @@ def fill(platform: Platform, tables: Sequence[int], days: int, code: str, factor
             )
             for key in keys
         ]
-        result = publish(platform.lake, platform.ledger, spec(number, code), frames, run)
+        result = publish(platform.lake, platform.ledger, spec(number, code), frames, run, NOTHING_DECLARED)
         if result.rejected or result.failed:
             raise SystemExit(f"{number}: {result.rejected} {result.failed}")
 
@@ -122,7 +122,7 @@ def main() -> int:
             for number in changed
         }
         merge, merge_cpu = timed(
-            lambda: merge_environment(Platform(Settings(home=home)), "fast", Person(name="ada"))
+            lambda: merge_environment(Platform(Settings(home=home)), "fast", Person.unchecked("ada"))
         )
         rebuilt = objects(home)[0] - built[0]
         reader = TableReader.at(platform.lake)

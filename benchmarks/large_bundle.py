@@ -21,6 +21,7 @@ from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_
 from torch import Tensor, nn
 
 from benchmarks._report import Result, emit, parse_args
+from ml_assets.days import Days
 from ml_assets.features.encoding import fit
 from ml_assets.release.bundle import BundleContents, build_bundle
 from ml_assets.release.bundle_store import BundleStore
@@ -66,7 +67,8 @@ def main() -> int:
     random = np.random.default_rng(1)
     rows = pl.DataFrame({"x": random.normal(size=300), "c": [f"word {i % 50}" for i in range(300)]})
     lineage = Lineage(
-        model="bench", fingerprint="f", snapshot_digest="s", label="label", windows={}, schema_hash="h",
+        model="bench", fingerprint="f", snapshot_digest="s", label="label", windows={}, seen=Days(),
+        schema_hash="h",
         code_version="", weights_sha256="w",
     )  # fmt: skip
     contents = BundleContents(

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from benchmarks._report import Result, emit, parse_args
-from resources.ledger import Ledger, NewEvaluation, TrainedOn
+from resources.ledger import Ledger, NewEvaluation, Person, TrainedOn
 
 MOST_SECONDS = 1.0
 
@@ -31,7 +31,7 @@ def main() -> int:
                     status="blessed",
                     summary="Blessed: every rule passed on the whole holdout and on each slice.",
                     rules=(),
-                    author="ada",
+                    by=Person.unchecked("ada"),
                     report="file:///reports/small/report.html",
                     run_id="a-run",
                     trained_on=window,

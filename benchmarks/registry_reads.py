@@ -16,6 +16,7 @@ from ml_assets.release.of_platform import releases_of
 from ml_assets_tests.faults.registry_reads import Outcome, in_words, percentile, read_while_killed
 from ml_assets_tests.release.conftest import example_rows
 from ml_assets_tests.serving.released import register
+from resources.ledger import Person
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -40,7 +41,7 @@ def measure(folder: Path, servers: Servers, *, reads: int, seconds: float, kills
     platform = Platform(settings)
     for number in (1, 2, 3):
         register(platform, example_rows(), str(number), MODEL)
-        releases_of(platform).promote(MODEL, number, author="ada", reason="for the readers")
+        releases_of(platform).promote(MODEL, number, by=Person.unchecked("ada"), reason="for the readers")
     return read_while_killed(
         MODEL,
         settings,

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from benchmarks._report import Result, emit, interleave, parse_args
+from ml_assets.days import Days
 from ml_assets.defs.flights.model import build
 from ml_assets.features.encoding import fit
 from ml_assets.release.bundle import BundleContents, build_bundle
@@ -44,6 +45,7 @@ def main() -> int:
         snapshot_digest="s",
         label="label",
         windows={},
+        seen=Days(),
         schema_hash="h",
         code_version="",
         weights_sha256="w",

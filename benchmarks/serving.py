@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._report import Result, emit, interleave, parse_args
+from ml_assets.days import Days
 from ml_assets.evaluation.explanations import explain
 from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.features.encoding import FittedState, fit
@@ -145,6 +146,7 @@ def flights_shaped(model: str = "bench", fingerprint: str = "f") -> BundleConten
         snapshot_digest="s",
         label="label",
         windows={},
+        seen=Days(),
         schema_hash="h",
         code_version="",
         weights_sha256="w",

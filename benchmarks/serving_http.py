@@ -32,7 +32,7 @@ from benchmarks.serving import flights_shaped
 from ml_assets.release.bundle import build_bundle
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.of_platform import bundles_of
-from ml_assets.release.rules import CanarySection, ReleaseSection
+from ml_assets.release.rules import CanarySection, Rules
 from ml_assets.release.rules_in_force import as_json
 from resources.ledger import Person, Promotion
 from resources.platform import Platform
@@ -59,8 +59,8 @@ def main() -> int:
         rows = flights_shaped().rows
         row = rows.row(0, named=True)
         # Declared from the start: a request names its entity, whether there is a canary or not.
-        shared = ReleaseSection(canary=CanarySection(share=0.5, by=(ENTITY,)))
-        platform.ledger.models.record_first_rules(MODEL, as_json(shared), Person(name="benchmark"))
+        shared = Rules(canary=CanarySection(share=0.5, by=(ENTITY,)))
+        platform.ledger.models.record_first_rules(MODEL, as_json(shared), Person.unchecked("benchmark"))
         _promote(platform, bundles[0], 1)
         ours = stack.enter_context(_ours(Path(folder)))
         bodies = [orjson.dumps({**row, ENTITY: f"N{number}"}) for number in range(64)]
@@ -86,7 +86,7 @@ def main() -> int:
             )
         of_canary = (np.quantile(beside.seconds, (0.5, 0.99, 1.0)) * 1e3).tolist()
         lost = beside.statuses.total() - beside.statuses[200]
-        platform.ledger.models.demote(canary, author="benchmark", reason="measured")
+        platform.ledger.models.demote(canary, by=Person.unchecked("benchmark"), reason="measured")
         _wait_for(lambda: _share_of_canary(open_loop(ours, bodies, rate=RATE, seconds=0.2)) == 0)
 
         peer = stack.enter_context(_mlflow(bundles[0].folder))
@@ -143,7 +143,7 @@ def _promote(platform: Platform, bundle: Bundle, version: int, alias: str = "pro
         MODEL,
         str(version),
         alias,
-        author="benchmark",
+        by=Person.unchecked("benchmark"),
         reason="measured",
         bundle_digest=bundle.digest,
         evaluation_digest="e" * 64,

@@ -19,7 +19,7 @@ from _report import Result, emit, interleave, parse_args
 from ml_assets.defs.flights import source
 from ml_assets.tables import parquet
 from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
 from ml_assets.tables.guard import validate_window
 from ml_assets.tables.publish import publish
 from ml_assets.tables.reader import TableReader
@@ -77,7 +77,9 @@ def table(kind: str, name: str, frames: Frames) -> TableSpec:
 def publish_all(home: Home, spec: TableSpec, incoming: list[Incoming]) -> float:
     """Return the seconds to publish into this home."""
     started = time.perf_counter()
-    result = publish(home.store, home.ledger, spec, incoming, PublishingRun(run_id="benchmark"))
+    result = publish(
+        home.store, home.ledger, spec, incoming, PublishingRun(run_id="benchmark"), NOTHING_DECLARED
+    )
     taken = time.perf_counter() - started
     if result.rejected or result.failed:
         raise RuntimeError(f"not all days were published: {[*result.rejected, *result.failed]}")

@@ -65,6 +65,8 @@ MOST_WORSE_SEEN = 0.01
 class Shops(nn.Module):
     """A network of numbers and embedded categories with one hidden layer, as in the scaffold's `model.py`."""
 
+    category_plan = ("embeddings.*",)
+
     def __init__(self, inputs: InputSpec, spare: int) -> None:
         super().__init__()
         self.embeddings = nn.ModuleList(nn.Embedding(size + spare, 3) for size in inputs.cardinalities)
