@@ -1,4 +1,4 @@
-"""What a person reads of an interrupt that came where a library or Python itself handles it."""
+"""Interrupts that came where a library or Python itself handles them, as a person reads them."""
 
 import subprocess
 import sys
