@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from ml_assets.pipeline.chosen import newest_result
+from ml_assets.pipeline.chosen import RESULT as STUDY_RESULT
+from ml_assets.pipeline.links import STUDIES
 from ml_assets.snapshots.split_reader import open_snapshot
+from ml_assets.tuning.study_result import StudyResult
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
 from ml_assets_tests.cluster.launched_job import settings_of
 from ml_assets_tests.cluster.run_location import model_of
@@ -95,8 +97,8 @@ def test_a_study_that_loses_a_node_loses_and_repeats_no_trial(
         assert run.success, failure_of(run)
         lost = losing.result()
 
-    result = newest_result(installation.platform, model)
-    assert result is not None
+    (document,) = (installation.settings.artifacts_folder / STUDIES).rglob(STUDY_RESULT)
+    result = StudyResult.from_json(document.read_text())
     assert [(one.number, one.state) for one in result.trials] == [(number, "finished") for number in range(6)]
     assert [one.parameters["hyperparameters.start"] for one in result.trials] == STARTS
     folders = {folder.name: folder for folder in trainings.iterdir()}
