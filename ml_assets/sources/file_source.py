@@ -104,8 +104,10 @@ class FileSource(StoredSource):
     @field_validator("separator")
     @classmethod
     def _is_one_character(cls, value: str) -> str:
-        if len(value) != 1:
-            raise ValueError('a separator is one character; write a tab as "\\t"')
+        if len(value) != 1 or not value.isascii() or value in '"\r\n':
+            raise ValueError(
+                'a separator is one character of ASCII, no quote and no line break; write a tab as "\\t"'
+            )
         return value
 
     @field_validator("formats")
