@@ -8,6 +8,7 @@ import gzip
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import dropwhile
 from typing import Any, Literal
 
 import polars as pl
@@ -94,43 +95,67 @@ def texts_of_csv(content: bytes, separator: str) -> pl.DataFrame:
     if frame.width != len(heading):
         raise pl.exceptions.ComputeError("the first line does not name the columns")
     frame.columns = heading
+    if b'"' in content:
+        _require_same_rows(content, separator, frame)
     # polars cuts off a carriage return at the end of a field.
-    has_returns = content.count(b"\r") > content.count(b"\r\n")
-    if has_returns and b'"' not in content:
+    elif content.count(b"\r") > content.count(b"\r\n"):
         raise pl.exceptions.ComputeError("it has carriage returns within lines: write such texts in quotes")
-    if frame.width > 1 and (has_returns or frame.to_series(-1).has_nulls()):
+    elif frame.width > 1 and frame.to_series(-1).has_nulls():
         short = _short_line(content, separator, frame.width)
         if short is not None:
-            raise pl.exceptions.ComputeError(
-                f"line {short} has fewer than {frame.width} fields, or a carriage return without quotes"
-            )
+            raise pl.exceptions.ComputeError(f"line {short} has fewer than {frame.width} fields")
     return frame
 
 
 def _heading(content: bytes, separator: str) -> list[str]:
     """Return the names of the columns. polars renames a name that occurs twice."""
-    lines = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
-    heading = next(filter(None, csv.reader(lines, delimiter=separator)), [])
+    heading = next(filter(None, csv.reader(_lines(content), delimiter=separator)), [])
     if twice := sorted({name for name in heading if heading.count(name) > 1}):
         raise pl.exceptions.DuplicateError(f"the first line names {', '.join(twice)} more than once")
     return heading
 
 
+def _lines(content: bytes) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
+
+
+def _require_same_rows(content: bytes, separator: str, frame: pl.DataFrame) -> None:
+    """Raise `ComputeError` unless a CSV file with quotes has the rows of `frame`, and each quote a meaning.
+
+    polars drops some quotes that have none, such as those of `""tea""`, and reads missing fields as null.
+    """
+    rows = csv.reader(_lines(content), delimiter=separator, strict=True)
+    count = 0
+    try:
+        for count, row in enumerate(dropwhile(_is_empty, rows)):  # noqa: B007 - the number of the last row
+            # A line without a character is a null, if there is one column.
+            if len(row) != frame.width and (row or frame.width > 1):
+                how = "fewer" if len(row) < frame.width else "more"
+                raise pl.exceptions.ComputeError(
+                    f"line {rows.line_num} has {how} than {frame.width} fields, or a carriage return without quotes"
+                )
+    except csv.Error as error:
+        raise pl.exceptions.ComputeError(
+            f"line {rows.line_num} has text after a closing quote: double the quotes within a text in quotes"
+        ) from error
+    if count != frame.height:
+        raise pl.exceptions.ComputeError("it has a carriage return within a line: write such texts in quotes")
+
+
+def _is_empty(row: Sequence[str]) -> bool:
+    return not row
+
+
 def _short_line(content: bytes, separator: str, width: int) -> int | None:
-    """Return the number of the first line of a CSV file, from 1, with fewer than `width` fields; None without one.
+    """Return the number of the first line of a CSV file without quotes, from 1, with fewer than `width` fields; None
+    without one.
 
     polars reads the missing fields as null.
     """
     mark = separator.encode()
-    if b'"' not in content:
-        if content.count(mark) == content.count(b"\n") * (width - 1):
-            return None
-        return next(
-            (n for n, line in enumerate(content.splitlines(), 1) if line.count(mark) < width - 1), None
-        )
-    # A quoted field may hold separators and line breaks.
-    rows = csv.reader(io.StringIO(content.decode(), newline=""), delimiter=separator)
-    return next((rows.line_num for row in rows if len(row) < width), None)
+    if content.count(mark) == content.count(b"\n") * (width - 1):
+        return None
+    return next((n for n, line in enumerate(content.splitlines(), 1) if line.count(mark) < width - 1), None)
 
 
 def _of_json(content: bytes, columns: Mapping[str, Column], texts: TextForm) -> pl.DataFrame:

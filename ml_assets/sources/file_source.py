@@ -4,7 +4,7 @@ import csv
 import os
 import re
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
@@ -104,8 +104,10 @@ class FileSource(StoredSource):
     @field_validator("separator")
     @classmethod
     def _is_one_character(cls, value: str) -> str:
-        if len(value) != 1:
-            raise ValueError('a separator is one character; write a tab as "\\t"')
+        if len(value) != 1 or not value.isascii() or value in '"\r\n':
+            raise ValueError(
+                'a separator is one character of ASCII, no quote and no line break; write a tab as "\\t"'
+            )
         return value
 
     @field_validator("formats")
@@ -482,13 +484,29 @@ def _fixed_part(pattern: str) -> str:
 def _each_once(files: Sequence[FoundFile]) -> list[FoundFile]:
     """Return files of this machine, each once: of several paths by links to one file of a day, the path without a link,
     or else the first."""
-    times = Counter((one.day, one.version) for one in files)
-    kept: dict[tuple[date | None, str], FoundFile] = {}
+    alike: dict[tuple[date | None, tuple[object, ...]], list[FoundFile]] = defaultdict(list)
     for one in files:
-        real = one.path if times[one.day, one.version] == 1 else os.path.realpath(one.path)
-        if (one.day, real) not in kept or one.path == real:
-            kept[one.day, real] = one
-    return sorted(kept.values(), key=lambda one: one.path)
+        alike[one.day, one.version].append(one)
+    kept = [one for some in alike.values() for one in (some if len(some) == 1 else _without_links(some))]
+    return sorted(kept, key=lambda one: one.path)
+
+
+def _without_links(files: Sequence[FoundFile]) -> list[FoundFile]:
+    kept: dict[object, FoundFile] = {}
+    for one in sorted(files, key=lambda one: os.path.realpath(one.path) != one.path):
+        kept.setdefault(_identity(one.path), one)
+    return list(kept.values())
+
+
+def _identity(path: str) -> object:
+    """Return what all paths of a file have in common: its path without links, or its number if it has several."""
+    real = os.path.realpath(path)
+    try:
+        facts = Path(real).stat()
+    except OSError:  # it is gone since the folder was listed, and reading it says so
+        return real
+    # Some file systems number all files alike, and each of these has one path.
+    return (facts.st_dev, facts.st_ino) if facts.st_nlink > 1 else real
 
 
 def _size(frame: pl.DataFrame) -> int:

@@ -32,6 +32,8 @@ _DEPTH = 8
 _ITEMS = 100_000
 """Items of all containers that are compared; of more, their number."""
 
+_PLAIN = (str, bytes, bool, int, float, complex, type(None))
+"""Types of values that hold no others."""
 _BY_NAME = {"import_module", "__import__"}
 """Functions that import the module that a text names."""
 _HOLDERS: Mapping[str, Callable[[Any], Any]] = {
@@ -98,6 +100,8 @@ class _Places:
         self.caches: list[Any] = []
         self._roots: dict[str, Any] = {}
         self._seen: set[int] = set()
+        self._held: set[int] = set()
+        self._left = 0
         self._follow(function, getattr(function, "__qualname__", type(function).__name__))
 
     def variables(self) -> dict[str, tuple[Any, Any]]:
@@ -140,7 +144,7 @@ class _Places:
             ),
         ):
             if held:
-                self._roots[f"{kind} of {where}"] = held
+                self._hold(f"{kind} of {where}", held)
         for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             self._follow_variable(f"{variable} in {where}", _content(cell))
         for variable in _names(function.__code__):
@@ -170,14 +174,31 @@ class _Places:
                 self._follow(function, f"{found.__qualname__}.{name}")
             # Python keeps combinations of flags in names such as `_member_map_`.
             elif not name.startswith("_" if issubclass(found, enum.Enum) else "__"):
-                self._roots[f"{found.__module__}.{found.__qualname__}.{name}"] = value
+                self._hold(f"{found.__module__}.{found.__qualname__}.{name}", value)
         for base in found.__bases__:
             self._follow(base, base.__qualname__)
 
     def _hold(self, name: str, value: Any) -> None:
         self._roots[name] = value
+        self._left = _ITEMS
+        self._follow_held(value, _DEPTH)
+
+    def _follow_held(self, value: Any, depth: int) -> None:
+        """Follow the functions, caches and classes that a value holds, such as the steps in a list."""
+        if callable(value) and not _has_authored_state(value):
+            self._follow(value, getattr(value, "__qualname__", type(value).__qualname__))
+            return
+        if id(value) in self._held or depth < 0:
+            return
+        self._held.add(id(value))
         if _is_authored(type(value)):
             self._follow(type(value), type(value).__qualname__)
+        for one in _held_by(value):
+            self._left -= 1
+            if self._left < 0:
+                break
+            if not isinstance(one, _PLAIN):
+                self._follow_held(one, depth - 1)
 
 
 class _Identity:
@@ -217,9 +238,7 @@ class _State:
         if (read := _HOLDERS.get(f"{own.__module__}.{own.__qualname__}")) is not None:
             return kind, self.of(read(value), depth - 1)
         if _is_authored(own):
-            held: dict[str, Any] = dict(getattr(value, "__dict__", {}))
-            held |= {name: getattr(value, name, None) for name in getattr(own, "__slots__", ())}
-            return kind, self._each(held.items(), depth)
+            return kind, self._each(_attributes(value).items(), depth)
         return kind
 
     def _each(self, items: Iterable[Any], depth: int) -> Any:
@@ -230,6 +249,22 @@ class _State:
             self._left -= 1
             found.append(self.of(one, depth - 1))
         return tuple(found)
+
+
+def _held_by(value: Any) -> list[Any]:
+    """Return the items of a container, or the attributes of an object of the author's."""
+    if isinstance(value, Mapping):
+        return list(cast("Mapping[Any, Any]", value).values())
+    if isinstance(value, list | tuple | set | frozenset) or _is_collection(value):
+        return list(cast("Collection[Any]", value))
+    return list(_attributes(value).values()) if _is_authored(type(value)) else []
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object itself, without those of its class."""
+    own: Any = value.__class__
+    slots = getattr(own, "__slots__", ())
+    return {**getattr(value, "__dict__", {}), **{name: getattr(value, name, None) for name in slots}}
 
 
 def _bytes_of(value: Any) -> Any:

@@ -14,7 +14,7 @@ from ml_assets.validation.explain import shown
 from ml_assets.validation.quarantine import COLUMN, REASON, RULE, reasons_of, without_reasons
 from resources.lake import VersionedStore
 from resources.ledger import Ledger, Person
-from resources.words import name_some
+from resources.words import counted, name_some
 
 
 class NotReadmitted(Exception):
@@ -65,7 +65,8 @@ def readmit(
 
     `tables` are today's declarations, for foreign keys. Rows that still break a rule stay in quarantine. A second call
     changes nothing. Raises `NotReadmitted`, and leaves everything as it is, if there are no quarantined rows, if the
-    partition would be rejected, if its newest verdict is a rejection, or if the code that made the rows changed since.
+    partition would be rejected, if its newest verdict is a rejection, if an acceptance left out rows of its source, or
+    if the code that made the rows changed since.
     Raises `IdentityNeeded` if the ledger has accounts and `by` acts for none in force.
     """
     ledger.accounts.require_identity(by)
@@ -88,7 +89,13 @@ def readmit(
             f"{spec.table} {key} was made by code {manifest.code_version or 'unknown'} and would be made by "
             f"{spec.code_version} now: materialize it again, which validates all its rows"
         )
-    good, reconciliation = reader.scan(spec.table, [key]).collect(), manifest.reconciliation
+    reconciliation = manifest.reconciliation
+    if reconciliation is not None and (left_out := reconciliation.missing(manifest.rows)):
+        raise NotReadmitted(
+            f"{spec.table} {key} was accepted without {counted(left_out, 'row')} of its source: materialize it again, "
+            "which validates all its rows; then accept it again, if it is rejected"
+        )
+    good = reader.scan(spec.table, [key]).collect()
     incoming = Incoming(
         key=key,
         data=pl.concat([good, bad.select(good.columns)]),

@@ -3,6 +3,7 @@
 import gzip
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
@@ -380,6 +381,18 @@ def test_a_file_that_several_links_reach_is_read_once(declare: Declare, tmp_path
     result = installation.run(SALES, partition=DAYS[0], last=DAYS[4])
     assert result.success, failure_of(result)
     require_every_day(installation)
+
+
+def test_a_file_with_two_names_is_read_once(tmp_path: Path) -> None:
+    """Some writers give a file its name by a hard link, and remove the first name later. Equal files are two."""
+    file, columns = tmp_path / "a.csv", {"x": "string"}
+    file.write_text("id,x\n1,tea\n")
+    (tmp_path / "b.csv").hardlink_to(file)
+    (tmp_path / "c.csv").symlink_to(file)
+    assert read_file(tmp_path / "*.csv", columns).rows() == [(1, "tea")]
+    (tmp_path / "d.csv").write_text(file.read_text())
+    shutil.copystat(file, tmp_path / "d.csv")
+    assert read_file(tmp_path / "*.csv", columns).height == 2
 
 
 def test_a_week_of_files_by_day_needs_a_file_of_each_day(declare: Declare, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from ml_assets.pipeline.partition_page import partition_page
 from ml_assets.sources.kinds import open_source
 from ml_assets.sources.preview import preview
 from ml_assets.sources.protocol import SourceReader
+from ml_assets.tables.accept import accept_partition
 from ml_assets.tables.declared import NOTHING_DECLARED
 from ml_assets.tables.layout import UNDATED
 from ml_assets.tables.manifest import Reconciliation
@@ -22,7 +23,7 @@ from ml_assets_tests.components.installation import Installation, failure_of, ma
 from ml_assets_tests.sources import sales
 from ml_assets_tests.sources.conftest import Declare
 from ml_assets_tests.sources.hourly_sales import HOURLY
-from ml_assets_tests.sources.sales import ANSWERS, DAYS, SALES, rows
+from ml_assets_tests.sources.sales import ANSWERS, DATASET, DAYS, SALES, rows
 from resources.ledger import Person
 
 SET_ASIDE = {"on_bad_rows": "quarantine", "quarantine": {"limit": 0.5}}
@@ -125,6 +126,27 @@ def test_rows_without_a_time_are_not_readmitted(declare: Declare, tmp_path: Path
     platform, table = installation.platform, installation._components[0].table  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(NotReadmitted, match="belong to no partition: fill their time at the source"):
         readmit(platform.lake, platform.ledger, table, UNDATED, Person.unchecked("ada"), NOTHING_DECLARED)
+
+
+def test_a_partition_accepted_without_rows_is_not_readmitted(declare: Declare, tmp_path: Path) -> None:
+    """Its rows without a time are nowhere, so nothing else can make its sums agree."""
+    day, odd = DAYS[1], rows(DAYS[1])[:1].with_columns(sale=pl.lit(7, pl.Int64), product=pl.lit("tea " * 99))
+    source = write(tmp_path / "all.parquet", pl.concat([rows(*DAYS), odd, without_time(*UNKNOWN)]))
+    few = SET_ASIDE | {"quarantine": {"limit": 0.3}}
+    columns = [
+        one | ({"max_length": 9} if one["name"] == "product" else {})
+        for one in DATASET["contract"]["columns"]
+    ]
+    installation = declare(source, contract=DATASET["contract"] | {"columns": columns}, **few)
+    assert "2 rows of the source without a time" in failure_of(installation.run(SALES, partition=day))
+    platform, ada = installation.platform, Person.unchecked("ada")
+    accept_partition(platform.lake, platform.ledger, SALES, day, ada, "closed")
+    assert quarantined_keys(installation.main, SALES) == [day]
+    wider = declare(source, **few)._components[0].table  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(
+        NotReadmitted, match="was accepted without 2 rows of its source: materialize it again"
+    ):
+        readmit(platform.lake, platform.ledger, wider, day, ada, NOTHING_DECLARED)
 
 
 @pytest.mark.parametrize("place", ["all.parquet", "delta"])

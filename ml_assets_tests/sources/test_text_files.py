@@ -256,6 +256,20 @@ def test_a_carriage_return_outside_quotes_is_refused(tmp_path: Path, text: str) 
         read(tmp_path, f"id,x,y\n1,{text},z\n", "csv", {"x": "string", "y": "string"})
 
 
+@pytest.mark.parametrize("text", ['""tea""', '""tea" ,"'])
+def test_text_after_a_closing_quote_is_refused(tmp_path: Path, text: str) -> None:
+    """polars reads `""tea""` as `tea`, and may take a separator for a part of the text."""
+    right = read(tmp_path, 'id,x\n1,"5"" pipe of ""tea"", x"\n', "csv", {"x": "string"})
+    assert right["x"].to_list() == ['5" pipe of "tea", x']
+    with pytest.raises(FileUnreadable, match="text after a closing quote"):
+        read(tmp_path, f"id,x\n1,{text}\n", "csv", {"x": "string"})
+
+
+def test_a_carriage_return_in_a_file_of_one_column_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileUnreadable, match="a carriage return within a line"):
+        read(tmp_path, 'id\n"1"\n2\r3\n', "csv", {})
+
+
 @pytest.mark.parametrize("is_packed", [True, False])
 def test_a_last_line_that_does_not_end_is_refused(tmp_path: Path, is_packed: bool) -> None:
     content = b"id,x\n1,a\n2,b"
@@ -340,6 +354,8 @@ def test_a_preview_of_fields_of_different_types_says_so(tmp_path: Path) -> None:
     [
         ({"path": "x.parquet", "time_zone": "UTC"}, "are for text files"),
         ({"path": "x.csv", "time_zone": "Mars/Olympus"}, "Mars/Olympus"),
+        ({"path": "x.csv", "separator": "é"}, "a separator is one character of ASCII"),
+        ({"path": "x.csv", "separator": '"'}, "no quote"),
     ],
 )
 def test_a_wrong_key_of_a_text_file_is_refused(source: dict[str, Any], said: str) -> None:

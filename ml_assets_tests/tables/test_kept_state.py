@@ -103,6 +103,32 @@ def in_a_closure() -> Callable[[Inputs, date, date], pl.LazyFrame]:
     return remembering
 
 
+class Step:
+    """A step of the author's, with a method that remembers."""
+
+    def run(self, inputs: Inputs, first: date, last: date) -> pl.DataFrame:
+        """Return the sums of the first call."""
+        return in_a_dict(inputs, first, last)
+
+
+STEPS_BY_NAME: dict[str, Callable[..., Any]] = {"sums": in_a_dict}
+STEPS_IN_ORDER = ([Step()],)
+
+
+def by_a_table_of_steps(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
+    return STEPS_BY_NAME["sums"](inputs, first, last)
+
+
+def by_an_object_in_a_list(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
+    return STEPS_IN_ORDER[0][0].run(inputs, first, last)
+
+
+def by_a_default(
+    inputs: Inputs, first: date, last: date, step: Callable[..., Any] = in_a_dict
+) -> pl.DataFrame:
+    return step(inputs, first, last)
+
+
 def in_a_module_imported_here(inputs: Inputs, first: date, last: date) -> pl.LazyFrame:
     from ml_assets_tests.tables import a_module_with_memory
 
@@ -310,6 +336,9 @@ def _nothing_kept() -> None:
         (in_a_class, "Memory.seen"),
         (in_a_closure(), "rows in ml_assets_tests.tables.test_kept_state.in_a_closure"),
         (by_a_helper, "test_kept_state.KEPT"),
+        (by_a_table_of_steps, "test_kept_state.KEPT"),
+        (by_an_object_in_a_list, "test_kept_state.KEPT"),
+        (by_a_default, "test_kept_state.KEPT"),
         (in_a_module_imported_here, "a_module_with_memory.SEEN"),
         (in_a_name_imported_here, "a_module_with_memory.SEEN"),
     ],
@@ -324,10 +353,18 @@ def test_what_a_function_keeps_between_calls_is_refused_by_name(
     assert named in str(error.value)
 
 
-def test_caches_are_emptied_before_each_call(orders: OrdersTable) -> None:
+CACHED_STEPS = {"sums": in_a_cache}
+
+
+def by_a_cached_step(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
+    return CACHED_STEPS["sums"](inputs, first, last)
+
+
+@pytest.mark.parametrize("function", [in_a_cache, by_a_cached_step])
+def test_caches_are_emptied_before_each_call(orders: OrdersTable, function: Callable[..., Any]) -> None:
     orders.publish(days(4))
-    build(orders, SUMS, in_a_cache, keys(2))
-    build(orders, SUMS, in_a_cache, keys(2, start=2))
+    build(orders, SUMS, function, keys(2))
+    build(orders, SUMS, function, keys(2, start=2))
     assert not ask(orders).stale
     orders.publish({keys(4)[3]: day(keys(4)[3], factor=2.0)}, run="correction")
     assert set(ask(orders).stale) == {keys(4)[3]}
