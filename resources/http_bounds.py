@@ -101,11 +101,16 @@ class BoundedHTTPServer(ThreadingHTTPServer):
             has_room = (
                 self._open.total() < self._bounds.connections and self._open[client] < self._bounds.of_address
             )
-            self._open[client] += has_room
-        if has_room:
-            super().process_request(request, client_address)
-        else:
+            if has_room:
+                self._open[client] += 1
+        if not has_room:
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could start, which would count this connection as open
+            self._left(client)
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer one connection. Close it at the deadline, whatever it is doing then."""
@@ -116,8 +121,13 @@ class BoundedHTTPServer(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             deadline.cancel()
-            with self._lock:
-                self._open[network_of(client_address[0])] -= 1
+            self._left(network_of(client_address[0]))
+
+    def _left(self, client: str) -> None:
+        with self._lock:
+            self._open[client] -= 1
+            if not self._open[client]:
+                del self._open[client]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: a client that closes its connection is no error of this process."""

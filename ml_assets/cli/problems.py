@@ -10,11 +10,16 @@ from typing import IO, Any
 
 import click
 
+from ml_assets.reports.plain_text import in_terminal
 from resources.words import has_remedy
 
 
 class Problem(click.ClickException):
     """A fault that a person can fix. The message names the remedy."""
+
+    def format_message(self) -> str:
+        """Return the message without anything that a terminal obeys: it may quote data."""
+        return in_terminal(super().format_message())
 
 
 @contextmanager
@@ -50,5 +55,5 @@ def explained() -> Iterator[None]:
     except Exception as error:
         if os.environ.get("ML_ASSETS_TRACEBACK") or not has_remedy(error):
             raise
-        click.echo(f"Error: {error}", err=True)
+        click.echo(in_terminal(f"Error: {error}"), err=True)
         sys.exit(1)

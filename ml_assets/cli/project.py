@@ -17,6 +17,7 @@ from ml_assets.cli.dagster_settings import write_dagster_settings
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.variables import read_settings
 from ml_assets.dagster_instance import EVENT_BATCH
+from ml_assets.reports.plain_text import in_terminal
 from resources.files import locked
 from resources.platform import Platform
 from resources.settings import Settings
@@ -237,9 +238,9 @@ def _make_home(settings: Settings) -> None:
 
 def say_aside(text: str) -> None:
     """Print a line to standard error."""
-    click.echo(text, err=True)
+    click.echo(in_terminal(text), err=True)
 
 
 def say(text: str = "") -> None:
     """Print a line to standard output."""
-    click.echo(text)
+    click.echo(in_terminal(text))

@@ -209,8 +209,8 @@ class EvaluationSpec(Section):
     def deciding(self, *others: Gate) -> dict[str, Any]:
         """Return the settings by which gates decide, as JSON values. A change of one is a decision about releases.
 
-        Of slices and bias, only those that a gate or one of `others`, the gates of transitions, asks for: the rest
-        changes the report, not the decision.
+        Of slices, bias and own metrics, only those that a gate or one of `others`, the gates of transitions, asks for:
+        the rest changes the report, not the decision.
         """
         gates = (*self.gates, *others)
         asked = {gate.sliced[0] for gate in gates if gate.sliced is not None}
@@ -220,6 +220,7 @@ class EvaluationSpec(Section):
             "bias": [
                 one for one in self.bias if any(metric.endswith(f"_{one.column}") for metric in metrics)
             ],
+            "metrics": [one for one in self.metrics if one.facts.name in metrics],
         }
         decides = self.model_dump(mode="json", include=set(_DECIDING))
         return decides | {

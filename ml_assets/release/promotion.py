@@ -138,7 +138,7 @@ class Promotions(MlflowView):
             )
 
         promotion = until_not_overtaken(write_it)
-        self.show(model)
+        self.show_if_reachable(model)
         return promotion
 
     def newest_data(self, model: str, rules: Rules | None = None) -> RegisteredVersion | None:

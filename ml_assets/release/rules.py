@@ -280,9 +280,9 @@ def why_not_past_gates(rules: Rules, role: str, evaluation: EvaluationRow) -> st
 
 
 def _decided_by(settings: Mapping[str, Any], evaluation: EvaluationRow) -> bool:
-    """Return True if these settings decided about an evaluation. It may have measured more slices and bias."""
+    """Return True if these settings decided about an evaluation. It may have measured more than the gates ask for."""
     made: dict[str, Any] = json.loads(evaluation.gates or "{}")
-    measured = {"slices", "bias"}
+    measured = {"slices", "bias", "metrics"}
     return all(made.get(name) == settings[name] for name in settings.keys() - measured) and all(
         one in made.get(name, []) for name in measured for one in settings.get(name, [])
     )

@@ -9,7 +9,7 @@ here: the meaning of the rules (`rules`), the decisions (`promotion`).
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise
 from typing import Any, Self, cast
 
 from pydantic import ValidationError
@@ -218,13 +218,17 @@ def why_not_under_accepted(
     """Return why `promoter` may not promote a bundle with these evaluations under accepted rules; empty if allowed.
 
     Otherwise an approver could drop the approval and promote alone, or drop it first and train afterwards. The rules
-    before the changes of the newest acceptor decide: they may exclude the promoter or the author from approving.
+    before the changes that nobody confirmed decide: they may exclude the promoter or the author from approving.
     Changes that end in the rules before them count for nothing. On a ledger with `accounts`, somebody must know the
     author of the newest evaluation, who could be the acceptor.
     """
-    own = _changes_of_newest_acceptor(recorded.counting)
+    own = _unconfirmed_changes(recorded.counting)
     if not own or agree(own[-1][0], in_force(recorded)):
         return ""
+    first = rules_of(own[-1][0]).approval
+    who = "somebody else"
+    if first is not None and first.by:
+        who += f" who might approve under rules {rules_name(own[-1][0].rules_digest)}"
     for before, row in own:
         approval = rules_of(before).approval
         if approval is None:
@@ -233,14 +237,12 @@ def why_not_under_accepted(
             f"{author_in_words(row)} accepted rules {rules_name(row.rules_digest)} at {row.at:%Y-%m-%d %H:%M} UTC, "
             f"and release.approval.not_by of rules {rules_name(before.rules_digest)} before them excludes the"
         )
+        too = f"accept the rules, too: ml-assets rules accept {row.model} --reason '…'"
         if "author" in approval.not_by and is_among(row.author, [one.author for one in evaluations]):
-            return (
-                f"{excludes} author, and {row.author} ran its evaluation: somebody else has to accept the rules, too: "
-                f"ml-assets rules accept {row.model} --reason '…'"
-            )
+            return f"{excludes} author, and {row.author} ran its evaluation: {who} has to {too}"
         where = f"of rules {rules_name(before.rules_digest)}, before those of {row.author},"
         if evaluations and (why := why_unchecked(approval, evaluations[-1], accounts, where)):
-            return f"{why}. Or somebody else accepts the rules, too: ml-assets rules accept {row.model} --reason '…'"
+            return f"{why}. Or {who} has to {too}"
         if "promoter" in approval.not_by and is_among(promoter, [row.author]):
             return f"{excludes} promoter: somebody else has to promote it."
     return ""
@@ -248,15 +250,31 @@ def why_not_under_accepted(
 
 def is_confirmed_by(person: str, recorded: RulesLog) -> bool:
     """Return True if an acceptance of the rules in force by `person` would say something new: another person changed
-    them, or newer rules do not count."""
-    own = _changes_of_newest_acceptor(recorded.counting)
-    return recorded.unconfirmed is not None or (bool(own) and not is_among(person, [own[0][1].author]))
+    them and `person` may confirm that, or newer rules do not count."""
+    own = _unconfirmed_changes(recorded.counting)
+    return recorded.unconfirmed is not None or (bool(own) and _confirms(person, own[-1]))
 
 
-def _changes_of_newest_acceptor(recorded: Sequence[RulesRow]) -> list[tuple[RulesRow, RulesRow]]:
-    """Return the newest changes in a row by one person, newest first, each with the rules before it."""
-    changed = list(zip(reversed(recorded[:-1]), reversed(recorded), strict=False))
-    return list(takewhile(lambda one: is_among(one[1].author, [recorded[-1].author]), changed))
+def _unconfirmed_changes(recorded: Sequence[RulesRow]) -> list[tuple[RulesRow, RulesRow]]:
+    """Return the newest changes that one person made and nobody confirmed, newest first, each with the rules before it.
+
+    Another person confirms them by accepting rules, if the rules before them let that person approve. Changes by others
+    are among them: whoever drops an approval lets everybody accept rules.
+    """
+    own: list[tuple[RulesRow, RulesRow]] = []
+    for before, row in pairwise(recorded):
+        if own and _confirms(row.author, own[0]):
+            own = []
+        own.append((before, row))
+    return own[::-1]
+
+
+def _confirms(person: str, change: tuple[RulesRow, RulesRow]) -> bool:
+    """Return True if an acceptance by `person` confirms a change of rules, given as the rows before and after it."""
+    before, row = change
+    approval = rules_of(before).approval
+    may_approve = approval is None or not approval.by or is_among(person, approval.by)
+    return may_approve and not is_among(person, [row.author])
 
 
 def _flat(value: Mapping[str, Any], begin: str = "") -> Iterator[tuple[str, str]]:

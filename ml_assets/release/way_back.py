@@ -186,7 +186,7 @@ class WayBack(MlflowView):
             bundle_digest=version.bundle_digest,
             allow=allow,
         )
-        self.show(model)
+        self.show_if_reachable(model)
         return archival
 
 

@@ -1,7 +1,8 @@
 """Text of others on a page: names of classes, slices and columns, which must not become markup.
 
-`visible` is for every form. HTML then escapes it, `in_markdown` writes it as Markdown, and `label` as text of a
-picture. Here: text alone. Not here: pages (`page`, `written_page`) and pictures (`drawing`).
+`visible` is for every form. HTML then escapes it, `in_markdown` writes it as Markdown, `label` as text of a picture,
+and `in_terminal` keeps the lines of a command. Here: text alone. Not here: pages (`page`, `written_page`) and pictures
+(`drawing`).
 """
 
 import re
@@ -31,6 +32,14 @@ _BLOCK = re.compile(r"[#>+=\[-]|\d+(?=[.)])")
 def visible(text: str) -> str:
     """Return text on one line. Each control and each character that turns text around becomes U+FFFD."""
     return _NOT_VISIBLE.sub("\ufffd", " ".join(text.expandtabs(1).splitlines()))
+
+
+def in_terminal(text: str) -> str:
+    """Return lines of text for a terminal: with their ends and tabs, without anything that the terminal obeys."""
+    return "\n".join(
+        "\t".join(_NOT_VISIBLE.sub("\ufffd", part) for part in line.removesuffix("\r").split("\t"))
+        for line in text.split("\n")
+    )
 
 
 def in_markdown(text: str) -> str:

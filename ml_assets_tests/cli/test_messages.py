@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from ml_assets.cli.problems import Problem, explained
+from ml_assets.cli.project import say, say_aside
 from ml_assets.cli.variables import read_settings
+from ml_assets.release.refusals import NotPromotable
 from ml_assets_tests.cli.terminal import Terminal
 
 
@@ -70,3 +73,20 @@ def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch, na
     monkeypatch.setenv(f"ML_ASSETS_{name}", "")
     assert read_settings() == unset
     assert unset.home.is_absolute()
+
+
+HOSTILE = "slice \x1b[2K\x1b[1Apassed \u202eback\x9b0m"
+"""Name from data that deletes the line before it on a terminal, or turns its text around."""
+
+
+def test_names_from_data_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """A refusal names slices of the data: such a name could delete the refusal, and print that it passed."""
+    say(f"one:\t{HOSTILE}\ntwo")
+    say_aside(HOSTILE)
+    with pytest.raises(SystemExit), explained():
+        raise NotPromotable(f"small 1 is not promoted: {HOSTILE}")
+    said = capsys.readouterr()
+    shown = "slice \ufffd[2K\ufffd[1Apassed \ufffdback\ufffd0m"
+    assert said.out == f"one:\t{shown}\ntwo\n"
+    assert said.err == f"{shown}\nError: small 1 is not promoted: {shown}\n"
+    assert Problem(HOSTILE).format_message() == shown

@@ -24,7 +24,7 @@ from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, keys, reject
 from resources.artifacts import FolderArtifacts
 from resources.ledger import Ledger, Person, TrainedOn
-from resources.mlflow_client import open_client
+from resources.mlflow_client import TrackerUnavailable, open_client
 from resources.platform import Platform
 
 
@@ -603,3 +603,26 @@ def test_the_champion_is_known_while_the_tracker_is_away(
     promotion = away.in_production("small")
     assert promotion is not None
     assert promotion.version == "1"
+
+
+@pytest.mark.usefixtures("two_versions")
+def test_a_decision_that_mlflow_does_not_show_yet_does_not_fail(
+    releases: Releases,
+    registry: Registry,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """MLflow went away after it had named the version: the command failed, and the version was in production."""
+
+    def away(*_: object) -> None:
+        raise TrackerUnavailable("MLflow does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Registry, "set_alias", away)
+        patch.setattr(Registry, "tag", away)
+        assert releases.promote("small", 1, by=Person.unchecked("ada"), reason="first").version == "1"
+        assert releases.archive("small", 2, by=Person.unchecked("ada"), reason="recalled").version == "2"
+    assert "MLflow does not show the newest decision about small yet: MLflow does not answer" in caplog.text
+    assert registry.aliased("small", "production") is None
+    assert releases.in_production("small") is not None  # which also corrects the alias
+    assert registry.aliased("small", "production") == 1

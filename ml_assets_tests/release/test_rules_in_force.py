@@ -9,13 +9,14 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 from ml_assets.evaluation.gate import Gate
+from ml_assets.evaluation.spec import EvaluationSpec
 from ml_assets.release.bundle_store import Bundle
 from ml_assets.release.history import lines
 from ml_assets.release.refusals import NotPromotable, NotReviewable, RulesNotAccepted
 from ml_assets.release.releases import Releases
 from ml_assets.release.rules import NO_RULES, Rules, deciding_as_json
 from ml_assets.release.rules_in_force import RulesLog, as_json, changes, in_force
-from ml_assets_tests.release.conftest import Evaluate
+from ml_assets_tests.release.conftest import Evaluate, put_in_force
 from ml_assets_tests.resources.ledger_chains import attacker
 from ml_assets_tests.resources.ledger_writer import with_account
 from ml_assets_tests.tables.orders_table import OrdersTable
@@ -104,7 +105,7 @@ def test_whoever_weakens_rules_and_trains_then_needs_another_person(
         with pytest.raises(
             NotPromotable,
             match=r"bob accepted rules \w{12} at .* before them excludes the author, and bob ran its evaluation: "
-            r"somebody else has to accept the rules, too: ml-assets rules accept small",
+            r"somebody else who might approve under rules \w{12} has to accept the rules, too: ml-assets rules accept",
         ):
             registered.promote("small", 1, by=Person.unchecked(promoter), reason="mine", rules=NO_RULES)
     assert registered.accept_rules("small", NO_RULES, by=CYD, reason="I agree").author == "cyd"
@@ -112,6 +113,63 @@ def test_whoever_weakens_rules_and_trains_then_needs_another_person(
         registered.promote("small", 1, by=Person.unchecked("bob"), reason="ours", rules=NO_RULES).version
         == "1"
     )
+
+
+def test_only_a_person_who_might_approve_confirms_weaker_rules(
+    registered: Releases, evaluate: Evaluate, bundle: Bundle
+) -> None:
+    """The attack: drop the approval, train, and let somebody who could never approve accept the rules, too."""
+    reviewers = Rules.model_validate({"approval": {"by": ["bob", "cyd"]}})
+    registered.accept_rules("small", reviewers, by=CYD, reason="reviewers")
+    dropped = registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
+    evaluate(bundle, told="again", by=BOB)
+    dan = Person.unchecked("dan")
+    assert registered.accept_rules("small", NO_RULES, by=dan, reason="whatever") == dropped
+    other = Rules.model_validate({"canary": {"bake_hours": 1e-9}})
+    registered.accept_rules("small", other, by=dan, reason="whatever")
+    for promoter in (BOB, dan):
+        with pytest.raises(
+            NotPromotable,
+            match=r"bob accepted rules \w{12} at .* bob ran its evaluation: somebody else who might approve under "
+            r"rules \w{12} has to accept the rules, too: ml-assets rules accept small",
+        ):
+            registered.promote("small", 1, by=promoter, reason="mine", rules=other)
+    registered.accept_rules("small", other, by=CYD, reason="I agree")
+    assert registered.promote("small", 1, by=BOB, reason="ours", rules=other).alias == "canary"
+
+
+def test_another_function_or_direction_of_a_metric_is_a_change_of_its_gate(
+    releases: Releases, evaluate: Evaluate, run_id: str, bundle: Bundle
+) -> None:
+    """The attack: let a gate on an own metric call a function that is always 0, or count more as better."""
+
+    def rules(function: str, better: str) -> Rules:
+        section = EvaluationSpec.model_validate(
+            {
+                "objective": "binary",
+                "metrics": [
+                    {"function": function, "better": better},
+                    {"function": f"{function}_shown", "better": better},
+                ],
+                "gates": [{"name": "cheaper", "metric": "cost", "better_than": "champion"}],
+            }
+        )
+        return Rules.of(RULES, section.deciding())
+
+    before = rules("prices.cost", "lower")
+    evaluate(bundle, gates=deciding_as_json(before.evaluation or {}))
+    releases.register(bundle, run_id=run_id, links={}, rules=before)
+    releases.review("small", 1, approves=True, by=BOB, reason="fine", rules=before)
+    for after in (rules("easy.cost", "lower"), rules("prices.cost", "higher")):
+        with pytest.raises(
+            NotPromotable,
+            match=r"`evaluation` in this defs\.yaml differs from rules \w{12} of small, .*evaluation\.metrics: "
+            r"better lower function prices\.cost → function \w+\.cost better \w+\)",
+        ):
+            releases.promote("small", 1, by=ADA, reason="mine", rules=after)
+    put_in_force(releases, rules("prices.cost", "higher"))
+    with pytest.raises(NotPromotable, match="was decided by other gates than those in force"):
+        releases.promote("small", 1, by=ADA, reason="mine", rules=rules("prices.cost", "higher"))
 
 
 def test_whoever_puts_rules_back_may_promote_again(registered: Releases) -> None:
@@ -331,7 +389,7 @@ def test_whoever_weakens_rules_does_not_promote_what_the_pages_trained(
     with pytest.raises(
         NotPromotable,
         match=r"nobody knows who launched it in Dagster's pages, .* of rules \w{12}, before those of bob, .* Or "
-        r"somebody else accepts the rules, too: ml-assets rules accept small",
+        r"somebody else has to accept the rules, too: ml-assets rules accept small",
     ):
         releases.promote("small", 1, by=bob, reason="mine", rules=NO_RULES)
     root = with_account(ledger, "root")

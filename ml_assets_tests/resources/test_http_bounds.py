@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import ThreadingMixIn
 from typing import Any
 
 import pytest
@@ -378,6 +379,21 @@ def test_a_metrics_page_closes_slow_clients_and_refuses_many() -> None:
         connection = _connected(stack, port)
         connection.sendall(b"GET / HT")
         assert _status(connection) == 0
+
+
+def test_a_metrics_page_goes_on_after_threads_could_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each such connection counted as open for ever: four of one address, and it got no answer any more."""
+
+    def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with ExitStack() as stack:
+        port = stack.enter_context(_page(HttpBounds(connections=4, head_seconds=PATIENCE)))
+        with monkeypatch.context() as patch:
+            patch.setattr(ThreadingMixIn, "process_request", no_thread)
+            for _ in range(4):
+                assert _status(_connected(stack, port, OTHER)) == 0
+        assert _ask(port, OTHER) == 200
 
 
 def _wait_for(is_so: Callable[[], bool]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -103,3 +104,52 @@ def test_an_error_in_a_process_that_loads_data_has_a_place() -> None:
     assert place_of(caught(lambda: list(DataLoader(CountedRows(), num_workers=1))), 0).startswith(
         "KeyError at "
     )
+
+
+class _Odd(Exception):
+    """Error of a library whose attributes have the names of a client's, and hold something else."""
+
+    def __init__(self, **attributes: object) -> None:
+        super().__init__(", ".join(attributes))
+        self.__dict__.update(attributes)
+
+
+class _Unanswered(Exception):
+    @property
+    def response(self) -> object:
+        raise RuntimeError("no response yet")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        _Odd(code={"status": 503}),
+        _Odd(code="503"),
+        _Odd(response={"ResponseMetadata": None}),
+        _Odd(response={}),
+        _Unanswered(),
+    ],
+)
+def test_odd_attributes_of_an_error_do_not_hide_it(error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    assert place_of(caught(fail), 3).startswith(f"{type(error).__name__} at {__file__}:")
+
+
+def test_errors_that_name_each_other_as_their_cause_have_an_end() -> None:
+    """The rank looked for the first error for ever, until its agent killed it."""
+
+    def fail() -> None:
+        first = ValueError("first")
+        try:
+            raise KeyError("last") from first
+        except KeyError as last:
+            raise first from last
+
+    found: list[str] = []
+    error = caught(fail)
+    thread = threading.Thread(target=lambda: found.append(place_of(error, 3)), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert [one.partition(":")[0] for one in found] == [f"ValueError at {__file__}"]

@@ -381,15 +381,21 @@ def test_a_booster_has_the_loss_of_the_round_that_is_handed_in(training: Trainin
     assert (booster.num_boosted_rounds() == booster.best_iteration + 1) == saves_best
 
 
-def test_a_metric_of_which_more_is_better_is_no_validation_loss(training: Training) -> None:
+@pytest.mark.parametrize(
+    ("objective", "metric"),
+    [("binary:logistic", "auc"), ("rank:ndcg", "ndcg-"), ("rank:ndcg", "map@5-")],
+)
+def test_a_metric_of_which_more_is_better_is_no_validation_loss(
+    training: Training, objective: str, metric: str
+) -> None:
     import xgboost
 
     from ml_assets.training.script.adapters.boosting import BoostingCallback
 
     matrix, label = training.matrix("train")
     rows = xgboost.DMatrix(matrix, (label > np.median(label)).astype(np.float32))
-    parameters = {"objective": "binary:logistic", "eval_metric": ["logloss", "auc"]}
-    with pytest.raises(BadConfiguration, match="auc is no loss"):
+    parameters = {"objective": objective, "eval_metric": ["logloss", metric]}
+    with pytest.raises(BadConfiguration, match=f"{metric} is no loss"):
         xgboost.train(
             parameters,
             rows,

@@ -10,12 +10,11 @@ the decision (the launcher).
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator
 
 import torch
 from torch import distributed
 
-from ml_assets.training.process.group import is_lost_peer
+from ml_assets.training.process.group import chain_of, is_lost_peer
 from resources.job.errors import TrainingFailed
 
 TRANSIENT = (TrainingFailed, OSError, torch.AcceleratorError, distributed.DistError)
@@ -39,7 +38,7 @@ _PLATFORM = ("resources", "ml_assets.training", "ml_assets.snapshots")
 def place_of(error: BaseException, step: int) -> str:
     """Return where `error` was raised, after `step`, in words that are equal for an equal failure; empty if another
     attempt may succeed, as for errors of networks."""
-    if not isinstance(error, Exception) or any(map(_is_transient, _chain(error))) or is_lost_peer(error):
+    if not isinstance(error, Exception) or any(map(_is_transient, chain_of(error))) or is_lost_peer(error):
         return ""
     frames = list(traceback.walk_tb(error.__traceback__))
     if not frames:
@@ -61,21 +60,18 @@ def _is_transient(error: BaseException) -> bool:
     return any(_OF_SERVERS.search(one.__name__) for one in type(error).__mro__)
 
 
-def _status(error: BaseException) -> object:
+def _status(error: BaseException) -> int | None:
     """Return the status code of HTTP that an error of a client holds, in the ways of urllib, requests, httpx and
     botocore; None without one."""
-    response = getattr(error, "response", None)
-    if isinstance(response, dict):
-        return response.get("ResponseMetadata", {}).get("HTTPStatusCode")  # pyright: ignore
-    return getattr(response, "status_code", getattr(error, "code", None))
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield `error` and the errors that led to it."""
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = found.__cause__ or found.__context__
+    try:
+        response = getattr(error, "response", None)
+        if isinstance(response, dict):
+            found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")  # pyright: ignore
+        else:
+            found = getattr(response, "status_code", getattr(error, "code", None))
+    except Exception:  # an attribute of another kind of error, whose own failure would hide this one
+        return None
+    return found if isinstance(found, int) else None  # pyright: ignore
 
 
 def _is_of_user(file: str, names: dict[str, object]) -> bool:

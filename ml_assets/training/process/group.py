@@ -11,7 +11,7 @@ import hashlib
 import os
 import random
 import re
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -152,13 +152,20 @@ class Group:
 def is_lost_peer(error: BaseException | None) -> bool:
     """Return True if another rank's end caused this error: its connection closed, or it did not answer. Also looks
     at the errors that were being handled when this one was raised."""
-    while error is not None:
-        if isinstance(error, distributed.DistNetworkError | distributed.DistStoreError):
-            return True
-        if isinstance(error, RuntimeError) and _LOST.search(str(error)) is not None:
-            return True
+    return any(
+        isinstance(one, distributed.DistNetworkError | distributed.DistStoreError)
+        or (isinstance(one, RuntimeError) and _LOST.search(str(one)) is not None)
+        for one in chain_of(error)
+    )
+
+
+def chain_of(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield `error` and the errors that led to it, each once: `raise first from last` may close a circle."""
+    seen: list[BaseException] = []
+    while error is not None and not any(error is one for one in seen):
+        yield error
+        seen.append(error)
         error = error.__cause__ or error.__context__
-    return False
 
 
 @cache

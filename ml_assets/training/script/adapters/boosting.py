@@ -24,8 +24,8 @@ _FILE = "booster.ubj"
 _LOSS = "validation_loss_{}"
 """Attribute of the booster with its validation loss after a number of rounds: a resume reads it, and early stopping
 with `save_best` hands in fewer rounds than were trained."""
-_GAINS = {"auc", "aucpr", "map", "ndcg", "pre"}
-"""XGBoost's metrics of which more is better."""
+_GAINS = {"auc", "aucpr", "map", "ndcg", "pre", "interval-regression-accuracy"}
+"""XGBoost's metrics of which more is better, without the variants `@5` and `-`."""
 
 
 class BoostingCallback(TrainingCallback):
@@ -52,7 +52,7 @@ class BoostingCallback(TrainingCallback):
                 "xgboost.train has no evals: give evals=[(validation, 'validation')], whose loss is logged"
             )
         name, losses = list(list(evals_log.values())[-1].items())[-1]
-        if name.partition("@")[0] in _GAINS:
+        if name.partition("@")[0].rstrip("-") in _GAINS:
             raise BadConfiguration(
                 f"{name} is no loss: name a loss last in eval_metric, such as logloss or rmse"
             )
