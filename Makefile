@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help setup demo drill ui test test-processes test-end-to-end test-drills test-layouts test-chaos test-journeys test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues cluster-up cluster-down \
-  cluster-status cluster-kill-node cluster-start-node bench bench-gpu lint format lock render clean distclean
+  cluster-status cluster-kill-node cluster-start-node bench bench-gpu lint docs docs-serve format lock render clean distclean
 
 # The tests start hundreds of processes; without bytecode each of them compiles the project again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -115,17 +115,26 @@ bench: setup ## run every script of benchmarks/; fails if a figure misses its ba
 bench-gpu: setup ## precisions, layouts, use of the card, a kill, bits, on one GPU (ARGS="--device cpu" to try it)
 	@PYTHON=$(BIN)/python benchmarks/gpu/run.sh $(ARGS)
 
-lint: setup ## style, imports between the parts, types
+lint: setup ## style, imports between the parts, types, pages and links of the site
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+	@$(MAKE) --no-print-directory docs
+
+docs: setup ## the searchable site of the docs, into build/site; a broken link fails
+	@$(BIN)/python -m deployment.site
+	@$(BIN)/zensical build --strict --clean
+
+docs-serve: setup ## show the site on loopback; run `make docs` again after a change
+	@$(BIN)/python -m deployment.site
+	@$(BIN)/zensical serve
 
 format: setup ## rewrite in house style
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-render: setup ## write Dagster's settings for a cluster and for Helm from ml_assets/dagster_instance.py
+render: setup ## write the files in git that are made from the code: Dagster's settings, pages of the reference
 	@$(BIN)/python -m deployment.render
 
 lock: setup ## resolve the packages again; keeps pins that still fit (ARGS=--upgrade for newest)

@@ -1,7 +1,8 @@
-"""`python -m deployment.render` (`make render`): writes Dagster's settings files that are kept in git.
+"""`python -m deployment.render` (`make render`): writes the files that are kept in git and made from the code.
 
 Belongs here: the files of a cluster and of Dagster's Helm chart, and the names of that chart. Not here: Dagster's
-settings, which `ml_assets.dagster_instance` holds. A test fails if a file in git differs from its rendering.
+settings, which `ml_assets.dagster_instance` holds, and pages of the docs (`deployment.site.reference`). A test fails if
+a file in git differs from its rendering.
 """
 
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from deployment.site.reference import reference
 from ml_assets import dagster_instance
 from ml_assets.checkout import ROOT
 from ml_assets.dagster_instance import DAEMON_SILENCE_SECONDS, on_a_cluster
@@ -193,8 +195,8 @@ def _text(header: str, content: dict[str, Any]) -> str:
 
 def main() -> None:
     """Write each file that differs from its rendering, and name it."""
-    for path, text in rendered().items():
-        if (ROOT / path).read_text() != text:
+    for path, text in {**rendered(), **reference()}.items():
+        if not (ROOT / path).exists() or (ROOT / path).read_text() != text:
             (ROOT / path).write_text(text)
             sys.stdout.write(f"{path}\n")
 

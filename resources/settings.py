@@ -29,11 +29,14 @@ class Mount(BaseModel):
 class KubernetesSettings(BaseSettings):
     """Cluster on which trainings run. A pipeline's `resources` define the pods of each training."""
 
-    model_config = SettingsConfigDict(env_prefix="ML_ASSETS_KUBERNETES_", env_ignore_empty=True, frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="ML_ASSETS_KUBERNETES_", env_ignore_empty=True, frozen=True, use_attribute_docstrings=True
+    )
 
     context: str | None = None
     """Context of the kubeconfig. Default: the cluster in which this process runs, else the current context."""
     namespace: str = "ml-assets"
+    """Namespace of the pods."""
     image: str | None = None
     """Image of the workers: the trainer image, `registry/name@sha256:…`."""
     command: tuple[str, ...] = ("python", "-m", "ml_assets.training.node.pod")
@@ -69,7 +72,9 @@ _SERVERS_OF_MAIN = frozenset(("tracking_uri", "ledger_url", "online_url", "dagst
 class Settings(BaseSettings):
     """Settings of all systems outside the process. Its repr shows no credentials."""
 
-    model_config = SettingsConfigDict(env_prefix="ML_ASSETS_", env_ignore_empty=True, frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="ML_ASSETS_", env_ignore_empty=True, frozen=True, use_attribute_docstrings=True
+    )
 
     home: Path = Field(default_factory=lambda: Path.home() / ".ml-assets")
     """Root folder of the embedded parts, and of local copies of files on servers."""

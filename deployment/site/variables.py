@@ -1,0 +1,34 @@
+"""Reference page of the environment variables `ML_ASSETS_*`."""
+
+from pydantic import BaseModel
+
+from deployment.site.keys import cell, in_code
+from resources.addresses import Address
+from resources.settings import KubernetesSettings, Settings
+
+_INTRO = """# Settings
+
+Made from the code. Each is an environment variable; an empty one counts as not set. None is needed on one machine:
+[Servers](../how-to/servers.md) and [Kubernetes](../how-to/kubernetes.md) say which belong together."""
+
+_COMPUTED = {"home": "`~/.ml-assets`", "author": "name of the user"}
+"""Default of a field that each machine computes."""
+
+
+def variables() -> str:
+    """Return the Markdown of the page."""
+    return "\n\n".join(
+        [_INTRO, "## Platform", _table(Settings), "## Trainings on Kubernetes", _table(KubernetesSettings)]
+    )
+
+
+def _table(settings: type[BaseModel]) -> str:
+    prefix = str(settings.model_config.get("env_prefix", ""))
+    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    for name, field in settings.model_fields.items():
+        if isinstance(field.default_factory, type):
+            continue  # settings with a table of their own
+        plain = str(field.default) if isinstance(field.default, Address) else field.default
+        default = _COMPUTED.get(name) or in_code(plain)
+        rows.append(f"| `{prefix}{name.upper()}` | {default} | {cell(field.description or '')} |")
+    return "\n".join(rows)
