@@ -123,11 +123,11 @@ lint: setup ## style, imports between the parts, types, pages and links of the s
 	@$(MAKE) --no-print-directory docs
 
 docs: setup ## the searchable site of the docs, into build/site; a broken link fails
-	@$(BIN)/python -m deployment.site
+	@$(BIN)/python -m deployment.site.site_pages
 	@$(BIN)/zensical build --strict --clean
 
 docs-serve: setup ## show the site on loopback; run `make docs` again after a change
-	@$(BIN)/python -m deployment.site
+	@$(BIN)/python -m deployment.site.site_pages
 	@$(BIN)/zensical serve
 
 format: setup ## rewrite in house style

@@ -1,8 +1,8 @@
 """`python -m deployment.render` (`make render`): writes the files that are kept in git and made from the code.
 
 Belongs here: the files of a cluster and of Dagster's Helm chart, and the names of that chart. Not here: Dagster's
-settings, which `ml_assets.dagster_instance` holds, and pages of the docs (`deployment.site.reference`). A test fails if
-a file in git differs from its rendering.
+settings, which `ml_assets.dagster_instance` holds, and pages of the docs (`deployment.site.reference_pages`). A test
+fails if a file in git differs from its rendering.
 """
 
 import sys
@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from deployment.site.reference import reference
+from deployment.site.reference_pages import reference
 from ml_assets import dagster_instance
 from ml_assets.checkout import ROOT
 from ml_assets.dagster_instance import DAEMON_SILENCE_SECONDS, on_a_cluster

@@ -325,3 +325,41 @@ def test_no_pretended_server_is_among_the_locked_requirements() -> None:
     }
     assert len(named) > 200
     assert {name for name in named if re.fullmatch(pretenders, name)} == set()
+
+
+def _bound_in(path: Path) -> set[str]:
+    """Names that a module binds, anywhere outside of its functions and classes."""
+    bound: set[str] = set()
+    for node in _nodes(path):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            bound |= {(one.asname or one.name).partition(".")[0] for one in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.add(node.id)
+    return bound
+
+
+def test_names_that_modules_import_exist() -> None:
+    """Nobody collects the tests of a cluster each day: one imported a name that was gone for a week."""
+    ours = {path.relative_to(ROOT).parts[0] for path in _tracked() if path.suffix == ".py"}
+    missing = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.module}.{one.name}"
+        for path in _tracked()
+        if path.suffix == ".py"
+        for node in _nodes(path)
+        if isinstance(node, ast.ImportFrom) and not node.level and node.module
+        if node.module.partition(".")[0] in ours
+        for one in node.names
+        if not _exists(node.module, one.name)
+    ]
+    assert missing == []
+
+
+@cache
+def _exists(module: str, name: str) -> bool:
+    folder = ROOT.joinpath(*module.split("."))
+    if (folder / name).is_dir() or (folder / f"{name}.py").is_file():
+        return True
+    file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    return file.is_file() and name in _bound_in(file)

@@ -8,8 +8,8 @@ import click
 import pytest
 import yaml
 
-from deployment.site.links import OUTSIDE, on_site
-from deployment.site.reference import reference
+from deployment.site.reference_pages import reference
+from deployment.site.site_links import OUTSIDE, on_site
 from ml_assets import cli
 from ml_assets.checkout import ROOT
 

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from deployment.site.keys import cell, in_code
+from deployment.site.yaml_reference import cell, in_code
 from resources.addresses import Address
 from resources.settings import KubernetesSettings, Settings
 

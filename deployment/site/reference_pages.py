@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from deployment.site.commands import commands
-from deployment.site.examples import Examples, declarations
-from deployment.site.keys import page
-from deployment.site.variables import variables
+from deployment.site.command_reference import commands
+from deployment.site.settings_reference import variables
+from deployment.site.yaml_examples import Examples, declarations
+from deployment.site.yaml_reference import page
 from ml_assets.checkout import ROOT
 from ml_assets.components.specs import DatasetSpec, FeatureTableSpec, TrainingPipelineSpec
 

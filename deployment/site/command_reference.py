@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import click
 
-from deployment.site.keys import cell
+from deployment.site.yaml_reference import cell
 from ml_assets import cli
 
 _INTRO = "Made from the code; `ml-assets COMMAND --help` prints the same."

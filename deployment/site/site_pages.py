@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from deployment.site.links import OUTSIDE, on_site
+from deployment.site.site_links import OUTSIDE, on_site
 from ml_assets.checkout import ROOT
 
 _SITE = ROOT / "build" / "docs"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deployment.site.examples import Examples
+from deployment.site.yaml_examples import Examples
 
 Schema = Mapping[str, Any]
 _WORDS = {"integer": "integer", "number": "number", "string": "text", "boolean": "`true`, `false`"}
@@ -15,19 +15,19 @@ _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusi
 
 
 @dataclass(frozen=True)
-class Section:
+class KeyTable:
     """Keys that stand together in a `defs.yaml`."""
 
     name: str
     """Name of its class; empty for the outermost section."""
     path: str
-    """Where it stands: its keys from the outermost section on, with `[]` for the entries of a list."""
+    """Place of the section: its keys from the outermost section on, with `[]` for the entries of a list."""
     schema: Schema
 
 
-def sections(schema: Schema) -> list[Section]:
+def sections(schema: Schema) -> list[KeyTable]:
     """Return the outermost section and those below it, each once, in the order of their keys."""
-    found = {"": Section("", "", schema)}
+    found = {"": KeyTable("", "", schema)}
 
     def add(path: str, below: Any) -> None:
         for name, where in _named_in(below, path):
@@ -35,10 +35,10 @@ def sections(schema: Schema) -> list[Section]:
             if not target.get("properties"):
                 add(where, target)  # a choice of sections
             elif name not in found:
-                found[name] = Section(name, where, target)
+                found[name] = KeyTable(name, where, target)
                 below_it(found[name])
 
-    def below_it(section: Section) -> None:
+    def below_it(section: KeyTable) -> None:
         for key, value in section.schema["properties"].items():
             add(f"{section.path}.{key}".lstrip("."), value)
 
@@ -58,7 +58,7 @@ def page(title: str, intro: str, schema: Schema, examples: Examples) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _headings(every: list[Section]) -> dict[str, str]:
+def _headings(every: list[KeyTable]) -> dict[str, str]:
     """Return the heading of each section, with its class if a key chooses between sections of one path."""
     often = Counter(section.path for section in every)
     return {
@@ -71,7 +71,7 @@ def _in_words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
-def _table(section: Section, kinds: "_Kinds", examples: Examples) -> str:
+def _table(section: KeyTable, kinds: "_Kinds", examples: Examples) -> str:
     rows = ["| key | value | default | meaning | example |", "|---|---|---|---|---|"]
     required = section.schema.get("required", ())
     for key, value in section.schema["properties"].items():
