@@ -5,9 +5,11 @@ A training follows its workers in its thread, which an exception ends, as Ctrl-C
 """
 
 import ctypes
+import math
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Generic, TypeVar
@@ -17,6 +19,9 @@ from ml_assets.pipeline.live import StudyPage, TrainingPage
 Result = TypeVar("Result")
 _POLL_SECONDS = 0.5
 """Longest wait of the leader before it notices Ctrl-C, which may arrive without waking it."""
+_AGAIN_SECONDS = 5.0
+"""Time after which a piece of work that goes on is interrupted again. Python drops an exception that it raises within a
+destructor, or within a callback of a weak reference or of the garbage collector."""
 
 
 class StoppedWithOthers(BaseException):
@@ -34,6 +39,8 @@ class SideBySide(Generic[Result]):
         self._leader = threading.current_thread()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._running: set[threading.Thread] = set()
+        self._ended: set[threading.Thread] = set()
+        """Threads whose work raised."""
 
     def run(
         self, next_work: Callable[[], Callable[[], Result] | None], done: Callable[[Result], None]
@@ -73,6 +80,7 @@ class SideBySide(Generic[Result]):
             try:
                 result = work()
             except BaseException as error:
+                self._ended.add(thread)
                 self._calls.put(lambda error=error: self._fail(thread, error))
             else:
                 self._calls.put(lambda: self._end(thread, result, done))
@@ -99,13 +107,14 @@ class SideBySide(Generic[Result]):
         raise error
 
     def _stop(self) -> None:
-        told: set[threading.Thread] = set()
-        while alive := [thread for thread in self._running if thread.is_alive()]:
+        told: dict[threading.Thread, float] = {}
+        while alive := [thread for thread in self._running - self._ended if thread.is_alive()]:
+            now = time.monotonic()
             for thread in alive:
                 # A piece of work that ends by its own exception gives its workers time to save: a second exception
                 # would cut this time.
-                if thread not in told and not _handles_exception(thread):
-                    told.add(thread)
+                if now - told.get(thread, -math.inf) > _AGAIN_SECONDS and not _handles_exception(thread):
+                    told[thread] = now
                     _interrupt(thread)
             alive[0].join(_POLL_SECONDS)
 

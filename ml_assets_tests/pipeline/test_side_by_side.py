@@ -138,6 +138,45 @@ def test_the_workers_of_all_trials_save_before_the_study_ends(
     assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]
 
 
+class _Dropping:
+    """Object whose destructor ends at the first exception, which Python drops."""
+
+    def __init__(self, begun: threading.Event) -> None:
+        self._begun = begun
+
+    def __del__(self) -> None:
+        self._begun.set()
+        while True:
+            time.sleep(0.01)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_work_whose_interruption_python_drops_is_interrupted_again() -> None:
+    """A callback of the garbage collector dropped it, and the study waited for ever."""
+    side: SideBySide[int] = SideBySide(2)
+    begun = threading.Event()
+    ends: list[type[BaseException]] = []
+
+    def work() -> int:
+        try:
+            _Dropping(begun)
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline:
+                time.sleep(0.01)
+        except BaseException as error:
+            ends.append(type(error))
+            raise
+        return 0
+
+    def fail() -> int:
+        assert begun.wait(60)
+        raise _Lost
+
+    with pytest.raises(_Lost):
+        side.run(_begin([work, fail]), lambda _: None)
+    assert ends == [StoppedWithOthers]
+
+
 def test_a_trial_that_just_pauses_saves_although_another_one_fails(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     ends: list[type[BaseException]] = []
