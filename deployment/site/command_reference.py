@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import click
 
-from deployment.site.yaml_reference import cell
+from deployment.site.yaml_reference import table
 from ml_assets import cli
 
 _INTRO = "Made from the code; `ml-assets COMMAND --help` prints the same."
@@ -29,9 +29,9 @@ def _parts(command: click.Command, context: click.Context) -> Iterator[str]:
         one for one in command.get_params(context) if isinstance(one, click.Option) and one.name != "help"
     ]
     records = filter(None, (one.get_help_record(context) for one in options))
-    rows = [f"| `{cell(names)}` | {cell(meaning)} |" for names, meaning in records]
+    rows = [(f"`{names}`", meaning) for names, meaning in records]
     if rows:
-        yield "\n".join(["| option | meaning |", "|---|---|", *rows])
+        yield table(("option", "meaning"), rows)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             below = command.get_command(context, name)

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from deployment.site.yaml_reference import cell, in_code
+from deployment.site.yaml_reference import in_code, table
 from resources.addresses import Address
 from resources.settings import KubernetesSettings, Settings
 
@@ -24,11 +24,11 @@ def variables() -> str:
 
 def _table(settings: type[BaseModel]) -> str:
     prefix = str(settings.model_config.get("env_prefix", ""))
-    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    rows: list[tuple[str, ...]] = []
     for name, field in settings.model_fields.items():
         if isinstance(field.default_factory, type):
             continue  # settings with a table of their own
         plain = str(field.default) if isinstance(field.default, Address) else field.default
         default = _COMPUTED.get(name) or in_code(plain)
-        rows.append(f"| `{prefix}{name.upper()}` | {default} | {cell(field.description or '')} |")
-    return "\n".join(rows)
+        rows.append((f"`{prefix}{name.upper()}`", default, field.description or ""))
+    return table(("variable", "default", "meaning"), rows)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,24 +72,24 @@ def _in_words(name: str) -> str:
 
 
 def _table(section: KeyTable, kinds: "_Kinds", examples: Examples) -> str:
-    rows = ["| key | value | default | meaning | example |", "|---|---|---|---|---|"]
+    rows: list[tuple[str, ...]] = []
     required = section.schema.get("required", ())
     for key, value in section.schema["properties"].items():
         default = "required" if key in required else in_code(value.get("default"))
         example = examples.of(section.name, key, value)
-        cells = (
-            f"`{key}`",
-            kinds.of(value),
-            default,
-            str(value.get("description", "")),
-            f"`{example}`" if example else "",
-        )
-        rows.append("| " + " | ".join(cell(one) for one in cells) + " |")
-    return "\n".join(rows)
+        meaning = str(value.get("description", ""))
+        rows.append((f"`{key}`", kinds.of(value), default, meaning, f"`{example}`" if example else ""))
+    return table(("key", "value", "default", "meaning", "example"), rows)
 
 
-def cell(text: str) -> str:
-    """Return `text` as a cell of a table."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of cells in Markdown, which may hold code and links."""
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    lines += [f"| {' | '.join(map(_cell, row))} |" for row in rows]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
