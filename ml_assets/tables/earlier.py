@@ -18,6 +18,8 @@ from pathlib import Path
 from ml_assets.tables import layout
 from ml_assets.tables.manifest import PartitionManifest
 from ml_assets.tables.reader import TableReader
+from resources.lake import VersionedStore
+from resources.lake.threads import side_by_side
 from resources.ledger import Ledger
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -30,6 +32,12 @@ class KeptChange:
     put: Mapping[str, Path]
     """Path → content."""
     remove: Sequence[str]
+
+
+def put_changes(store: VersionedStore, branch: str, changes: Sequence[KeptChange]) -> None:
+    """Write changes to a branch, without a commit."""
+    side_by_side(lambda item: store.put(branch, *item), [i for one in changes for i in one.put.items()])
+    side_by_side(lambda path: store.remove(branch, path), [p for one in changes for p in one.remove])
 
 
 def moment_of_change(base: TableReader, ledger: Ledger, table: str, now: datetime) -> datetime:

@@ -17,13 +17,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from ml_assets.tables import layout
-from ml_assets.tables.earlier import KeptChange, keep_merged, moment_of_change
+from ml_assets.tables.earlier import KeptChange, keep_merged, moment_of_change, put_changes
 from ml_assets.tables.environments import EnvironmentChanges, changes_of
 from ml_assets.tables.landing import MAIN
 from ml_assets.tables.reader import TableReader
 from resources.lake import LakeError, MergeConflict
 from resources.lake.environment_view import own_prefix
-from resources.lake.threads import side_by_side
 from resources.lake_environment import Environment, environment_folder, read_environment, write_environment
 from resources.ledger import Ledger, NewVerdict, Person, VerdictRow
 from resources.platform import Platform
@@ -181,8 +180,7 @@ def _dated_by_main(main: Platform, changes: EnvironmentChanges, facts: Mapping[s
         branch = f"{own_prefix(changes.environment.name)}merge-{uuid.uuid4().hex[:12]}"
         store.create_branch(branch, changes.head)
         try:
-            side_by_side(lambda item: store.put(branch, *item), [i for one in found for i in one.put.items()])
-            side_by_side(lambda path: store.remove(branch, path), [p for one in found for p in one.remove])
+            put_changes(store, branch, found)
             yield store.commit(branch, "Date corrections by the merge", facts)
         finally:
             with suppress(LakeError):

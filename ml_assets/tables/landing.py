@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ml_assets.tables import layout
-from ml_assets.tables.earlier import keep_earlier, moment_of_change
+from ml_assets.tables.earlier import keep_earlier, moment_of_change, put_changes
 from ml_assets.tables.reader import TableReader
 from resources.lake import LakeBusy, LakeError, MergeConflict, VersionedStore
 from resources.lake.threads import side_by_side
@@ -137,8 +137,7 @@ def _staged(
         # One moment for all: a reader sees all changes of a landing or none.
         moment = moment_of_change(base, ledger, table, datetime.now(UTC))
         changes = [keep_earlier(base, one.table, one.key, one.objects, moment) for one in news]
-        side_by_side(lambda item: store.put(branch, *item), [i for one in changes for i in one.put.items()])
-        side_by_side(lambda path: store.remove(branch, path), [p for one in changes for p in one.remove])
+        put_changes(store, branch, changes)
         store.commit(branch, said.message, said.metadata)
         yield _Staged(store, branch, said)
     finally:
