@@ -31,6 +31,7 @@ from ml_assets.sources.protocol import (
     SourceTable,
     Span,
 )
+from ml_assets.sources.recheck import differing
 from ml_assets.sources.source_section import SourceSection, VariableName
 from ml_assets.sources.stream_log import LogVersion, Moments, StreamLog
 from ml_assets.sources.text_values import TextForm, ValueRefused
@@ -200,7 +201,7 @@ class KafkaReader(SourceReader):
         }
         return Look(
             latest=latest,
-            changed=frozenset(span for span, found in versions.items() if read[span].version != found),
+            changed=differing(read, versions),
             cost={"days of landed messages": len(versions)},
         )
 

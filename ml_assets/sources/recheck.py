@@ -24,8 +24,8 @@ def version_of_files(files: Iterable[tuple[object, ...]]) -> str:
     return hashlib.sha256("\n".join(listed).encode()).hexdigest()[:32]
 
 
-def differing(read: Mapping[Span, ReadPartition], versions: Mapping[Span, str]) -> frozenset[Span]:
-    """Return the partitions whose version on main is not the source's."""
+def differing(read: Mapping[Span, ReadPartition], versions: Mapping[Span, str | None]) -> frozenset[Span]:
+    """Return the partitions whose version on main is not the source's; None: the source has no rows of it."""
     return frozenset(span for span, version in versions.items() if read[span].version != version)
 
 

@@ -107,6 +107,9 @@ class VersionedTableReader(SourceReader):
         rows = self._scan()
         found = self._ask(rows.collect_schema)
         column, dtype = typed_time_column(found, self._common, self._table, self._place)
+        return self._latest(rows, column, dtype)
+
+    def _latest(self, rows: pl.LazyFrame, column: str, dtype: pl.DataType) -> date | None:
         newest = self._ask(rows.filter(has_time(column, dtype)).select(pl.col(column).max()).collect).item()
         return newest_day(newest, self._table)
 
@@ -118,7 +121,7 @@ class VersionedTableReader(SourceReader):
         files = self._ask(lambda: self._files_of(window, column))
         changed = differing(read, {span: version_of_files(named) for span, named in files.items()})
         cost = {"files listed": len({one for named in files.values() for one in named})}
-        latest = self.latest()
+        latest = self._latest(rows, column, dtype)
         if self._common.watermark_column is None:
             return Look(latest=latest, changed=changed, cost=cost)
         ahead = ahead_of(datetime.now(UTC), read)
