@@ -45,7 +45,7 @@ from ml_assets.sources.tabular import (
 from ml_assets.sources.text_values import TextForm, ValueRefused
 from ml_assets.sources.time_formats import time_format
 from ml_assets.validation.contract import Column
-from ml_assets.validation.midnight import after, begin_of
+from ml_assets.validation.midnight import after, begin_of, iso_name
 from resources.addresses import hide_credentials
 from resources.platform import Platform
 from resources.retry import patiently
@@ -284,7 +284,7 @@ class FileReader(SourceReader):
             if not self._table.is_hourly and lacking == [*by_part][1:]:
                 lacking = []
         if lacking or not files:
-            days = "" if span is None else f" for {name_some(list(map(_said, lacking or [span.first])))}"
+            days = "" if span is None else f" for {name_some(list(map(iso_name, lacking or [span.first])))}"
             many = "; for a day without rows, write a file without rows" if files else ""
             raise SourceRefused(
                 f"{self._table.name}: no file matches {self._section.path}{days}: wait for it, or correct "
@@ -517,10 +517,6 @@ def _of_day(pattern: str, day: date) -> str:
     for part in _MOMENT if isinstance(day, datetime) else _DAY:
         pattern = pattern.replace(part, day.strftime(part))
     return pattern
-
-
-def _said(day: date) -> str:
-    return f"{day:%Y-%m-%dT%H}" if isinstance(day, datetime) else str(day)
 
 
 def expression_of(pattern: str) -> re.Pattern[str]:

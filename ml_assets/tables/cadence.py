@@ -15,7 +15,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from ml_assets.sections import Section
-from ml_assets.validation.midnight import after, begin_of
+from ml_assets.validation.midnight import after, begin_of, iso_name
 
 CadenceKind = Literal["hourly", "daily", "weekly", "monthly", "none"]
 
@@ -75,7 +75,7 @@ class Cadence:
         an hourly table, a day stands for its first hour."""
         if self.kind == "none":
             return UNPARTITIONED
-        return _named(self._at(self._number(day)))
+        return iso_name(self._at(self._number(day)))
 
     def bounds(self, key: str) -> tuple[date, date]:
         """Return the first and last day of `key`, both inclusive. Raises `KeyRefused` for a key of another cadence.
@@ -112,7 +112,7 @@ class Cadence:
                 f"{key}: partitions begin with {self.key_of(self._covered_from)}, at the table's start"
             )
         if self.end is not None and self._number(first) > self._last_number(self.end):
-            end = _named(self._at(self._last_number(self.end)))
+            end = iso_name(self._at(self._last_number(self.end)))
             raise KeyRefused(f"{key}: partitions end with {end}, at the table's end")
 
     def keys(self, first: date, last: date) -> list[str]:
@@ -173,7 +173,7 @@ class Cadence:
     def before(self, day: date, n: int) -> list[str]:
         """Return the keys of the `n` partitions before the one that holds `day`, oldest first, whatever the start."""
         number = self._number(day)
-        return [_named(self._at(number - back)) for back in range(n, 0, -1) if number > back]
+        return [iso_name(self._at(number - back)) for back in range(n, 0, -1) if number > back]
 
     @property
     def _covered_from(self) -> date:
@@ -189,7 +189,7 @@ class Cadence:
         low = max(low, self._number(self._covered_from))
         if self.end is not None:
             high = min(high, self._last_number(self.end))
-        return [_named(self._at(number)) for number in range(low, high + 1)]
+        return [iso_name(self._at(number)) for number in range(low, high + 1)]
 
     def _number(self, day: date) -> int:
         """Return the number of the partition that holds a day or a moment; of the first one if it holds several.
@@ -226,12 +226,7 @@ def begin_of_key(key: str) -> date | None:
         )
     except ValueError:
         return None
-    return first if _named(first) == key else None
-
-
-def _named(first: date) -> str:
-    # Not by strftime, which writes the year 999 with three digits.
-    return f"{first.date()}T{first.hour:02}" if isinstance(first, datetime) else first.isoformat()
+    return first if iso_name(first) == key else None
 
 
 class PartitionsSection(Section):

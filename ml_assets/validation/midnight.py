@@ -27,3 +27,9 @@ def begin_of(first: date, zone: str) -> datetime:
 def after(last: date) -> date:
     """Return the day after a day, or the hour after an hour."""
     return last + (HOUR if isinstance(last, datetime) else timedelta(days=1))
+
+
+def iso_name(first: date) -> str:
+    """Return the name of a day or hour: `2024-03-08`, `2024-03-08T05`."""
+    # Not by strftime, which writes the year 999 with three digits.
+    return f"{first.date()}T{first.hour:02}" if isinstance(first, datetime) else first.isoformat()

@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ml_assets.sections import Section
 from ml_assets.validation.findings import Finding
+from ml_assets.validation.midnight import iso_name
 
 _Group = tuple[bool, int, int]
 """Partitions that are compared with each other: hours or days, weekday, hour."""
@@ -203,7 +204,7 @@ class _Usual:
         if not last:
             return 0, ""
         if self._rule.kind == "previous":
-            return self._median(last, today, self._levels), f"the partition before it, {_named(last[-1])}"
+            return self._median(last, today, self._levels), f"the partition before it, {iso_name(last[-1])}"
         local = today.astimezone(self._zone) if isinstance(today, datetime) else today
         hour = f" at {local:%H}:00 {self._zone}" if isinstance(local, datetime) else ""
         alike = "months" if self._monthly else f"{local:%A}s{hour}"
@@ -295,7 +296,7 @@ class _Runs:
             ),
             key=lambda run: run.count,
         )
-        return _named(longest.first), longest.count
+        return iso_name(longest.first), longest.count
 
     def _grown(self, name: "_Group | bool", group: _Group | None, day: date, ratio: float) -> _Run:
         before, passed = self._newest.get(name), self._usual.newest_passed(day, group)
@@ -311,10 +312,6 @@ class _Runs:
         )
         self._newest[name] = run
         return run
-
-
-def _named(day: date) -> str:
-    return f"{day:%Y-%m-%dT%H}" if isinstance(day, datetime) else day.isoformat()
 
 
 @lru_cache(maxsize=100_000)
