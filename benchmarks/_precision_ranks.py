@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from ml_assets.snapshots.split_reader import InputSpec
-from ml_assets.training.data.order import ShardSlice
-from ml_assets.training.data.prefetcher import Prefetcher
-from ml_assets.training.gradients import gradients_of
-from ml_assets.training.process.group import join_group
-from ml_assets.training.run import prepare
+from ml_assets.data.snapshots.split_reader import InputSpec
+from ml_assets.model.training.data.order import ShardSlice
+from ml_assets.model.training.data.prefetcher import Prefetcher
+from ml_assets.model.training.gradients import gradients_of
+from ml_assets.model.training.process.group import join_group
+from ml_assets.model.training.run import prepare
 from resources.job.job import TrainingJob
 
 WIDTH, BLOCKS = 128, 12

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from benchmarks._loop_ranks import bare, in_turn, platform
-from ml_assets.training.process.group import join_group
-from ml_assets.training.process.heartbeat import Heartbeat
+from ml_assets.model.training.process.group import join_group
+from ml_assets.model.training.process.heartbeat import Heartbeat
 from resources.job.job import TrainingJob
 
 _FIGURES = 13

@@ -25,11 +25,11 @@ import polars as pl
 import yaml
 from _report import Result, emit, parse_args
 
+from ml_assets.data.features.encoding import FittedState, fit
+from ml_assets.data.snapshots.builder import input_spec
+from ml_assets.data.tables.user_code import building
 from ml_assets.defs import flights
 from ml_assets.defs.flights import features, model, source
-from ml_assets.features.encoding import FittedState, fit
-from ml_assets.snapshots.builder import input_spec
-from ml_assets.tables.user_code import building
 from resources.job.training_settings import TrainingSettings
 
 SEEDS = (1, 2, 3)
@@ -222,7 +222,7 @@ def score(folder: Path) -> tuple[float, float]:
     """Return AUC and log loss on the holdout."""
     import torch
 
-    from ml_assets.evaluation.metrics import metric_named
+    from ml_assets.model.evaluation.metrics import metric_named
 
     core = new_model(folder, Pipeline.read())
     core.load_state_dict(torch.load(folder / "best.pt"))

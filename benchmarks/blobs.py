@@ -17,14 +17,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks._report import Result, emit, interleave, parse_args
-from ml_assets.features.encoding import fit
-from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.row_choice import choose_rows
-from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
-from ml_assets.snapshots.split_reader import Snapshot, SourceValues
-from ml_assets.training.data.batches import SplitReader
-from ml_assets.training.data.order import RowOrder
-from ml_assets.training.data.prefetcher import Prefetcher
+from ml_assets.data.features.encoding import fit
+from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.row_choice import choose_rows
+from ml_assets.data.snapshots.spec import Cutoffs, RowSpec, Split
+from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
+from ml_assets.model.training.data.batches import SplitReader
+from ml_assets.model.training.data.order import RowOrder
+from ml_assets.model.training.data.prefetcher import Prefetcher
 
 SHAPE, BATCH, LANES = (3, 128, 128), 64, 8
 LEAST_FASTER = 1

@@ -19,14 +19,14 @@ import numpy as np
 import polars as pl
 from _report import Result, emit, interleave, parse_args
 
-from ml_assets.evaluation.block_counts import block_form
-from ml_assets.evaluation.bootstrap import draw_blocks, estimate, interval, paired
-from ml_assets.evaluation.gates import Champion
-from ml_assets.evaluation.holdout import evaluate, redraws_of
-from ml_assets.evaluation.metrics import METRICS, Vector, metrics_of
-from ml_assets.evaluation.spec import EvaluationSpec
-from ml_assets.evaluation.thresholds import ScoredRows, threshold_table
-from ml_assets.evaluation.worst_slices import worst_slices
+from ml_assets.model.evaluation.block_counts import block_form
+from ml_assets.model.evaluation.bootstrap import draw_blocks, estimate, interval, paired
+from ml_assets.model.evaluation.gates import Champion
+from ml_assets.model.evaluation.holdout import evaluate, redraws_of
+from ml_assets.model.evaluation.metrics import METRICS, Vector, metrics_of
+from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.evaluation.thresholds import ScoredRows, threshold_table
+from ml_assets.model.evaluation.worst_slices import worst_slices
 
 ROWS, DAYS, DRAWS = 54_000, 61, 1000
 BAR_SECONDS = 5.0

@@ -16,8 +16,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ml_assets.live.comparison import MISSED
-from ml_assets.live.e_process import block_ends, log_e_process
+from ml_assets.use.live.comparison import MISSED
+from ml_assets.use.live.e_process import block_ends, log_e_process
 
 ALPHA, POWER = 0.05, 0.9
 TRAFFIC = ((0.1, 0.02, 0.02), (0.1, 0.1, 0.05), (0.5, 0.02, 0.02), (0.5, 0.1, 0.05))

@@ -23,11 +23,11 @@ import torch
 from _report import Result, emit, parse_args
 from torch import nn
 
-from ml_assets.snapshots.split_reader import InputSpec
-from ml_assets.training.checkpoint.checkpoints import Checkpoints
-from ml_assets.training.checkpoint.saving import Saver
-from ml_assets.training.checkpoint.state import state_of
-from ml_assets.training.process.group import Group
+from ml_assets.data.snapshots.split_reader import InputSpec
+from ml_assets.model.training.checkpoint.checkpoints import Checkpoints
+from ml_assets.model.training.checkpoint.saving import Saver
+from ml_assets.model.training.checkpoint.state import state_of
+from ml_assets.model.training.process.group import Group
 from ml_assets_tests.training.rank_processes import in_ranks
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.events import TrainingEvent
@@ -270,7 +270,7 @@ def _stopped(folder: Path, megabytes: int) -> Result:
     job = TrainingJob.from_json(json.dumps(facts))
     (folder / "job.json").write_text(job.to_json())
     process = subprocess.Popen(
-        [sys.executable, "-m", "ml_assets.training.node.torchrun", folder / "job.json", folder],
+        [sys.executable, "-m", "ml_assets.model.training.node.torchrun", folder / "job.json", folder],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

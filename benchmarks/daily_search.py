@@ -19,11 +19,11 @@ import optuna
 from _report import Result, emit, parse_args
 from optuna.storages import InMemoryStorage
 
-from ml_assets.days import Days
-from ml_assets.tuning.prior import Prior
-from ml_assets.tuning.spec import PriorSection, Scalar, TuningSection
-from ml_assets.tuning.study import Study, StudyFacts
-from ml_assets.tuning.study_result import StudyResult, TrialOutcome
+from ml_assets.extras.tuning.prior import Prior
+from ml_assets.extras.tuning.spec import PriorSection, Scalar, TuningSection
+from ml_assets.extras.tuning.study import Study, StudyFacts
+from ml_assets.extras.tuning.study_result import StudyResult, TrialOutcome
+from ml_assets.foundation.days import Days
 from resources.ledger import TrainedOn
 
 DAYS, JUMP, MONTHS = 30, 15, 10

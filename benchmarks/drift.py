@@ -20,10 +20,10 @@ import polars as pl
 
 from benchmarks._peers import peers_python
 from benchmarks._report import Result, emit, interleave, parse_args
-from ml_assets.validation.check import check_partitions
-from ml_assets.validation.contract import Contract
-from ml_assets.validation.drift import drift
-from ml_assets.validation.profile import profile
+from ml_assets.data.validation.check import check_partitions
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.drift import drift
+from ml_assets.data.validation.profile import profile
 
 PEERS = ("evidently==0.7.23", "great-expectations==1.19.0", "pandas==2.3.3", "pyarrow")
 ROWS, NUMBERS, TEXTS = 1_000_000, 24, 6

@@ -13,11 +13,11 @@ import numpy as np
 import polars as pl
 
 from benchmarks._report import Result, emit, parse_args
+from ml_assets.data.validation.drift_rule import DriftRule
+from ml_assets.data.validation.profile import profile
+from ml_assets.data.validation.shifts import Shifts
+from ml_assets.data.validation.table_drift import PastAndNow
 from ml_assets.defs.flights import features, source
-from ml_assets.validation.drift_rule import DriftRule
-from ml_assets.validation.profile import profile
-from ml_assets.validation.shifts import Shifts
-from ml_assets.validation.table_drift import PastAndNow
 
 DAYS = [date(2013, 1, 1) + timedelta(n) for n in range(365)]
 RULE = DriftRule()

@@ -13,16 +13,16 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from benchmarks._report import Result, emit, parse_args
-from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
-from ml_assets.tables.environment_merge import merge_environment
-from ml_assets.tables.environments import changes_of, create_environment, drop_environment
-from ml_assets.tables.guard import validate_window
-from ml_assets.tables.publish import publish
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
-from ml_assets.validation.contract import Contract
-from ml_assets.validation.volume import VolumeRule
+from ml_assets.data.tables.cadence import Cadence
+from ml_assets.data.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
+from ml_assets.data.tables.environment_merge import merge_environment
+from ml_assets.data.tables.environments import changes_of, create_environment, drop_environment
+from ml_assets.data.tables.guard import validate_window
+from ml_assets.data.tables.publish import publish
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.volume import VolumeRule
 from resources.ledger import Person
 from resources.platform import Platform
 from resources.settings import Settings

@@ -15,11 +15,11 @@ from pathlib import Path
 from _report import Result, emit, parse_args
 from flights_holdout import SEEDS, run_demo
 
-from ml_assets.evaluation.metrics import metric_named
-from ml_assets.snapshots.split_reader import open_snapshot
-from ml_assets.training.script.data import matrix_of
-from ml_assets.training.script.graph import run_graph
-from ml_assets.training.script.script_model import read_model
+from ml_assets.data.snapshots.split_reader import open_snapshot
+from ml_assets.model.evaluation.metrics import metric_named
+from ml_assets.model.training.script.data import matrix_of
+from ml_assets.model.training.script.graph import run_graph
+from ml_assets.model.training.script.script_model import read_model
 from resources.job.job import TrainingJob
 from resources.launcher.local import LocalLauncher
 

@@ -17,12 +17,12 @@ from statistics import NormalDist
 import numpy as np
 from _report import Result, emit, parse_args
 
-from ml_assets.evaluation.block_counts import block_form
-from ml_assets.evaluation.bootstrap import Estimate, draw_blocks, estimate
-from ml_assets.evaluation.evaluation_document import Role
-from ml_assets.evaluation.gates import Cell, Champion, decide
-from ml_assets.evaluation.metrics import METRICS, Vector, log_losses
-from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.model.evaluation.block_counts import block_form
+from ml_assets.model.evaluation.bootstrap import Estimate, draw_blocks, estimate
+from ml_assets.model.evaluation.evaluation_document import Role
+from ml_assets.model.evaluation.gates import Cell, Champion, decide
+from ml_assets.model.evaluation.metrics import METRICS, Vector, log_losses
+from ml_assets.model.evaluation.spec import EvaluationSpec
 
 PAIRS, DRAWS = 2_000, 1_000
 ROWS_A_DAY = 200

@@ -21,12 +21,12 @@ from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_
 from torch import Tensor, nn
 
 from benchmarks._report import Result, emit, parse_args
-from ml_assets.days import Days
-from ml_assets.features.encoding import fit
-from ml_assets.release.bundle import BundleContents, build_bundle
-from ml_assets.release.bundle_store import BundleStore
-from ml_assets.release.facts import Lineage
-from ml_assets.release.runtime import GRAPH, WEIGHTS
+from ml_assets.data.features.encoding import fit
+from ml_assets.foundation.days import Days
+from ml_assets.model.release.bundle import BundleContents, build_bundle
+from ml_assets.model.release.bundle_store import BundleStore
+from ml_assets.model.release.facts import Lineage
+from ml_assets.model.release.runtime import GRAPH, WEIGHTS
 from resources.artifacts import FolderArtifacts
 
 WIDTH, PAGE = 64, 4096

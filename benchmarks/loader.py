@@ -22,14 +22,14 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks._report import Result, emit, interleave, parse_args
-from ml_assets.features.encoding import fit
-from ml_assets.snapshots.builder import SHARD_BYTES, build_snapshot
-from ml_assets.snapshots.row_choice import choose_rows
-from ml_assets.snapshots.spec import Cutoffs, RowSpec, Split
-from ml_assets.snapshots.split_reader import Snapshot, SourceValues, open_snapshot
-from ml_assets.training.data.batches import Batch, SplitReader
-from ml_assets.training.data.order import RowOrder
-from ml_assets.training.data.prefetcher import Prefetcher
+from ml_assets.data.features.encoding import fit
+from ml_assets.data.snapshots.builder import SHARD_BYTES, build_snapshot
+from ml_assets.data.snapshots.row_choice import choose_rows
+from ml_assets.data.snapshots.spec import Cutoffs, RowSpec, Split
+from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues, open_snapshot
+from ml_assets.model.training.data.batches import Batch, SplitReader
+from ml_assets.model.training.data.order import RowOrder
+from ml_assets.model.training.data.prefetcher import Prefetcher
 
 COLUMNS, BATCH, LANES = 30, 4096, 8
 LEAST_FASTER = 20

@@ -19,7 +19,7 @@ import polars as pl
 
 from benchmarks._peers import peers_python
 from benchmarks._report import Result, emit, interleave, parse_args
-from ml_assets.features.point_in_time import join_as_of
+from ml_assets.data.features.point_in_time import join_as_of
 
 PEERS = ("feast[duckdb]==0.67.0", "polars==2.1.0")
 ROWS, KEYS = 300_000, 3_000

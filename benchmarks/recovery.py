@@ -13,8 +13,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks._report import Result, emit, parse_args
-from ml_assets.drills.drills import DRILLS, Drill, lose_machine, rehearse
-from ml_assets.drills.fixture import Fixture
+from ml_assets.extras.drills.drills import DRILLS, Drill, lose_machine, rehearse
+from ml_assets.extras.drills.fixture import Fixture
 
 BARS = {"kill-rank": 8.0, "kill-node": 12.0, "kill-quarter": 15.0, "hang": 11.0, "corrupt-checkpoint": 8.0}
 _QUARTER = Drill(

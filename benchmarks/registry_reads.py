@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks._report import Result, emit, parse_args
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers.servers_record import storage_variables, variables
-from ml_assets.release.of_platform import releases_of
+from ml_assets.model.release.of_platform import releases_of
 from ml_assets_tests.faults.registry_reads import Outcome, in_words, percentile, read_while_killed
 from ml_assets_tests.release.conftest import example_rows
 from ml_assets_tests.serving.released import register

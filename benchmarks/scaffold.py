@@ -33,9 +33,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._report import Result, emit, parse_args
-from ml_assets.evaluation.metrics import metric_named
-from ml_assets.snapshots.split_reader import Rows, Snapshot, open_snapshot
-from ml_assets.training.step.load import load_model, predict
+from ml_assets.data.snapshots.split_reader import Rows, Snapshot, open_snapshot
+from ml_assets.model.evaluation.metrics import metric_named
+from ml_assets.model.training.step.load import load_model, predict
 from resources.job.job import TrainingJob
 from resources.launcher.local import LocalLauncher
 

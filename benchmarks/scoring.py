@@ -14,17 +14,17 @@ import numpy as np
 import polars as pl
 
 from benchmarks._report import Result, emit, interleave, parse_args
-from ml_assets.days import Days
+from ml_assets.data.features.encoding import fit
+from ml_assets.data.snapshots.builder import input_spec
 from ml_assets.defs.flights.model import build
-from ml_assets.features.encoding import fit
-from ml_assets.release.bundle import BundleContents, build_bundle
-from ml_assets.release.bundle_store import BundleStore
-from ml_assets.release.facts import Lineage
-from ml_assets.release.runtime import ServingModel
-from ml_assets.snapshots.builder import input_spec
-from ml_assets.training.data.preprocess import FullModel
+from ml_assets.foundation.days import Days
+from ml_assets.model.release.bundle import BundleContents, build_bundle
+from ml_assets.model.release.bundle_store import BundleStore
+from ml_assets.model.release.facts import Lineage
+from ml_assets.model.release.runtime import ServingModel
+from ml_assets.model.training.data.preprocess import FullModel
 from resources.artifacts import FolderArtifacts
-from resources.mlflow_client import reaching
+from resources.tracking.mlflow_client import reaching
 
 NUMERIC, CATEGORY = 77, (15, 3, 92, 12, 4, 7, 19)
 THREADS = 2

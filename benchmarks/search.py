@@ -35,11 +35,11 @@ from ml_assets.cli.project import Project
 from ml_assets.components import TrainingPipeline
 from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.pipeline.spec import WindowSection
-from ml_assets.pipeline.tune import run_study
-from ml_assets.tuning.spec import TuningSection
-from ml_assets.tuning.study_report import costs, render
-from ml_assets.tuning.study_result import StudyResult
+from ml_assets.extras.tuning.spec import TuningSection
+from ml_assets.extras.tuning.study_report import costs, render
+from ml_assets.extras.tuning.study_result import StudyResult
+from ml_assets.model.steps.spec import WindowSection
+from ml_assets.model.steps.tune import run_study
 from resources.job.events import JOB, TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher

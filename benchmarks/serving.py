@@ -15,16 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._report import Result, emit, interleave, parse_args
-from ml_assets.days import Days
-from ml_assets.evaluation.explanations import explain
-from ml_assets.evaluation.spec import EvaluationSpec
-from ml_assets.features.encoding import FittedState, fit
-from ml_assets.release.bundle import BundleContents, build_bundle
-from ml_assets.release.bundle_store import BundleStore
-from ml_assets.release.facts import Lineage
-from ml_assets.release.runtime import ServingModel
+from ml_assets.data.features.encoding import FittedState, fit
+from ml_assets.foundation.days import Days
+from ml_assets.model.evaluation.explanations import explain
+from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.release.bundle import BundleContents, build_bundle
+from ml_assets.model.release.bundle_store import BundleStore
+from ml_assets.model.release.facts import Lineage
+from ml_assets.model.release.runtime import ServingModel
 from resources.artifacts import FolderArtifacts
-from resources.mlflow_client import reaching
+from resources.tracking.mlflow_client import reaching
 
 NUMERIC, CATEGORY, MANY = 78, 6, 10_000
 EXPLAINED = EvaluationSpec.model_validate(

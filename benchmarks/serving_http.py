@@ -29,11 +29,11 @@ from rich.console import Console
 from benchmarks._load import Load, closed_loop, open_loop
 from benchmarks._report import Result, emit, parse_args
 from benchmarks.serving import flights_shaped
-from ml_assets.release.bundle import build_bundle
-from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.of_platform import bundles_of
-from ml_assets.release.rules import CanarySection, Rules
-from ml_assets.release.rules_in_force import as_json
+from ml_assets.model.release.bundle import build_bundle
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.of_platform import bundles_of
+from ml_assets.model.release.rules import CanarySection, Rules
+from ml_assets.model.release.rules_in_force import as_json
 from resources.ledger import Person, Promotion
 from resources.platform import Platform
 from resources.settings import Settings

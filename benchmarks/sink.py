@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks._report import Result, emit, parse_args
-from resources.mlflow_client import open_client
-from resources.tracker import RunFacts, Tracker
+from resources.tracking.mlflow_client import open_client
+from resources.tracking.tracker import RunFacts, Tracker
 
 METRICS = 5
 ROUNDS = 5

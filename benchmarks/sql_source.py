@@ -53,10 +53,10 @@ CREATE INDEX ON thousand (sold_at); CREATE INDEX ON thousand (changed_at); ANALY
 
 
 def _reader(url: str, table: str, columns: dict[str, str], first: date, watermark: str | None = None) -> Any:
-    from ml_assets.sources.kinds import open_source
-    from ml_assets.sources.protocol import SourceTable
-    from ml_assets.sources.sql_source import SqlSource
-    from ml_assets.validation.contract import Contract
+    from ml_assets.data.sources.kinds import open_source
+    from ml_assets.data.sources.protocol import SourceTable
+    from ml_assets.data.sources.sql_source import SqlSource
+    from ml_assets.data.validation.contract import Contract
     from resources.platform import Platform
     from resources.settings import Settings
 
@@ -71,7 +71,7 @@ def _reader(url: str, table: str, columns: dict[str, str], first: date, watermar
 
 def by_source(url: str, day: date) -> Any:
     """Read a day as a run does."""
-    from ml_assets.sources.protocol import Span
+    from ml_assets.data.sources.protocol import Span
 
     return _reader(url, "sales", COLUMNS, day).read(Span(day, day + timedelta(days=1))).frame
 
@@ -92,7 +92,7 @@ def _cpu(url: str) -> float:
 
 def recheck(url: str) -> tuple[list[float], float, int]:
     """Return the milliseconds of ticks of a table that nobody changed, those of CPU for one, and its queries."""
-    from ml_assets.sources.protocol import ReadPartition, Span
+    from ml_assets.data.sources.protocol import ReadPartition, Span
 
     first = date(2021, 6, 12)
     reader = _reader(url, "thousand", {**COLUMNS, "changed_at": "datetime"}, first, "changed_at")

@@ -16,18 +16,18 @@ from pathlib import Path
 import polars as pl
 from _report import Result, emit, interleave, parse_args
 
+from ml_assets.data.tables import parquet
+from ml_assets.data.tables.cadence import Cadence
+from ml_assets.data.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
+from ml_assets.data.tables.guard import validate_window
+from ml_assets.data.tables.publish import publish
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
+from ml_assets.data.validation.check import check_partitions
+from ml_assets.data.validation.column_types import schema_of
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.volume import VolumeRule
 from ml_assets.defs.flights import source
-from ml_assets.tables import parquet
-from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
-from ml_assets.tables.guard import validate_window
-from ml_assets.tables.publish import publish
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
-from ml_assets.validation.check import check_partitions
-from ml_assets.validation.column_types import schema_of
-from ml_assets.validation.contract import Contract
-from ml_assets.validation.volume import VolumeRule
 from resources.lake.local import LocalStore
 from resources.ledger import Ledger
 

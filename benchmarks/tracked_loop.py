@@ -18,8 +18,8 @@ from pathlib import Path
 from benchmarks._report import Result, emit, parse_args
 from benchmarks.loop import ENVIRONMENT, ROOT, Compared, ranks, write_job
 from resources.job.events import TrainingEvent
-from resources.mlflow_client import open_client
-from resources.tracker import RunFacts, TrackedRun, Tracker
+from resources.tracking.mlflow_client import open_client
+from resources.tracking.tracker import RunFacts, TrackedRun, Tracker
 
 LEAST, PER_SECOND = 0.95, 50
 _TRACKED = ("metrics", "checkpoint")

@@ -27,18 +27,18 @@ from numpy.typing import NDArray
 from torch import distributed, nn
 
 from benchmarks._report import Result, emit, parse_args
-from ml_assets.features.encoding import fit as encode
-from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.row_choice import choose_rows
-from ml_assets.snapshots.spec import Cutoffs, RowSpec, split_by_time
-from ml_assets.snapshots.split_reader import InputSpec, SourceValues
-from ml_assets.training.data.rowlog import RowLog
-from ml_assets.training.loop import fit
-from ml_assets.training.process.group import Group
-from ml_assets.training.process.heartbeat import Heartbeat
-from ml_assets.training.process.stop import StopRequest
-from ml_assets.training.run import prepare
-from ml_assets.training.step.load import predict
+from ml_assets.data.features.encoding import fit as encode
+from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.row_choice import choose_rows
+from ml_assets.data.snapshots.spec import Cutoffs, RowSpec, split_by_time
+from ml_assets.data.snapshots.split_reader import InputSpec, SourceValues
+from ml_assets.model.training.data.rowlog import RowLog
+from ml_assets.model.training.loop import fit
+from ml_assets.model.training.process.group import Group
+from ml_assets.model.training.process.heartbeat import Heartbeat
+from ml_assets.model.training.process.stop import StopRequest
+from ml_assets.model.training.run import prepare
+from ml_assets.model.training.step.load import predict
 from resources.job.job import TrainingJob
 from resources.job.training_settings import TrainingSettings
 

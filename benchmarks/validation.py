@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 from _report import Result, emit, interleave, parse_args
 
-from ml_assets.validation.check import check_partitions
-from ml_assets.validation.contract import Contract
+from ml_assets.data.validation.check import check_partitions
+from ml_assets.data.validation.contract import Contract
 
 ROWS = 5_000_000
 LARGE = Contract.model_validate(

@@ -13,11 +13,11 @@ import numpy as np
 import polars as pl
 
 from benchmarks._report import Result, emit, parse_args
-from ml_assets.features.encoding import fit
-from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.row_choice import choose_rows
-from ml_assets.snapshots.spec import Cutoffs, RowSpec, split_by_time
-from ml_assets.snapshots.split_reader import SourceValues
+from ml_assets.data.features.encoding import fit
+from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.row_choice import choose_rows
+from ml_assets.data.snapshots.spec import Cutoffs, RowSpec, split_by_time
+from ml_assets.data.snapshots.split_reader import SourceValues
 
 FEW, MANY = 100, 3_000
 """Columns of the two tables."""

@@ -15,8 +15,8 @@ import yaml
 
 from deployment.site.reference_pages import reference
 from ml_assets import dagster_instance
-from ml_assets.checkout import ROOT
 from ml_assets.dagster_instance import DAEMON_SILENCE_SECONDS, on_a_cluster
+from ml_assets.foundation.checkout import ROOT
 
 PAGES_PORT, CODE_PORT = 3000, 4000
 """Ports of the webserver and of the code location. The chart's 80 is closed to a process that is not root."""

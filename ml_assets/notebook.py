@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     import polars as pl
 
     from ml_assets.components.specs import FeatureTableSpec
-    from ml_assets.release.bundle_store import Bundle
-    from ml_assets.release.runtime import ServingModel
-    from ml_assets.snapshots.split_reader import Snapshot, SplitName
-    from ml_assets.tables.reader import TableReader
+    from ml_assets.data.snapshots.split_reader import Snapshot, SplitName
+    from ml_assets.data.tables.reader import TableReader
+    from ml_assets.model.release.bundle_store import Bundle
+    from ml_assets.model.release.runtime import ServingModel
 
 _PARTITIONS_AT_ONCE = 28
 _AHEAD = timedelta(days=7)
@@ -68,8 +68,8 @@ class OpenedSnapshot:
 
         They are raw: neither filled nor standardised.
         """
-        from ml_assets.snapshots.row_choice import ROW
-        from ml_assets.snapshots.split_rows import rows_of
+        from ml_assets.data.snapshots.row_choice import ROW
+        from ml_assets.data.snapshots.split_rows import rows_of
 
         found = rows_of(self._table, self._snapshot)
         if split not in found:
@@ -83,8 +83,8 @@ def open_snapshot(name: str, *, settings: Settings | None = None) -> OpenedSnaps
     `name` is `MODEL/PARTITION`, for the newest evaluated training of that partition; `MODEL@production` or
     `MODEL@canary`; or the commit that keeps it, which reports and pages name. Raises `NotFound`.
     """
-    from ml_assets.snapshots.keep import kept_snapshot, rows_behind_kept
-    from ml_assets.tables.reader import TableReader
+    from ml_assets.data.snapshots.keep import kept_snapshot, rows_behind_kept
+    from ml_assets.data.tables.reader import TableReader
 
     platform = _platform(settings)
     model, partition, commit = _kept(platform, name)
@@ -111,7 +111,7 @@ def load_model(name: str, *, threads: int = 1, settings: Settings | None = None)
     last answer of this machine counts, with the warning `StaleAnswer`. Raises `NotFound`, `VersionMissing`,
     `BundleMissing` and `BundleDamaged`; `LedgerUnavailable` or `TrackerUnavailable` without a last answer.
     """
-    from ml_assets.release.runtime import ServingModel
+    from ml_assets.model.release.runtime import ServingModel
 
     return ServingModel.load(_bundle(_platform(settings), name).folder, threads=threads)
 
@@ -146,7 +146,7 @@ class FeaturesView:
         """
         import polars as pl
 
-        from ml_assets.validation.column_types import polars_type
+        from ml_assets.data.validation.column_types import polars_type
 
         if time.tzinfo is None:
             raise ValueError(f"{time} has no time zone: write datetime(…, tzinfo=UTC)")
@@ -178,9 +178,9 @@ def features(table: str, *, commit: str = "main", settings: Settings | None = No
     """
     import dagster as dg
 
-    from ml_assets.checkout import ROOT
     from ml_assets.components import FeatureTable
-    from ml_assets.tables.reader import TableReader
+    from ml_assets.data.tables.reader import TableReader
+    from ml_assets.foundation.checkout import ROOT
 
     declared = {
         one.spec.name: one.spec for one in dg.ComponentTree.for_project(ROOT).get_all_components(FeatureTable)
@@ -210,8 +210,8 @@ def _nothing() -> Path:
 
 def _kept(platform: Platform, name: str) -> tuple[str, str, str]:
     """Return model, partition and commit of the snapshot that `name` means."""
-    from ml_assets.release.of_platform import bundles_of
-    from ml_assets.snapshots.keep import commit_that_keeps
+    from ml_assets.data.snapshots.keep import commit_that_keeps
+    from ml_assets.model.release.of_platform import bundles_of
     from resources.lake import RefNotFound
 
     lake, log = platform.lake, platform.ledger.models
@@ -255,9 +255,9 @@ def _kept(platform: Platform, name: str) -> tuple[str, str, str]:
 
 def _bundle(platform: Platform, name: str) -> "Bundle":
     """Return the bundle of `MODEL@production`, `MODEL@canary` or `MODEL/NUMBER`. Warn with `StaleAnswer`."""
-    from ml_assets.release.bundle_standing import CANARY, PRODUCTION
-    from ml_assets.release.known_versions import number_reader_of, stage_reader_of
-    from ml_assets.release.of_platform import bundles_of
+    from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION
+    from ml_assets.model.release.known_versions import number_reader_of, stage_reader_of
+    from ml_assets.model.release.of_platform import bundles_of
 
     model, at, alias = name.partition("@")
     if not at:

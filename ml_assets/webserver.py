@@ -16,12 +16,12 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from ml_assets.dagster_partitions import page_backwards_from_the_end
-from ml_assets.pipeline.links import TABLES
-from ml_assets.pipeline.served_reports import SERVED, serving
-from ml_assets.pipeline.served_tables import serving_tables
-from resources.bounded_uvicorn import bounded_options
+from ml_assets.model.steps.links import TABLES
+from ml_assets.model.steps.served_reports import SERVED, serving
+from ml_assets.model.steps.served_tables import serving_tables
 from resources.platform import Platform
 from resources.settings import Settings
+from resources.web.bounded_uvicorn import bounded_options
 
 PATIENCE_SECONDS = 5.0
 """Wait for a server of the platform. Short, because a person looks at an empty tab meanwhile."""

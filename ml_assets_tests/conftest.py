@@ -116,7 +116,7 @@ def _process_of_one_test() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def _empty_tracker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow database with tables and nothing in them: making one takes seconds, a copy milliseconds."""
-    from resources.mlflow_client import open_client
+    from resources.tracking.mlflow_client import open_client
 
     place = tmp_path_factory.mktemp("mlflow")
     open_client(f"sqlite:///{place / 'made.db'}")

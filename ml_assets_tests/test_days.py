@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.days import Days
-from ml_assets.tables.cadence import Cadence
+from ml_assets.data.tables.cadence import Cadence
+from ml_assets.foundation.days import Days
 
 Span = tuple[date, date]
 FIRST = date(2024, 1, 1)

@@ -274,11 +274,11 @@ def _errors_of(document: dict[str, Any]) -> list[str]:
 _NEEDS_A_HOME = {
     "training = attach()": "training/test_scripts.py",
     "with training.checkpoint(step": "training/test_scripts.py",
-    "import torch\nfrom torch import nn\nfrom torch.nn import functional\n\nfrom ml_assets.training.script": (
+    "import torch\nfrom torch import nn\nfrom torch.nn import functional\n\nfrom ml_assets.model.training.script": (
         "training/test_scripts.py"
     ),
     "from datetime import UTC, datetime\nfrom ml_assets.notebook": "notebook tests of cli and release",
-    "from ml_assets.tables.reader": "tour/test_my_csv.py",
+    "from ml_assets.data.tables.reader": "tour/test_my_csv.py",
     'model = mlflow.pyfunc.load_model("models:/parcels': "layouts/picture_pipeline.py",
     'model = mlflow.pyfunc.load_model("models:/tiny_text': "layouts/test_tiny_text.py",
     "import mlflow\nimport pandas": "tour/test_tour.py",

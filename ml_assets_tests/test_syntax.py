@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.code.code_version import modules_version, normal_text
-from ml_assets.code.syntax import MODULES, parse_text
+from ml_assets.foundation.code.code_version import modules_version, normal_text
+from ml_assets.foundation.code.syntax import MODULES, parse_text
 
 _ROOT = Path(__file__).parents[1]
 _NESTED = "value = " + "[" * 30 + "1" + "]" * 30

@@ -1,6 +1,6 @@
 """Person who acts: proved by a token, by an ID token, or named without a proof.
 
-Not here: accounts (`resources.ledger.accounts`), the check of an ID token (`resources.oidc`).
+Not here: accounts (`resources.ledger.accounts`), the check of an ID token (`resources.web.oidc`).
 """
 
 from collections.abc import Generator
@@ -56,7 +56,7 @@ def proved_person(proof: str, accounts: Accounts) -> Person:
         found = accounts.of_token(proof)
         return Person.proved(found, "token")
 
-    from resources.oidc import account_of
+    from resources.web.oidc import account_of
 
     found = account_of(proof, accounts.in_force())
     return Person.proved(found, "oidc")
@@ -73,7 +73,7 @@ def require_proof_of(first: Account, settings: Settings) -> None:
             "subject were mistyped, nobody could add an account any more"
         )
 
-    from resources.oidc import account_of
+    from resources.web.oidc import account_of
 
     try:
         account_of(settings.oidc_token.get_secret_value().strip(), [first])

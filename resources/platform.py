@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from resources.artifacts import Artifacts
     from resources.lake import VersionedStore
     from resources.lake.garbage import GarbageCollector
+    from resources.lake.lake_environment import Environment
     from resources.lake.lakefs_api import LakeFSApi
     from resources.lake.migration import Migration
-    from resources.lake_environment import Environment
     from resources.launcher.protocol import TrainingLauncher
     from resources.ledger import Ledger, Person
     from resources.online import OnlineStore
-    from resources.tracker import Tracker
+    from resources.tracking.tracker import Tracker
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Platform:
         """Environment in which this process works; None on main. Raises `EnvironmentMissing`."""
         if self.settings.env is None:
             return None
-        from resources.lake_environment import read_environment
+        from resources.lake.lake_environment import read_environment
 
         return read_environment(self.settings.home, self.settings.env)
 
@@ -240,15 +240,15 @@ class Platform:
     @cached_property
     def studies(self) -> "RDBStorage":
         """Optuna's storage of studies. The first use creates its tables: call it in a turn of the ledger."""
-        from resources.studies import open_storage
+        from resources.tracking.studies import open_storage
 
         return open_storage(self.settings.studies_url, **self._patience("patience_seconds"))
 
     @cached_property
     def tracker(self) -> "Tracker":
         """Record of training runs."""
-        from resources.spool_copies import SpoolCopies
-        from resources.tracker import FILES, Tracker
+        from resources.tracking.spool_copies import SpoolCopies
+        from resources.tracking.tracker import FILES, Tracker
 
         of = self.settings
         self._make_home()

@@ -39,7 +39,7 @@ class KubernetesSettings(BaseSettings):
     """Namespace of the pods."""
     image: str | None = None
     """Image of the workers: the trainer image, `registry/name@sha256:…`."""
-    command: tuple[str, ...] = ("python", "-m", "ml_assets.training.node.pod")
+    command: tuple[str, ...] = ("python", "-m", "ml_assets.model.training.node.pod")
     """Command of a pod, as a JSON list."""
     env: dict[str, str] = Field(default_factory=dict, repr=False)
     """Additional environment variables of every pod, as a JSON object."""

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks._report import Result
 from benchmarks.gpu.data import columns, texts
 from benchmarks.gpu.trainings import KillOnce, Outcome, job_of, note, train
-from ml_assets.snapshots.split_reader import Snapshot
+from ml_assets.data.snapshots.split_reader import Snapshot
 from resources.job.training_settings import Parallel, TrainingSettings
 
 ROOT = Path(__file__).parents[2]

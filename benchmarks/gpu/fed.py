@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 
-from ml_assets.training.data.batches import Batch
-from ml_assets.training.data.prefetcher import Prefetcher
-from ml_assets.training.gradients import Gradients, gradients_of
-from ml_assets.training.process.group import Group, join_group
-from ml_assets.training.run import Run, prepare
+from ml_assets.model.training.data.batches import Batch
+from ml_assets.model.training.data.prefetcher import Prefetcher
+from ml_assets.model.training.gradients import Gradients, gradients_of
+from ml_assets.model.training.process.group import Group, join_group
+from ml_assets.model.training.run import Run, prepare
 from resources.job.job import TrainingJob
 
 _BLOCKS = 8

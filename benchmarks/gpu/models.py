@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from ml_assets.data.snapshots.split_reader import InputSpec
 from ml_assets.defs.flights.model import build
-from ml_assets.snapshots.split_reader import InputSpec
 from ml_assets_tests.layouts.decoder import TextDecoder
 
 

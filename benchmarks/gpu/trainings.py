@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml_assets.snapshots.split_reader import Snapshot
+from ml_assets.data.snapshots.split_reader import Snapshot
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
 from resources.job.training_settings import TrainingSettings

@@ -6,8 +6,8 @@ from deployment.site.command_reference import commands
 from deployment.site.settings_reference import variables
 from deployment.site.yaml_examples import Examples, declarations
 from deployment.site.yaml_reference import page
-from ml_assets.checkout import ROOT
 from ml_assets.components.specs import DatasetSpec, FeatureTableSpec, TrainingPipelineSpec
+from ml_assets.foundation.checkout import ROOT
 
 _FOLDER = Path("docs", "reference")
 _COMPONENTS = {

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from deployment.site.site_links import OUTSIDE, on_site
-from ml_assets.checkout import ROOT
+from ml_assets.foundation.checkout import ROOT
 
 _SITE = ROOT / "build" / "docs"
 

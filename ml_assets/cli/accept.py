@@ -17,8 +17,8 @@ def command(table: str, partition: str, reason: str) -> None:
     partitions are compared with it. The finding of such a partition names the range.
     """
     from ml_assets.components.reconcile import report_acceptance
-    from ml_assets.tables.accept import accept_level, accept_partition
-    from ml_assets.tables.reader import TableReader
+    from ml_assets.data.tables.accept import accept_level, accept_partition
+    from ml_assets.data.tables.reader import TableReader
 
     project, acting = Project.to_decide()
     platform = project.platform

@@ -21,7 +21,7 @@ def command(model: str, version: int, reason: str) -> None:
 def review(model: str, number: int, reason: str, *, approves: bool) -> None:
     """Record a review by the acting person, and print the one that decides."""
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.release.of_platform import releases_of
+    from ml_assets.model.release.of_platform import releases_of
     from resources.ledger import author_in_words, evaluation_name
 
     project, acting = Project.to_decide()

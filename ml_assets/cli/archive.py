@@ -15,7 +15,7 @@ def command(model: str, version: int, reason: str) -> None:
 
     The version in production cannot be archived. Card and comparisons of an archived version stay.
     """
-    from ml_assets.release.of_platform import releases_of
+    from ml_assets.model.release.of_platform import releases_of
     from resources.ledger import author_in_words
 
     project, acting = Project.to_decide()

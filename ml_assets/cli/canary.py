@@ -13,7 +13,7 @@ def command(model: str) -> None:
     Dagster's sensor MODEL_canary takes a canary back whose e-value has reached its limit.
     """
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.live.canary_watch import evidence, in_lines
+    from ml_assets.use.live.canary_watch import evidence, in_lines
 
     with Project.to_read() as project:
         spec = project.component(TrainingPipeline, model).spec

@@ -16,8 +16,8 @@ from ml_assets.cli.written import html_option, show
 from resources.words import counted, did_you_mean
 
 if TYPE_CHECKING:
-    from ml_assets.tables.corrections import Correction
-    from ml_assets.tables.lake_history import PartitionContent, TableCommit
+    from ml_assets.data.tables.corrections import Correction
+    from ml_assets.data.tables.lake_history import PartitionContent, TableCommit
     from resources.ledger import TrainedOn
 
 _SHOWN_KEYS = 3
@@ -55,7 +55,7 @@ _tables = click.option(
 @_json
 def log(ref: str, table: str, limit: int, as_json: bool) -> None:
     """Show the commits of REF (default main), newest first: tables, partitions, run, person and reason."""
-    from ml_assets.tables.lake_history import log_of
+    from ml_assets.data.tables.lake_history import log_of
 
     with Project.to_read() as project:
         commit = _at(project, ref)
@@ -85,8 +85,8 @@ def diff(
 
     Reads data files only of the partitions that differ.
     """
-    from ml_assets.pipeline.lake_page import difference_of_lake
-    from ml_assets.tables.lake_difference import compare_lake
+    from ml_assets.data.tables.lake_difference import compare_lake
+    from ml_assets.model.steps.lake_page import difference_of_lake
 
     with Project.to_read() as project:
         old, new = _at(project, before), _at(project, after)
@@ -116,9 +116,9 @@ def checkout(ref: str, folder: Path, tables: tuple[str, ...], partitions: str | 
 
     For MODEL/VERSION: the window that the version was trained and evaluated on, unless --table names other tables.
     """
-    from ml_assets.release.rows_behind import keys_of
-    from ml_assets.tables.reader import TableReader
-    from ml_assets.tables.written_out import write_out
+    from ml_assets.data.tables.reader import TableReader
+    from ml_assets.data.tables.written_out import write_out
+    from ml_assets.model.release.rows_behind import keys_of
 
     with Project.to_read() as project:
         reader = TableReader.at(project.platform.lake, _at(project, ref))
@@ -148,7 +148,7 @@ def checkout(ref: str, folder: Path, tables: tuple[str, ...], partitions: str | 
 @_json
 def blame(table: str, partition: str, ref: str, as_json: bool) -> None:
     """Show each content that PARTITION of TABLE had, newest first: commit, run, person, code, time and reason."""
-    from ml_assets.tables.lake_history import blame as blamed
+    from ml_assets.data.tables.lake_history import blame as blamed
 
     with Project.to_read() as project:
         found = blamed(project.platform.lake, table, partition, _at(project, ref))
@@ -175,8 +175,8 @@ def corrections(table: str, partition: str, as_json: bool) -> None:
 
     Only a dataset with `known_at: ingestion` keeps the rows from before a correction.
     """
-    from ml_assets.tables.corrections import corrections_of
-    from ml_assets.tables.reader import TableReader
+    from ml_assets.data.tables.corrections import corrections_of
+    from ml_assets.data.tables.reader import TableReader
 
     with Project.to_read() as project:
         reader = TableReader.at(project.platform.lake)
@@ -215,9 +215,9 @@ def show_partition(table: str, partition: str, as_json: bool, html: Path | None)
     Users are feature tables that read it, trainings and versions whose weights saw its rows, and environments. --html
     adds pictures. --json prints the users alone.
     """
-    from ml_assets.pipeline.partition_page import newest_partition, partition_page, require_partition
-    from ml_assets.pipeline.partition_users import users_of
-    from ml_assets.tables.reader import TableReader
+    from ml_assets.data.tables.reader import TableReader
+    from ml_assets.model.steps.partition_page import newest_partition, partition_page, require_partition
+    from ml_assets.model.steps.partition_users import users_of
 
     with Project.to_read() as project:
         key = partition or newest_partition(project.platform, table)
@@ -268,7 +268,7 @@ def _commit_beginning(project: Project, begin: str) -> str:
 def _window(project: Project, ref: str) -> "TrainedOn | None":
     """Return the window behind `MODEL/VERSION`; None for other refs."""
     from ml_assets.cli.registered import registered
-    from ml_assets.pipeline.model_card import evaluation_of
+    from ml_assets.model.steps.model_card import evaluation_of
 
     model, slash, number = ref.partition("/")
     if not slash:
@@ -280,7 +280,7 @@ def _window(project: Project, ref: str) -> "TrainedOn | None":
 
 def _require_tables(project: Project, tables: Sequence[str], *refs: str) -> None:
     """Raise `Problem` for a table that none of `refs` has: a mistyped name must not look like an unchanged table."""
-    from ml_assets.tables.reader import TableReader
+    from ml_assets.data.tables.reader import TableReader
 
     if not tables:
         return

@@ -94,8 +94,8 @@ def _mlflow_pages(project: Project) -> str:
 def _is_finished(project: Project, table: str) -> bool:
     """Return True if the guard finds every partition current: usable and not stale."""
     from ml_assets.components.declared_metadata import declared_tables
-    from ml_assets.tables.guard import validate_window
-    from ml_assets.tables.reader import TableReader
+    from ml_assets.data.tables.guard import validate_window
+    from ml_assets.data.tables.reader import TableReader
 
     tables = declared_tables(project.defs)
     declared = tables.find(table)

@@ -20,8 +20,8 @@ def command(model: str, before: int, after: int, html: Path | None) -> None:
     Both are scored on the holdout of the version with the later one. Changes nothing.
     """
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.pipeline.difference_page import difference_page
-    from ml_assets.pipeline.version_difference import compare_versions
+    from ml_assets.model.steps.difference_page import difference_page
+    from ml_assets.model.steps.version_difference import compare_versions
 
     with Project.to_read() as project:
         spec = project.component(TrainingPipeline, model).spec

@@ -21,8 +21,8 @@ def command(model: str | None, day: datetime | None, html: Path | None) -> None:
     from ml_assets.cli.problems import Problem
     from ml_assets.components.digest_asset import declared_subjects
     from ml_assets.components.ended_launches import ended_launches
-    from ml_assets.pipeline.digest_page import digest_page
-    from ml_assets.pipeline.nightly_digest import bounds_of, digest_of
+    from ml_assets.model.steps.digest_page import digest_page
+    from ml_assets.model.steps.nightly_digest import bounds_of, digest_of
     from resources.words import did_you_mean
 
     today = datetime.now(UTC).date()

@@ -92,7 +92,7 @@ def accounts(project: Project) -> str:
 
 def tracker(project: Project) -> str:
     """Check that the registry can be read."""
-    from ml_assets.release.of_platform import registry_of
+    from ml_assets.model.release.of_platform import registry_of
 
     registry_of(project.platform).versions("none")
     return str(project.settings.resolved_tracking_uri)
@@ -100,7 +100,7 @@ def tracker(project: Project) -> str:
 
 def guard(project: Project) -> str:
     """Check that the MLflow server runs with the guard, and that the guard reads this ledger."""
-    from ml_assets.release.mlflow_guard import guarded_head
+    from ml_assets.extras.governance.mlflow_guard import guarded_head
 
     log = project.platform.ledger.models
     earliest = log.head()
@@ -132,8 +132,8 @@ def guard(project: Project) -> str:
 
 def production(project: Project) -> str:
     """Check that no training input of a version in production was rejected since."""
-    from ml_assets.release.of_platform import releases_of
-    from ml_assets.release.rows_behind import InputsUnknown, in_words
+    from ml_assets.model.release.of_platform import releases_of
+    from ml_assets.model.release.rows_behind import InputsUnknown, in_words
 
     releases, log = releases_of(project.platform), project.platform.ledger.models
     held = [promotion for name in log.models() if (promotion := log.in_production(name))]
@@ -158,8 +158,8 @@ def production(project: Project) -> str:
 def registry(project: Project) -> str:
     """Check that MLflow's aliases and tags show what the ledger decided, that the ledger knows its models, and that
     addresses are those of this home."""
-    from ml_assets.release.moved_home import moved_from
-    from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
+    from ml_assets.model.release.moved_home import moved_from
+    from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
 
     bundles = bundles_of(project.platform)
     if before := moved_from(project.settings.resolved_tracking_uri, bundles):
@@ -188,7 +188,7 @@ def registry(project: Project) -> str:
 def rules(project: Project) -> str:
     """Check that the rules of releases in each defs.yaml are those that the ledger has in force."""
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.release.rules_in_force import RulesLog, why_other
+    from ml_assets.model.release.rules_in_force import RulesLog, why_other
 
     specs = [one.spec for one in project.components(TrainingPipeline)]
     recorded = {one.name: RulesLog.read(project.platform.ledger, one.name) for one in specs}
@@ -211,8 +211,8 @@ def dagster_events(project: Project) -> str:
     """Check that Dagster knows the partitions that main holds."""
     from ml_assets.components.declared_metadata import declared_tables
     from ml_assets.components.reconcile import compare, tables_of
-    from ml_assets.tables.environments import inherited_by
-    from ml_assets.tables.reader import TableReader
+    from ml_assets.data.tables.environments import inherited_by
+    from ml_assets.data.tables.reader import TableReader
 
     tables = tables_of(project.defs.resolve_asset_graph())
     reader, inherited = TableReader.at(project.platform.lake, "main"), inherited_by(project.platform)

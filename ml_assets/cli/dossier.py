@@ -23,7 +23,7 @@ def command() -> None:
 @click.argument("folder", type=_FOLDER)
 def keygen(folder: Path) -> None:
     """Write a private key, signing.pem, and its public key, signing.pub.pem, into FOLDER."""
-    from ml_assets.dossier.keys import PUBLIC, create_keys
+    from ml_assets.extras.governance.dossier.keys import PUBLIC, create_keys
 
     with writing_to(folder):
         key = create_keys(folder)
@@ -41,10 +41,10 @@ def write(model: str, version: int | None, out: Path | None) -> None:
     Signs with the key in ML_ASSETS_SIGNING_KEY. Earlier dossiers stay.
     """
     from ml_assets.cli.problems import Problem
-    from ml_assets.dossier.keys import SigningKey
-    from ml_assets.pipeline.dossier import write_dossier
-    from ml_assets.release.dossiers import export as export_to
-    from ml_assets.release.of_platform import bundles_of
+    from ml_assets.extras.governance.dossier.keys import SigningKey
+    from ml_assets.model.release.dossiers import export as export_to
+    from ml_assets.model.release.of_platform import bundles_of
+    from ml_assets.model.steps.dossier import write_dossier
 
     project = Project.here()
     if project.settings.signing_key is None:
@@ -68,9 +68,9 @@ def write(model: str, version: int | None, out: Path | None) -> None:
 @click.argument("folder", type=_FOLDER)
 def export(model: str, version: int, folder: Path) -> None:
     """Write bundle and newest dossier of VERSION of MODEL to the new FOLDER. Needs no key."""
-    from ml_assets.release.dossiers import export as export_to
-    from ml_assets.release.dossiers import newest_dossier
-    from ml_assets.release.of_platform import bundles_of
+    from ml_assets.model.release.dossiers import export as export_to
+    from ml_assets.model.release.dossiers import newest_dossier
+    from ml_assets.model.release.of_platform import bundles_of
 
     project = Project.here()
     named = registered(project, model, version)

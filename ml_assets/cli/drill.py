@@ -11,7 +11,7 @@ import click
 from ml_assets.cli.project import say
 
 if TYPE_CHECKING:
-    from ml_assets.drills.drill_report import DrillReport
+    from ml_assets.extras.drills.drill_report import DrillReport
 
 NAMES = ("kill-rank", "kill-node", "hang", "sigterm", "corrupt-checkpoint", "nan")
 
@@ -26,8 +26,8 @@ def command(name: str, as_json: bool) -> None:
     """
     from rich.console import Console
 
-    from ml_assets.drills.drills import perform
-    from ml_assets.drills.fixture import Fixture
+    from ml_assets.extras.drills.drills import perform
+    from ml_assets.extras.drills.fixture import Fixture
 
     console = Console(stderr=True)
     began = time.monotonic()

@@ -29,7 +29,7 @@ def command() -> None:
 @click.argument("name")
 def create(name: str) -> None:
     """Create environment NAME at main's head. No data is copied. NAME has small letters, digits and _."""
-    from ml_assets.tables.environments import create_environment
+    from ml_assets.data.tables.environments import create_environment
 
     project = Project.on_main()
     made = create_environment(project.platform, name, project.settings.author)
@@ -41,8 +41,8 @@ def create(name: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def list_(as_json: bool) -> None:
     """List the environments of this home: author, time, changed partitions, conflicts with main."""
-    from ml_assets.tables.environments import changes_of
-    from resources.lake_environment import environments
+    from ml_assets.data.tables.environments import changes_of
+    from resources.lake.lake_environment import environments
 
     project = Project.read_only(on_main=True)
     found = [changes_of(project.platform, one) for one in environments(project.settings.home)]
@@ -83,11 +83,11 @@ def diff(name: str, no_rows: bool, markdown: bool, as_json: bool, html: Path | N
     Changes of main since then are not shown, except conflicts: partitions that both changed.
     """
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.pipeline.environment_models import models_trained_in
-    from ml_assets.pipeline.environment_page import as_comment, environment_page
-    from ml_assets.tables.environments import changes_of
-    from ml_assets.tables.lake_difference import compare_lake
-    from resources.lake_environment import read_environment
+    from ml_assets.data.tables.environments import changes_of
+    from ml_assets.data.tables.lake_difference import compare_lake
+    from ml_assets.model.steps.environment_models import models_trained_in
+    from ml_assets.model.steps.environment_page import as_comment, environment_page
+    from resources.lake.lake_environment import read_environment
 
     project = Project.read_only(on_main=True)
     main = project.platform
@@ -118,7 +118,7 @@ def merge(name: str) -> None:
 
     It is refused, and changes nothing, if main changed one of the same partitions, or if a partition is rejected.
     """
-    from ml_assets.tables.environment_merge import merge_environment
+    from ml_assets.data.tables.environment_merge import merge_environment
 
     main = Project.on_main().platform
     merged = merge_environment(main, name, main.acting)
@@ -136,7 +136,7 @@ def merge(name: str) -> None:
 @click.argument("name")
 def drop(name: str) -> None:
     """Delete environment NAME: its branches of the lake, its ledger, tracking and Dagster home. Main stays as it is."""
-    from ml_assets.tables.environments import drop_environment
+    from ml_assets.data.tables.environments import drop_environment
 
     drop_environment(Project.on_main().platform, name)
     say(f"Environment {name} is gone.")

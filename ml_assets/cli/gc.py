@@ -11,7 +11,7 @@ from ml_assets.cli.project import Project, say
 from resources.words import counted, name_some
 
 if TYPE_CHECKING:
-    from ml_assets.pipeline.waste import Waste
+    from ml_assets.model.steps.waste import Waste
 
 
 @click.command("gc", short_help="Show what nothing needs any more, in bytes; delete it with --delete.")
@@ -25,7 +25,7 @@ def command(delete: bool, as_json: bool) -> None:
     """
     from ml_assets.components.declared_metadata import declared_tables
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.pipeline.waste import delete_waste, find_waste
+    from ml_assets.model.steps.waste import delete_waste, find_waste
 
     project = Project.on_main()
     main = project.platform

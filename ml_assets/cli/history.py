@@ -15,7 +15,7 @@ from ml_assets.cli.project import Project, say
 def command(model: str, moment: str | None) -> None:
     """Show every decision about MODEL, oldest first, with author and reason, from the ledger alone."""
     from ml_assets.cli.problems import Problem
-    from ml_assets.release.history import lines, state_at
+    from ml_assets.model.release.history import lines, state_at
 
     at = None if moment is None else _time(moment)
     ledger = Project.read_only().platform.ledger

@@ -119,7 +119,7 @@ def _model_named(project: Project, target: str, partitions: str | None) -> "Trai
     from ml_assets.components.live_performance import LIVE
     from ml_assets.components.online_features import is_online
     from ml_assets.components.training_pipeline import STAGES, TrainingPipeline
-    from ml_assets.pipeline.scoring import PREDICTIONS
+    from ml_assets.model.steps.scoring import PREDICTIONS
 
     models = {one.spec.name: one.spec for one in project.components(TrainingPipeline)}
     if target in models:
@@ -183,7 +183,7 @@ def _require_key(name: str, keys: Sequence[str], key: str) -> None:
     at = bisect_left(keys, key)
     if at < len(keys) and keys[at] == key:
         return
-    from ml_assets.tables.cadence import begin_of_key
+    from ml_assets.data.tables.cadence import begin_of_key
 
     is_hourly, begin = isinstance(begin_of_key(keys[0]), datetime), begin_of_key(key)
     if begin is None or isinstance(begin, datetime) != is_hourly:

@@ -37,8 +37,8 @@ def command(table: str, first: datetime | None, last: datetime | None, cuts: int
     from ml_assets.components.dataset import Dataset
     from ml_assets.components.feature_table import FeatureTable
     from ml_assets.components.leakage_check import feature_declaration
-    from ml_assets.tables.leakage import find_leaks, newest_partitions
-    from ml_assets.tables.reader import TableReader
+    from ml_assets.data.tables.leakage import find_leaks, newest_partitions
+    from ml_assets.data.tables.reader import TableReader
 
     project = Project.read_only()
     spec = project.component(FeatureTable, table.removeprefix("features/")).spec

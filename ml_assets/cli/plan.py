@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
     from ml_assets.components.specs import TrainingPipelineSpec
-    from ml_assets.pipeline.chosen import Chosen
-    from ml_assets.pipeline.read_changes import ColumnChange, ReadBy
-    from ml_assets.tables.declared import DeclaredTable
-    from ml_assets.tables.guard import WindowValidation
+    from ml_assets.data.tables.declared import DeclaredTable
+    from ml_assets.data.tables.guard import WindowValidation
+    from ml_assets.model.steps.chosen import Chosen
+    from ml_assets.model.steps.read_changes import ColumnChange, ReadBy
 
 SHOWN = 10
 """Stale partitions that the plan names. It counts the others."""
@@ -138,13 +138,13 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
     from ml_assets.components.declared_metadata import declared_tables
     from ml_assets.components.steps.train import READ_AT, READ_DIGEST
     from ml_assets.components.training_pipeline import stage_key
-    from ml_assets.pipeline.champion import champion_columns, champion_has_seen
-    from ml_assets.pipeline.chosen import chosen_for
-    from ml_assets.pipeline.read_changes import changes_since
-    from ml_assets.pipeline.snapshot import source_values
-    from ml_assets.tables.cadence import UNPARTITIONED
-    from ml_assets.tables.guard import validate_window
-    from ml_assets.tables.reader import TableReader
+    from ml_assets.data.tables.cadence import UNPARTITIONED
+    from ml_assets.data.tables.guard import validate_window
+    from ml_assets.data.tables.reader import TableReader
+    from ml_assets.model.steps.champion import champion_columns, champion_has_seen
+    from ml_assets.model.steps.chosen import chosen_for
+    from ml_assets.model.steps.read_changes import changes_since
+    from ml_assets.model.steps.snapshot import source_values
 
     graph = project.defs.resolve_asset_graph()
     reader = TableReader.at(project.platform.lake, "main")
@@ -183,7 +183,7 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
 
 
 def _metric_fault(spec: "TrainingPipelineSpec") -> str:
-    from ml_assets.pipeline.metric_functions import MetricUnusable, require_own_metrics
+    from ml_assets.model.steps.metric_functions import MetricUnusable, require_own_metrics
 
     try:
         require_own_metrics(spec.name, spec.evaluation)
@@ -194,10 +194,10 @@ def _metric_fault(spec: "TrainingPipelineSpec") -> str:
 
 def _initial(project: Project, spec: "TrainingPipelineSpec", window: Sequence[str]) -> tuple[str, str]:
     """Return the version that the training would begin with, and the reason for which it would be refused."""
-    from ml_assets.pipeline.snapshot import initial_of
-    from ml_assets.release.bundle_store import BundleDamaged, BundleMissing
-    from ml_assets.release.initial_version import InitialModelRefused
-    from ml_assets.release.registry import VersionMissing
+    from ml_assets.model.release.bundle_store import BundleDamaged, BundleMissing
+    from ml_assets.model.release.initial_version import InitialModelRefused
+    from ml_assets.model.release.registry import VersionMissing
+    from ml_assets.model.steps.snapshot import initial_of
 
     try:
         if (initial := initial_of(spec, project.platform)) is None:
@@ -225,7 +225,7 @@ def _has_its_settings(
     spec: "TrainingPipelineSpec", checkpoint: Mapping[str, Any], chosen: "Chosen | None"
 ) -> bool:
     from ml_assets.components.steps.train import SETTINGS_DIGEST
-    from ml_assets.pipeline.identity import settings_digest
+    from ml_assets.model.steps.identity import settings_digest
 
     choice = chosen.choice if chosen is not None else None
     return checkpoint.get(SETTINGS_DIGEST) == settings_digest(spec, choice=choice)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from ml_assets.checkout import ROOT
 from ml_assets.cli.dagster_settings import write_dagster_settings
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.variables import read_settings
 from ml_assets.dagster_instance import EVENT_BATCH
-from ml_assets.reports.plain_text import in_terminal
+from ml_assets.foundation.checkout import ROOT
+from ml_assets.foundation.reports.plain_text import in_terminal
 from resources.files import locked
 from resources.platform import Platform
 from resources.settings import Settings
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import dagster as dg
 
     from ml_assets.components.base import SpecComponent
-    from ml_assets.tables.spec import TableSpec
+    from ml_assets.data.tables.spec import TableSpec
     from resources.ledger import Person
 
 
@@ -136,8 +136,8 @@ class Project:
         """Update Dagster's records: cancel runs whose process is gone, and log partitions that Dagster lacks."""
         from ml_assets.cli.abandoned import end_abandoned
         from ml_assets.components.reconcile import reconcile, tables_of
-        from ml_assets.tables.environments import inherited_by
-        from ml_assets.tables.reader import TableReader
+        from ml_assets.data.tables.environments import inherited_by
+        from ml_assets.data.tables.reader import TableReader
 
         end_abandoned(self.settings, self.instance)
         reconcile(
@@ -217,7 +217,7 @@ def _require_environment(settings: Settings) -> None:
     """Raise `EnvironmentMissing` if the settings name an environment that does not exist, before anything is created
     for it."""
     if settings.env is not None:
-        from resources.lake_environment import read_environment
+        from resources.lake.lake_environment import read_environment
 
         read_environment(settings.home, settings.env)
 

@@ -10,7 +10,7 @@ from ml_assets.cli.project import Project, say
 from ml_assets.cli.registered import VERSION
 
 if TYPE_CHECKING:
-    from ml_assets.pipeline.spec import PipelineSpec
+    from ml_assets.model.steps.spec import PipelineSpec
     from resources.ledger import Promotion
 
 
@@ -34,10 +34,10 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     """
     from ml_assets.cli.problems import Problem
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.release.bundle_standing import CANARY
-    from ml_assets.release.bundle_store import BundleDamaged, BundleMissing
-    from ml_assets.release.of_platform import releases_of
-    from ml_assets.release.promotable import in_full_minutes
+    from ml_assets.model.release.bundle_standing import CANARY
+    from ml_assets.model.release.bundle_store import BundleDamaged, BundleMissing
+    from ml_assets.model.release.of_platform import releases_of
+    from ml_assets.model.release.promotable import in_full_minutes
     from resources.ledger import author_in_words
 
     project, acting = Project.to_decide()
@@ -97,7 +97,7 @@ def _say_breaks(breaks: Sequence[str]) -> None:
 
 def _why_worse(spec: "PipelineSpec", project: Project, canary: "Promotion") -> str:
     """Return the evidence that `canary` is worse than allowed; empty without any. Say which metrics have none."""
-    from ml_assets.live.canary_watch import evidence
+    from ml_assets.use.live.canary_watch import evidence
 
     if spec.release.canary is None or not spec.release.canary.watch:
         return ""

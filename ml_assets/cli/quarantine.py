@@ -10,7 +10,7 @@ from ml_assets.cli.project import Project, say
 from resources.words import counted
 
 if TYPE_CHECKING:
-    from ml_assets.tables.reader import TableReader
+    from ml_assets.data.tables.reader import TableReader
 
 
 @click.group(
@@ -24,7 +24,7 @@ def command() -> None:
 @click.argument("table", required=False)
 def list_(table: str | None) -> None:
     """List the partitions with quarantined rows, of TABLE or of all tables, and the rules that these rows break."""
-    from ml_assets.tables.readmit import quarantined_keys, quarantined_rules
+    from ml_assets.data.tables.readmit import quarantined_keys, quarantined_rules
 
     with Project.to_read() as project:
         reader = _reader(project)
@@ -48,7 +48,7 @@ def show(table: str, partition: str | None, rows: int) -> None:
     """Print the quarantined rows of TABLE, or of one PARTITION of it. Values of sensitive columns are hidden."""
     import polars as pl
 
-    from ml_assets.tables.readmit import quarantined_keys, quarantined_rules, shown_rows
+    from ml_assets.data.tables.readmit import quarantined_keys, quarantined_rules, shown_rows
 
     with Project.to_read() as project:
         spec, reader = project.table(table), _reader(project)
@@ -69,10 +69,10 @@ def readmit(table: str, partition: str | None) -> None:
     Rows that pass now are merged; the others stay in quarantine. A partition that is refused does not stop the others;
     then the exit status is 1. After a fix of the source, materialize the partition again instead.
     """
-    from ml_assets.tables.declared import DeclaredTable, DeclaredTables
-    from ml_assets.tables.layout import UNDATED
-    from ml_assets.tables.readmit import NotReadmitted, quarantined_keys, quarantined_rows
-    from ml_assets.tables.readmit import readmit as readmit_partition
+    from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
+    from ml_assets.data.tables.layout import UNDATED
+    from ml_assets.data.tables.readmit import NotReadmitted, quarantined_keys, quarantined_rows
+    from ml_assets.data.tables.readmit import readmit as readmit_partition
 
     project, acting = Project.to_decide()
     spec, reader, platform = project.table(table), _reader(project), project.platform
@@ -102,6 +102,6 @@ def readmit(table: str, partition: str | None) -> None:
 
 
 def _reader(project: Project) -> "TableReader":
-    from ml_assets.tables.reader import TableReader
+    from ml_assets.data.tables.reader import TableReader
 
     return TableReader.at(project.platform.lake)

@@ -12,8 +12,8 @@ import click
 from ml_assets.cli.project import Project, say, say_aside
 
 if TYPE_CHECKING:
-    from ml_assets.pipeline.reproduce import Level, Reproduction
-    from ml_assets.release.registry import RegisteredVersion
+    from ml_assets.model.release.registry import RegisteredVersion
+    from ml_assets.model.steps.reproduce import Level, Reproduction
 
 
 @click.command("reproduce", short_help="Train a version again and compare weights, predictions, metrics.")
@@ -53,7 +53,7 @@ def command(
 
     from ml_assets.cli.problems import Problem
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.pipeline.reproduce import reproduce
+    from ml_assets.model.steps.reproduce import reproduce
 
     if with_this_code and (code or environment):
         raise click.UsageError(
@@ -92,10 +92,10 @@ def _restored(
     """Run this command with the recorded code, the recorded packages or both; return its exit status."""
     from rich.console import Console
 
-    from ml_assets.checkout import ROOT
-    from ml_assets.pipeline.recorded_code import recorded_tree, run_in
-    from ml_assets.pipeline.recorded_packages import locked_interpreter
-    from ml_assets.pipeline.reproduce import recorded_launch
+    from ml_assets.foundation.checkout import ROOT
+    from ml_assets.model.steps.recorded_code import recorded_tree, run_in
+    from ml_assets.model.steps.recorded_packages import locked_interpreter
+    from ml_assets.model.steps.reproduce import recorded_launch
 
     launch = recorded_launch(project.platform, version)
     with ExitStack() as scratch:
@@ -128,7 +128,7 @@ def _tell(made: "Reproduction", wanted: "Level") -> None:
 def _version(project: Project, named: str) -> "RegisteredVersion":
     from ml_assets.cli.problems import Problem
     from ml_assets.cli.registered import registered
-    from ml_assets.release.of_platform import registry_of
+    from ml_assets.model.release.of_platform import registry_of
 
     model, _, number = named.partition("/")
     if number.isdecimal():

@@ -28,9 +28,9 @@ def command(port: int, host: str) -> None:
 
     from ml_assets.cli.problems import Problem
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.review.desk import ReviewDesk
-    from ml_assets.review.review_pages import review_app
-    from resources.bounded_uvicorn import bounded_options
+    from ml_assets.extras.governance.review.desk import ReviewDesk
+    from ml_assets.extras.governance.review.review_pages import review_app
+    from resources.web.bounded_uvicorn import bounded_options
 
     project = Project.here()
     if host != LOOPBACK and not project.platform.ledger.accounts.all():

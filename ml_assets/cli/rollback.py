@@ -14,7 +14,7 @@ def command(model: str, reason: str) -> None:
     Neither a later evaluation nor a rejected day stands in the way. A second rollback goes back by one more version. It
     never returns to an archived or a demoted version.
     """
-    from ml_assets.release.of_platform import releases_of
+    from ml_assets.model.release.of_platform import releases_of
     from resources.ledger import author_in_words
 
     project, acting = Project.to_decide()

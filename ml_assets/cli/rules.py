@@ -23,7 +23,7 @@ def command() -> None:
 def show(model: str) -> None:
     """Show the rules of MODEL that are in force, who recorded them, and how this defs.yaml differs."""
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.release.rules_in_force import RulesLog, in_words, rules_name, rules_of, why_other
+    from ml_assets.model.release.rules_in_force import RulesLog, in_words, rules_name, rules_of, why_other
     from resources.ledger import author_in_words
 
     project = Project.read_only()
@@ -56,8 +56,8 @@ def accept(model: str, reason: str) -> None:
     ran an evaluation of MODEL; with `not_by: [promoter]`, somebody else has to promote under the new rules.
     """
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.release.of_platform import releases_of
-    from ml_assets.release.rules_in_force import RulesLog, changes, in_words, rules_name, rules_of
+    from ml_assets.model.release.of_platform import releases_of
+    from ml_assets.model.release.rules_in_force import RulesLog, changes, in_words, rules_name, rules_of
     from resources.ledger import author_in_words
 
     project, acting = Project.to_decide()

@@ -10,9 +10,9 @@ from ml_assets.cli.project import Project, say
 
 if TYPE_CHECKING:
     from ml_assets.components.specs import TrainingPipelineSpec
-    from ml_assets.serving.answering import ServerParts
-    from ml_assets.serving.online_lookup import OnlineLookup
-    from ml_assets.serving.watch import Declaration
+    from ml_assets.use.serving.answering import ServerParts
+    from ml_assets.use.serving.online_lookup import OnlineLookup
+    from ml_assets.use.serving.watch import Declaration
 
 _ONLINE_PATIENCE_SECONDS = 0.5
 """Wait of one call to the online store. A request must not wait as long as a run does."""
@@ -93,10 +93,10 @@ def command(
 
     from ml_assets.cli.problems import Problem
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.serving.server import ServerSettings, serve
+    from ml_assets.use.serving.server import ServerSettings, serve
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("ml_assets.serving").setLevel(logging.INFO)
+    logging.getLogger("ml_assets.use.serving").setLevel(logging.INFO)
     try:
         settings = ServerSettings(
             poll_seconds=poll_seconds,
@@ -136,8 +136,8 @@ def command(
 
 def _declared(spec: "TrainingPipelineSpec", shadows: tuple[tuple[int, str], ...]) -> "Declaration":
     """Return what the server needs to know of a pipeline."""
-    from ml_assets.live.logged_rows import partitions_at
-    from ml_assets.serving.watch import Declaration
+    from ml_assets.use.live.logged_rows import partitions_at
+    from ml_assets.use.serving.watch import Declaration
 
     if spec.scoring is None or spec.scoring.live_source != "request_log":
         return Declaration(model=spec.name, shadows=shadows)
@@ -148,7 +148,7 @@ def _online(project: Project, model: str) -> "OnlineLookup":
     """Return the online rows of a model's feature table. Raises `NothingOnline` if it declares none."""
     from ml_assets.components.feature_table import FeatureTable
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.serving.online_lookup import OnlineLookup
+    from ml_assets.use.serving.online_lookup import OnlineLookup
 
     features = project.component(TrainingPipeline, model).spec.features
     table = project.component(FeatureTable, features.table.removeprefix("features/")).spec.online_table
@@ -161,7 +161,7 @@ def _shadows(
 ) -> dict[str, tuple[tuple[int, str], ...]]:
     """Return model → number and bundle digest of each shadow. `Problem` for text that names none."""
     from ml_assets.cli.problems import Problem
-    from ml_assets.release.of_platform import releases_of
+    from ml_assets.model.release.of_platform import releases_of
 
     found: dict[str, tuple[tuple[int, str], ...]] = {}
     for text in shadows:

@@ -12,7 +12,7 @@ import click
 
 from ml_assets.cli.abandoned import end_abandoned
 from ml_assets.cli.project import ROOT, Project, say
-from ml_assets.training.process.stop import end_with_parent
+from ml_assets.model.training.process.stop import end_with_parent
 
 
 @click.command("ui", short_help="Serve Dagster's pages and run its daemon, on 127.0.0.1.")

@@ -8,8 +8,8 @@ import click
 from ml_assets.cli.project import say
 
 if TYPE_CHECKING:
-    from ml_assets.dossier.keys import PublicKey
-    from ml_assets.dossier.verification import Verified
+    from ml_assets.extras.governance.dossier.keys import PublicKey
+    from ml_assets.extras.governance.dossier.verification import Verified
 
 
 @click.command("verify", short_help="Verify a dossier with a public key, without this platform.")
@@ -24,8 +24,8 @@ def command(what: str, key: Path, with_ledger: bool) -> None:
     FOLDER and the key are enough: neither settings nor ledger nor lake are read without --ledger. The error names each
     file that was altered, added or removed since the dossier was signed.
     """
-    from ml_assets.dossier.keys import PublicKey
-    from ml_assets.dossier.verification import verify
+    from ml_assets.extras.governance.dossier.keys import PublicKey
+    from ml_assets.extras.governance.dossier.verification import verify
 
     public = PublicKey.read(key)
     is_folder = Path(what).is_dir() or not _is_version(what)
@@ -39,8 +39,8 @@ def command(what: str, key: Path, with_ledger: bool) -> None:
     say(f"  decisions   {len(found.decisions['rows'])} rows, head {found.decisions['head']}")
     if with_ledger:
         from ml_assets.cli.project import Project
-        from ml_assets.dossier.ledger_rows import require_in_ledger
-        from ml_assets.release.history import since
+        from ml_assets.extras.governance.dossier.ledger_rows import require_in_ledger
+        from ml_assets.model.release.history import since
         from resources.ledger import Head
 
         ledger = Project.read_only().platform.ledger
@@ -60,9 +60,9 @@ def _stored(what: str, key: "PublicKey") -> "Verified":
     from ml_assets.cli.problems import Problem
     from ml_assets.cli.project import Project
     from ml_assets.cli.registered import registered
-    from ml_assets.release.dossiers import newest_dossier, verify_stored
-    from ml_assets.release.of_platform import bundles_of
-    from ml_assets.release.registry import VersionMissing
+    from ml_assets.model.release.dossiers import newest_dossier, verify_stored
+    from ml_assets.model.release.of_platform import bundles_of
+    from ml_assets.model.release.registry import VersionMissing
 
     model, _, number = what.partition("/")
     project = Project.read_only()

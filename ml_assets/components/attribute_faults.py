@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ml_assets.sections import OldWord, WrongKey
+from ml_assets.foundation.sections import OldWord, WrongKey
 
 Path = tuple[str | int, ...]
 """Keys and indexes from the attributes to a part of them."""

@@ -7,7 +7,7 @@ import dagster as dg
 from pydantic import BaseModel
 
 from ml_assets.components.specs import FreshnessSection
-from ml_assets.sections import Section
+from ml_assets.foundation.sections import Section
 
 
 class SpecComponent(dg.Component):

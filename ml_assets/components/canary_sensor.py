@@ -34,7 +34,7 @@ def canary_sensor(spec: TrainingPipelineSpec, every_seconds: int, page: dg.Asset
         description=f"Compares the canary of {spec.name} with the champion; takes it back if it is worse than allowed.",
     )
     def watch(context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]) -> dg.SensorResult:
-        from ml_assets.live.canary_watch import watch_canary
+        from ml_assets.use.live.canary_watch import watch_canary
 
         try:
             state = watch_canary(spec, platform)

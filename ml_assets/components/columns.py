@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import dagster as dg
 import yaml
 
-from ml_assets.validation.column_types import FLOATS, NUMERIC, POLARS_TYPES
-from ml_assets.validation.drift_rule import RULE as DRIFT
+from ml_assets.data.validation.column_types import FLOATS, NUMERIC, POLARS_TYPES
+from ml_assets.data.validation.drift_rule import RULE as DRIFT
 from resources.words import did_you_mean
 
 COLUMN_SCHEMA = "dagster/column_schema"
@@ -136,9 +136,9 @@ def _days_begin(read: str, tables: Mapping[str, dg.AssetsDefinition]) -> dict[st
 
 
 def _slice_faults(rules: str, dtypes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    from ml_assets.evaluation.gate import Gate
-    from ml_assets.evaluation.slices import slice_faults
-    from ml_assets.evaluation.spec import EvaluationSpec
+    from ml_assets.model.evaluation.gate import Gate
+    from ml_assets.model.evaluation.slices import slice_faults
+    from ml_assets.model.evaluation.spec import EvaluationSpec
 
     declared = yaml.safe_load(rules)
     spec = EvaluationSpec.model_validate(declared["evaluation"])

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ml_assets.components.csv_tables import NULLS, CsvColumn, CsvTable
-from ml_assets.objective_facts import facts_of
+from ml_assets.foundation.objective_facts import facts_of
 
 SMALL = 20_000
 """Training rows below which one worker is faster than two that communicate, and many epochs take seconds."""

@@ -15,12 +15,12 @@ from pathlib import Path
 import polars as pl
 from pydantic import TypeAdapter, ValidationError
 
-from ml_assets.objective_facts import ObjectiveName, facts_of
-from ml_assets.sections import TimeZone
-from ml_assets.sources.file_formats import CODE, texts_of_csv
-from ml_assets.sources.text_values import TextForm, ValueRefused, typed
-from ml_assets.sources.time_formats import time_format
-from ml_assets.validation.column_types import NUMERIC, type_name
+from ml_assets.data.sources.file_formats import CODE, texts_of_csv
+from ml_assets.data.sources.text_values import TextForm, ValueRefused, typed
+from ml_assets.data.sources.time_formats import time_format
+from ml_assets.data.validation.column_types import NUMERIC, type_name
+from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
+from ml_assets.foundation.sections import TimeZone
 from resources.words import did_you_mean, name_some
 
 NULLS = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None")

@@ -12,14 +12,14 @@ from ml_assets.components.sensors import new_data_sensor, recheck_facts
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.components.table_asset import table_asset, table_spec
 from ml_assets.components.table_report import Reported, publish_and_report, runs_of_retries
-from ml_assets.sources.kinds import open_source
-from ml_assets.sources.reading import read_partitions
-from ml_assets.tables.cadence import UNPARTITIONED
-from ml_assets.tables.declared import DeclaredTables
-from ml_assets.tables.landing import MAIN
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.resumed import published_by
-from ml_assets.tables.spec import Incoming, TableSpec
+from ml_assets.data.sources.kinds import open_source
+from ml_assets.data.sources.reading import read_partitions
+from ml_assets.data.tables.cadence import UNPARTITIONED
+from ml_assets.data.tables.declared import DeclaredTables
+from ml_assets.data.tables.landing import MAIN
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.resumed import published_by
+from ml_assets.data.tables.spec import Incoming, TableSpec
 from resources.platform import Platform
 
 

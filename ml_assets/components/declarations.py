@@ -14,7 +14,6 @@ from typing import Any
 
 import dagster as dg
 
-from ml_assets.checkout import ROOT
 from ml_assets.components.columns import (
     DAYS_BEGIN_IN,
     INPUT_CADENCES,
@@ -23,7 +22,8 @@ from ml_assets.components.columns import (
     zone_fault,
 )
 from ml_assets.components.documents import documents_of, faults_in, place_of, short
-from ml_assets.tables.cadence import CadenceKind, fit_of
+from ml_assets.data.tables.cadence import CadenceKind, fit_of
+from ml_assets.foundation.checkout import ROOT
 from resources.words import did_you_mean
 
 DEFS = ROOT / "ml_assets" / "defs"

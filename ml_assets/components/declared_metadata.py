@@ -2,8 +2,8 @@
 
 import dagster as dg
 
-from ml_assets.pipeline.scoring import PREDICTIONS
-from ml_assets.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.model.steps.scoring import PREDICTIONS
 
 DECLARED = "declared"
 """Metadata of a table: its declaration, from `DeclaredTable.to_facts`. The asset's page shows it."""

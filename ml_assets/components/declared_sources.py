@@ -12,11 +12,11 @@ from dagster_shared.yaml_utils.source_position import ValueAndSourcePositionTree
 
 from ml_assets.components.documents import documents_of, lines_of_faults
 from ml_assets.components.specs import DatasetSpec
-from ml_assets.sources.dead_letters import DeadLetter, newest_dead_letters
-from ml_assets.sources.kinds import AnySource
-from ml_assets.sources.preview import Preview, faults, preview
-from ml_assets.sources.protocol import SourceTable
-from ml_assets.sources.stream_log import StreamLog
+from ml_assets.data.sources.dead_letters import DeadLetter, newest_dead_letters
+from ml_assets.data.sources.kinds import AnySource
+from ml_assets.data.sources.preview import Preview, faults, preview
+from ml_assets.data.sources.protocol import SourceTable
+from ml_assets.data.sources.stream_log import StreamLog
 from resources.platform import Platform
 
 

@@ -13,11 +13,11 @@ from ml_assets.components.declared_metadata import is_table
 from ml_assets.components.ended_launches import ended_launches
 from ml_assets.components.notices import claim
 from ml_assets.components.release_sensor import RELEASE
-from ml_assets.pipeline.digest_page import digest_page
-from ml_assets.pipeline.links import DIGESTS, report_page
-from ml_assets.pipeline.nightly_digest import Digest, Subjects, bounds_of, digest_of, subjects_from
+from ml_assets.model.steps.digest_page import digest_page
+from ml_assets.model.steps.links import DIGESTS, report_page
+from ml_assets.model.steps.nightly_digest import Digest, Subjects, bounds_of, digest_of, subjects_from
 from resources.platform import Platform
-from resources.webhook import send
+from resources.web.webhook import send
 
 FIRST_DAY = "2026-11-01"
 MINUTES_AFTER_MIDNIGHT = 15

@@ -14,8 +14,8 @@ import yaml
 from dagster_shared.yaml_utils import parse_yamls_with_source_position
 from dagster_shared.yaml_utils.source_position import ValueAndSourcePositionTree
 
-from ml_assets.checkout import ROOT
 from ml_assets.components.attribute_faults import attribute_faults
+from ml_assets.foundation.checkout import ROOT
 from resources.words import did_you_mean
 
 _KEYS = ("attributes", "post_processing", "requirements", "template_vars_module", "type")

@@ -21,10 +21,10 @@ from ml_assets.components.tags import (
     SCHEDULE,
     WILL_RETRY,
 )
-from ml_assets.pipeline.nightly_digest import EndedLaunch
+from ml_assets.model.steps.nightly_digest import EndedLaunch
 from resources.addresses import hide_credentials
 from resources.platform import Platform
-from resources.webhook import send
+from resources.web.webhook import send
 
 _MODEL_ASSET = "registered_model"
 _ENDED = {

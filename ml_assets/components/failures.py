@@ -9,14 +9,14 @@ import dagster as dg
 from dagster import DagsterExecutionInterruptedError
 
 from ml_assets.components.pages import table_of
-from ml_assets.tables.refusal import BuildRefused, InputsRefused
+from ml_assets.data.tables.refusal import BuildRefused, InputsRefused
 from resources.artifacts import ArtifactsUnavailable
 from resources.job.errors import ClusterUnavailable
 from resources.lake import LakeBusy, LakeUnavailable
 from resources.ledger import LedgerBusy, LedgerUnavailable
-from resources.mlflow_client import TrackerUnavailable
 from resources.online import OnlineStoreUnavailable
-from resources.studies import StudiesUnavailable
+from resources.tracking.mlflow_client import TrackerUnavailable
+from resources.tracking.studies import StudiesUnavailable
 
 TRANSIENT = (
     LakeBusy,

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from ml_assets.code.code_version import code_version
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.columns import INPUT_CADENCES, LABELS, NAMED_COLUMNS, PARTITION_DATE, SENSITIVE
 from ml_assets.components.leakage_check import leakage_check
@@ -14,15 +13,16 @@ from ml_assets.components.scaffolders import FeatureTableScaffolder
 from ml_assets.components.specs import FeatureTableSpec, InputSection
 from ml_assets.components.table_asset import table_asset, table_spec
 from ml_assets.components.table_report import Reported, publish_and_report, runs_of_retries
-from ml_assets.tables.cadence import Cadence, fit_of
-from ml_assets.tables.declared import DeclaredTables, InputTable
-from ml_assets.tables.derive import derive, in_pieces, plan
-from ml_assets.tables.imports import resolve_function
-from ml_assets.tables.landing import MAIN
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.refusal import InputsRefused
-from ml_assets.tables.resumed import published_by
-from ml_assets.tables.spec import TableSpec
+from ml_assets.data.tables.cadence import Cadence, fit_of
+from ml_assets.data.tables.declared import DeclaredTables, InputTable
+from ml_assets.data.tables.derive import derive, in_pieces, plan
+from ml_assets.data.tables.imports import resolve_function
+from ml_assets.data.tables.landing import MAIN
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.refusal import InputsRefused
+from ml_assets.data.tables.resumed import published_by
+from ml_assets.data.tables.spec import TableSpec
+from ml_assets.foundation.code.code_version import code_version
 from resources.platform import Platform
 
 

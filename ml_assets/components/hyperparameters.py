@@ -13,14 +13,14 @@ from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transien
 from ml_assets.components.pages import readable, report_facts, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.tags import RESOURCES
-from ml_assets.pipeline.chosen import REPORT, RESULT
-from ml_assets.pipeline.links import report_page
-from ml_assets.pipeline.live import TrainingPage
-from ml_assets.pipeline.tune import StoredStudy, run_study
-from ml_assets.tables.declared import DeclaredTables
-from ml_assets.tuning.spec import TuningSection
-from ml_assets.tuning.study_report import summary_markdown
-from ml_assets.tuning.study_result import StudyResult
+from ml_assets.data.tables.declared import DeclaredTables
+from ml_assets.extras.tuning.spec import TuningSection
+from ml_assets.extras.tuning.study_report import summary_markdown
+from ml_assets.extras.tuning.study_result import StudyResult
+from ml_assets.model.steps.chosen import REPORT, RESULT
+from ml_assets.model.steps.links import report_page
+from ml_assets.model.steps.live import TrainingPage
+from ml_assets.model.steps.tune import StoredStudy, run_study
 from resources.launcher.resource_profile import changes_of
 from resources.platform import Platform
 

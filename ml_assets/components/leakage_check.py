@@ -22,14 +22,14 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import table_of
 from ml_assets.components.specs import FeatureTableSpec
-from ml_assets.features.cut_and_rebuild import LeakTestError
-from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.declared import DeclaredTables, InputTable
-from ml_assets.tables.imports import resolve_function
-from ml_assets.tables.leakage import FeatureDeclaration, find_leaks, newest_partitions
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import TableSpec
-from ml_assets.tables.user_code import FeatureFunctionError
+from ml_assets.data.features.cut_and_rebuild import LeakTestError
+from ml_assets.data.tables.cadence import Cadence
+from ml_assets.data.tables.declared import DeclaredTables, InputTable
+from ml_assets.data.tables.imports import resolve_function
+from ml_assets.data.tables.leakage import FeatureDeclaration, find_leaks, newest_partitions
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.spec import TableSpec
+from ml_assets.data.tables.user_code import FeatureFunctionError
 from resources.platform import Platform
 
 LEAKAGE = "leakage"

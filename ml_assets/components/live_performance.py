@@ -17,15 +17,15 @@ from ml_assets.components.pages import readable, table_of
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.predictions import PREDICTIONS_GROUP, predictions_key
 from ml_assets.components.specs import ScoringSection, TrainingPipelineSpec
-from ml_assets.pipeline.retraining import OF_INPUTS, RetrainSection
-from ml_assets.reports.plain_text import in_markdown
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.refusal import InputsRefused
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.refusal import InputsRefused
+from ml_assets.foundation.reports.plain_text import in_markdown
+from ml_assets.model.steps.retraining import OF_INPUTS, RetrainSection
 from resources.platform import Platform
 from resources.words import counted
 
 if TYPE_CHECKING:
-    from ml_assets.live.performance import DayFigures, VersionFigures
+    from ml_assets.use.live.performance import DayFigures, VersionFigures
 
 LIVE = "live"
 """Last part of the asset's key."""
@@ -71,9 +71,9 @@ def live_asset(spec: TrainingPipelineSpec, scoring: ScoringSection) -> dg.Assets
 
 def _measure(context: dg.AssetExecutionContext, spec: TrainingPipelineSpec, platform: Platform) -> None:
     """Measure the scored partitions of the run; then raise `InputsRefused` for the others."""
-    from ml_assets.live.holdout_reference import holdout_of
-    from ml_assets.live.performance import measure_day
-    from ml_assets.live.scored_rows import predictions_of, scored_of_table
+    from ml_assets.use.live.holdout_reference import holdout_of
+    from ml_assets.use.live.performance import measure_day
+    from ml_assets.use.live.scored_rows import predictions_of, scored_of_table
 
     table = predictions_of(spec.name)
     reader = TableReader.at(platform.lake, "main")
@@ -94,10 +94,10 @@ def _measure_log(context: dg.AssetExecutionContext, spec: TrainingPipelineSpec, 
 
     Where parts of the log were deleted since an earlier measurement, its figures stay.
     """
-    from ml_assets.live.holdout_reference import holdout_of
-    from ml_assets.live.logged_rows import logged_day, mark_measured, scored_of_log
-    from ml_assets.live.performance import measure_day
-    from ml_assets.live.performance_history import days_up_to, earlier_profiles, is_measured
+    from ml_assets.use.live.holdout_reference import holdout_of
+    from ml_assets.use.live.logged_rows import logged_day, mark_measured, scored_of_log
+    from ml_assets.use.live.performance import measure_day
+    from ml_assets.use.live.performance_history import days_up_to, earlier_profiles, is_measured
 
     reader, artifacts = TableReader.at(platform.lake, "main"), platform.artifacts
     holdout = cache(partial(holdout_of, platform, spec.name))
@@ -123,7 +123,7 @@ def _stored(
     context: dg.AssetExecutionContext, spec: TrainingPipelineSpec, platform: Platform, figures: "DayFigures"
 ) -> dg.AssetMaterialization:
     """Store the figures of a day, and return its materialization."""
-    from ml_assets.live.performance_history import store_day
+    from ml_assets.use.live.performance_history import store_day
 
     retrain = None if spec.scoring is None else spec.scoring.retrain
     address = store_day(platform.artifacts, figures)
@@ -141,7 +141,7 @@ def _in_words(one: "VersionFigures") -> str:
 
 
 def _page(platform: Platform, figures: "DayFigures", retrain: RetrainSection | None) -> dict[str, Any]:
-    from ml_assets.live.performance_history import days_up_to, pictures_in_markdown
+    from ml_assets.use.live.performance_history import days_up_to, pictures_in_markdown
 
     drawn = pictures_in_markdown(days_up_to(platform.artifacts, figures.model, figures.partition))
     rows = [
@@ -176,7 +176,7 @@ def _page(platform: Platform, figures: "DayFigures", retrain: RetrainSection | N
 
 def _slices(figures: "DayFigures") -> Iterator[dict[str, str | float]]:
     """Yield a row for each slice and version: rows, and the metrics of the objective with their intervals."""
-    from ml_assets.evaluation.metrics import metrics_of
+    from ml_assets.model.evaluation.metrics import metrics_of
 
     names = [one.name for one in metrics_of(figures.objective)]
     for one in figures.versions:
@@ -200,7 +200,7 @@ def _about_slices(figures: "DayFigures") -> Iterator[str]:
 
 def _limits(figures: "DayFigures", retrain: RetrainSection) -> list[dict[str, str | float]]:
     """Return a row for each limit of `scoring.retrain`: the value of the version in production on this day."""
-    from ml_assets.live.retrain import value_of
+    from ml_assets.use.live.retrain import value_of
 
     return [
         {

@@ -13,11 +13,11 @@ from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transien
 from ml_assets.components.many_events import log_materializations, log_output
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.specs import FeatureTableSpec, OnlineSection
-from ml_assets.tables.declared import DeclaredTables, InputTable
-from ml_assets.tables.derive import plan
-from ml_assets.tables.online_fill import fill_online
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.refusal import InputsRefused
+from ml_assets.data.tables.declared import DeclaredTables, InputTable
+from ml_assets.data.tables.derive import plan
+from ml_assets.data.tables.online_fill import fill_online
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.refusal import InputsRefused
 from resources.platform import Platform
 
 ONLINE = "online"

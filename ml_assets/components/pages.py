@@ -5,13 +5,13 @@ from typing import Any
 
 import dagster as dg
 
-from ml_assets.reports.written_page import Bullets
-from ml_assets.tuning.choice import Choice
-from ml_assets.validation.contract import Contract
-from ml_assets.validation.profile import completeness
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.profile import completeness
+from ml_assets.extras.tuning.choice import Choice
+from ml_assets.foundation.reports.written_page import Bullets
 from resources.lake import VersionedStore
 from resources.ledger import RuleOutcome
-from resources.mlflow_client import page_of
+from resources.tracking.mlflow_client import page_of
 
 MAX_ROWS = 100
 """Largest number of rows of a table on a page, because an event stores them."""

@@ -2,8 +2,8 @@
 
 import dagster as dg
 
-from ml_assets.tables.cadence import HOUR_KEY, CadenceKind, PartitionsSection
-from ml_assets.validation.midnight import after
+from ml_assets.data.tables.cadence import HOUR_KEY, CadenceKind, PartitionsSection
+from ml_assets.data.validation.midnight import after
 
 MONDAY = 1
 _DAYS_OF_A_WEEK, _HOURS_OF_A_DAY = 7, 24

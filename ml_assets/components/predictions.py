@@ -16,17 +16,17 @@ from ml_assets.components.partitions import lookback_mapping, partitions_definit
 from ml_assets.components.specs import ScoringSection, TrainingPipelineSpec
 from ml_assets.components.table_asset import check_specs
 from ml_assets.components.table_report import Reported, publish_and_report
-from ml_assets.pipeline.scoring import (
+from ml_assets.data.tables.declared import DeclaredTables, InputTable
+from ml_assets.data.tables.derive import plan
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.refusal import InputsRefused
+from ml_assets.model.steps.scoring import (
     PREDICTIONS,
     CanaryCannotScore,
     predictions_table,
     scored_partitions,
     scorers_of,
 )
-from ml_assets.tables.declared import DeclaredTables, InputTable
-from ml_assets.tables.derive import plan
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.refusal import InputsRefused
 from resources.platform import Platform
 from resources.words import name_some
 

@@ -18,10 +18,10 @@ from ml_assets.components.declared_metadata import is_table
 from ml_assets.components.pages import ON_A_PAGE, commit_facts
 from ml_assets.components.table_report import DRIFT, check_results
 from ml_assets.components.tags import DATA_VERSION
-from ml_assets.tables.cadence import UNPARTITIONED
-from ml_assets.tables.environments import inherited_by
-from ml_assets.tables.publish import verdict_of
-from ml_assets.tables.reader import TableReader
+from ml_assets.data.tables.cadence import UNPARTITIONED
+from ml_assets.data.tables.environments import inherited_by
+from ml_assets.data.tables.publish import verdict_of
+from ml_assets.data.tables.reader import TableReader
 from resources.ledger import Acceptance, Ledger
 from resources.platform import Platform
 from resources.words import name_some

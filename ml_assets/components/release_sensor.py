@@ -10,13 +10,13 @@ import dagster as dg
 from ml_assets.components.notices import claim
 from ml_assets.components.pages import report_facts
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.pipeline.links import report_name, report_page, review_page
-from ml_assets.pipeline.nightly_digest import release_facts
-from ml_assets.pipeline.production import production_of, waiting_for_approval
+from ml_assets.model.steps.links import report_name, report_page, review_page
+from ml_assets.model.steps.nightly_digest import release_facts
+from ml_assets.model.steps.production import production_of, waiting_for_approval
 from resources.ledger import EvaluationRow, LedgerError
-from resources.mlflow_client import TrackerError
 from resources.platform import Platform
-from resources.webhook import send
+from resources.tracking.mlflow_client import TrackerError
+from resources.web.webhook import send
 
 PRODUCTION = "production"
 RELEASE = "release"

@@ -10,8 +10,8 @@ import dagster as dg
 
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.tags import RETRAINS
-from ml_assets.pipeline.retraining import RetrainSection
-from ml_assets.tables.declared import DeclaredTables
+from ml_assets.data.tables.declared import DeclaredTables
+from ml_assets.model.steps.retraining import RetrainSection
 from resources.artifacts import ArtifactsError
 from resources.lake import LakeError
 from resources.ledger import LedgerError
@@ -42,7 +42,7 @@ def retrain_sensor(
         platform: dg.ResourceParam[Platform],
         tables: dg.ResourceParam[DeclaredTables],
     ) -> dg.SensorResult:
-        from ml_assets.live.retrain import next_request
+        from ml_assets.use.live.retrain import next_request
 
         made = context.cursor or ""
         try:

@@ -3,7 +3,7 @@
 import dagster as dg
 
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.tables.imports import resolve_latest
+from ml_assets.data.tables.imports import resolve_latest
 
 TRAINS = "train_"
 """Begin of the name of a model's job, which its schedule runs."""

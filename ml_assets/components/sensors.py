@@ -17,14 +17,14 @@ from ml_assets.components.failures import missing_in
 from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.components.tags import ASKED_BY, PARTITION, RANGE_END, RANGE_START
-from ml_assets.sources.kinds import open_source
-from ml_assets.sources.protocol import PageFacts, ReadPartition, SourceReader
-from ml_assets.sources.reading import span_of
-from ml_assets.tables.cadence import UNPARTITIONED, Cadence
-from ml_assets.tables.declared import DeclaredTables
-from ml_assets.tables.guard import validate_window
-from ml_assets.tables.landing import MAIN
-from ml_assets.tables.reader import TableReader
+from ml_assets.data.sources.kinds import open_source
+from ml_assets.data.sources.protocol import PageFacts, ReadPartition, SourceReader
+from ml_assets.data.sources.reading import span_of
+from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence
+from ml_assets.data.tables.declared import DeclaredTables
+from ml_assets.data.tables.guard import validate_window
+from ml_assets.data.tables.landing import MAIN
+from ml_assets.data.tables.reader import TableReader
 from resources.platform import Platform
 from resources.words import counted, name_some
 

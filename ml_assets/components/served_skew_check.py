@@ -12,9 +12,9 @@ import dagster as dg
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import table_of
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.live.served_policy import RULE, ServedSkewRule
-from ml_assets.tables.reader import TableReader
-from ml_assets.validation.findings import table_rows
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.validation.findings import table_rows
+from ml_assets.use.live.served_policy import RULE, ServedSkewRule
 from resources.artifacts import ArtifactsError
 from resources.lake import LakeError
 from resources.ledger import LedgerError
@@ -60,7 +60,7 @@ def served_skew_sensor(
         "it holds the partition.",
     )
     def watch(context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]) -> dg.SensorResult:
-        from ml_assets.live.served_verdicts import due_partitions
+        from ml_assets.use.live.served_verdicts import due_partitions
 
         now = datetime.now(UTC)
         try:
@@ -81,7 +81,7 @@ def _compared(
     spec: TrainingPipelineSpec, rule: ServedSkewRule, platform: Platform, run_id: str
 ) -> dg.AssetCheckResult:
     """Compare what is due; show the newest verdicts, of which none may have findings in a partition compared now."""
-    from ml_assets.live.served_verdicts import compare, due_partitions, newest_verdicts
+    from ml_assets.use.live.served_verdicts import compare, due_partitions, newest_verdicts
 
     reader = TableReader.at(platform.lake, "main")
     due = due_partitions(spec, rule, reader, platform, datetime.now(UTC))

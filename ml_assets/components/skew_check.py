@@ -12,7 +12,7 @@ from ml_assets.components.drift_page import drift_in_markdown
 from ml_assets.components.failures import final_unless_transient
 from ml_assets.components.pages import readable
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.validation.drift_rule import SkewRule
+from ml_assets.data.validation.drift_rule import SkewRule
 from resources.lake import LakeError
 from resources.ledger import LedgerError
 from resources.platform import Platform
@@ -52,7 +52,7 @@ def skew_sensor(spec: TrainingPipelineSpec, rule: SkewRule, production: dg.Asset
         "production.",
     )
     def watch(context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]) -> dg.SensorResult:
-        from ml_assets.live.training_skew import NotCompared
+        from ml_assets.use.live.training_skew import NotCompared
 
         try:
             promotion = platform.ledger.models.in_production(spec.name)
@@ -76,7 +76,7 @@ def skew_sensor(spec: TrainingPipelineSpec, rule: SkewRule, production: dg.Asset
 
 def _result(spec: TrainingPipelineSpec, rule: SkewRule, platform: Platform) -> dict[str, Any]:
     """Return passed, severity, description and metadata of the check."""
-    from ml_assets.live.training_skew import skew_of
+    from ml_assets.use.live.training_skew import skew_of
 
     found = skew_of(spec, rule, platform)
     newest = f"{found.now[0]} to {found.now[-1]}"

@@ -12,25 +12,25 @@ from dagster._core.definitions.utils import DISALLOWED_NAMES, is_valid_owner
 from dagster._utils.schedules import is_valid_cron_schedule
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from ml_assets.evaluation.metrics import metrics_of
-from ml_assets.features.cut_and_rebuild import KnowledgeRule
-from ml_assets.live.served_policy import ServedSkewRule
-from ml_assets.pipeline.retraining import LiveSource, RetrainSection, rule_faults
-from ml_assets.pipeline.scoring import ADDED, PREDICTIONS
-from ml_assets.pipeline.spec import PipelineSpec
-from ml_assets.sections import Name, Partitions, Section, TimeZone, refuse_at
-from ml_assets.sources.errors import PartitionOpen
-from ml_assets.sources.kinds import AnySource
-from ml_assets.sources.protocol import SourceTable
-from ml_assets.tables.cadence import Cadence, PartitionsSection
-from ml_assets.tables.imports import FunctionPath, VersionedPath
-from ml_assets.tables.layout import TableNameRefused, check_table
-from ml_assets.tables.online_rows import ENTITY_TYPES, KEPT_TYPES, NothingOnline, OnlineTable
-from ml_assets.tables.retain import Retain
-from ml_assets.validation.contract import Contract
-from ml_assets.validation.drift_rule import LEAST_BLOCKS, DriftRule, SkewRule, policy_faults
-from ml_assets.validation.quarantine import OnBadRows, QuarantineSection
-from ml_assets.validation.volume import VolumeRule, VolumeSection
+from ml_assets.data.features.cut_and_rebuild import KnowledgeRule
+from ml_assets.data.sources.errors import PartitionOpen
+from ml_assets.data.sources.kinds import AnySource
+from ml_assets.data.sources.protocol import SourceTable
+from ml_assets.data.tables.cadence import Cadence, PartitionsSection
+from ml_assets.data.tables.imports import FunctionPath, VersionedPath
+from ml_assets.data.tables.layout import TableNameRefused, check_table
+from ml_assets.data.tables.online_rows import ENTITY_TYPES, KEPT_TYPES, NothingOnline, OnlineTable
+from ml_assets.data.tables.retain import Retain
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.drift_rule import LEAST_BLOCKS, DriftRule, SkewRule, policy_faults
+from ml_assets.data.validation.quarantine import OnBadRows, QuarantineSection
+from ml_assets.data.validation.volume import VolumeRule, VolumeSection
+from ml_assets.foundation.sections import Name, Partitions, Section, TimeZone, refuse_at
+from ml_assets.model.evaluation.metrics import metrics_of
+from ml_assets.model.steps.retraining import LiveSource, RetrainSection, rule_faults
+from ml_assets.model.steps.scoring import ADDED, PREDICTIONS
+from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.use.live.served_policy import ServedSkewRule
 from resources.words import did_you_mean
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from ml_assets.pipeline.values import StepValue
+from ml_assets.model.steps.values import StepValue
 
 
 class StepValueUnreadable(Exception):

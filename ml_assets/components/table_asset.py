@@ -1,6 +1,6 @@
 """Asset of a published table, for datasets and feature tables: its declaration and its checks.
 
-Not here: the rows (dataset, feature_table), the publish (`ml_assets.tables.publish`), its report (`table_report`).
+Not here: the rows (dataset, feature_table), the publish (`ml_assets.data.tables.publish`), its report (`table_report`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +21,9 @@ from ml_assets.components.partitions import partitions_definition
 from ml_assets.components.specs import TableSpecSection
 from ml_assets.components.table_report import CONTRACT, DRIFT, VOLUME, WARNINGS, Reported
 from ml_assets.components.tags import DEPRECATED
-from ml_assets.tables.declared import DeclaredTable, DeclaredTables
-from ml_assets.tables.spec import TableSpec
-from ml_assets.validation.drift_rule import DriftRule
+from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.data.tables.spec import TableSpec
+from ml_assets.data.validation.drift_rule import DriftRule
 from resources.platform import Platform
 
 PublishTable = Callable[[dg.AssetExecutionContext, Platform, DeclaredTables], Iterator[Reported]]

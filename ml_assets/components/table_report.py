@@ -1,7 +1,8 @@
 """Report of a table's publish to Dagster: an event for each partition, chunk by chunk, and the results of the checks.
 
 Good partitions are materialized also if others are rejected. The step fails afterwards, so that no run is green with
-missing partitions. Not here: the asset and its checks (`table_asset`), the publish itself (`ml_assets.tables.publish`).
+missing partitions. Not here: the asset and its checks (`table_asset`), the publish itself
+(`ml_assets.data.tables.publish`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,17 +21,22 @@ from ml_assets.components.pages import (
     table_of,
 )
 from ml_assets.components.tags import DATA_VERSION, ROOT_RUN
-from ml_assets.pipeline.links import partition_address, run_url
-from ml_assets.sources.protocol import PageFacts
-from ml_assets.tables.declared import DeclaredTables
-from ml_assets.tables.landing import MAIN
-from ml_assets.tables.manifest import PartitionManifest
-from ml_assets.tables.past_profiles import drift_of_partitions
-from ml_assets.tables.publish import PublishedPartition, PublishResult, RejectedPartition, publish_in_chunks
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, PublishingRun, SourceFailed, TableSpec
-from ml_assets.validation.findings import Finding, table_rows
-from ml_assets.validation.verdict import Verdict
+from ml_assets.data.sources.protocol import PageFacts
+from ml_assets.data.tables.declared import DeclaredTables
+from ml_assets.data.tables.landing import MAIN
+from ml_assets.data.tables.manifest import PartitionManifest
+from ml_assets.data.tables.past_profiles import drift_of_partitions
+from ml_assets.data.tables.publish import (
+    PublishedPartition,
+    PublishResult,
+    RejectedPartition,
+    publish_in_chunks,
+)
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.spec import Incoming, PublishingRun, SourceFailed, TableSpec
+from ml_assets.data.validation.findings import Finding, table_rows
+from ml_assets.data.validation.verdict import Verdict
+from ml_assets.model.steps.links import partition_address, run_url
 from resources.platform import Platform
 from resources.words import counted, name_some
 

@@ -35,8 +35,8 @@ from ml_assets.components.steps.register import register_op
 from ml_assets.components.steps.snapshot import STUDY, snapshot_op
 from ml_assets.components.steps.train import train_op
 from ml_assets.components.steps.validate_inputs import validate_inputs_op
-from ml_assets.objective_facts import facts_of
-from ml_assets.pipeline.retraining import TABLE_DRIFT
+from ml_assets.foundation.objective_facts import facts_of
+from ml_assets.model.steps.retraining import TABLE_DRIFT
 
 TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL = (
     "training_set",

@@ -12,11 +12,11 @@ import pytest
 from playwright.sync_api import Browser, Error, Page
 
 from deployment.testbed.processes import free_port
-from ml_assets.tuning.spec import TuningSection
-from ml_assets.tuning.study import BegunTrial, Study, StudyFacts
-from ml_assets.tuning.study_result import TrialOutcome
+from ml_assets.extras.tuning.spec import TuningSection
+from ml_assets.extras.tuning.study import BegunTrial, Study, StudyFacts
+from ml_assets.extras.tuning.study_result import TrialOutcome
 from resources.settings import Settings
-from resources.studies import open_storage
+from resources.tracking.studies import open_storage
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
 

@@ -12,9 +12,9 @@ from playwright.sync_api import Browser, Page, expect
 from pydantic import SecretStr
 
 from ml_assets.components import TrainingPipeline
-from ml_assets.release.of_platform import releases_of
-from ml_assets.review.desk import ReviewDesk
-from ml_assets.review.review_pages import review_app
+from ml_assets.extras.governance.review.desk import ReviewDesk
+from ml_assets.extras.governance.review.review_pages import review_app
+from ml_assets.model.release.of_platform import releases_of
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import Installation, readings_components
 from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ml_assets.release.rules import NO_RULES, Rules
-from ml_assets.release.rules_in_force import as_json
+from ml_assets.model.release.rules import NO_RULES, Rules
+from ml_assets.model.release.rules_in_force import as_json
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.resources.ledger_writer import EVALUATION, with_account
 from ml_assets_tests.resources.oidc_issuer import AUDIENCE, running_issuer

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ml_assets.release.rules import ReleaseSection
+from ml_assets.model.release.rules import ReleaseSection
 from ml_assets_tests.cli.terminal import Terminal
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from ml_assets.components.feature_table import FeatureTable
 from ml_assets.components.specs import OnlineSection
+from ml_assets.data.tables.reader import TableReader
 from ml_assets.notebook import features
-from ml_assets.tables.reader import TableReader
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
 from ml_assets_tests.cli.terminal import Terminal
 from resources.platform import Platform

@@ -69,7 +69,7 @@ class ClusterEnvironment:
             "CONTEXT": self.context,
             "NAMESPACE": self.namespace,
             "IMAGE": self.image,
-            "COMMAND": json.dumps([PYTHON, "-m", "ml_assets.training.node.pod"]),
+            "COMMAND": json.dumps([PYTHON, "-m", "ml_assets.model.training.node.pod"]),
             "ENV": json.dumps(ENVIRONMENT),
             "MOUNTS": json.dumps(self.mounts),
             "S3_SECRET": S3_SECRET,

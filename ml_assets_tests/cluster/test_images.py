@@ -62,7 +62,7 @@ def test_the_platforms_image_loads_all_definitions_and_finds_itself_well(images:
 
 _FACTS = """
 import json
-from ml_assets.checkout import ROOT
+from ml_assets.foundation.checkout import ROOT
 from resources.environment import environment_facts
 from resources.settings import Settings
 print(json.dumps(environment_facts(ROOT, Settings().commit)))
@@ -79,9 +79,9 @@ _TREES = """
 import os
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
-from ml_assets.snapshots.split_reader import InputSpec
-from ml_assets.training.script.example import Example
-from ml_assets.training.script.script_model import check_model
+from ml_assets.data.snapshots.split_reader import InputSpec
+from ml_assets.model.training.script.example import Example
+from ml_assets.model.training.script.script_model import check_model
 x = np.random.default_rng(0).random((99, 3)).astype(np.float32)
 trees = HistGradientBoostingRegressor(max_iter=2).fit(x, x[:, 0])
 inputs = InputSpec(numeric=("a", "b", "c"), fill=(0.0, 0.0, 0.0), categorical=(), cardinalities=())

@@ -13,7 +13,7 @@ import pytest
 
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers.servers_record import storage_variables
-from ml_assets.snapshots.split_reader import open_snapshot
+from ml_assets.data.snapshots.split_reader import open_snapshot
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
 from ml_assets_tests.cluster.launched_job import LaunchedJob, settings_of
 from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch, small_job, small_snapshot

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ml_assets.snapshots.split_reader import InputSpec
+from ml_assets.data.snapshots.split_reader import InputSpec
 from ml_assets_tests.components import readings_pipeline
 
 MOUNT = "/opt/hurry"

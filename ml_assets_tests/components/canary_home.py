@@ -13,20 +13,20 @@ from typing import Any
 import polars as pl
 
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.release.bundle import build_bundle
-from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.matrix import MatrixGraph
-from ml_assets.release.of_platform import bundles_of, releases_of
-from ml_assets.release.rules import NO_RULES, Rules, deciding_as_json
-from ml_assets.serving.assignment import is_of_canary
-from ml_assets.serving.request_log import LoggedRow, RequestLog
+from ml_assets.model.release.bundle import build_bundle
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.matrix import MatrixGraph
+from ml_assets.model.release.of_platform import bundles_of, releases_of
+from ml_assets.model.release.rules import NO_RULES, Rules, deciding_as_json
+from ml_assets.use.serving.assignment import is_of_canary
+from ml_assets.use.serving.request_log import LoggedRow, RequestLog
 from ml_assets_tests.components.installation import Installation, failure_of, readings_components
 from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL, READINGS, days
 from ml_assets_tests.release.conftest import contents_of, variant_of
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.release.test_matrix import weighted_sum
 from resources.ledger import Person, Promotion, TrainedOn
-from resources.mlflow_client import open_client
+from resources.tracking.mlflow_client import open_client
 
 DAYS = days(3, start=1)
 Change = Callable[[dict[str, Any]], dict[str, Any]]

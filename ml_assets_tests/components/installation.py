@@ -15,7 +15,7 @@ from ml_assets.assembly import build_defs
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.tags import DATA_VERSION, RANGE_END, RANGE_START
-from ml_assets.tables.reader import TableReader
+from ml_assets.data.tables.reader import TableReader
 from ml_assets_tests.components import readings_pipeline
 from resources.platform import Platform
 from resources.settings import Settings

@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
-from ml_assets.pipeline.links import report_name
-from ml_assets.pipeline.snapshot import take_snapshot
-from ml_assets.pipeline.values import TrainingSet, ValidatedWindow
-from ml_assets.release.of_platform import bundles_of
-from ml_assets.release.runtime import ServingModel
+from ml_assets.model.release.of_platform import bundles_of
+from ml_assets.model.release.runtime import ServingModel
+from ml_assets.model.steps.links import report_name
+from ml_assets.model.steps.snapshot import take_snapshot
+from ml_assets.model.steps.values import TrainingSet, ValidatedWindow
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import STAGES, Installation, facts_of, readings_components
 from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL, WINDOW, days

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ml_assets.features.encoding import FittedState
-from ml_assets.release.bundle import BundleContents, build_bundle
-from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.of_platform import bundles_of
-from ml_assets.snapshots.split_reader import FITTED, open_snapshot
-from ml_assets.training.step.load import load_model
+from ml_assets.data.features.encoding import FittedState
+from ml_assets.data.snapshots.split_reader import FITTED, open_snapshot
+from ml_assets.model.release.bundle import BundleContents, build_bundle
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.of_platform import bundles_of
+from ml_assets.model.training.step.load import load_model
 from ml_assets_tests.components.installation import Installation
 from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL
 from resources.job.job import TrainingJob, TrainingResult

@@ -19,12 +19,12 @@ from dagster.components.testing import DefsFolderSandbox, create_defs_folder_san
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.csv_tables import CsvRefused, infer
-from ml_assets.features.cut_and_rebuild import leak_test
-from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.imports import resolve_function
-from ml_assets.tables.user_code import building
-from ml_assets.validation.check import check_partitions
-from ml_assets.validation.volume import VolumePast, volume_findings
+from ml_assets.data.features.cut_and_rebuild import leak_test
+from ml_assets.data.tables.cadence import Cadence
+from ml_assets.data.tables.imports import resolve_function
+from ml_assets.data.tables.user_code import building
+from ml_assets.data.validation.check import check_partitions
+from ml_assets.data.validation.volume import VolumePast, volume_findings
 
 ROOT = Path(__file__).parents[2]
 DAYS = [date(2024, 1, 1) + timedelta(days=n) for n in range(90)]

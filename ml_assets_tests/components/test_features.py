@@ -3,8 +3,8 @@
 import polars as pl
 
 from ml_assets.components.failures import missing_in
-from ml_assets.tables.accept import accept_partition
-from ml_assets.tables.reader import TableReader
+from ml_assets.data.tables.accept import accept_partition
+from ml_assets.data.tables.reader import TableReader
 from ml_assets_tests.components.installation import (
     Installation,
     failure_metadata,

@@ -17,12 +17,12 @@ from ml_assets.components.declarations import DeclarationRefused, require_consis
 from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.leakage_check import feature_declaration
 from ml_assets.components.tags import RANGE_END, RANGE_START
-from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.declared import NOTHING_DECLARED
-from ml_assets.tables.leakage import find_leaks, newest_partitions
-from ml_assets.tables.publish import publish
-from ml_assets.tables.readmit import quarantined_keys, quarantined_rules, readmit
-from ml_assets.tables.spec import Incoming, PublishingRun
+from ml_assets.data.tables.cadence import Cadence
+from ml_assets.data.tables.declared import NOTHING_DECLARED
+from ml_assets.data.tables.leakage import find_leaks, newest_partitions
+from ml_assets.data.tables.publish import publish
+from ml_assets.data.tables.readmit import quarantined_keys, quarantined_rules, readmit
+from ml_assets.data.tables.spec import Incoming, PublishingRun
 from ml_assets_tests.components.installation import (
     Installation,
     built,

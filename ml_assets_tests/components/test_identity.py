@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from ml_assets.components import TrainingPipeline
-from ml_assets.pipeline.identity import training_code, training_job
+from ml_assets.model.steps.identity import training_code, training_job
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import component
 from resources.job.job import TrainingJob
@@ -91,15 +91,15 @@ def _install(folder: Path, package: str) -> None:
 
 
 def test_the_loop_is_part_of_a_training_and_what_only_tells_of_it_is_not() -> None:
-    from ml_assets.code.reach import reached_by
-    from ml_assets.training.attempt.platform_code import worker_modules
+    from ml_assets.foundation.code.reach import reached_by
+    from ml_assets.model.training.attempt.platform_code import worker_modules
 
     reached = reached_by(*worker_modules("")).modules
-    named = {name.removeprefix("ml_assets.training.") for name in reached}
+    named = {name.removeprefix("ml_assets.model.training.") for name in reached}
     assert {"loop", "gradients", "data.order", "data.batches", "parallel.exact", "parallel.layouts"} <= named
     assert {"step.load", "step.objectives", "step.schedule"} <= named
     assert {
-        "ml_assets.snapshots.split_reader",
+        "ml_assets.data.snapshots.split_reader",
         "checkpoint.initial",
         "data.preprocess",
         "data.decoding",

@@ -10,8 +10,8 @@ from dagster import ExecuteInProcessResult
 
 from ml_assets.components.table_report import UNCHANGED
 from ml_assets.components.tags import ROOT_RUN
-from ml_assets.tables.accept import accept_partition
-from ml_assets.tables.reader import TableReader
+from ml_assets.data.tables.accept import accept_partition
+from ml_assets.data.tables.reader import TableReader
 from ml_assets_tests.components.installation import (
     Installation,
     failure_metadata,

@@ -7,8 +7,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from ml_assets.checkout import ROOT
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.foundation.checkout import ROOT
 from resources.launcher.resource_profile import ProfileRefused, changes_of
 
 

@@ -8,15 +8,15 @@ import dagster as dg
 import pytest
 from pydantic import ValidationError
 
-from ml_assets.code.code_version import script_version
-from ml_assets.code.reach import SourceUnavailable
 from ml_assets.components.loading import load_pipelines
-from ml_assets.pipeline.spec import ModelSection
+from ml_assets.foundation.code.code_version import script_version
+from ml_assets.foundation.code.reach import SourceUnavailable
+from ml_assets.model.steps.spec import ModelSection
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.defs_sandbox import DECLARED
 
 _SCRIPT = '''"""Trains."""
-from ml_assets.training.script import attach
+from ml_assets.model.training.script import attach
 
 import net
 

@@ -16,7 +16,7 @@ from ml_assets.components import Dataset
 from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.sensors import build_missing_upstream
 from ml_assets.components.tags import ASKED_BY, RANGE_END, RANGE_START
-from ml_assets.tables.imports import LatestMisdeclared
+from ml_assets.data.tables.imports import LatestMisdeclared
 from ml_assets_tests.components.installation import (
     STAGES,
     Installation,

@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from ml_assets.components.step_values import step_values
-from ml_assets.pipeline.values import ValidatedWindow
+from ml_assets.model.steps.values import ValidatedWindow
 
 FIXED = "fixed"
 

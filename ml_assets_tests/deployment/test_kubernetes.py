@@ -17,7 +17,7 @@ from dagster._core.workspace.load_target import EmptyWorkspaceTarget
 from dagster._daemon.cli import create_dagster_daemon_cli
 from dagster._daemon.monitoring.run_monitoring import execute_run_monitoring_iteration
 
-from ml_assets.checkout import ROOT
+from ml_assets.foundation.checkout import ROOT
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer, Document, serving
 from resources.launcher.resource_profile import ResourceProfile
 

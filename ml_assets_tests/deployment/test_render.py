@@ -11,7 +11,6 @@ from dagster._core.instance.config import dagster_instance_config
 from dagster._serdes import class_from_code_pointer
 
 from deployment.render import CODE_PORT, HELM, PAGES_PORT, helm_values, rendered
-from ml_assets.checkout import ROOT
 from ml_assets.cli.dagster_settings import dagster_settings
 from ml_assets.cli.variables import unknown_variables
 from ml_assets.dagster_instance import (
@@ -22,6 +21,7 @@ from ml_assets.dagster_instance import (
     on_a_cluster,
     on_this_machine,
 )
+from ml_assets.foundation.checkout import ROOT
 from ml_assets_tests.components.installation import Installation
 from resources.settings import Settings
 

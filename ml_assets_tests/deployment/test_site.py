@@ -11,7 +11,7 @@ import yaml
 from deployment.site.reference_pages import reference
 from deployment.site.site_links import OUTSIDE, on_site
 from ml_assets import cli
-from ml_assets.checkout import ROOT
+from ml_assets.foundation.checkout import ROOT
 
 PAGES = reference()
 

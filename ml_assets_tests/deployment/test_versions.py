@@ -5,7 +5,7 @@ import re
 import pytest
 
 from deployment.testbed.build import MODULES, read_module
-from ml_assets.checkout import ROOT
+from ml_assets.foundation.checkout import ROOT
 
 MODULES_WITH_FLAGS = sorted(path.parent.name for path in MODULES.glob("*/ldflags"))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ml_assets.dossier.contents import (
+from ml_assets.extras.governance.dossier.contents import (
     BUNDLE,
     CARD,
     CARD_PAGE,
@@ -19,10 +19,10 @@ from ml_assets.dossier.contents import (
     DossierFacts,
     TableBehind,
 )
-from ml_assets.dossier.keys import SigningKey, create_keys
-from ml_assets.dossier.ledger_rows import decisions_about
-from ml_assets.dossier.writing import write
-from ml_assets.release.runtime import listing_of
+from ml_assets.extras.governance.dossier.keys import SigningKey, create_keys
+from ml_assets.extras.governance.dossier.ledger_rows import decisions_about
+from ml_assets.extras.governance.dossier.writing import write
+from ml_assets.model.release.runtime import listing_of
 from resources.ledger import Ledger, NewEvaluation, Person, TrainedOn
 
 LOCK_TEXT = (

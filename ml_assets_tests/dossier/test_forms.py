@@ -15,12 +15,12 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from model_signing import verifying
 
-from ml_assets.dossier.bill_of_materials import bill_of_materials
-from ml_assets.dossier.contents import BILL, CODE_DIFFERENCE, PROVENANCE, DossierFacts
-from ml_assets.dossier.errors import DossierRefused, SigningKeyRefused
-from ml_assets.dossier.keys import PublicKey, SigningKey, create_keys
-from ml_assets.dossier.provenance import provenance
-from ml_assets.dossier.writing import write
+from ml_assets.extras.governance.dossier.bill_of_materials import bill_of_materials
+from ml_assets.extras.governance.dossier.contents import BILL, CODE_DIFFERENCE, PROVENANCE, DossierFacts
+from ml_assets.extras.governance.dossier.errors import DossierRefused, SigningKeyRefused
+from ml_assets.extras.governance.dossier.keys import PublicKey, SigningKey, create_keys
+from ml_assets.extras.governance.dossier.provenance import provenance
+from ml_assets.extras.governance.dossier.writing import write
 from ml_assets_tests.dossier.conftest import Signed
 from ml_assets_tests.dossier.in_toto import require_in_toto
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.drills.fixture import train_undisturbed
-from ml_assets.training.attempt.attempts import read_attempts
+from ml_assets.extras.drills.fixture import train_undisturbed
+from ml_assets.model.training.attempt.attempts import read_attempts
 from ml_assets_tests.faults.random_kills import train_through_kills
 from ml_assets_tests.faults.summary import KILLED
 from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch, small_job, small_snapshot

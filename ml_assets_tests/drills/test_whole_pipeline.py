@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.tables import layout
-from ml_assets.tables.reader import TableReader
+from ml_assets.data.tables import layout
+from ml_assets.data.tables.reader import TableReader
 from ml_assets_tests.faults import pipeline_commands
 from ml_assets_tests.faults.child_processes import finish
 from ml_assets_tests.faults.demand_project import SALES, STEPS, WEEKS, DemandProject

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.evaluation.baseline import PRIORS, GroupMeans, naive_baseline
-from ml_assets.evaluation.errors import EvaluationInputError
-from ml_assets.evaluation.metrics import METRICS
-from ml_assets.evaluation.spec import BaselineSpec
-from ml_assets.objective_facts import ObjectiveName
+from ml_assets.foundation.objective_facts import ObjectiveName
+from ml_assets.model.evaluation.baseline import PRIORS, GroupMeans, naive_baseline
+from ml_assets.model.evaluation.errors import EvaluationInputError
+from ml_assets.model.evaluation.metrics import METRICS
+from ml_assets.model.evaluation.spec import BaselineSpec
 
 TRAIN = pl.DataFrame(
     {

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from ml_assets.evaluation.block_counts import block_form
-from ml_assets.evaluation.bootstrap import (
+from ml_assets.model.evaluation.block_counts import block_form
+from ml_assets.model.evaluation.bootstrap import (
     Estimate,
     Interval,
     draw_blocks,
@@ -17,7 +17,7 @@ from ml_assets.evaluation.bootstrap import (
     paired,
     widening,
 )
-from ml_assets.evaluation.metrics import METRICS
+from ml_assets.model.evaluation.metrics import METRICS
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, make_holdout
 
 LOGLOSS = METRICS["logloss"]

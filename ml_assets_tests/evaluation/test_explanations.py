@@ -6,13 +6,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.evaluation.explanation_document import Explanations
-from ml_assets.evaluation.explanations import POINTS, NotPredicted, explain
-from ml_assets.evaluation.explanations_chapter import dependence_pictures, explanation_chapters
-from ml_assets.evaluation.metrics import Vector
-from ml_assets.evaluation.spec import EvaluationSpec
-from ml_assets.pipeline.explained import most_rows
-from ml_assets.reports.written_page import Paragraph
+from ml_assets.foundation.reports.written_page import Paragraph
+from ml_assets.model.evaluation.explanation_document import Explanations
+from ml_assets.model.evaluation.explanations import POINTS, NotPredicted, explain
+from ml_assets.model.evaluation.explanations_chapter import dependence_pictures, explanation_chapters
+from ml_assets.model.evaluation.metrics import Vector
+from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.steps.explained import most_rows
 
 KINDS = {"strong": "numeric", "weak": "numeric", "kind": "category", "ignored": "numeric", "empty": "numeric"}
 LEVELS = {"a": 0.0, "b": 0.5, "c": 1.0}

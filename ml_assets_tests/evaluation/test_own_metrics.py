@@ -8,15 +8,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.evaluation.bootstrap import draw_blocks
-from ml_assets.evaluation.errors import EvaluationInputError
-from ml_assets.evaluation.evaluation_document import Evaluation, Report
-from ml_assets.evaluation.holdout import evaluate
-from ml_assets.evaluation.own_metrics import OwnMetric
-from ml_assets.evaluation.report import render
-from ml_assets.evaluation.spec import EvaluationSpec, OwnMetricSection
-from ml_assets.pipeline.record import UnrecordedEvaluation
-from ml_assets.release.bundle_store import Bundle
+from ml_assets.model.evaluation.bootstrap import draw_blocks
+from ml_assets.model.evaluation.errors import EvaluationInputError
+from ml_assets.model.evaluation.evaluation_document import Evaluation, Report
+from ml_assets.model.evaluation.holdout import evaluate
+from ml_assets.model.evaluation.own_metrics import OwnMetric
+from ml_assets.model.evaluation.report import render
+from ml_assets.model.evaluation.spec import EvaluationSpec, OwnMetricSection
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.steps.record import UnrecordedEvaluation
 from ml_assets_tests.evaluation.holdout_case import model_facts
 
 ROWS = 600

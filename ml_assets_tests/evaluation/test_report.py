@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets import evaluation
-from ml_assets.evaluation.bootstrap import Interval
-from ml_assets.evaluation.curves import roc
-from ml_assets.evaluation.evaluation_document import ComparedModel, LossCurve, Report
-from ml_assets.evaluation.gates import Champion
-from ml_assets.evaluation.holdout import evaluate
-from ml_assets.evaluation.pictures import pictures
-from ml_assets.evaluation.report import render, summary_markdown, write_report
-from ml_assets.evaluation.report_sentences import plain_findings, weighted
-from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.model import evaluation
+from ml_assets.model.evaluation.bootstrap import Interval
+from ml_assets.model.evaluation.curves import roc
+from ml_assets.model.evaluation.evaluation_document import ComparedModel, LossCurve, Report
+from ml_assets.model.evaluation.gates import Champion
+from ml_assets.model.evaluation.holdout import evaluate
+from ml_assets.model.evaluation.pictures import pictures
+from ml_assets.model.evaluation.report import render, summary_markdown, write_report
+from ml_assets.model.evaluation.report_sentences import plain_findings, weighted
+from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, model_facts
 from resources.job.recoveries import Recovery
 
@@ -240,7 +240,7 @@ def test_roc_is_thin_and_its_area_is_the_auc(case: HoldoutCase) -> None:
 def test_heavy_libraries_wait_until_they_are_needed() -> None:
     modules = [path.stem for path in Path(evaluation.__file__).parent.glob("[a-z]*.py")]
     assert {"gates", "report"} <= set(modules)
-    imports = "; ".join(f"import ml_assets.evaluation.{name}" for name in modules)
+    imports = "; ".join(f"import ml_assets.model.evaluation.{name}" for name in modules)
     heavy = ["matplotlib", "jinja2", "sklearn", "scipy", "torch", "mlflow", "pandas", "dagster"]
     check = f"{imports}; import sys; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)

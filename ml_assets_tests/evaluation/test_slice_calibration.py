@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml_assets.evaluation.bootstrap import draw_blocks
-from ml_assets.evaluation.calibration_chapter import calibration_chapters, direction
-from ml_assets.evaluation.evaluation_document import Evaluation
-from ml_assets.evaluation.holdout import evaluate
-from ml_assets.evaluation.slice_calibration import calibration_gaps, calibration_of_slices
-from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.model.evaluation.bootstrap import draw_blocks
+from ml_assets.model.evaluation.calibration_chapter import calibration_chapters, direction
+from ml_assets.model.evaluation.evaluation_document import Evaluation
+from ml_assets.model.evaluation.holdout import evaluate
+from ml_assets.model.evaluation.slice_calibration import calibration_gaps, calibration_of_slices
+from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase
 
 

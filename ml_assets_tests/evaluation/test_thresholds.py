@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ml_assets.evaluation.bootstrap import draw_blocks
-from ml_assets.evaluation.cost_spec import CostSection
-from ml_assets.evaluation.evaluation_document import Report
-from ml_assets.evaluation.holdout import evaluate
-from ml_assets.evaluation.report import render, summary_markdown
-from ml_assets.evaluation.spec import EvaluationSpec
-from ml_assets.evaluation.thresholds import SHARES, ScoredRows, cheapest, threshold_table
+from ml_assets.model.evaluation.bootstrap import draw_blocks
+from ml_assets.model.evaluation.cost_spec import CostSection
+from ml_assets.model.evaluation.evaluation_document import Report
+from ml_assets.model.evaluation.holdout import evaluate
+from ml_assets.model.evaluation.report import render, summary_markdown
+from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.evaluation.thresholds import SHARES, ScoredRows, cheapest, threshold_table
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, make_holdout, model_facts
 
 COSTS = CostSection(false_positive=1, false_negative=4, benefit=2, unit="EUR")

@@ -17,16 +17,16 @@ from ml_assets.cli.project import prepare_home
 from ml_assets_tests.faults.child_processes import Child, forkserver, start
 from ml_assets_tests.faults.demand_project import FEATURES, MODEL, SALES, DemandProject
 from ml_assets_tests.faults.kill_points import KillPoint, KillSwitch, PauseBell, PhaseCounter, RankKillPoint
-from resources.mlflow_client import open_client
 from resources.settings import Settings
+from resources.tracking.mlflow_client import open_client
 
 PHASE_OF = {SALES: "ingest", FEATURES: "features", MODEL: "snapshot"}
 _HEAVY = [
     "dagster._core.storage.sqlite_storage", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_workspace_store",
     "mlflow.store.model_registry.sqlalchemy_workspace_store", "matplotlib.figure", "onnxruntime",
     "onnxscript.function_libs.torch_lib.ops", "pandera.polars", "pyarrow.pandas_compat", "safetensors.torch",
-    "torch._dynamo", "torch._inductor.codecache", "torch.onnx", "ml_assets.validation.check",
-    "ml_assets.evaluation.report", "ml_assets.release.bundle", "ml_assets.training.step.load",
+    "torch._dynamo", "torch._inductor.codecache", "torch.onnx", "ml_assets.data.validation.check",
+    "ml_assets.model.evaluation.report", "ml_assets.model.release.bundle", "ml_assets.model.training.step.load",
 ]  # fmt: skip
 
 

@@ -16,21 +16,21 @@ import dagster as dg
 
 from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.training_pipeline import STAGES
-from ml_assets.evaluation.evaluation_document import Report
-from ml_assets.pipeline.links import report_name
-from ml_assets.release.of_platform import bundles_of, registry_of
-from ml_assets.release.runtime import ServingModel
-from ml_assets.snapshots.keep import versions_of
-from ml_assets.snapshots.split_reader import open_snapshot
-from ml_assets.tables import layout
-from ml_assets.tables.guard import validate_window
-from ml_assets.tables.reader import TableReader
+from ml_assets.data.snapshots.keep import versions_of
+from ml_assets.data.snapshots.split_reader import open_snapshot
+from ml_assets.data.tables import layout
+from ml_assets.data.tables.guard import validate_window
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.model.evaluation.evaluation_document import Report
+from ml_assets.model.release.of_platform import bundles_of, registry_of
+from ml_assets.model.release.runtime import ServingModel
+from ml_assets.model.steps.links import report_name
 from ml_assets_tests.faults.demand_project import MODEL, WEEK, WEEKS, DemandProject, key_of
 from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch
 from resources.job.events import EVENTS, read_events
 from resources.job.job import TrainingJob, TrainingResult
 from resources.job.recoveries import recoveries_of
-from resources.mlflow_client import open_client
+from resources.tracking.mlflow_client import open_client
 
 SERVERS_OWN = "_lakefs_actions/"
 """Prefix of what a lake on a server holds besides tables."""

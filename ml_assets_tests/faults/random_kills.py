@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml_assets.drills.fault_injector import send
-from ml_assets.drills.timeline import Timeline
+from ml_assets.extras.drills.fault_injector import send
+from ml_assets.extras.drills.timeline import Timeline
 from resources.job.job import TrainingJob, TrainingResult
 
 VICTIMS = ("rank 0", "rank 1", "agent")

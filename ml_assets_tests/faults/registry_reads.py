@@ -18,16 +18,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ml_assets.model.release.bundle_standing import BundleStandings
+from ml_assets.model.release.known_versions import (
+    NumberReader,
+    StageReader,
+    number_reader_of,
+    stage_reader_of,
+)
+from ml_assets.model.release.of_platform import registry_of, releases_of
+from ml_assets.model.release.refusals import NotPromotable
 from ml_assets.notebook import StaleAnswer, load_model
-from ml_assets.release.bundle_standing import BundleStandings
-from ml_assets.release.known_versions import NumberReader, StageReader, number_reader_of, stage_reader_of
-from ml_assets.release.of_platform import registry_of, releases_of
-from ml_assets.release.refusals import NotPromotable
 from ml_assets_tests.faults.child_processes import Child, finish, forkserver, start
 from resources.ledger import LedgerError, Person, Promotion
-from resources.mlflow_client import TrackerError
 from resources.platform import Platform
 from resources.settings import Settings
+from resources.tracking.mlflow_client import TrackerError
 
 SERVERS = ("postgresql", "mlflow")
 LOADS_EACH = 10

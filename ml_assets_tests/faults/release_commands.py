@@ -16,12 +16,12 @@ from datetime import datetime
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from ml_assets.release.bundle_standing import CANARY, PRODUCTION
-from ml_assets.release.bundle_store import BundleStore
-from ml_assets.release.refusals import NotPromotable, NotReviewable
-from ml_assets.release.registry import Registry
-from ml_assets.release.releases import Releases
-from ml_assets.release.rules import Rules
+from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION
+from ml_assets.model.release.bundle_store import BundleStore
+from ml_assets.model.release.refusals import NotPromotable, NotReviewable
+from ml_assets.model.release.registry import Registry
+from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.rules import Rules
 from ml_assets_tests.faults.child_processes import forkserver
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from resources.artifacts import FolderArtifacts
@@ -38,7 +38,7 @@ from resources.ledger import (
     Review,
     TrainedOn,
 )
-from resources.mlflow_client import TrackerError, open_client
+from resources.tracking.mlflow_client import TrackerError, open_client
 
 MODEL = "small"
 APPROVED = Rules.model_validate({"approval": {"by": ["bob", "cyd"]}})

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.features.encoding import UNKNOWN, EncodingError, FittedState, fit, require_columns
+from ml_assets.data.features.encoding import UNKNOWN, EncodingError, FittedState, fit, require_columns
 
 FRAME = pl.DataFrame(
     {

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.features.cut_and_rebuild import (
+from ml_assets.data.features.cut_and_rebuild import (
     MISSING_ROW,
     Alone,
     KnowledgeRule,
@@ -17,7 +17,7 @@ from ml_assets.features.cut_and_rebuild import (
     known_by,
     leak_test,
 )
-from ml_assets.features.point_in_time import join_as_of
+from ml_assets.data.features.point_in_time import join_as_of
 
 FIRST, LAST = date(2024, 3, 1), date(2024, 3, 6)
 Inputs = Mapping[str, pl.DataFrame]

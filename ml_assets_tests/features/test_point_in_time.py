@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.features.point_in_time import PointInTimeError, join_as_of
+from ml_assets.data.features.point_in_time import PointInTimeError, join_as_of
 from ml_assets_tests.features.event_tables import asked, at_hour, events, facts, hours, keys
 
 Row = tuple[str | None, int | None]

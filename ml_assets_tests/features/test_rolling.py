@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.features.rolling import RollingError, window_sums
+from ml_assets.data.features.rolling import RollingError, window_sums
 from ml_assets_tests.features.event_tables import asked, facts, hours, keys
 
 Row = tuple[str | None, int | None]

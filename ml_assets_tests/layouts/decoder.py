@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from ml_assets.snapshots.split_reader import InputSpec
+from ml_assets.data.snapshots.split_reader import InputSpec
 from ml_assets_tests.layouts.residual_models import Block
 
 BYTES = 256

@@ -17,7 +17,7 @@ from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ml_assets.snapshots.split_reader import InputSpec
+from ml_assets.data.snapshots.split_reader import InputSpec
 
 WIDTH = 6
 

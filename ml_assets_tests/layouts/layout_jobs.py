@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ml_assets.snapshots.split_reader import Snapshot
+from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets_tests.training.small_jobs import small_job
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult

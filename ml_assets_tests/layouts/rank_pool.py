@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ml_assets.training.data.rowlog import RowLog
-from ml_assets.training.loop import fit
-from ml_assets.training.process.group import Group
-from ml_assets.training.run import prepare
-from ml_assets.training.step.model_digests import digest_of
+from ml_assets.model.training.data.rowlog import RowLog
+from ml_assets.model.training.loop import fit
+from ml_assets.model.training.process.group import Group
+from ml_assets.model.training.run import prepare
+from ml_assets.model.training.step.model_digests import digest_of
 from ml_assets_tests.faults.child_processes import forkserver
 from resources.job.errors import BadConfiguration, Diverged
 from resources.job.job import TrainingJob

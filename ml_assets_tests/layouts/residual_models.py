@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ml_assets.snapshots.split_reader import InputSpec
+from ml_assets.data.snapshots.split_reader import InputSpec
 
 
 class Block(nn.Module):

@@ -5,8 +5,8 @@ import time
 
 import torch
 
-from ml_assets.drills.drill_model import DrillModel
-from ml_assets.snapshots.split_reader import InputSpec
+from ml_assets.data.snapshots.split_reader import InputSpec
+from ml_assets.extras.drills.drill_model import DrillModel
 
 SLOW_RANK = 1
 

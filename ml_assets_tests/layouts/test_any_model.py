@@ -16,8 +16,8 @@ import torch
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from ml_assets.objective_facts import NAMES, facts_of
-from ml_assets.snapshots.split_reader import Snapshot
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.foundation.objective_facts import NAMES, facts_of
 from ml_assets_tests.layouts.generated_models import FINE, OF_A_PROCESS, REFUSED
 from ml_assets_tests.layouts.rank_pool import MOST, Ranks, ranks
 from ml_assets_tests.training.list_snapshots import list_snapshot, sessions

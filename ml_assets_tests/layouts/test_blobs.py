@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.release.of_platform import releases_of
-from ml_assets.release.runtime import InputRefused
+from ml_assets.model.release.of_platform import releases_of
+from ml_assets.model.release.runtime import InputRefused
 from ml_assets_tests.components.installation import STAGES, Installation, failure_of, readings_components
 from ml_assets_tests.components.model_run import CHECKPOINT, EVALUATION, TRAINING_SET, ModelRun, train
 from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch.distributed.tensor import DTensor
 
-from ml_assets.snapshots.split_reader import InputSpec
-from ml_assets.training.checkpoint.checkpoints import Checkpoints
-from ml_assets.training.checkpoint.parts import Like, State
-from ml_assets.training.checkpoint.saving import Saver
-from ml_assets.training.checkpoint.state import like_of, restore, state_of
-from ml_assets.training.data.preprocess import FullModel
-from ml_assets.training.parallel.layouts import Layout, lay_out
-from ml_assets.training.process.group import Group
+from ml_assets.data.snapshots.split_reader import InputSpec
+from ml_assets.model.training.checkpoint.checkpoints import Checkpoints
+from ml_assets.model.training.checkpoint.parts import Like, State
+from ml_assets.model.training.checkpoint.saving import Saver
+from ml_assets.model.training.checkpoint.state import like_of, restore, state_of
+from ml_assets.model.training.data.preprocess import FullModel
+from ml_assets.model.training.parallel.layouts import Layout, lay_out
+from ml_assets.model.training.process.group import Group
 from ml_assets_tests.layouts.residual_models import residual
 from ml_assets_tests.training.rank_processes import in_ranks
 from resources.job.training_settings import Parallel, TrainingSettings

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.code.code_version import versions_of
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.training.attempt.attempts import read_attempts
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.foundation.code.code_version import versions_of
+from ml_assets.model.training.attempt.attempts import read_attempts
 from ml_assets_tests.training.lab_package import RATES, with_model, with_script
 from ml_assets_tests.training.watcher import Watcher
 from resources.job.errors import InputChanged

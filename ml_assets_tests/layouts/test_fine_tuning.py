@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ml_assets.release.of_platform import releases_of
+from ml_assets.model.release.of_platform import releases_of
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import STAGES, Installation, readings_components
 from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days

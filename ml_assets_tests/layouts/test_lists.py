@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.training.data.rowlog import count_rows
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.model.training.data.rowlog import count_rows
 from ml_assets_tests.layouts.layout_jobs import MODELS, FinishedTraining, train
 from ml_assets_tests.training.list_snapshots import list_snapshot
 from ml_assets_tests.training.small_jobs import small_job

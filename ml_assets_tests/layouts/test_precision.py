@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from ml_assets.snapshots.split_reader import Snapshot, open_snapshot
-from ml_assets.training.data.order import ShardSlice
-from ml_assets.training.data.prefetcher import Prefetcher
-from ml_assets.training.data.rowlog import RowLog
-from ml_assets.training.gradients import gradients_of
-from ml_assets.training.parallel.compression import PowerSgd
-from ml_assets.training.process.group import Group
-from ml_assets.training.run import Run, prepare
+from ml_assets.data.snapshots.split_reader import Snapshot, open_snapshot
+from ml_assets.model.training.data.order import ShardSlice
+from ml_assets.model.training.data.prefetcher import Prefetcher
+from ml_assets.model.training.data.rowlog import RowLog
+from ml_assets.model.training.gradients import gradients_of
+from ml_assets.model.training.parallel.compression import PowerSgd
+from ml_assets.model.training.process.group import Group
+from ml_assets.model.training.run import Run, prepare
 from ml_assets_tests.training.rank_processes import in_ranks, one_rank
 from ml_assets_tests.training.single_step import Step, one_step
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot

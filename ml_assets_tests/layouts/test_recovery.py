@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.snapshots.split_reader import Snapshot
+from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets_tests.training.small_jobs import alive, assert_each_row_once_per_epoch, small_job
 from ml_assets_tests.training.watcher import SECONDS_TO_SAVE, Unbroken, Watcher, children_of, wait_until_dead
 from resources.job.events import TrainingEvent, read_events
@@ -71,7 +71,7 @@ def test_nothing_is_left_among_temporary_files_even_by_a_killed_agent(
 ) -> None:
     def kill_agent(watcher: Watcher, event: TrainingEvent) -> None:
         if event.kind == "checkpoint" and watcher.kinds().count("checkpoint") == 1:
-            (agent,) = children_of(os.getpid(), "ml_assets.training.node.torchrun")
+            (agent,) = children_of(os.getpid(), "ml_assets.model.training.node.torchrun")
             os.kill(agent, signal.SIGKILL)
 
     with tempfile.TemporaryDirectory(prefix="t") as temporary:  # sockets need a short path

@@ -33,15 +33,15 @@ from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from ml_assets.release.bundle import build_bundle
-from ml_assets.release.bundle_store import BundleStore
-from ml_assets.release.matrix import MatrixGraph
-from ml_assets.release.runtime import ServingModel
-from ml_assets.snapshots.split_reader import InputSpec
-from ml_assets.training.script.blend import Blend
-from ml_assets.training.script.example import Example
-from ml_assets.training.script.graph import run_graph
-from ml_assets.training.script.script_model import check_model
+from ml_assets.data.snapshots.split_reader import InputSpec
+from ml_assets.model.release.bundle import build_bundle
+from ml_assets.model.release.bundle_store import BundleStore
+from ml_assets.model.release.matrix import MatrixGraph
+from ml_assets.model.release.runtime import ServingModel
+from ml_assets.model.training.script.blend import Blend
+from ml_assets.model.training.script.example import Example
+from ml_assets.model.training.script.graph import run_graph
+from ml_assets.model.training.script.script_model import check_model
 from ml_assets_tests.release.conftest import contents_of
 from resources.artifacts import FolderArtifacts
 from resources.job.errors import BadConfiguration

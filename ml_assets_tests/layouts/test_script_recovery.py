@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml_assets.snapshots.split_reader import open_snapshot
-from ml_assets.training.script.api import FOLDER, JOB
-from ml_assets.training.script.data import matrix_of
-from ml_assets.training.script.graph import run_graph
-from ml_assets.training.script.script_model import read_model
+from ml_assets.data.snapshots.split_reader import open_snapshot
+from ml_assets.model.training.script.api import FOLDER, JOB
+from ml_assets.model.training.script.data import matrix_of
+from ml_assets.model.training.script.graph import run_graph
+from ml_assets.model.training.script.script_model import read_model
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from ml_assets_tests.training.watcher import Watcher
 from resources.job.errors import AttemptsExhausted, BadConfiguration, FailedTwice

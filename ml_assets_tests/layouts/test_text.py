@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ml_assets.snapshots.split_reader import Snapshot
+from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets_tests.layouts.layout_jobs import FinishedTraining, train
 from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch, small_job
 from ml_assets_tests.training.text_snapshots import text_snapshot, text_table

@@ -9,14 +9,14 @@ import pytest
 import yaml
 
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.data.features.encoding import fit
+from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.row_choice import choose_rows
+from ml_assets.data.snapshots.split_reader import SourceValues
 from ml_assets.defs import tiny_text
 from ml_assets.defs.tiny_text import features, source
-from ml_assets.features.encoding import fit
-from ml_assets.pipeline.identity import training_job
-from ml_assets.pipeline.snapshot import row_choice
-from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.row_choice import choose_rows
-from ml_assets.snapshots.split_reader import SourceValues
+from ml_assets.model.steps.identity import training_job
+from ml_assets.model.steps.snapshot import row_choice
 from ml_assets_tests.layouts.layout_jobs import train
 from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch
 from resources.job.training_settings import Parallel

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.training.step.load import load_model, predict
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.model.training.step.load import load_model, predict
 from ml_assets_tests.layouts.layout_jobs import FinishedTraining, residual_job, train
 from ml_assets_tests.training.small_jobs import (
     assert_each_row_once_per_epoch,

@@ -12,10 +12,10 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.live.canary_rows import FoundLabels, WaitingRow, labelled_of
-from ml_assets.live.row_keys import key_text
-from ml_assets.tables.reader import TableReader
-from ml_assets.validation.contract import Contract
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.validation.contract import Contract
+from ml_assets.use.live.canary_rows import FoundLabels, WaitingRow, labelled_of
+from ml_assets.use.live.row_keys import key_text
 from ml_assets_tests.tables.orders_table import FIRST, ORDERS, OrdersTable
 
 DAY = FIRST.isoformat()

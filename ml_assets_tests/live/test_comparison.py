@@ -7,10 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.live import comparison
-from ml_assets.live.comparison import Comparison, Labelled, MetricState, Requests, compare, comparisons, worst
-from ml_assets.live.e_process import block_ends
-from ml_assets.release.rules import CanarySection
+from ml_assets.model.release.rules import CanarySection
+from ml_assets.use.live import comparison
+from ml_assets.use.live.comparison import (
+    Comparison,
+    Labelled,
+    MetricState,
+    Requests,
+    compare,
+    comparisons,
+    worst,
+)
+from ml_assets.use.live.e_process import block_ends
 
 ROWS = 3000
 NO_REQUESTS = Requests(

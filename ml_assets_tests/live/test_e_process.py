@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ml_assets.live.e_process import BLOCK, log_e_process, place
+from ml_assets.use.live.e_process import BLOCK, log_e_process, place
 
 ROWS = 8 * BLOCK
 """Rows of a small stream in which every second row is the canary's: two blocks."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.live.logged_rows import days_at, partitions_at
+from ml_assets.use.live.logged_rows import days_at, partitions_at
 from ml_assets_tests.components.readings_pipeline import PIPELINE
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Pacific/Kiritimati", "Asia/Kathmandu"]

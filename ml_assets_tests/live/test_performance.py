@@ -9,18 +9,18 @@ import polars as pl
 import pytest
 
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.live.holdout_reference import HoldoutReference
-from ml_assets.live.performance import DayFigures, VersionFigures, measure_day
-from ml_assets.live.performance_history import days_up_to, pictures, store_day
-from ml_assets.live.retrain import value_of
-from ml_assets.live.scored_rows import REFERENCE_DAYS, scored_of_table
-from ml_assets.objective_facts import facts_of
-from ml_assets.tables.declared import NOTHING_DECLARED
-from ml_assets.tables.publish import publish
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
-from ml_assets.validation.contract import Contract
-from ml_assets.validation.volume import VolumeRule
+from ml_assets.data.tables.declared import NOTHING_DECLARED
+from ml_assets.data.tables.publish import publish
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.volume import VolumeRule
+from ml_assets.foundation.objective_facts import facts_of
+from ml_assets.use.live.holdout_reference import HoldoutReference
+from ml_assets.use.live.performance import DayFigures, VersionFigures, measure_day
+from ml_assets.use.live.performance_history import days_up_to, pictures, store_day
+from ml_assets.use.live.retrain import value_of
+from ml_assets.use.live.scored_rows import REFERENCE_DAYS, scored_of_table
 from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL, PIPELINE, days
 from resources.artifacts.local import FolderArtifacts
 from resources.lake.local import LocalStore

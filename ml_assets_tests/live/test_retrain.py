@@ -8,10 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.live.performance import DayFigures, OutputDrift, VersionFigures
-from ml_assets.live.performance_history import store_day, stored_days
-from ml_assets.live.retrain import broken_limits
-from ml_assets.pipeline.retraining import RetrainRequest, RetrainRule, record_request, requests_since
+from ml_assets.model.steps.retraining import RetrainRequest, RetrainRule, record_request, requests_since
+from ml_assets.use.live.performance import DayFigures, OutputDrift, VersionFigures
+from ml_assets.use.live.performance_history import store_day, stored_days
+from ml_assets.use.live.retrain import broken_limits
 from ml_assets_tests.components.readings_pipeline import MODEL, PIPELINE, days
 from resources.artifacts import FolderArtifacts
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.live.served_skew import VersionSkew, served_skew
-from ml_assets.release.bundle_store import Bundle
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.use.live.served_skew import VersionSkew, served_skew
 from ml_assets_tests.components.canary_home import DAYS, Change, begun, log_features
 from ml_assets_tests.components.installation import Installation
 from ml_assets_tests.components.readings_pipeline import PIPELINE

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from ml_assets.components import TrainingPipeline
-from ml_assets.pipeline.one_process import one_process_library
+from ml_assets.model.steps.one_process import one_process_library
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import component
 
@@ -17,7 +17,7 @@ ALONE = """
 import os
 import lightgbm, numpy as np
 from sklearn.metrics import log_loss
-from ml_assets.training.script import attach
+from ml_assets.model.training.script import attach
 from solo import parts
 
 os.environ["OMP_NUM_THREADS"] = os.environ.get("THREADS", "4")

@@ -10,16 +10,16 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ml_assets.pipeline.read_changes import changes_since
-from ml_assets.pipeline.snapshot import build_training_set, source_values, take_snapshot
-from ml_assets.pipeline.spec import PipelineSpec
-from ml_assets.pipeline.values import TrainingSet, ValidatedWindow
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.tables.declared import NOTHING_DECLARED
-from ml_assets.tables.publish import publish
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
-from ml_assets.validation.contract import Contract
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.data.tables.declared import NOTHING_DECLARED
+from ml_assets.data.tables.publish import publish
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
+from ml_assets.data.validation.contract import Contract
+from ml_assets.model.steps.read_changes import changes_since
+from ml_assets.model.steps.snapshot import build_training_set, source_values, take_snapshot
+from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.steps.values import TrainingSet, ValidatedWindow
 from ml_assets_tests.components.readings_pipeline import HERE
 from ml_assets_tests.tables import orders_table
 from ml_assets_tests.tables.orders_table import FIRST, keys

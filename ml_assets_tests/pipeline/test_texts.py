@@ -8,13 +8,13 @@ import pytest
 import yaml
 
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.data.snapshots.row_choice import choose_rows
+from ml_assets.data.snapshots.split_reader import SnapshotError
 from ml_assets.defs import tiny_text
 from ml_assets.defs.tiny_text import features
-from ml_assets.pipeline.snapshot import row_choice
-from ml_assets.pipeline.texts import read_texts, require_tokens
-from ml_assets.release.runtime import InputRefused
-from ml_assets.snapshots.row_choice import choose_rows
-from ml_assets.snapshots.split_reader import SnapshotError
+from ml_assets.model.release.runtime import InputRefused
+from ml_assets.model.steps.snapshot import row_choice
+from ml_assets.model.steps.texts import read_texts, require_tokens
 
 WEEKS = [date(2018, 11, 5) + timedelta(weeks=n) for n in range(3)]
 

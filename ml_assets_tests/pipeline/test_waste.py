@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.pipeline.waste import UNUSED, Waste, delete_waste, find_waste
-from ml_assets.snapshots.keep import keep_branch
-from ml_assets.tables.accept import accept_partition
-from ml_assets.tables.declared import DeclaredTable, DeclaredTables
-from ml_assets.tables.environments import drop_environment
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.retain import Retain
+from ml_assets.data.snapshots.keep import keep_branch
+from ml_assets.data.tables.accept import accept_partition
+from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.data.tables.environments import drop_environment
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.retain import Retain
+from ml_assets.model.steps.waste import UNUSED, Waste, delete_waste, find_waste
 from ml_assets_tests.tables.environment_place import Place
 from ml_assets_tests.tables.orders_table import ORDERS, day, days, keys, reject, spec
 from resources.files import open_lock

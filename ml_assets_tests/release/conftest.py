@@ -14,23 +14,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ml_assets.days import Days
-from ml_assets.features.encoding import FittedState, fit
-from ml_assets.release.bundle import BundleContents, build_bundle
-from ml_assets.release.bundle_store import Bundle, BundleStore, seal
-from ml_assets.release.facts import Lineage
-from ml_assets.release.registry import Registry
-from ml_assets.release.releases import Releases
-from ml_assets.release.rules import Rules
-from ml_assets.release.runtime import FACTS
+from ml_assets.data.features.encoding import FittedState, fit
+from ml_assets.foundation.days import Days
+from ml_assets.model.release.bundle import BundleContents, build_bundle
+from ml_assets.model.release.bundle_store import Bundle, BundleStore, seal
+from ml_assets.model.release.facts import Lineage
+from ml_assets.model.release.registry import Registry
+from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.rules import Rules
+from ml_assets.model.release.runtime import FACTS
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.resources.webhook_receiver import Receiver, running_receiver
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days, keys
 from resources.artifacts import FolderArtifacts
 from resources.ledger import EvaluationRow, Ledger, Person, TrainedOn
-from resources.mlflow_client import open_client
 from resources.platform import Platform
 from resources.settings import Settings
+from resources.tracking.mlflow_client import open_client
 
 Evaluate = Callable[..., EvaluationRow]
 

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from ml_assets.release.bundle_store import Bundle
+from ml_assets.model.release.bundle_store import Bundle
 from resources.ledger import (
     EvaluationRow,
     GateStatus,

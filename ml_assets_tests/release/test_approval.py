@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pydantic import ValidationError
 
-from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.history import lines
-from ml_assets.release.refusals import NotPromotable, NotReviewable
-from ml_assets.release.registry import VersionMissing
-from ml_assets.release.releases import Releases
-from ml_assets.release.rules import NO_RULES, Rules
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.history import lines
+from ml_assets.model.release.refusals import NotPromotable, NotReviewable
+from ml_assets.model.release.registry import VersionMissing
+from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.rules import NO_RULES, Rules
 from ml_assets_tests.release.conftest import Evaluate, put_in_force
 from ml_assets_tests.resources.ledger_writer import with_account
 from resources.ledger import Ledger, NotPrintable, Person, Promotion, Review

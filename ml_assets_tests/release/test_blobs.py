@@ -13,13 +13,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ml_assets.evaluation.explanations import explain
-from ml_assets.evaluation.spec import EvaluationSpec
-from ml_assets.pipeline.serving_measurement import serving_cost_of
-from ml_assets.release.bundle import TOLERANCE, BlobDecoder, BundleContents, build_bundle, torch_predictions
-from ml_assets.release.bundle_store import Bundle, BundleDamaged, BundleStore, seal
-from ml_assets.release.facts import BundleFacts
-from ml_assets.release.runtime import BlobReader, BundleRefused, InputRefused, ServingModel
+from ml_assets.model.evaluation.explanations import explain
+from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.release.bundle import (
+    TOLERANCE,
+    BlobDecoder,
+    BundleContents,
+    build_bundle,
+    torch_predictions,
+)
+from ml_assets.model.release.bundle_store import Bundle, BundleDamaged, BundleStore, seal
+from ml_assets.model.release.facts import BundleFacts
+from ml_assets.model.release.runtime import BlobReader, BundleRefused, InputRefused, ServingModel
+from ml_assets.model.steps.serving_measurement import serving_cost_of
 from resources.artifacts import FolderArtifacts
 
 DECODE = BlobDecoder(

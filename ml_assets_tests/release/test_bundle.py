@@ -14,11 +14,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from ml_assets.release.bundle import TOLERANCE, BundleContents, ParityBroken, build_bundle, torch_predictions
-from ml_assets.release.bundle_store import FILES, Bundle, BundleDamaged, BundleMissing, BundleStore, digest_of
-from ml_assets.release.facts import BundleFacts
-from ml_assets.release.golden import MOST_ROWS, golden_rows
-from ml_assets.release.runtime import BundleRefused, ServingModel
+from ml_assets.model.release.bundle import (
+    TOLERANCE,
+    BundleContents,
+    ParityBroken,
+    build_bundle,
+    torch_predictions,
+)
+from ml_assets.model.release.bundle_store import (
+    FILES,
+    Bundle,
+    BundleDamaged,
+    BundleMissing,
+    BundleStore,
+    digest_of,
+)
+from ml_assets.model.release.facts import BundleFacts
+from ml_assets.model.release.golden import MOST_ROWS, golden_rows
+from ml_assets.model.release.runtime import BundleRefused, ServingModel
 from ml_assets_tests.release.conftest import contents_of
 from resources.artifacts import FolderArtifacts
 

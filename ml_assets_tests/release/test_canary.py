@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ml_assets.release.bundle_standing import CANARY, PRODUCTION, BundleStandings
-from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.history import lines
-from ml_assets.release.promotable import in_full_minutes
-from ml_assets.release.refusals import NotPromotable, NotReviewable
-from ml_assets.release.registry import Registry
-from ml_assets.release.releases import Releases
-from ml_assets.release.rules import NO_RULES, Rules
+from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION, BundleStandings
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.history import lines
+from ml_assets.model.release.promotable import in_full_minutes
+from ml_assets.model.release.refusals import NotPromotable, NotReviewable
+from ml_assets.model.release.registry import Registry
+from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.rules import NO_RULES, Rules
 from ml_assets_tests.release.conftest import Evaluate, put_in_force
 from resources.ledger import Ledger, Person
 

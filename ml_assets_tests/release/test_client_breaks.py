@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.release.bundle import build_bundle
-from ml_assets.release.bundle_store import Bundle, BundleStore
-from ml_assets.release.client_breaks import breaks_for_clients
-from ml_assets.release.facts import BundleFacts
-from ml_assets.release.matrix import MatrixGraph
-from ml_assets.release.refusals import NotPromotable
-from ml_assets.release.releases import Releases
-from ml_assets.release.rules import Rules
-from ml_assets.release.runtime import ServingModel
-from ml_assets.serving.raw_rows import RequestRefused, predict_one
+from ml_assets.model.release.bundle import build_bundle
+from ml_assets.model.release.bundle_store import Bundle, BundleStore
+from ml_assets.model.release.client_breaks import breaks_for_clients
+from ml_assets.model.release.facts import BundleFacts
+from ml_assets.model.release.matrix import MatrixGraph
+from ml_assets.model.release.refusals import NotPromotable
+from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.rules import Rules
+from ml_assets.model.release.runtime import ServingModel
+from ml_assets.use.serving.raw_rows import RequestRefused, predict_one
 from ml_assets_tests.release.conftest import Evaluate, contents_of
 from ml_assets_tests.release.test_matrix import weighted_sum
 from resources.ledger import Person

@@ -14,20 +14,20 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from ml_assets.components.digest_asset import nightly_digest
-from ml_assets.pipeline.digest_page import digest_page
-from ml_assets.pipeline.links import DIGESTS
-from ml_assets.pipeline.nightly_digest import Line, Subjects, digest_of
-from ml_assets.pipeline.served_reports import serving
-from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.releases import Releases
-from ml_assets.release.rules import Rules
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.rules import Rules
+from ml_assets.model.steps.digest_page import digest_page
+from ml_assets.model.steps.links import DIGESTS
+from ml_assets.model.steps.nightly_digest import Line, Subjects, digest_of
+from ml_assets.model.steps.served_reports import serving
 from ml_assets_tests.release.conftest import Evaluate
 from ml_assets_tests.resources.ledger_writer import NEW
 from ml_assets_tests.resources.webhook_receiver import DRIPS, SILENT, Receiver
 from ml_assets_tests.tables.orders_table import ORDERS
 from resources.ledger import Person, RuleOutcome
-from resources.mlflow_client import open_client
 from resources.platform import Platform
+from resources.tracking.mlflow_client import open_client
 
 SUBJECTS = Subjects(
     models={"small": Rules.model_validate({"approval": {}})},
@@ -137,8 +137,8 @@ def test_a_webhook_that_refuses_or_hangs_fails_no_digest(
     platform: Platform, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, status: int, why: str
 ) -> None:
     """The time limit of a socket begins anew with each byte, so an answer that drips held the night's run up."""
-    monkeypatch.setattr("resources.webhook.PAUSE_SECONDS", 0)
-    monkeypatch.setattr("resources.webhook.PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("resources.web.webhook.PAUSE_SECONDS", 0)
+    monkeypatch.setattr("resources.web.webhook.PATIENCE_SECONDS", 0.2)
     receiver.status = status
     with dg.DagsterInstance.ephemeral() as instance:
         shown = _made(_nightly(platform), instance, YESTERDAY)

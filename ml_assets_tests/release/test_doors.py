@@ -18,12 +18,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.features.categories import category_texts
-from ml_assets.features.encoding import EncodingError, fit
-from ml_assets.pipeline.blob_decoding import predicted
-from ml_assets.release.bundle import BundleContents, build_bundle, torch_predictions
-from ml_assets.release.bundle_store import Bundle, BundleStore, seal
-from ml_assets.release.runtime import (
+from ml_assets.data.features.categories import category_texts
+from ml_assets.data.features.encoding import EncodingError, fit
+from ml_assets.model.release.bundle import BundleContents, build_bundle, torch_predictions
+from ml_assets.model.release.bundle_store import Bundle, BundleStore, seal
+from ml_assets.model.release.runtime import (
     GOLDEN,
     GOLDEN_OUTPUT,
     GoldenMismatch,
@@ -33,7 +32,8 @@ from ml_assets.release.runtime import (
     RowRefused,
     ServingModel,
 )
-from ml_assets.serving.raw_rows import predict_many
+from ml_assets.model.steps.blob_decoding import predicted
+from ml_assets.use.serving.raw_rows import predict_many
 from ml_assets_tests.release.conftest import contents_of
 from resources.artifacts import FolderArtifacts
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from ml_assets.dossier.contents import BUNDLE, CARD, CARD_PAGE, EVALUATION
-from ml_assets.dossier.errors import DossierRefused
-from ml_assets.dossier.keys import SigningKey, create_keys
-from ml_assets.dossier.writing import write
-from ml_assets.release.bundle_store import Bundle, BundleStore
-from ml_assets.release.dossiers import dossier_name, export, lay_out, newest_dossier, verify_stored
-from ml_assets.release.refusals import NotPromotable
-from ml_assets.release.releases import Releases
-from ml_assets.release.rules import Rules
+from ml_assets.extras.governance.dossier.contents import BUNDLE, CARD, CARD_PAGE, EVALUATION
+from ml_assets.extras.governance.dossier.errors import DossierRefused
+from ml_assets.extras.governance.dossier.keys import SigningKey, create_keys
+from ml_assets.extras.governance.dossier.writing import write
+from ml_assets.model.release.bundle_store import Bundle, BundleStore
+from ml_assets.model.release.dossiers import dossier_name, export, lay_out, newest_dossier, verify_stored
+from ml_assets.model.release.refusals import NotPromotable
+from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.rules import Rules
 from ml_assets_tests.dossier.conftest import evaluation_text, facts_of
 from ml_assets_tests.release.conftest import Evaluate
 from resources.ledger import DossierRow, Ledger, Person

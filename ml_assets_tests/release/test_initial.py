@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 import pytest
 
-from ml_assets.days import Days
-from ml_assets.release.bundle_store import Bundle, BundleStore
-from ml_assets.release.initial_version import InitialModel, InitialModelRefused, initial_model
-from ml_assets.release.registry import Registry, VersionMissing
-from ml_assets.release.releases import Releases
-from ml_assets.snapshots.split_reader import file_sha256
-from ml_assets.tables.accept import accept_partition
+from ml_assets.data.snapshots.split_reader import file_sha256
+from ml_assets.data.tables.accept import accept_partition
+from ml_assets.foundation.days import Days
+from ml_assets.model.release.bundle_store import Bundle, BundleStore
+from ml_assets.model.release.initial_version import InitialModel, InitialModelRefused, initial_model
+from ml_assets.model.release.registry import Registry, VersionMissing
+from ml_assets.model.release.releases import Releases
 from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, Evaluate
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, keys, reject
 from resources.ledger import Person
-from resources.mlflow_client import open_client
+from resources.tracking.mlflow_client import open_client
 
 Resolve = Callable[[str], InitialModel]
 

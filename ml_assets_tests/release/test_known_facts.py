@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from ml_assets.evaluation.gates import Champion
-from ml_assets.pipeline.version_difference import KnownFacts
-from ml_assets.release.bundle_store import Bundle
+from ml_assets.model.evaluation.gates import Champion
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.steps.version_difference import KnownFacts
 from ml_assets_tests.evaluation.holdout_case import make_holdout
 from ml_assets_tests.evaluation.test_report import make_report
 

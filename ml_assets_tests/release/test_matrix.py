@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 from onnx import TensorProto, helper
 
-from ml_assets.features.encoding import FittedState
-from ml_assets.release.bundle import BundleContents, build_bundle
-from ml_assets.release.bundle_store import BundleStore
-from ml_assets.release.matrix import MatrixGraph
-from ml_assets.release.runtime import ServingModel
+from ml_assets.data.features.encoding import FittedState
+from ml_assets.model.release.bundle import BundleContents, build_bundle
+from ml_assets.model.release.bundle_store import BundleStore
+from ml_assets.model.release.matrix import MatrixGraph
+from ml_assets.model.release.runtime import ServingModel
 
 NUMBER = TensorProto.FLOAT
 

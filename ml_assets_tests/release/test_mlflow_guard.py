@@ -8,9 +8,9 @@ from mlflow.entities.model_registry import ModelVersionTag, RegisteredModelTag
 from mlflow.exceptions import MlflowException
 from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
 
-from ml_assets.release.bundle_store import Bundle, BundleStore
-from ml_assets.release.mlflow_guard import HARMLESS, READS, GuardedStore
-from ml_assets.release.releases import Releases
+from ml_assets.extras.governance.mlflow_guard import HARMLESS, READS, GuardedStore
+from ml_assets.model.release.bundle_store import Bundle, BundleStore
+from ml_assets.model.release.releases import Releases
 from resources.ledger import Ledger, Person
 
 REFUSED = {

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
-from ml_assets.pipeline.model_card import version_to_show
-from ml_assets.release.bundle_store import Bundle, BundleDamaged, BundleStore
-from ml_assets.release.known_versions import number_reader_of
-from ml_assets.release.refusals import NotPromotable
-from ml_assets.release.registry import NumberReused, Registry, VersionMissing
-from ml_assets.release.releases import Releases
-from ml_assets.release.rows_behind import InputsRejected
-from ml_assets.tables.accept import accept_partition
+from ml_assets.data.tables.accept import accept_partition
+from ml_assets.model.release.bundle_store import Bundle, BundleDamaged, BundleStore
+from ml_assets.model.release.known_versions import number_reader_of
+from ml_assets.model.release.refusals import NotPromotable
+from ml_assets.model.release.registry import NumberReused, Registry, VersionMissing
+from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.rows_behind import InputsRejected
+from ml_assets.model.steps.model_card import version_to_show
 from ml_assets_tests.release.conftest import Evaluate, Meanwhile
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, keys, reject
 from resources.artifacts import FolderArtifacts
 from resources.ledger import Ledger, Person, TrainedOn
-from resources.mlflow_client import TrackerUnavailable, open_client
 from resources.platform import Platform
+from resources.tracking.mlflow_client import TrackerUnavailable, open_client
 
 
 def test_nothing_is_in_production_before_the_first_promotion(releases: Releases) -> None:

@@ -16,17 +16,17 @@ import pytest
 
 from ml_assets.cli import doctor_storage
 from ml_assets.cli.doctor_storage import NotWell
-from ml_assets.release.bundle import BundleContents, build_bundle
-from ml_assets.release.bundle_store import Bundle, BundleStore, seal
-from ml_assets.release.refusals import NotRegistrable
-from ml_assets.release.registry import RegisteredVersion, Registry, VersionMissing
-from ml_assets.release.releases import Releases
-from ml_assets.release.runtime import LISTING, ServingModel
+from ml_assets.model.release.bundle import BundleContents, build_bundle
+from ml_assets.model.release.bundle_store import Bundle, BundleStore, seal
+from ml_assets.model.release.refusals import NotRegistrable
+from ml_assets.model.release.registry import RegisteredVersion, Registry, VersionMissing
+from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.runtime import LISTING, ServingModel
 from ml_assets_tests.release.conftest import Evaluate
 from resources.artifacts import FolderArtifacts
 from resources.ledger import Ledger
-from resources.mlflow_client import open_client
 from resources.platform import Platform
+from resources.tracking.mlflow_client import open_client
 
 LINKS = {"lake_commit": "abc", "dagster_run_id": "r1", "partition": "2013-12-31"}
 

@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 from ml_assets.components import TrainingPipeline
 from ml_assets.components.release_sensor import production_asset, release_sensor
-from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.releases import Releases
-from ml_assets.release.rules import deciding_as_json
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.rules import deciding_as_json
 from ml_assets_tests.components.readings_pipeline import PIPELINE
 from ml_assets_tests.release.conftest import Evaluate
 from ml_assets_tests.resources.ledger_writer import with_account
@@ -19,7 +19,7 @@ from ml_assets_tests.resources.webhook_receiver import Receiver
 from resources.ledger import Person
 from resources.platform import Platform
 from resources.settings import Settings
-from resources.webhook import send
+from resources.web.webhook import send
 
 SPEC = TrainingPipeline.spec_type.model_validate(PIPELINE | {"name": "small", "release": {"approval": {}}})
 GATES = deciding_as_json(SPEC.rules.evaluation or {})
@@ -83,7 +83,7 @@ def test_each_waiting_version_is_told_about_once(
 def test_a_webhook_that_refuses_is_shown_and_fails_nothing(
     platform: Platform, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("resources.webhook.PAUSE_SECONDS", 0)
+    monkeypatch.setattr("resources.web.webhook.PAUSE_SECONDS", 0)
     daemon = Daemon(platform)
     receiver.status = 500
     told = [facts["told"] for _, facts in daemon.tick()]
@@ -126,7 +126,7 @@ def test_a_webhook_without_http_is_refused_where_it_is_set(address: str) -> None
 
 
 def test_a_webhook_that_redirects_took_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resources.webhook.PAUSE_SECONDS", 0)
+    monkeypatch.setattr("resources.web.webhook.PAUSE_SECONDS", 0)
     with running_issuer() as elsewhere:
         elsewhere.documents["/hook"] = f"{elsewhere.address}/"
         elsewhere.documents["/"] = {}

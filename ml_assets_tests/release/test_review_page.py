@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from ml_assets.evaluation.evaluation_document import Report
-from ml_assets.evaluation.holdout import evaluate as measure
-from ml_assets.evaluation.report import write_report
-from ml_assets.evaluation.spec import EvaluationSpec
-from ml_assets.pipeline.links import report_name
-from ml_assets.release.bundle_store import Bundle, BundleStore
-from ml_assets.release.releases import Releases
-from ml_assets.release.rules import NO_RULES, Rules
-from ml_assets.release.rules_in_force import as_json
-from ml_assets.review.desk import ReviewDesk
-from ml_assets.review.review_pages import review_app
+from ml_assets.extras.governance.review.desk import ReviewDesk
+from ml_assets.extras.governance.review.review_pages import review_app
+from ml_assets.model.evaluation.evaluation_document import Report
+from ml_assets.model.evaluation.holdout import evaluate as measure
+from ml_assets.model.evaluation.report import write_report
+from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.release.bundle_store import Bundle, BundleStore
+from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.rules import NO_RULES, Rules
+from ml_assets.model.release.rules_in_force import as_json
+from ml_assets.model.steps.links import report_name
 from ml_assets_tests.evaluation.holdout_case import make_holdout, model_facts
 from ml_assets_tests.release.conftest import Evaluate
 from ml_assets_tests.resources.ledger_writer import with_account

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.release.bundle_standing import PRODUCTION, BundleStandings
-from ml_assets.release.bundle_store import Bundle, BundleStore
-from ml_assets.release.history import lines, state_at
-from ml_assets.release.refusals import NotPromotable
-from ml_assets.release.registry import Registry
-from ml_assets.release.releases import Releases
+from ml_assets.model.release.bundle_standing import PRODUCTION, BundleStandings
+from ml_assets.model.release.bundle_store import Bundle, BundleStore
+from ml_assets.model.release.history import lines, state_at
+from ml_assets.model.release.refusals import NotPromotable
+from ml_assets.model.release.registry import Registry
+from ml_assets.model.release.releases import Releases
 from ml_assets_tests.release.conftest import Evaluate, Meanwhile
 from ml_assets_tests.tables.orders_table import OrdersTable, keys, reject
 from resources.ledger import EvaluationRow, Ledger, Person, Promotion

@@ -8,14 +8,14 @@ import pytest
 import sqlalchemy as sa
 from pydantic import ValidationError
 
-from ml_assets.evaluation.gate import Gate
-from ml_assets.evaluation.spec import EvaluationSpec
-from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.history import lines
-from ml_assets.release.refusals import NotPromotable, NotReviewable, RulesNotAccepted
-from ml_assets.release.releases import Releases
-from ml_assets.release.rules import NO_RULES, Rules, deciding_as_json
-from ml_assets.release.rules_in_force import RulesLog, as_json, changes, in_force
+from ml_assets.model.evaluation.gate import Gate
+from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.history import lines
+from ml_assets.model.release.refusals import NotPromotable, NotReviewable, RulesNotAccepted
+from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.rules import NO_RULES, Rules, deciding_as_json
+from ml_assets.model.release.rules_in_force import RulesLog, as_json, changes, in_force
 from ml_assets_tests.release.conftest import Evaluate, put_in_force
 from ml_assets_tests.resources.ledger_chains import attacker
 from ml_assets_tests.resources.ledger_writer import with_account

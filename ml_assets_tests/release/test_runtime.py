@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from safetensors.numpy import load_file, save_file
 
-from ml_assets.release.bundle_store import FILES, Bundle, seal
-from ml_assets.release.runtime import (
+from ml_assets.model.release.bundle_store import FILES, Bundle, seal
+from ml_assets.model.release.runtime import (
     BundleAltered,
     BundleRefused,
     GoldenMismatch,
@@ -136,8 +136,8 @@ def test_large_frames_are_cut_without_a_seam(
     bundle: Bundle, rows: pl.DataFrame, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     whole = ServingModel.load(bundle.folder).predict(rows)
-    monkeypatch.setattr("ml_assets.release.runtime._ROWS_AT_ONCE", 71)
-    monkeypatch.setattr("ml_assets.release.runtime._ROWS_PER_RUN", 23)
+    monkeypatch.setattr("ml_assets.model.release.runtime._ROWS_AT_ONCE", 71)
+    monkeypatch.setattr("ml_assets.model.release.runtime._ROWS_PER_RUN", 23)
     served = ServingModel.load(bundle.folder, threads=threads)
     np.testing.assert_allclose(served.predict(rows), whole, rtol=0, atol=1e-7)
     far = pl.when(pl.int_range(pl.len()).is_in([100, 500])).then(1e300).otherwise("delay")

@@ -15,9 +15,9 @@ from onnx.external_data_helper import uses_external_data
 from safetensors.numpy import load_file
 from torch import nn
 
-from ml_assets.release.bundle import TOLERANCE, BundleContents, build_bundle, torch_predictions
-from ml_assets.release.bundle_store import Bundle, BundleStore, seal
-from ml_assets.release.runtime import (
+from ml_assets.model.release.bundle import TOLERANCE, BundleContents, build_bundle, torch_predictions
+from ml_assets.model.release.bundle_store import Bundle, BundleStore, seal
+from ml_assets.model.release.runtime import (
     GOLDEN,
     GOLDEN_OUTPUT,
     GRAPH,

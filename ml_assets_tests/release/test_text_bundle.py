@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ml_assets.features.encoding import fit
-from ml_assets.release import bundle as bundles
-from ml_assets.release.bundle import (
+from ml_assets.data.features.encoding import fit
+from ml_assets.model.release import bundle as bundles
+from ml_assets.model.release.bundle import (
     TOLERANCE,
     BlobDecoder,
     BundleContents,
     build_bundle,
     torch_predictions,
 )
-from ml_assets.release.bundle_store import Bundle, BundleStore
-from ml_assets.release.initial_version import InitialModel, InitialModelRefused
-from ml_assets.release.runtime import ServingModel
+from ml_assets.model.release.bundle_store import Bundle, BundleStore
+from ml_assets.model.release.initial_version import InitialModel, InitialModelRefused
+from ml_assets.model.release.runtime import ServingModel
 
 DECODE = BlobDecoder(
     column="text",

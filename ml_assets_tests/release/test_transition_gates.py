@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.refusals import NotPromotable, NotReviewable
-from ml_assets.release.releases import Releases
-from ml_assets.release.rules import Rules, gates_as_json
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.refusals import NotPromotable, NotReviewable
+from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.rules import Rules, gates_as_json
 from ml_assets_tests.release.conftest import Evaluate, put_in_force
 from resources.ledger import EvaluationRow, GateStatus, Person, RuleOutcome, TransitionOutcome
 

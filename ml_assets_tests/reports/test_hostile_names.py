@@ -16,25 +16,25 @@ from markdown_it import MarkdownIt
 
 from ml_assets.components.drift_page import drift_in_markdown
 from ml_assets.components.pages import bullets
-from ml_assets.evaluation.bootstrap import Interval
-from ml_assets.evaluation.card import model_card
-from ml_assets.evaluation.evaluation_document import Report
-from ml_assets.evaluation.explanation_document import ColumnImportance, Explanations, PartialDependence
-from ml_assets.evaluation.holdout import evaluate
-from ml_assets.evaluation.report import render, summary_markdown
-from ml_assets.evaluation.spec import EvaluationSpec
-from ml_assets.live import performance_history
-from ml_assets.live.slices_of_day import LiveInterval, SliceFigures
-from ml_assets.pipeline.partition_pictures import pictures_of_columns, pictures_of_rows
-from ml_assets.reports.drawing import encoded
-from ml_assets.reports.plain_text import in_markdown, label, table_in_markdown, visible
-from ml_assets.tuning.spec import SpaceSection
-from ml_assets.tuning.study_pictures import study_pictures
-from ml_assets.tuning.study_report import StudyReport
-from ml_assets.tuning.study_report import render as study_page
-from ml_assets.tuning.study_report import summary_markdown as study_summary
-from ml_assets.validation.profile import profile
-from ml_assets.validation.table_drift import ColumnDrift, TableDrift
+from ml_assets.data.validation.profile import profile
+from ml_assets.data.validation.table_drift import ColumnDrift, TableDrift
+from ml_assets.extras.tuning.spec import SpaceSection
+from ml_assets.extras.tuning.study_pictures import study_pictures
+from ml_assets.extras.tuning.study_report import StudyReport
+from ml_assets.extras.tuning.study_report import render as study_page
+from ml_assets.extras.tuning.study_report import summary_markdown as study_summary
+from ml_assets.foundation.reports.drawing import encoded
+from ml_assets.foundation.reports.plain_text import in_markdown, label, table_in_markdown, visible
+from ml_assets.model.evaluation.bootstrap import Interval
+from ml_assets.model.evaluation.card import model_card
+from ml_assets.model.evaluation.evaluation_document import Report
+from ml_assets.model.evaluation.explanation_document import ColumnImportance, Explanations, PartialDependence
+from ml_assets.model.evaluation.holdout import evaluate
+from ml_assets.model.evaluation.report import render, summary_markdown
+from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.steps.partition_pictures import pictures_of_columns, pictures_of_rows
+from ml_assets.use.live import performance_history
+from ml_assets.use.live.slices_of_day import LiveInterval, SliceFigures
 from ml_assets_tests.evaluation.holdout_case import model_facts
 from ml_assets_tests.live.test_retrain import day
 from ml_assets_tests.tuning.test_study_report import TRIALS

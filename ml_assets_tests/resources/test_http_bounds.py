@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from resources.bounded_uvicorn import bounded_options
-from resources.http_bounds import BoundedHTTPServer, HttpBounds, network_of
+from resources.web.bounded_uvicorn import bounded_options
+from resources.web.http_bounds import BoundedHTTPServer, HttpBounds, network_of
 
 OTHER = "127.0.0.2"
 """Another address of this machine: another client."""
@@ -278,7 +278,7 @@ _WITH_FEW_FILES = """
 import resource, socket, sys, threading, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (640, 640))
 import uvicorn
-from resources.bounded_uvicorn import bound_this_process, bounded_options
+from resources.web.bounded_uvicorn import bound_this_process, bounded_options
 
 async def app(scope, receive, send):
     held = [open('/proc/self/status') for _ in range(100)]  # as many as a ledger and a log need
@@ -340,7 +340,7 @@ def test_every_server_of_ours_is_within_bounds() -> None:
     assert {Path(one).name for one in found} == {"server.py", "review.py", "webserver.py", "prometheus.py"}
     for file, calls in found.items():
         assert all("bounded_options(" in one or one.startswith("BoundedHTTPServer(") for one in calls), file
-    guard = (root / "ml_assets/release/mlflow_guard.py").read_text()
+    guard = (root / "ml_assets/extras/governance/mlflow_guard.py").read_text()
     assert "bound_this_process()" in guard.partition("def create_app")[2]
 
 

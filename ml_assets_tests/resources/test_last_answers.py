@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resources.last_answers import Answer, LastAnswers
+from resources.web.last_answers import Answer, LastAnswers
 
 
 class Said(Answer):
@@ -51,7 +51,7 @@ def test_an_answer_of_a_server_that_is_away_says_its_age(tmp_path: Path, log: Lo
 def test_a_server_that_is_back_answers_again(
     tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("resources.last_answers.AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("resources.web.last_answers.AGAIN_SECONDS", 0.0)
     answers = _answers(tmp_path)
     answers.ask("m", Said, log.read)
     log.is_away = True

@@ -181,7 +181,7 @@ def test_a_proxy_of_the_environment_cannot_stand_in_for_an_issuer(
         proxy.documents[f"{issuer.address}/keys"] = {"keys": [{**public, "kid": "first"}]}
         token = issuer.id_token("248289", key=proxy.key)
         code = (
-            "import sys; from resources.oidc import account_of; from resources.ledger import Ledger; "
+            "import sys; from resources.web.oidc import account_of; from resources.ledger import Ledger; "
             "account_of(sys.argv[2], Ledger(sys.argv[1]).accounts.in_force())"
         )
         url = accounts._database._url.render_as_string()

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resources.mlflow_client import TrackerUnavailable
-from resources.sink import MetricSink, Point, Spool, SpoolFailed
+from resources.tracking.mlflow_client import TrackerUnavailable
+from resources.tracking.sink import MetricSink, Point, Spool, SpoolFailed
 
 
 class Receiver:

@@ -30,9 +30,9 @@ from resources.artifacts import FolderArtifacts
 from resources.artifacts.s3 import RemoteArtifacts
 from resources.environment import device_facts, environment_facts
 from resources.job.errors import Diverged
-from resources.mlflow_client import TrackerRefused, TrackerUnavailable, open_client, page_of
-from resources.spool_copies import GONE_AFTER, SpoolCopies
-from resources.tracker import RunFacts, TrackedRun, Tracker
+from resources.tracking.mlflow_client import TrackerRefused, TrackerUnavailable, open_client, page_of
+from resources.tracking.spool_copies import GONE_AFTER, SpoolCopies
+from resources.tracking.tracker import RunFacts, TrackedRun, Tracker
 
 FACTS = RunFacts(
     experiment="flight_delay",
@@ -212,7 +212,7 @@ def test_other_addresses_are_refused_where_they_can_be_moved(
     before = Tracker(tracking_uri, tmp_path, "s3://old/mlflow").begin(FACTS, "first")
     with pytest.raises(TrackerRefused, match="ml-assets home move"):
         Tracker(tracking_uri, tmp_path, "s3://new/mlflow").begin(FACTS, "second")
-    monkeypatch.setattr("resources.tracker.open_client", lambda _: open_client(tracking_uri))
+    monkeypatch.setattr("resources.tracking.tracker.open_client", lambda _: open_client(tracking_uri))
     served = Tracker(server, tmp_path, "s3://new/mlflow")
     assert served.begin(FACTS, "second").run_id == before.run_id
 
@@ -304,7 +304,7 @@ def test_a_killed_process_leaves_no_running_run_and_its_points_arrive(
     tracker: Tracker, tmp_path: Path
 ) -> None:
     program = (
-        "import sys; from pathlib import Path; from resources.tracker import *\n"
+        "import sys; from pathlib import Path; from resources.tracking.tracker import *\n"
         f"run = Tracker({tracker.uri!r}, Path({str(tmp_path / 'artifacts')!r})).start("
         f"RunFacts(experiment='flight_delay', fingerprint={FACTS.fingerprint!r}, name='n', author='a'))\n"
         "print(run.run_id, flush=True); sys.stdin.readline()\n"

@@ -5,7 +5,7 @@ import argparse
 import lightgbm
 import numpy as np
 
-from ml_assets.training.script import attach
+from ml_assets.model.training.script import attach
 
 training = attach()
 

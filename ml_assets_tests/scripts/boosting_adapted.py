@@ -4,8 +4,8 @@ import argparse
 
 import xgboost as xgb
 
-from ml_assets.training.script import attach
-from ml_assets.training.script.adapters.boosting import BoostingCallback
+from ml_assets.model.training.script import attach
+from ml_assets.model.training.script.adapters.boosting import BoostingCallback
 
 training = attach()
 

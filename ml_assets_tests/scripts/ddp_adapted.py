@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from ml_assets.training.script import attach
+from ml_assets.model.training.script import attach
 
 training = attach()
 

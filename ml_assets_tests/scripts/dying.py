@@ -6,7 +6,7 @@ import signal
 import sys
 from typing import Any
 
-from ml_assets.training.script import attach
+from ml_assets.model.training.script import attach
 
 training = attach()
 checkpoint = training.checkpoint

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional
 from transformers import Trainer, TrainingArguments
 
-from ml_assets.training.script import attach
-from ml_assets.training.script.adapters.hugging_face import SplitDataset, TransformersCallback
+from ml_assets.model.training.script import attach
+from ml_assets.model.training.script.adapters.hugging_face import SplitDataset, TransformersCallback
 
 training = attach()
 

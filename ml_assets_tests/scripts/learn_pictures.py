@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ml_assets.training.script import attach
+from ml_assets.model.training.script import attach
 
 training = attach()
 

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from ml_assets.training.script import attach
-from ml_assets.training.script.adapters.lightning import LightningCallback
+from ml_assets.model.training.script import attach
+from ml_assets.model.training.script.adapters.lightning import LightningCallback
 
 training = attach()
 

@@ -8,8 +8,8 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from ml_assets.training.script import attach
-from ml_assets.training.script.adapters.torch_loop import LoopState
+from ml_assets.model.training.script import attach
+from ml_assets.model.training.script.adapters.torch_loop import LoopState
 
 training = attach()
 

@@ -6,7 +6,7 @@ import joblib
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.metrics import mean_squared_error
 
-from ml_assets.training.script import attach
+from ml_assets.model.training.script import attach
 
 training = attach()
 

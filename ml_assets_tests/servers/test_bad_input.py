@@ -24,9 +24,9 @@ from resources.artifacts import ArtifactsError, ArtifactsRefused, ArtifactsUnava
 from resources.artifacts.s3 import RemoteArtifacts
 from resources.lake import LakeError, LakeUnavailable
 from resources.ledger import LedgerError, LedgerUnavailable
-from resources.mlflow_client import TrackerError, TrackerUnavailable
 from resources.platform import Platform
 from resources.settings import Settings
+from resources.tracking.mlflow_client import TrackerError, TrackerUnavailable
 
 WRONG = "not-the-right-one"
 OURS = (ArtifactsError, LakeError, LedgerError, TrackerError)

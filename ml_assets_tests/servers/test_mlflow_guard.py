@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from mlflow.exceptions import MlflowException
 
-from ml_assets.release.mlflow_guard import guarded_head
+from ml_assets.extras.governance.mlflow_guard import guarded_head
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.ledger import Ledger, NewEvaluation, Person, TrainedOn
-from resources.mlflow_client import open_client
+from resources.tracking.mlflow_client import open_client
 
 
 def test_the_alias_follows_the_ledger_of_the_servers(servers: RunningServers, tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import polars as pl
 
-from ml_assets.release.moved_home import moved_from, readdress
-from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
+from ml_assets.model.release.moved_home import moved_from, readdress
+from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets_tests.release.conftest import rows
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.serving.released import MODEL, platform_of, register

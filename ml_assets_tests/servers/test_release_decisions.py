@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.release.bundle_store import Bundle, BundleStore
+from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets_tests.components.end_to_end.test_decisions_at_once import (
     registered_versions,
     require_one_in_production,

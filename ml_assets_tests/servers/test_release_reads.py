@@ -12,15 +12,15 @@ import pytest
 import sqlalchemy as sa
 from starlette.testclient import TestClient
 
-from ml_assets.release.known_versions import stage_reader_of
-from ml_assets.release.of_platform import bundles_of, releases_of
-from ml_assets.serving.answering import Limits
-from ml_assets.serving.app import make_app
-from ml_assets.serving.assignment import shared_secret
-from ml_assets.serving.log_retention import LogBounds, LogRetention
-from ml_assets.serving.request_log import RequestLog
-from ml_assets.serving.server import started
-from ml_assets.serving.watch import Declaration, StageWatch
+from ml_assets.model.release.known_versions import stage_reader_of
+from ml_assets.model.release.of_platform import bundles_of, releases_of
+from ml_assets.use.serving.answering import Limits
+from ml_assets.use.serving.app import make_app
+from ml_assets.use.serving.assignment import shared_secret
+from ml_assets.use.serving.log_retention import LogBounds, LogRetention
+from ml_assets.use.serving.request_log import RequestLog
+from ml_assets.use.serving.server import started
+from ml_assets.use.serving.watch import Declaration, StageWatch
 from ml_assets_tests.faults.registry_reads import in_words, read_while_killed
 from ml_assets_tests.release.conftest import rows
 from ml_assets_tests.servers.running_servers import RunningServers

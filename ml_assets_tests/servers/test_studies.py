@@ -10,14 +10,14 @@ import pytest
 import sqlalchemy as sa
 from optuna.storages import InMemoryStorage
 
-from ml_assets.tuning.spec import TuningSection
-from ml_assets.tuning.study import Study, StudyFacts
-from ml_assets.tuning.study_result import TrialOutcome
+from ml_assets.extras.tuning.spec import TuningSection
+from ml_assets.extras.tuning.study import Study, StudyFacts
+from ml_assets.extras.tuning.study_result import TrialOutcome
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.tuning.processes import study_worker
 from resources.platform import Platform
 from resources.settings import Settings
-from resources.studies import SCHEMA, StudiesUnavailable, open_storage
+from resources.tracking.studies import SCHEMA, StudiesUnavailable, open_storage
 
 SECTION = TuningSection.model_validate(
     {"space": {"training": {"learning_rate": {"kind": "float", "low": 1e-4, "high": 0.1}}}, "trials": 2}

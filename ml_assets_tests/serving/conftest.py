@@ -12,27 +12,27 @@ import polars as pl
 import pytest
 from starlette.testclient import TestClient
 
-from ml_assets.release.bundle import build_bundle
-from ml_assets.release.bundle_store import Bundle, BundleStore
-from ml_assets.release.known_versions import StageReader
-from ml_assets.release.matrix import MatrixGraph
-from ml_assets.release.rules import CanarySection, Rules
-from ml_assets.release.rules_in_force import as_json
-from ml_assets.serving.answering import Limits, ServerParts
-from ml_assets.serving.app import make_app
-from ml_assets.serving.assignment import is_of_canary
-from ml_assets.serving.log_retention import LogBounds, LogRetention
-from ml_assets.serving.online_lookup import OnlineLookup
-from ml_assets.serving.openapi import example_of
-from ml_assets.serving.request_log import RequestLog
-from ml_assets.serving.served import CanaryShare
-from ml_assets.serving.server import started
-from ml_assets.serving.watch import Declaration, StageWatch
+from ml_assets.model.release.bundle import build_bundle
+from ml_assets.model.release.bundle_store import Bundle, BundleStore
+from ml_assets.model.release.known_versions import StageReader
+from ml_assets.model.release.matrix import MatrixGraph
+from ml_assets.model.release.rules import CanarySection, Rules
+from ml_assets.model.release.rules_in_force import as_json
+from ml_assets.use.serving.answering import Limits, ServerParts
+from ml_assets.use.serving.app import make_app
+from ml_assets.use.serving.assignment import is_of_canary
+from ml_assets.use.serving.log_retention import LogBounds, LogRetention
+from ml_assets.use.serving.online_lookup import OnlineLookup
+from ml_assets.use.serving.openapi import example_of
+from ml_assets.use.serving.request_log import RequestLog
+from ml_assets.use.serving.served import CanaryShare
+from ml_assets.use.serving.server import started
+from ml_assets.use.serving.watch import Declaration, StageWatch
 from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, contents_of, rows, store
 from ml_assets_tests.release.test_matrix import failing_above, weighted_sum
 from resources.artifacts import FolderArtifacts
-from resources.last_answers import LastAnswers
 from resources.ledger import Ledger, LedgerBusy, LedgerUnavailable, Person, Promotion
+from resources.web.last_answers import LastAnswers
 
 __all__ = ["rows", "store"]
 

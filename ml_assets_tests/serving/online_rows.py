@@ -5,8 +5,8 @@ from typing import Any
 
 import polars as pl
 
-from ml_assets.serving.online_lookup import OnlineLookup
-from ml_assets.tables.online_rows import OnlineTable
+from ml_assets.data.tables.online_rows import OnlineTable
+from ml_assets.use.serving.online_lookup import OnlineLookup
 from resources.online import OnlineStore
 
 TABLE = OnlineTable(

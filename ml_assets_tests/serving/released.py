@@ -7,21 +7,21 @@ from pathlib import Path
 import polars as pl
 import yaml
 
-from ml_assets.checkout import ROOT
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.of_platform import bundles_of, releases_of
-from ml_assets.release.rules import deciding_as_json
-from ml_assets.tables.declared import NOTHING_DECLARED
-from ml_assets.tables.publish import publish
-from ml_assets.tables.spec import Incoming, PublishingRun
+from ml_assets.data.tables.declared import NOTHING_DECLARED
+from ml_assets.data.tables.publish import publish
+from ml_assets.data.tables.spec import Incoming, PublishingRun
+from ml_assets.foundation.checkout import ROOT
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.of_platform import bundles_of, releases_of
+from ml_assets.model.release.rules import deciding_as_json
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.serving.conftest import summing
 from ml_assets_tests.tables import orders_table
 from resources.ledger import TrainedOn
-from resources.mlflow_client import open_client
 from resources.platform import Platform
 from resources.settings import Settings
+from resources.tracking.mlflow_client import open_client
 
 MODEL = "store_demand"
 """A pipeline of `ml_assets/defs`: `promote` and `serve` take declared models only."""

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.serving import assignment
-from ml_assets.serving.assignment import EntityRefused, entity_of, sender_of, shared_secret
+from ml_assets.use.serving import assignment
+from ml_assets.use.serving.assignment import EntityRefused, entity_of, sender_of, shared_secret
 from resources.artifacts import ArtifactsRefused, FolderArtifacts
 from resources.ledger import Ledger
 

@@ -10,13 +10,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.live.canary_rows import FirstRows, first_rows, requests_of
-from ml_assets.live.comparison import compare, comparisons
-from ml_assets.release.rules import CanarySection
-from ml_assets.serving import canary_threads
-from ml_assets.serving.answering import Limits
-from ml_assets.serving.request_log import read_requests
-from ml_assets.serving.served import CanaryShare
+from ml_assets.model.release.rules import CanarySection
+from ml_assets.use.live.canary_rows import FirstRows, first_rows, requests_of
+from ml_assets.use.live.comparison import compare, comparisons
+from ml_assets.use.serving import canary_threads
+from ml_assets.use.serving.answering import Limits
+from ml_assets.use.serving.request_log import read_requests
+from ml_assets.use.serving.served import CanaryShare
 from ml_assets_tests.serving.conftest import MODEL, Serve, Serving
 from resources.artifacts import FolderArtifacts
 from resources.ledger import Promotion

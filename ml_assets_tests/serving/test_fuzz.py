@@ -16,8 +16,8 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from ml_assets.serving.app import make_app
-from ml_assets.serving.served import CanaryShare
+from ml_assets.use.serving.app import make_app
+from ml_assets.use.serving.served import CanaryShare
 from ml_assets_tests.serving.conftest import Serve
 
 _CHECKS = [

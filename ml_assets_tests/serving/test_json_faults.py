@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.serving.raw_rows import RequestRefused, parse
+from ml_assets.use.serving.raw_rows import RequestRefused, parse
 from ml_assets_tests.serving.conftest import MODEL, Serve
 
 JSON_TYPE = {"Content-Type": "application/json"}

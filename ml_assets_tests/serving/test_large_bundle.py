@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import nn
 
-from ml_assets.release.bundle import build_bundle
-from ml_assets.release.bundle_store import BundleDamaged, BundleStore
-from ml_assets.release.runtime import GOLDEN, GOLDEN_OUTPUT, GRAPH, WEIGHTS, BundleAltered, ServingModel
+from ml_assets.model.release.bundle import build_bundle
+from ml_assets.model.release.bundle_store import BundleDamaged, BundleStore
+from ml_assets.model.release.runtime import GOLDEN, GOLDEN_OUTPUT, GRAPH, WEIGHTS, BundleAltered, ServingModel
 from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, contents_of
 from ml_assets_tests.serving.conftest import Serve, record_promotion
 from resources.artifacts import FolderArtifacts

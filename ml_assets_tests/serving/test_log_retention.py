@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.serving.log_marks import DayRead, mark_read
-from ml_assets.serving.log_retention import LogBounds, choose
-from ml_assets.serving.request_log import LATE_DAYS, LoggedRow, RequestLog, day_folder, days_of
-from ml_assets.serving.served import CanaryShare
-from ml_assets.serving.server import ServerSettings
+from ml_assets.use.serving.log_marks import DayRead, mark_read
+from ml_assets.use.serving.log_retention import LogBounds, choose
+from ml_assets.use.serving.request_log import LATE_DAYS, LoggedRow, RequestLog, day_folder, days_of
+from ml_assets.use.serving.served import CanaryShare
+from ml_assets.use.serving.server import ServerSettings
 from ml_assets_tests.serving.conftest import MODEL, Serve
 from resources.artifacts import ArtifactsUnavailable, FolderArtifacts
 from resources.ledger import Ledger, LedgerUnavailable, Person
@@ -161,7 +161,7 @@ def test_nothing_is_deleted_while_the_ledger_is_away(
 
     with monkeypatch.context() as patched:
         patched.setattr(type(serving.ledger.models), "stage_changes", away)
-        patched.setattr("resources.last_answers.AGAIN_SECONDS", 0)
+        patched.setattr("resources.web.last_answers.AGAIN_SECONDS", 0)
         serving.parts.watch.refresh()
         _log(log_artifacts, 5)
         serving.parts.retention.look()

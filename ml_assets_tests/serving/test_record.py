@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 import orjson
 import polars as pl
 
-from ml_assets.release.bundle_store import Bundle
-from ml_assets.serving.request_log import read_requests
-from ml_assets.serving.served import CanaryShare
-from ml_assets.serving.shadow import LENGTH, ShadowJob, ShadowQueue
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.use.serving.request_log import read_requests
+from ml_assets.use.serving.served import CanaryShare
+from ml_assets.use.serving.shadow import LENGTH, ShadowJob, ShadowQueue
 from ml_assets_tests.serving.conftest import MODEL, Serve, Serving
 from resources.artifacts import FolderArtifacts
 

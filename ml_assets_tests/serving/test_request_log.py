@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.serving.request_log import (
+from ml_assets.use.serving.request_log import (
     SCHEMA,
     LoggedRow,
     RequestLog,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ml_assets.release.bundle_store import BundleStore
-from ml_assets.serving.served import CanaryShare
+from ml_assets.model.release.bundle_store import BundleStore
+from ml_assets.use.serving.served import CanaryShare
 from ml_assets_tests.serving.conftest import MODEL, Serve, Serving, record_promotion
 from resources.artifacts import FolderArtifacts
 from resources.ledger import Ledger, Person
@@ -147,7 +147,7 @@ def test_an_empty_ledger_in_place_of_the_ledger_is_a_lost_one(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command that starts without the file makes an empty ledger: a running server then answered nobody any more."""
-    monkeypatch.setattr("resources.last_answers.AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("resources.web.last_answers.AGAIN_SECONDS", 0.0)
     serving = serve()
     for part in tmp_path.glob("ledger.db*"):
         if part.is_file():

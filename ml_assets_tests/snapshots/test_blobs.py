@@ -7,9 +7,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ml_assets.snapshots import row_choice as rows_module
-from ml_assets.snapshots.row_choice import NO_BLOB, choose_rows
-from ml_assets.snapshots.split_reader import (
+from ml_assets.data.snapshots import row_choice as rows_module
+from ml_assets.data.snapshots.row_choice import NO_BLOB, choose_rows
+from ml_assets.data.snapshots.split_reader import (
     ShardChanged,
     Snapshot,
     SnapshotError,

@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.snapshots.keep import KeptInput, commit_that_keeps, keep_branch, keep_snapshot, version_branch
-from ml_assets.snapshots.split_reader import FITTED, MANIFEST, Snapshot
+from ml_assets.data.snapshots.keep import (
+    KeptInput,
+    commit_that_keeps,
+    keep_branch,
+    keep_snapshot,
+    version_branch,
+)
+from ml_assets.data.snapshots.split_reader import FITTED, MANIFEST, Snapshot
 from ml_assets_tests.training.small_jobs import small_snapshot
 from resources.lake.local import LocalStore
 

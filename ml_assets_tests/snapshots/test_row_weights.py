@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.snapshots.row_choice import NO_WEIGHT, WEIGHT, choose_rows
-from ml_assets.snapshots.split_reader import SPLITS, SnapshotError, open_snapshot
+from ml_assets.data.snapshots.row_choice import NO_WEIGHT, WEIGHT, choose_rows
+from ml_assets.data.snapshots.split_reader import SPLITS, SnapshotError, open_snapshot
 from ml_assets_tests.training.small_jobs import (
     ROW_SPEC,
     feature_table,

@@ -13,13 +13,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.features.encoding import FittedState, fit, fit_classes
-from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.fitted import fitted_of
-from ml_assets.snapshots.index import read_index, write_index
-from ml_assets.snapshots.row_choice import LABEL_TOO_LATE, NO_LABEL, choose_rows, classes_of
-from ml_assets.snapshots.spec import Cutoffs
-from ml_assets.snapshots.split_reader import (
+from ml_assets.data.features.encoding import FittedState, fit, fit_classes
+from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.fitted import fitted_of
+from ml_assets.data.snapshots.index import read_index, write_index
+from ml_assets.data.snapshots.row_choice import LABEL_TOO_LATE, NO_LABEL, choose_rows, classes_of
+from ml_assets.data.snapshots.spec import Cutoffs
+from ml_assets.data.snapshots.split_reader import (
     FITTED,
     MANIFEST,
     SPLITS,
@@ -30,7 +30,7 @@ from ml_assets.snapshots.split_reader import (
     open_snapshot,
     verify,
 )
-from ml_assets.snapshots.split_rows import rows_of
+from ml_assets.data.snapshots.split_rows import rows_of
 from ml_assets_tests.training.small_jobs import (
     CATEGORICAL,
     NUMERIC,

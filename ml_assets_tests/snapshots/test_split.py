@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.snapshots.spec import Split, SplitRefused, split_by_time
+from ml_assets.data.snapshots.spec import Split, SplitRefused, split_by_time
 
 KEYS = st.lists(st.dates().map(str), unique=True, max_size=60).map(sorted)
 SIZES = st.integers(1, 12)

@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 from hypothesis import strategies as st
 
-from ml_assets.validation.column_types import polars_type
-from ml_assets.validation.contract import Contract
+from ml_assets.data.validation.column_types import polars_type
+from ml_assets.data.validation.contract import Contract
 
 Row = dict[str, Any]
 _WIDE = Context(prec=60)

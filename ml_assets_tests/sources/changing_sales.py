@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from ml_assets.components import Dataset
 from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.tags import RANGE_END, RANGE_START
-from ml_assets.sources.kinds import open_source
-from ml_assets.sources.reading import read_partitions
-from ml_assets.tables.declared import NOTHING_DECLARED
-from ml_assets.tables.publish import publish
-from ml_assets.tables.spec import PublishingRun
+from ml_assets.data.sources.kinds import open_source
+from ml_assets.data.sources.reading import read_partitions
+from ml_assets.data.tables.declared import NOTHING_DECLARED
+from ml_assets.data.tables.publish import publish
+from ml_assets.data.tables.spec import PublishingRun
 from ml_assets_tests.components.installation import Installation, component
 from ml_assets_tests.sources.iceberg_shop import IcebergShop
 from ml_assets_tests.sources.sales import DATASET, DAYS, SALES, rows

@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from ml_assets.sources.protocol import Span
+from ml_assets.data.sources.protocol import Span
 from ml_assets_tests.components.installation import Installation, failure_of
 from ml_assets_tests.sources.sales import DATASET, DAYS, SALES, rows
 

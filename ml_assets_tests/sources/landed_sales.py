@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from ml_assets.sources.kinds import open_source
-from ml_assets.sources.protocol import ReadPartition, SourceReader, Span
+from ml_assets.data.sources.kinds import open_source
+from ml_assets.data.sources.protocol import ReadPartition, SourceReader, Span
 from ml_assets_tests.components.installation import Installation
 from ml_assets_tests.sources.sales import DAYS, SALES, rows
 

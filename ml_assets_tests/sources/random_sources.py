@@ -19,19 +19,19 @@ from deltalake import write_deltalake
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from ml_assets.sources.kinds import AnySource, open_source
-from ml_assets.sources.protocol import SourceTable
-from ml_assets.sources.reading import read_partitions, span_of
-from ml_assets.tables import layout
-from ml_assets.tables.cadence import Cadence, CadenceKind
-from ml_assets.tables.declared import NOTHING_DECLARED
-from ml_assets.tables.publish import PublishResult, publish
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
-from ml_assets.validation.contract import Contract
-from ml_assets.validation.midnight import begin_of
-from ml_assets.validation.quarantine import without_reasons
-from ml_assets.validation.volume import VolumeRule
+from ml_assets.data.sources.kinds import AnySource, open_source
+from ml_assets.data.sources.protocol import SourceTable
+from ml_assets.data.sources.reading import read_partitions, span_of
+from ml_assets.data.tables import layout
+from ml_assets.data.tables.cadence import Cadence, CadenceKind
+from ml_assets.data.tables.declared import NOTHING_DECLARED
+from ml_assets.data.tables.publish import PublishResult, publish
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.midnight import begin_of
+from ml_assets.data.validation.quarantine import without_reasons
+from ml_assets.data.validation.volume import VolumeRule
 from ml_assets_tests.sources.iceberg_shop import IcebergShop
 from ml_assets_tests.tables.orders_table import OrdersTable
 from resources.platform import Platform

@@ -14,7 +14,7 @@ from ml_assets.components import Dataset
 from ml_assets.components.attribute_faults import attribute_faults
 from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.tags import RANGE_START
-from ml_assets.sources.delta_source import DeltaReader
+from ml_assets.data.sources.delta_source import DeltaReader
 from ml_assets_tests.components.installation import Installation, failure_of, materialized
 from ml_assets_tests.sources.conftest import Declare
 from ml_assets_tests.sources.hourly_sales import HOURLY, HOURS, LAST, require_every_hour, rows_of, span_of

@@ -17,14 +17,14 @@ import pytest
 
 from ml_assets.components import Dataset
 from ml_assets.components.attribute_faults import attribute_faults
-from ml_assets.sources import file_source
-from ml_assets.sources.errors import SourceRefused
-from ml_assets.sources.file_names import is_left_out
-from ml_assets.sources.file_source import FileChanged, FileReader, FileSource, FileUnreadable
-from ml_assets.sources.folder_listing import files_like
-from ml_assets.sources.protocol import SourceTable, Span
-from ml_assets.validation.contract import Contract
-from ml_assets.validation.midnight import after, begin_of
+from ml_assets.data.sources import file_source
+from ml_assets.data.sources.errors import SourceRefused
+from ml_assets.data.sources.file_names import is_left_out
+from ml_assets.data.sources.file_source import FileChanged, FileReader, FileSource, FileUnreadable
+from ml_assets.data.sources.folder_listing import files_like
+from ml_assets.data.sources.protocol import SourceTable, Span
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.midnight import after, begin_of
 from ml_assets_tests.components.installation import failure_of
 from ml_assets_tests.sources.conftest import Declare
 from ml_assets_tests.sources.hourly_sales import HOURLY, HOURS, LAST, require_every_hour, rows_of, span_of

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.sources.json_messages import BadMessage, MessageDecoder
-from ml_assets.validation.contract import Contract
+from ml_assets.data.sources.json_messages import BadMessage, MessageDecoder
+from ml_assets.data.validation.contract import Contract
 
 GOOD: dict[str, Any] = {"key": 1, "at": "2024-03-08T12:00:00Z"}
 

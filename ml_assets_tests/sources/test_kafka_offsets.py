@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
-from ml_assets.sources.errors import SourceRefused
-from ml_assets.sources.kafka_landing import LandingRules, require_same_topic
-from ml_assets.sources.kafka_topic import MessagesLost, TopicFacts, TopicRecreated
-from ml_assets.sources.stream_log import PartitionProgress, StreamState
+from ml_assets.data.sources.errors import SourceRefused
+from ml_assets.data.sources.kafka_landing import LandingRules, require_same_topic
+from ml_assets.data.sources.kafka_topic import MessagesLost, TopicFacts, TopicRecreated
+from ml_assets.data.sources.stream_log import PartitionProgress, StreamState
 
 RULES = LandingRules(
     topic="sales", generation=2, lateness=timedelta(hours=1), reopened=timedelta(days=7), future=None

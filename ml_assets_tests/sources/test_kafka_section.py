@@ -9,8 +9,8 @@ import yaml
 from ml_assets.components import Dataset
 from ml_assets.components.attribute_faults import attribute_faults
 from ml_assets.components.declared_sources import declared_source
-from ml_assets.sources.errors import VariableMissing
-from ml_assets.sources.kafka_source import KafkaSource
+from ml_assets.data.sources.errors import VariableMissing
+from ml_assets.data.sources.kafka_source import KafkaSource
 from ml_assets_tests.sources.sales import DATASET
 from resources.platform import Platform
 from resources.settings import Settings

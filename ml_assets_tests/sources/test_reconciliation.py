@@ -9,16 +9,16 @@ import polars as pl
 import pytest
 from deltalake import write_deltalake
 
-from ml_assets.pipeline.partition_page import partition_page
-from ml_assets.sources.kinds import open_source
-from ml_assets.sources.preview import preview
-from ml_assets.sources.protocol import SourceReader
-from ml_assets.tables.accept import accept_partition
-from ml_assets.tables.declared import NOTHING_DECLARED
-from ml_assets.tables.layout import UNDATED
-from ml_assets.tables.manifest import Reconciliation
-from ml_assets.tables.readmit import NotReadmitted, quarantined_keys, quarantined_rows, readmit
-from ml_assets.validation.quarantine import REASON
+from ml_assets.data.sources.kinds import open_source
+from ml_assets.data.sources.preview import preview
+from ml_assets.data.sources.protocol import SourceReader
+from ml_assets.data.tables.accept import accept_partition
+from ml_assets.data.tables.declared import NOTHING_DECLARED
+from ml_assets.data.tables.layout import UNDATED
+from ml_assets.data.tables.manifest import Reconciliation
+from ml_assets.data.tables.readmit import NotReadmitted, quarantined_keys, quarantined_rows, readmit
+from ml_assets.data.validation.quarantine import REASON
+from ml_assets.model.steps.partition_page import partition_page
 from ml_assets_tests.components.installation import Installation, failure_of, materialized
 from ml_assets_tests.sources import sales
 from ml_assets_tests.sources.conftest import Declare

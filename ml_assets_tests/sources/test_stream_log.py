@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.sources.json_messages import MessageDecoder
-from ml_assets.sources.kafka_landing import Landing, LandingRules
-from ml_assets.sources.kafka_topic import Message, TopicChunk
-from ml_assets.sources.protocol import SourceTable
-from ml_assets.sources.stream_log import (
+from ml_assets.data.sources.json_messages import MessageDecoder
+from ml_assets.data.sources.kafka_landing import Landing, LandingRules
+from ml_assets.data.sources.kafka_topic import Message, TopicChunk
+from ml_assets.data.sources.protocol import SourceTable
+from ml_assets.data.sources.stream_log import (
     DEAD_LETTER,
     MESSAGE,
     PartitionProgress,
@@ -22,10 +22,10 @@ from ml_assets.sources.stream_log import (
     StreamLog,
     StreamState,
 )
-from ml_assets.tables.audits import unaudited
-from ml_assets.tables.layout import DEAD_LETTERS
-from ml_assets.validation.contract import Contract
-from ml_assets.validation.midnight import after, begin_of
+from ml_assets.data.tables.audits import unaudited
+from ml_assets.data.tables.layout import DEAD_LETTERS
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.midnight import after, begin_of
 from resources.lake import MergeConflict
 from resources.lake.local import LocalStore
 

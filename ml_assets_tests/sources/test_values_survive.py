@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from ml_assets.sources.file_source import ValueUnreadable
-from ml_assets.sources.kinds import AnySource, open_source
-from ml_assets.sources.protocol import SourceTable
-from ml_assets.tables.cadence import UNPARTITIONED, Cadence
-from ml_assets.tables.parquet import canonical, encode
-from ml_assets.tables.reader import TableReader
-from ml_assets.validation.volume import VolumeRule
+from ml_assets.data.sources.file_source import ValueUnreadable
+from ml_assets.data.sources.kinds import AnySource, open_source
+from ml_assets.data.sources.protocol import SourceTable
+from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence
+from ml_assets.data.tables.parquet import canonical, encode
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.validation.volume import VolumeRule
 from ml_assets_tests.sources.any_values import (
     LISTS,
     PLAIN,

@@ -6,9 +6,9 @@ from typing import Any
 
 import polars as pl
 
-from ml_assets.sources.file_source import FileReader, FileSource
-from ml_assets.sources.protocol import SourceTable
-from ml_assets.validation.contract import Contract
+from ml_assets.data.sources.file_source import FileReader, FileSource
+from ml_assets.data.sources.protocol import SourceTable
+from ml_assets.data.validation.contract import Contract
 from ml_assets_tests.sources.sales import SALES
 from resources.platform import Platform
 from resources.settings import Settings

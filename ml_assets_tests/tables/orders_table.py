@@ -7,14 +7,14 @@ from typing import Any
 
 import polars as pl
 
-from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
-from ml_assets.tables.guard import WindowValidation, validate_window
-from ml_assets.tables.publish import PublishResult, publish
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
-from ml_assets.validation.contract import Contract
-from ml_assets.validation.volume import VolumeRule
+from ml_assets.data.tables.cadence import Cadence
+from ml_assets.data.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
+from ml_assets.data.tables.guard import WindowValidation, validate_window
+from ml_assets.data.tables.publish import PublishResult, publish
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.volume import VolumeRule
 from resources.lake import VersionedStore
 from resources.lake.local import LocalStore
 from resources.ledger import Ledger

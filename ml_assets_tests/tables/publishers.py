@@ -21,7 +21,7 @@ RESOURCES = f"{os.sep}resources{os.sep}"
 
 def context() -> ForkServerContext:
     """Return a fork server that imported everything and ran nothing: its children start fast and inherit no threads."""
-    return forkserver("pandera.polars", "ml_assets.validation.check", __name__)
+    return forkserver("pandera.polars", "ml_assets.data.validation.check", __name__)
 
 
 def publish_days(folder: Path, start: int, count: int, run: str, factor: float) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.tables.cadence import UNPARTITIONED, Cadence, KeyRefused
+from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence, KeyRefused
 
 days = st.dates(date(1990, 1, 1), date(2060, 1, 1))
 cadences = st.builds(

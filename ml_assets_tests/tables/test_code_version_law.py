@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.code.code_version import code_version
+from ml_assets.foundation.code.code_version import code_version
 
 HEAD = """import functools
 EXTRA = [0]

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.tables.cadence import Cadence, CadenceKind
-from ml_assets.tables.declared import DeclaredTable, DeclaredTables, InputTable
-from ml_assets.tables.derive import derive, plan
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming
-from ml_assets.tables.user_code import FeatureFunctionError
+from ml_assets.data.tables.cadence import Cadence, CadenceKind
+from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables, InputTable
+from ml_assets.data.tables.derive import derive, plan
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.spec import Incoming
+from ml_assets.data.tables.user_code import FeatureFunctionError
 from ml_assets_tests.tables import orders_table
 from ml_assets_tests.tables.orders_table import FIRST, ORDERS, OrdersTable, day, days, keys
 

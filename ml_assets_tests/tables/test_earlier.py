@@ -6,12 +6,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ml_assets.tables.accept import accept_partition
-from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.earlier import moment_of_change
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.retirement import Retired, retire
-from ml_assets.validation.contract import Contract
+from ml_assets.data.tables.accept import accept_partition
+from ml_assets.data.tables.cadence import Cadence
+from ml_assets.data.tables.earlier import moment_of_change
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.retirement import Retired, retire
+from ml_assets.data.validation.contract import Contract
 from ml_assets_tests.tables import orders_table
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, keys
 from resources.ledger import NewVerdict, Person

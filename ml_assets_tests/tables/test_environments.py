@@ -7,22 +7,22 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ml_assets.tables.accept import accept_partition
-from ml_assets.tables.environment_merge import EnvironmentConflict, NotMergeable, merge_environment
-from ml_assets.tables.environments import (
+from ml_assets.data.tables.accept import accept_partition
+from ml_assets.data.tables.environment_merge import EnvironmentConflict, NotMergeable, merge_environment
+from ml_assets.data.tables.environments import (
     EnvironmentExists,
     changes_of,
     create_environment,
     drop_environment,
     inherited_by,
 )
-from ml_assets.tables.lake_history import blame
-from ml_assets.tables.manifest import Reconciliation
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, UndatedRows
+from ml_assets.data.tables.lake_history import blame
+from ml_assets.data.tables.manifest import Reconciliation
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.spec import Incoming, UndatedRows
 from ml_assets_tests.tables.environment_place import Place
 from ml_assets_tests.tables.orders_table import ORDERS, day, keys, reject, spec
-from resources.lake_environment import EnvironmentMissing, EnvironmentNameRefused, environments
+from resources.lake.lake_environment import EnvironmentMissing, EnvironmentNameRefused, environments
 from resources.ledger import Person
 from resources.platform import Platform
 from resources.settings import Settings

@@ -10,16 +10,16 @@ from typing import Any, Literal
 import polars as pl
 import pytest
 
-from ml_assets.tables import parquet, partition_state
-from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
-from ml_assets.tables.derive import derive, plan
-from ml_assets.tables.guard import WindowValidation
-from ml_assets.tables.publish import PublishResult, publish
-from ml_assets.tables.read_columns import WatchedInputs
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import PublishingRun, TableSpec
-from ml_assets.validation.contract import Contract
+from ml_assets.data.tables import parquet, partition_state
+from ml_assets.data.tables.cadence import Cadence
+from ml_assets.data.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
+from ml_assets.data.tables.derive import derive, plan
+from ml_assets.data.tables.guard import WindowValidation
+from ml_assets.data.tables.publish import PublishResult, publish
+from ml_assets.data.tables.read_columns import WatchedInputs
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.spec import PublishingRun, TableSpec
+from ml_assets.data.validation.contract import Contract
 from ml_assets_tests.tables import orders_table
 from ml_assets_tests.tables.orders_table import FIRST, ORDERS, OrdersTable, day, days, keys
 

@@ -7,16 +7,16 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ml_assets.tables.accept import accept_partition
-from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
-from ml_assets.tables.publish import PublishResult, publish
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.readmit import quarantined_rows, readmit
-from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
-from ml_assets.validation.contract import Contract
-from ml_assets.validation.verdict import Verdict
-from ml_assets.validation.volume import VolumeRule
+from ml_assets.data.tables.accept import accept_partition
+from ml_assets.data.tables.cadence import Cadence
+from ml_assets.data.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
+from ml_assets.data.tables.publish import PublishResult, publish
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.readmit import quarantined_rows, readmit
+from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.verdict import Verdict
+from ml_assets.data.validation.volume import VolumeRule
 from ml_assets_tests.tables.orders_table import ORDERS, RULES, OrdersTable, day, keys, spec
 from resources.ledger import Person
 

@@ -6,14 +6,14 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ml_assets.tables import layout
-from ml_assets.tables.cadence import UNPARTITIONED, Cadence
-from ml_assets.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
-from ml_assets.tables.guard import validate_window
-from ml_assets.tables.publish import publish
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
-from ml_assets.validation.contract import Contract
+from ml_assets.data.tables import layout
+from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence
+from ml_assets.data.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
+from ml_assets.data.tables.guard import validate_window
+from ml_assets.data.tables.publish import publish
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
+from ml_assets.data.validation.contract import Contract
 from ml_assets_tests.tables import orders_table
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys
 

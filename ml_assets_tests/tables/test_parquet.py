@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ml_assets.tables import parquet
+from ml_assets.data.tables import parquet
 from ml_assets_tests.tables.orders_table import OrdersTable, day, keys
 
 ROW = st.tuples(

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ml_assets.tables.accept import accept_partition
-from ml_assets.tables.declared import NOTHING_DECLARED
-from ml_assets.tables.layout import quarantine_of
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.readmit import NotReadmitted, quarantined_keys, quarantined_rows, readmit
-from ml_assets.tables.spec import Incoming, PublishingRun
-from ml_assets.validation.check import broken_rules
-from ml_assets.validation.contract import Contract
-from ml_assets.validation.quarantine import COLUMN, REASON, RULE, divide
+from ml_assets.data.tables.accept import accept_partition
+from ml_assets.data.tables.declared import NOTHING_DECLARED
+from ml_assets.data.tables.layout import quarantine_of
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.readmit import NotReadmitted, quarantined_keys, quarantined_rows, readmit
+from ml_assets.data.tables.spec import Incoming, PublishingRun
+from ml_assets.data.validation.check import broken_rules
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.quarantine import COLUMN, REASON, RULE, divide
 from ml_assets_tests.tables.orders_table import CONTRACT, ORDERS, RULES, OrdersTable, day, days, keys, spec
 from resources.ledger import Person
 

@@ -5,19 +5,19 @@ from datetime import UTC, date, datetime, timedelta
 import polars as pl
 import pytest
 
+from ml_assets.data.tables import parquet
+from ml_assets.data.tables.accept import EvidenceGone, accept_partition
+from ml_assets.data.tables.cadence import Cadence
+from ml_assets.data.tables.declared import NOTHING_DECLARED
+from ml_assets.data.tables.prepare import prepare_chunks
+from ml_assets.data.tables.publish import publish, validate
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
+from ml_assets.data.validation.column_types import schema_of
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.findings import table_rows
+from ml_assets.data.validation.volume import VolumeRule
 from ml_assets.defs.flights import source
-from ml_assets.tables import parquet
-from ml_assets.tables.accept import EvidenceGone, accept_partition
-from ml_assets.tables.cadence import Cadence
-from ml_assets.tables.declared import NOTHING_DECLARED
-from ml_assets.tables.prepare import prepare_chunks
-from ml_assets.tables.publish import publish, validate
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, PublishingRun, TableSpec
-from ml_assets.validation.column_types import schema_of
-from ml_assets.validation.contract import Contract
-from ml_assets.validation.findings import table_rows
-from ml_assets.validation.volume import VolumeRule
 from ml_assets_tests.tables import orders_table
 from ml_assets_tests.tables.corruptions import TEN_WAYS, Columns
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys

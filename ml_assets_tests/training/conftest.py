@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.training.process.group import Group
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.model.training.process.group import Group
 from ml_assets_tests.training.lab_package import write_lab
 from ml_assets_tests.training.rank_processes import one_rank
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot

@@ -16,7 +16,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ml_assets.training.process.group import keep_connections
+from ml_assets.model.training.process.group import keep_connections
 
 _PATIENCE = timedelta(seconds=60)
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ml_assets.snapshots.split_reader import InputSpec
+from ml_assets.data.snapshots.split_reader import InputSpec
 from ml_assets_tests.training.untrainable_models import Numbers
 
 LATE = 20

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.code.code_version import versions_of
-from ml_assets.snapshots.split_reader import Snapshot
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.foundation.code.code_version import versions_of
 from ml_assets_tests.training.small_jobs import small_job
 from resources.job.job import TrainingJob
 from resources.job.training_settings import TrainingSettings
 
 MODEL = """
 from torch import nn
-from ml_assets.drills.drill_model import drill_model
+from ml_assets.extras.drills.drill_model import drill_model
 from lab.rates import RATE
 
 def build(inputs, pace=0.0):
@@ -24,7 +24,7 @@ def build(inputs, pace=0.0):
 SCRIPT = """
 import time
 from torch import nn
-from ml_assets.training.script import attach
+from ml_assets.model.training.script import attach
 import rates
 
 training = attach()

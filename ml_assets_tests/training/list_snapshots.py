@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from ml_assets.drills.fixture import CATEGORICAL, NUMERIC, ROW_SPEC
-from ml_assets.features.encoding import fit
-from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.row_choice import ChosenRows, choose_rows
-from ml_assets.snapshots.split_reader import Snapshot, SourceValues
+from ml_assets.data.features.encoding import fit
+from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.row_choice import ChosenRows, choose_rows
+from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
+from ml_assets.extras.drills.fixture import CATEGORICAL, NUMERIC, ROW_SPEC
 from ml_assets_tests.training.small_jobs import feature_table, split_of
 
 SPEC = replace(ROW_SPEC, objective="ranking", group="session")

@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import distributed
 
-from ml_assets.training.checkpoint.checkpoints import Checkpoints
-from ml_assets.training.checkpoint.parts import State
-from ml_assets.training.checkpoint.saving import Saver
-from ml_assets.training.process.group import Group
+from ml_assets.model.training.checkpoint.checkpoints import Checkpoints
+from ml_assets.model.training.checkpoint.parts import State
+from ml_assets.model.training.checkpoint.saving import Saver
+from ml_assets.model.training.process.group import Group
 from ml_assets_tests.faults.child_processes import forkserver
 
 

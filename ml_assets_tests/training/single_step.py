@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.training.data.prefetcher import Prefetcher
-from ml_assets.training.gradients import gradients_of
-from ml_assets.training.process.group import Group
-from ml_assets.training.run import Run, prepare
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.model.training.data.prefetcher import Prefetcher
+from ml_assets.model.training.gradients import gradients_of
+from ml_assets.model.training.process.group import Group
+from ml_assets.model.training.run import Run, prepare
 from ml_assets_tests.training.small_jobs import small_job
 
 

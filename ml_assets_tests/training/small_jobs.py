@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ml_assets.drills.fixture import CATEGORICAL, NUMERIC, ROW_SPEC, learnable_table
-from ml_assets.features.encoding import fit
-from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.row_choice import choose_rows, classes_of
-from ml_assets.snapshots.spec import Split, split_by_time
-from ml_assets.snapshots.split_reader import Snapshot, SourceValues
-from ml_assets.training.data.rowlog import read_rows
+from ml_assets.data.features.encoding import fit
+from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.row_choice import choose_rows, classes_of
+from ml_assets.data.snapshots.spec import Split, split_by_time
+from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
+from ml_assets.extras.drills.fixture import CATEGORICAL, NUMERIC, ROW_SPEC, learnable_table
+from ml_assets.model.training.data.rowlog import read_rows
 from resources.job.job import TrainingJob
 from resources.job.training_settings import TrainingSettings
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ml_assets.drills.drill_model import drill_model
-from ml_assets.snapshots.split_reader import InputSpec
+from ml_assets.data.snapshots.split_reader import InputSpec
+from ml_assets.extras.drills.drill_model import drill_model
 
 
 def tiny(inputs: InputSpec, **hyperparameters: Any) -> nn.Module:

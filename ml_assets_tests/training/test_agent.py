@@ -2,7 +2,7 @@
 
 import pytest
 
-from ml_assets.training.node.agent import came_from
+from ml_assets.model.training.node.agent import came_from
 
 
 class Asked(Exception):

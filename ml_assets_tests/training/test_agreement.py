@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 
-from ml_assets.training.process.agreement import Agreement
-from ml_assets.training.process.group import Group
+from ml_assets.model.training.process.agreement import Agreement
+from ml_assets.model.training.process.group import Group
 
 
 class CountingGroup(Group):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.training.attempt.attempts import (
+from ml_assets.model.training.attempt.attempts import (
     ATTEMPTS,
     Attempt,
     read_attempts,

@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.training.average import WeightAverage
-from ml_assets.training.process.group import Group
-from ml_assets.training.result import write_result
-from ml_assets.training.step.load import build_model
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.model.training.average import WeightAverage
+from ml_assets.model.training.process.group import Group
+from ml_assets.model.training.result import write_result
+from ml_assets.model.training.step.load import build_model
 from ml_assets_tests.layouts.layout_jobs import residual_job
 from ml_assets_tests.layouts.rank_pool import RankStopped
 from ml_assets_tests.training.rank_processes import in_ranks

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.snapshots.shards import Rows
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.training.data.batches import Batch, SplitReader
-from ml_assets.training.data.order import ShardSlice
+from ml_assets.data.snapshots.shards import Rows
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.model.training.data.batches import Batch, SplitReader
+from ml_assets.model.training.data.order import ShardSlice
 from ml_assets_tests.training.small_jobs import small_snapshot
 
 CPU = torch.device("cpu")

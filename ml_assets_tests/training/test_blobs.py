@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.training.data.batches import Batch, SplitReader
-from ml_assets.training.data.decoding import Decode, decode_of
-from ml_assets.training.data.order import RowOrder, ShardSlice
-from ml_assets.training.data.prefetcher import Prefetcher
-from ml_assets.training.data.rowlog import RowLog
-from ml_assets.training.loop import fit
-from ml_assets.training.process.heartbeat import Heartbeat
-from ml_assets.training.process.stop import StopRequest
-from ml_assets.training.run import prepare
-from ml_assets.training.step.load import build_model, check_output
-from ml_assets.training.step.objectives import objective_of
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.model.training.data.batches import Batch, SplitReader
+from ml_assets.model.training.data.decoding import Decode, decode_of
+from ml_assets.model.training.data.order import RowOrder, ShardSlice
+from ml_assets.model.training.data.prefetcher import Prefetcher
+from ml_assets.model.training.data.rowlog import RowLog
+from ml_assets.model.training.loop import fit
+from ml_assets.model.training.process.heartbeat import Heartbeat
+from ml_assets.model.training.process.stop import StopRequest
+from ml_assets.model.training.run import prepare
+from ml_assets.model.training.step.load import build_model, check_output
+from ml_assets.model.training.step.objectives import objective_of
 from ml_assets_tests.training.rank_processes import one_rank
 from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
 from ml_assets_tests.training.small_models import read_tokens

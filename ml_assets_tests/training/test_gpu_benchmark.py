@@ -14,7 +14,7 @@ for name in ("dagster", "mlflow", "pandas", "pandera", "polars", "yaml"):
     sys.modules[name] = None
 import benchmarks.gpu.cases
 import benchmarks.gpu.fed
-import ml_assets.training.entry
+import ml_assets.model.training.entry
 """
 
 

@@ -11,12 +11,12 @@ import torch
 from onnx import TensorProto, helper
 from torch import nn
 
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.training.data.preprocess import FullModel
-from ml_assets.training.script.blend import Blend
-from ml_assets.training.script.example import Example, example_of
-from ml_assets.training.script.graph import run_graph
-from ml_assets.training.script.script_model import check_model, read_model, write_model
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.model.training.data.preprocess import FullModel
+from ml_assets.model.training.script.blend import Blend
+from ml_assets.model.training.script.example import Example, example_of
+from ml_assets.model.training.script.graph import run_graph
+from ml_assets.model.training.script.script_model import check_model, read_model, write_model
 from ml_assets_tests.training.small_jobs import small_job
 from resources.job.errors import BadConfiguration
 

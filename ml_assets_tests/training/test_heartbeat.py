@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.training.attempt.outcome import RankOutcome
-from ml_assets.training.attempt.recovery import cause_of
-from ml_assets.training.process.heartbeat import HangTimeouts, Heartbeat, Seen, Watch
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.model.training.attempt.outcome import RankOutcome
+from ml_assets.model.training.attempt.recovery import cause_of
+from ml_assets.model.training.process.heartbeat import HangTimeouts, Heartbeat, Seen, Watch
 from ml_assets_tests.training.small_jobs import small_job
 from resources.job.job import ExitCode
 
 _RANK = """
 import sys, time
-from ml_assets.training.process.heartbeat import Heartbeat
+from ml_assets.model.training.process.heartbeat import Heartbeat
 with Heartbeat(0) as heartbeat:
     print("begun", flush=True)
     for step in range(1, 3):

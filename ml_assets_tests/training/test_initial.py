@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ml_assets.snapshots.split_reader import Snapshot, file_sha256
-from ml_assets.training.checkpoint.initial import INITIAL, hand_over
-from ml_assets.training.run import Run, prepare
-from ml_assets.training.step.load import build_model
+from ml_assets.data.snapshots.split_reader import Snapshot, file_sha256
+from ml_assets.model.training.checkpoint.initial import INITIAL, hand_over
+from ml_assets.model.training.run import Run, prepare
+from ml_assets.model.training.step.load import build_model
 from ml_assets_tests.training.rank_processes import one_rank
 from ml_assets_tests.training.small_jobs import MODELS, small_job
 from resources.artifacts import FolderArtifacts

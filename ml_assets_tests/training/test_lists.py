@@ -12,13 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.snapshots.row_choice import LABEL_TOO_LATE, LIST_LACKS_ROWS, NO_LABEL, require_lists_begin
-from ml_assets.snapshots.split_reader import SPLITS, Snapshot, SnapshotError
-from ml_assets.training import measured
-from ml_assets.training.data.batches import Batch, SplitReader
-from ml_assets.training.data.order import RowOrder, contiguous
-from ml_assets.training.data.prefetcher import Prefetcher
-from ml_assets.training.step.objectives import objective_of
+from ml_assets.data.snapshots.row_choice import LABEL_TOO_LATE, LIST_LACKS_ROWS, NO_LABEL, require_lists_begin
+from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot, SnapshotError
+from ml_assets.model.training import measured
+from ml_assets.model.training.data.batches import Batch, SplitReader
+from ml_assets.model.training.data.order import RowOrder, contiguous
+from ml_assets.model.training.data.prefetcher import Prefetcher
+from ml_assets.model.training.step.objectives import objective_of
 from ml_assets_tests.training.list_snapshots import chosen_lists, list_snapshot, sessions
 from resources.job.errors import BadConfiguration
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.training.data.rowlog import RowLog
-from ml_assets.training.loop import fit
-from ml_assets.training.process.group import Group
-from ml_assets.training.process.heartbeat import Heartbeat
-from ml_assets.training.process.stop import StopRequest
-from ml_assets.training.run import Run, prepare
-from ml_assets.training.telemetry.event_log import keep_events
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.model.training.data.rowlog import RowLog
+from ml_assets.model.training.loop import fit
+from ml_assets.model.training.process.group import Group
+from ml_assets.model.training.process.heartbeat import Heartbeat
+from ml_assets.model.training.process.stop import StopRequest
+from ml_assets.model.training.run import Run, prepare
+from ml_assets.model.training.telemetry.event_log import keep_events
 from ml_assets_tests.training.small_jobs import small_job
 from resources.job.errors import Preempted
 from resources.job.events import read_events

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.training.telemetry import event_log
-from ml_assets.training.telemetry.event_log import keep_events
-from ml_assets.training.telemetry.machine import Machine, watching_machine
+from ml_assets.model.training.telemetry import event_log
+from ml_assets.model.training.telemetry.event_log import keep_events
+from ml_assets.model.training.telemetry.machine import Machine, watching_machine
 from resources.job.events import read_events
 
 _DISK = "100 0 {read} 0 50 0 {written} 0 0 0 0\n"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.training.attempt.exit_code import exit_code_of
-from ml_assets.training.attempt.outcome import explaining, forget_codes, leave_code
-from ml_assets.training.process.group import is_lost_peer
+from ml_assets.model.training.attempt.exit_code import exit_code_of
+from ml_assets.model.training.attempt.outcome import explaining, forget_codes, leave_code
+from ml_assets.model.training.process.group import is_lost_peer
 from resources.job.job import ExitCode
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from ml_assets.training.parallel.pipeline import refuse_undivided, stage_of
-from ml_assets.training.process.group import Group
+from ml_assets.model.training.parallel.pipeline import refuse_undivided, stage_of
+from ml_assets.model.training.process.group import Group
 from resources.job.errors import BadConfiguration
 
 

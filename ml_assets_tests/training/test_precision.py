@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.training.process.group import Group
-from ml_assets.training.run import Progress
-from ml_assets.training.step.precision import LossScale, refuse_unable
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.model.training.process.group import Group
+from ml_assets.model.training.run import Progress
+from ml_assets.model.training.step.precision import LossScale, refuse_unable
 from ml_assets_tests.training.single_step import one_step
 from resources.job.errors import BadConfiguration
 from resources.job.training_settings import TrainingSettings

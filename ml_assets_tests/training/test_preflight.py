@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.training.data.prefetcher import Prefetcher
-from ml_assets.training.gradients import gradients_of
-from ml_assets.training.process.group import Group
-from ml_assets.training.run import Run, prepare
-from ml_assets.training.telemetry.event_log import keep_events
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.model.training.data.prefetcher import Prefetcher
+from ml_assets.model.training.gradients import gradients_of
+from ml_assets.model.training.process.group import Group
+from ml_assets.model.training.run import Run, prepare
+from ml_assets.model.training.telemetry.event_log import keep_events
 from ml_assets_tests.training.small_jobs import small_job
 from resources.job.errors import BadConfiguration
 from resources.job.events import read_events

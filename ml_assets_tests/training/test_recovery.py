@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml_assets.training.attempt.attempts import record_attempt
-from ml_assets.training.attempt.recovery import recovery_of
-from ml_assets.training.data.rowlog import RowLog, count_rows
-from ml_assets.training.telemetry import event_log
-from ml_assets.training.telemetry.event_log import emit, keep_events
+from ml_assets.model.training.attempt.attempts import record_attempt
+from ml_assets.model.training.attempt.recovery import recovery_of
+from ml_assets.model.training.data.rowlog import RowLog, count_rows
+from ml_assets.model.training.telemetry import event_log
+from ml_assets.model.training.telemetry.event_log import emit, keep_events
 from resources.job.events import read_events
 from resources.job.recoveries import UNKNOWN_CAUSE, recoveries_of, rows_lost
 

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.objective_facts import NAMES, facts_of
-from ml_assets.training.data.batches import Batch, SplitReader
-from ml_assets.training.data.order import RowOrder
-from ml_assets.training.data.prefetcher import Prefetcher
-from ml_assets.training.step.objectives import objective_of
+from ml_assets.foundation.objective_facts import NAMES, facts_of
+from ml_assets.model.training.data.batches import Batch, SplitReader
+from ml_assets.model.training.data.order import RowOrder
+from ml_assets.model.training.data.prefetcher import Prefetcher
+from ml_assets.model.training.step.objectives import objective_of
 from ml_assets_tests.training.small_jobs import feature_table, small_snapshot, with_weights
 from resources.job.errors import BadConfiguration
 

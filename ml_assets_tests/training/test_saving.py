@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.training.checkpoint.checkpoints import Checkpoints
-from ml_assets.training.checkpoint.parts import State, share_of
-from ml_assets.training.checkpoint.saving import Saved, Saver
-from ml_assets.training.checkpoint.state import ALIKE, refuse_infinite, restore, state_of
-from ml_assets.training.process.group import Group, PeerFailed
+from ml_assets.model.training.checkpoint.checkpoints import Checkpoints
+from ml_assets.model.training.checkpoint.parts import State, share_of
+from ml_assets.model.training.checkpoint.saving import Saved, Saver
+from ml_assets.model.training.checkpoint.state import ALIKE, refuse_infinite, restore, state_of
+from ml_assets.model.training.process.group import Group, PeerFailed
 from ml_assets_tests.training.rank_processes import in_ranks, one_rank, save
 from resources.job.errors import Diverged, StorageFailed
 from resources.job.training_settings import CheckpointStorage

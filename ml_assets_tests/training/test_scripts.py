@@ -18,13 +18,13 @@ import pytest
 import torch
 
 from deployment.testbed.processes import free_port
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.training.attempt.exit_code import exit_code_of
-from ml_assets.training.process.heartbeat import HangTimeouts, Heartbeat
-from ml_assets.training.script.api import FOLDER, JOB, PROCESS, Training, attach
-from ml_assets.training.script.script_model import read_model
-from ml_assets.training.script.script_rank import arguments_of, run_script
-from ml_assets.training.telemetry import event_log
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.model.training.attempt.exit_code import exit_code_of
+from ml_assets.model.training.process.heartbeat import HangTimeouts, Heartbeat
+from ml_assets.model.training.script.api import FOLDER, JOB, PROCESS, Training, attach
+from ml_assets.model.training.script.script_model import read_model
+from ml_assets.model.training.script.script_rank import arguments_of, run_script
+from ml_assets.model.training.telemetry import event_log
 from ml_assets_tests.training.small_jobs import (
     classes_snapshot,
     feature_table,
@@ -361,7 +361,7 @@ def test_a_booster_has_the_loss_of_the_round_that_is_handed_in(training: Trainin
     """Early stopping trains some rounds more than it returns."""
     import xgboost
 
-    from ml_assets.training.script.adapters.boosting import BoostingCallback
+    from ml_assets.model.training.script.adapters.boosting import BoostingCallback
 
     rows, validation = (xgboost.DMatrix(*training.matrix(split)) for split in ("train", "validation"))
     callback = BoostingCallback(training, every=10)
@@ -390,7 +390,7 @@ def test_a_metric_of_which_more_is_better_is_no_validation_loss(
 ) -> None:
     import xgboost
 
-    from ml_assets.training.script.adapters.boosting import BoostingCallback
+    from ml_assets.model.training.script.adapters.boosting import BoostingCallback
 
     matrix, label = training.matrix("train")
     rows = xgboost.DMatrix(matrix, (label > np.median(label)).astype(np.float32))

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.training.process.stop import end_with_parent
+from ml_assets.model.training.process.stop import end_with_parent
 
 SECONDS_TO_END = 30.0
 """Bound of a failure: the child would sleep twenty times as long."""
 
 STARTER = """
 import os, signal, subprocess, sys
-from ml_assets.training.process.stop import end_with_parent
+from ml_assets.model.training.process.stop import end_with_parent
 
 told, tell = os.pipe()
 signal.signal(signal.SIGTERM, lambda *_: None)

@@ -12,24 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from ml_assets.features.encoding import UNKNOWN
-from ml_assets.features.encoding import fit as encode
-from ml_assets.snapshots.builder import build_snapshot
-from ml_assets.snapshots.row_choice import choose_rows
-from ml_assets.snapshots.spec import split_by_time
-from ml_assets.snapshots.split_reader import InputSpec, Snapshot, SourceValues
-from ml_assets.training.data import unknown
-from ml_assets.training.data.batches import SplitReader
-from ml_assets.training.data.order import RowOrder
-from ml_assets.training.data.prefetcher import Prefetcher
-from ml_assets.training.data.rowlog import RowLog
-from ml_assets.training.data.unknown import drop_categories
-from ml_assets.training.loop import fit
-from ml_assets.training.process.group import Group
-from ml_assets.training.process.heartbeat import Heartbeat
-from ml_assets.training.process.stop import StopRequest
-from ml_assets.training.run import prepare
-from ml_assets.training.step.load import build_model, predict
+from ml_assets.data.features.encoding import UNKNOWN
+from ml_assets.data.features.encoding import fit as encode
+from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.row_choice import choose_rows
+from ml_assets.data.snapshots.spec import split_by_time
+from ml_assets.data.snapshots.split_reader import InputSpec, Snapshot, SourceValues
+from ml_assets.model.training.data import unknown
+from ml_assets.model.training.data.batches import SplitReader
+from ml_assets.model.training.data.order import RowOrder
+from ml_assets.model.training.data.prefetcher import Prefetcher
+from ml_assets.model.training.data.rowlog import RowLog
+from ml_assets.model.training.data.unknown import drop_categories
+from ml_assets.model.training.loop import fit
+from ml_assets.model.training.process.group import Group
+from ml_assets.model.training.process.heartbeat import Heartbeat
+from ml_assets.model.training.process.stop import StopRequest
+from ml_assets.model.training.run import prepare
+from ml_assets.model.training.step.load import build_model, predict
 from ml_assets_tests.training.small_jobs import ROW_SPEC, small_job
 from resources.job.errors import BadConfiguration
 from resources.job.training_settings import TrainingSettings

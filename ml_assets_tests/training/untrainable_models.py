@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ml_assets.snapshots.split_reader import InputSpec
+from ml_assets.data.snapshots.split_reader import InputSpec
 
 
 class Numbers(nn.Module):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.tuning.budget import BudgetSection, Spent, covered_seconds
+from ml_assets.extras.tuning.budget import BudgetSection, Spent, covered_seconds
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)).map(lambda one: (one[0], sum(one))))
 

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.tuning.freeze_thaw import next_trial, should_pause
-from ml_assets.tuning.learning_curves import LearningCurve, forecast
+from ml_assets.extras.tuning.freeze_thaw import next_trial, should_pause
+from ml_assets.extras.tuning.learning_curves import LearningCurve, forecast
 
 EPOCHS = 27
 Losses = list[list[float]]

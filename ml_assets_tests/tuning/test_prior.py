@@ -12,14 +12,14 @@ from optuna.storages import InMemoryStorage, RDBStorage
 from optuna.study import StudyDirection
 from pydantic import ValidationError
 
-from ml_assets.days import Days
-from ml_assets.tuning.prior import Prior, thinned, windows_of
-from ml_assets.tuning.spec import PriorSection, SpaceSection, TuningSection
-from ml_assets.tuning.study import BegunTrial, Study, StudyFacts, is_begun
-from ml_assets.tuning.study_result import KnownPoint, StudyResult, TrialOutcome
+from ml_assets.extras.tuning.prior import Prior, thinned, windows_of
+from ml_assets.extras.tuning.spec import PriorSection, SpaceSection, TuningSection
+from ml_assets.extras.tuning.study import BegunTrial, Study, StudyFacts, is_begun
+from ml_assets.extras.tuning.study_result import KnownPoint, StudyResult, TrialOutcome
+from ml_assets.foundation.days import Days
 from resources.addresses import Address
 from resources.ledger import TrainedOn
-from resources.studies import open_storage
+from resources.tracking.studies import open_storage
 
 RATE = "training.learning_rate"
 SPACE: dict[str, Any] = {"training": {"learning_rate": {"kind": "float", "low": 0.0, "high": 1.0}}}

@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import yaml
 
-from ml_assets.validation.contract import Contract
+from ml_assets.data.validation.contract import Contract
 
 CARRIERS = ["AA", "B6", "UA"]
 

@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ml_assets.validation.check import check_partitions
-from ml_assets.validation.column_types import polars_type
-from ml_assets.validation.contract import Contract
+from ml_assets.data.validation.check import check_partitions
+from ml_assets.data.validation.column_types import polars_type
+from ml_assets.data.validation.contract import Contract
 
 
 def _failing(values: list[Any], column: dict[str, Any], **more: Any) -> int:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.validation.check import check_partitions
-from ml_assets.validation.column_types import POLARS_TYPES
-from ml_assets.validation.contract import Contract
-from ml_assets.validation.findings import Finding
+from ml_assets.data.validation.check import check_partitions
+from ml_assets.data.validation.column_types import POLARS_TYPES
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.findings import Finding
 from ml_assets_tests.validation.flights_table import bounds, contract, day, days
 
 ROW = pl.int_range(pl.len())
@@ -332,7 +332,7 @@ def test_checking_together_finds_what_checking_alone_finds(rows: dict[str, list[
 
 def test_loading_validation_loads_nothing_heavy() -> None:
     names = ["check", "contract", "volume", "profile", "verdict"]
-    program = "import sys\n" + "".join(f"import ml_assets.validation.{name}\n" for name in names)
+    program = "import sys\n" + "".join(f"import ml_assets.data.validation.{name}\n" for name in names)
     program += "print([name for name in ('pandera', 'pandas', 'torch', 'mlflow') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

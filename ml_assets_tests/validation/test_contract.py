@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ml_assets.validation.column_types import POLARS_TYPES, schema_hash, schema_of
-from ml_assets.validation.contract import Contract, SchemaDrift, schema_drift
+from ml_assets.data.validation.column_types import POLARS_TYPES, schema_hash, schema_of
+from ml_assets.data.validation.contract import Contract, SchemaDrift, schema_drift
 from ml_assets_tests.validation.flights_table import contract, day
 
 TYPES = st.sampled_from(sorted(POLARS_TYPES))

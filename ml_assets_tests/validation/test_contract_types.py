@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ml_assets.tables import parquet
-from ml_assets.validation.check import check_partitions
-from ml_assets.validation.column_types import POLARS_TYPES, polars_type, type_name
-from ml_assets.validation.contract import Contract
-from ml_assets.validation.findings import Finding
-from ml_assets.validation.profile import profile
+from ml_assets.data.tables import parquet
+from ml_assets.data.validation.check import check_partitions
+from ml_assets.data.validation.column_types import POLARS_TYPES, polars_type, type_name
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.findings import Finding
+from ml_assets.data.validation.profile import profile
 
 PLAIN = [name for name in POLARS_TYPES if name != "binary"]
 TYPES = st.one_of(

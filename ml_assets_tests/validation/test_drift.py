@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.validation.drift import Drift, drift
-from ml_assets.validation.profile import profile
+from ml_assets.data.validation.drift import Drift, drift
+from ml_assets.data.validation.profile import profile
 
 random = np.random.default_rng(0)
 

@@ -9,7 +9,7 @@ import polars as pl
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ml_assets.validation.profile import LONGEST, completeness, profile
+from ml_assets.data.validation.profile import LONGEST, completeness, profile
 from ml_assets_tests.validation.flights_table import day
 
 numbers = st.lists(st.none() | st.floats(width=64) | st.integers(0, 5).map(float), max_size=80)

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ml_assets.validation.drift_rule import DriftRule, GivenOthers
-from ml_assets.validation.profile import profile
-from ml_assets.validation.relations import COLUMNS, ROWS, correlations
-from ml_assets.validation.shifts import Shifts, TableShifts
-from ml_assets.validation.table_drift import PastAndNow
+from ml_assets.data.validation.drift_rule import DriftRule, GivenOthers
+from ml_assets.data.validation.profile import profile
+from ml_assets.data.validation.relations import COLUMNS, ROWS, correlations
+from ml_assets.data.validation.shifts import Shifts, TableShifts
+from ml_assets.data.validation.table_drift import PastAndNow
 
 WINDOW = 70
 RELATED = {"temp", "dewp"}

@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.validation.drift_rule import DriftRule
-from ml_assets.validation.profile import profile
-from ml_assets.validation.table_drift import PastAndNow, TableDrift
+from ml_assets.data.validation.drift_rule import DriftRule
+from ml_assets.data.validation.profile import profile
+from ml_assets.data.validation.table_drift import PastAndNow, TableDrift
 
 WINDOW = 28
 KEYS = [(date(2024, 1, 1) + timedelta(n)).isoformat() for n in range(WINDOW + 1)]

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.validation.findings import TABLE_COLUMNS, Finding, table_rows
-from ml_assets.validation.verdict import Verdict
+from ml_assets.data.validation.findings import TABLE_COLUMNS, Finding, table_rows
+from ml_assets.data.validation.verdict import Verdict
 
 findings = st.builds(
     Finding,

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from ml_assets.validation.findings import Finding
-from ml_assets.validation.volume import VolumePast, VolumeRule, VolumeSection, volume_findings
+from ml_assets.data.validation.findings import Finding
+from ml_assets.data.validation.volume import VolumePast, VolumeRule, VolumeSection, volume_findings
 
 RULE = VolumeRule()
 START = date(2013, 1, 1)

@@ -1,6 +1,6 @@
 """Records of a training's recoveries after interruptions, read from its events.
 
-Standard library only. Here: the record, and reading it. Not here: writing the events (ml_assets.training).
+Standard library only. Here: the record, and reading it. Not here: writing the events (ml_assets.model.training).
 """
 
 from collections.abc import Iterable

@@ -21,7 +21,7 @@ from resources.launcher.pause import in_words, pause_after
 from resources.launcher.process import run_process
 from resources.launcher.resource_profile import ResourceProfile
 
-WORKER = (sys.executable, "-m", "ml_assets.training.node.torchrun")
+WORKER = (sys.executable, "-m", "ml_assets.model.training.node.torchrun")
 _POLL_SECONDS = 0.2
 
 

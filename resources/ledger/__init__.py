@@ -2,7 +2,7 @@
 accounts of persons.
 
 Belongs here: facts that must survive changes of the lake's branches. Does not: data (the lake), metrics and versions
-(the tracker), events (Dagster), and validation (`ml_assets.validation`).
+(the tracker), events (Dagster), and validation (`ml_assets.data.validation`).
 """
 
 from resources.ledger.accounts import Accounts, require_safe_address

@@ -2,7 +2,7 @@
 
 A person proves an account by its token, or by an ID token that the account's OIDC issuer signed. All that a proof is
 compared with stands in these rows: issuer and audience are no settings, because whoever is checked could set them.
-Not here: the check of an ID token (`resources.oidc`), and the person who acts in a process (`resources.acting`).
+Not here: the check of an ID token (`resources.web.oidc`), and the person who acts in a process (`resources.acting`).
 """
 
 import hashlib

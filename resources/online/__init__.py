@@ -1,7 +1,8 @@
 """Online store: the newest feature row of each entity, behind one protocol, in SQLite or Redis.
 
 Import an implementation from its own module: `sqlite_store` is embedded, `redis_store` uses a server. Not here: the
-content of a row (`ml_assets.tables.online_rows`), and the choice of the rows (`ml_assets.tables.online_fill`).
+content of a row (`ml_assets.data.tables.online_rows`), and the choice of the rows
+(`ml_assets.data.tables.online_fill`).
 """
 
 from resources.online.errors import OnlineStoreError, OnlineStoreRefused, OnlineStoreUnavailable

@@ -8,15 +8,15 @@ import dagster as dg
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import bullets, readable, report_facts, rules_table
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.pipeline.evaluate import evaluate_model
-from ml_assets.pipeline.links import report_page
-from ml_assets.pipeline.record import figures_beside
-from ml_assets.pipeline.values import EvaluatedModel, TrainedModel, TrainingSet
+from ml_assets.model.steps.evaluate import evaluate_model
+from ml_assets.model.steps.links import report_page
+from ml_assets.model.steps.record import figures_beside
+from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
 from resources.ledger import evaluation_name
 from resources.platform import Platform
 
 if TYPE_CHECKING:
-    from ml_assets.evaluation.evaluation_document import Report
+    from ml_assets.model.evaluation.evaluation_document import Report
 
 
 def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) -> dg.OpDefinition:
@@ -59,7 +59,7 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
 
 
 def _page(evaluated: EvaluatedModel, report: "Report", platform: Platform) -> dict[str, Any]:
-    from ml_assets.evaluation.report import summary_markdown
+    from ml_assets.model.evaluation.report import summary_markdown
 
     figures = report.evaluation.values() | figures_beside(report) | report.evaluation.serving_values
     page = report_page(platform.settings.ui_url, evaluated.report)

@@ -8,15 +8,15 @@ import dagster as dg
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import commit_facts, study_facts, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.pipeline.chosen import chosen_for, require_chosen_on_valid_rows
-from ml_assets.pipeline.snapshot import take_snapshot
-from ml_assets.pipeline.values import TrainingSet, ValidatedWindow
-from ml_assets.pipeline.window import require_as_validated
-from ml_assets.tables.declared import DeclaredTables
+from ml_assets.data.tables.declared import DeclaredTables
+from ml_assets.model.steps.chosen import chosen_for, require_chosen_on_valid_rows
+from ml_assets.model.steps.snapshot import take_snapshot
+from ml_assets.model.steps.values import TrainingSet, ValidatedWindow
+from ml_assets.model.steps.window import require_as_validated
 from resources.platform import Platform
 
 if TYPE_CHECKING:
-    from ml_assets.snapshots.split_reader import Snapshot
+    from ml_assets.data.snapshots.split_reader import Snapshot
 
 STUDY = "study"
 """Input that carries no value: it only orders the step after a study."""
@@ -69,7 +69,7 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
 def _page(
     frozen: TrainingSet, content: "Snapshot", validated: ValidatedWindow, platform: Platform
 ) -> dict[str, Any]:
-    from ml_assets.snapshots.split_reader import SPLITS
+    from ml_assets.data.snapshots.split_reader import SPLITS
 
     rows = [
         {"split": name, "partitions": len(content.keys(name)), "first": content.keys(name)[0],

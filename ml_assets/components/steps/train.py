@@ -10,8 +10,8 @@ from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transien
 from ml_assets.components.pages import bullets, readable, study_facts, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.tags import RESOURCES
-from ml_assets.pipeline.train import train_model
-from ml_assets.pipeline.values import TrainedModel, TrainingSet
+from ml_assets.model.steps.train import train_model
+from ml_assets.model.steps.values import TrainedModel, TrainingSet
 from resources.job.events import TrainingEvent, read_events
 from resources.job.job import TrainingResult
 from resources.job.recoveries import recoveries_of

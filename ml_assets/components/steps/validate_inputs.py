@@ -7,10 +7,10 @@ import dagster as dg
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.tags import RANGE_END, RANGE_START
-from ml_assets.pipeline import window
-from ml_assets.pipeline.values import ValidatedWindow
-from ml_assets.tables.declared import DeclaredTables
-from ml_assets.tables.refusal import BuildRefused
+from ml_assets.data.tables.declared import DeclaredTables
+from ml_assets.data.tables.refusal import BuildRefused
+from ml_assets.model.steps import window
+from ml_assets.model.steps.values import ValidatedWindow
 from resources.platform import Platform
 
 

@@ -1,7 +1,7 @@
 """Features of `flight_delay`: facts that are known two hours before a flight's scheduled departure.
 
 Here: one pure function over tables of the lake, and the names of what it adds. Not here: reading or writing,
-and what is fitted on training rows (`ml_assets.features.encoding`).
+and what is fitted on training rows (`ml_assets.data.features.encoding`).
 
 Known when: the timetable long before, with the aircraft assigned (the source names the aircraft that flew: a
 swap in the last two hours is taken as known); a departure at `departed_at`; an arrival at `landed_at`; a
@@ -15,9 +15,9 @@ from datetime import date, timedelta
 
 import polars as pl
 
+from ml_assets.data.features.point_in_time import join_as_of
+from ml_assets.data.features.rolling import window_sums
 from ml_assets.defs.flights import history
-from ml_assets.features.point_in_time import join_as_of
-from ml_assets.features.rolling import window_sums
 
 LOOKBACK_DAYS = 32
 """Days of flights needed before the first day asked for; `lookback` in defs.yaml. The longest window is 28

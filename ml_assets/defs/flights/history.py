@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import polars as pl
 
-from ml_assets.features.rolling import window_sums
+from ml_assets.data.features.rolling import window_sums
 
 LONGEST = timedelta(days=28)
 """The longest window."""

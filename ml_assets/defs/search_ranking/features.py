@@ -11,8 +11,8 @@ from datetime import date, timedelta
 
 import polars as pl
 
+from ml_assets.data.features.rolling import window_sums
 from ml_assets.defs.search_ranking.taste import SCORES, with_neighbours
-from ml_assets.features.rolling import window_sums
 
 FEWEST = 5
 """Films of a page that is ranked: of fewer, nearly every order puts the best ones among the first."""

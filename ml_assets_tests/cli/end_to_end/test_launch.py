@@ -17,17 +17,17 @@ import polars as pl
 import pytest
 from nbclient import NotebookClient
 
-from ml_assets.checkout import ROOT
+from ml_assets.data.tables.reader import TableReader
 from ml_assets.defs.store_demand import features as store_demand
-from ml_assets.evaluation.gate import Gate
-from ml_assets.evaluation.spec import EvaluationSpec
+from ml_assets.extras.tuning.spec import TuningSection
+from ml_assets.foundation.checkout import ROOT
+from ml_assets.model.evaluation.gate import Gate
+from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.release.of_platform import registry_of
+from ml_assets.model.release.rules import ReleaseSection
+from ml_assets.model.steps.spec import WindowSection
 from ml_assets.notebook import NotFound, features, load_model, open_snapshot
-from ml_assets.pipeline.spec import WindowSection
-from ml_assets.release.of_platform import registry_of
-from ml_assets.release.rules import ReleaseSection
-from ml_assets.serving.request_log import LoggedRow, RequestLog, read_requests
-from ml_assets.tables.reader import TableReader
-from ml_assets.tuning.spec import TuningSection
+from ml_assets.use.serving.request_log import LoggedRow, RequestLog, read_requests
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
 from ml_assets_tests.cli.end_to_end.test_serve import served
 from ml_assets_tests.cli.terminal import Said, Terminal

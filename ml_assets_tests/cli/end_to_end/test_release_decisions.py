@@ -12,16 +12,16 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ml_assets.dossier.keys import create_keys
-from ml_assets.release.of_platform import registry_of
-from ml_assets.release.rules import ReleaseSection
-from ml_assets.serving.assignment import is_of_canary
-from ml_assets.serving.request_log import LoggedRow, RequestLog
+from ml_assets.extras.governance.dossier.keys import create_keys
+from ml_assets.model.release.of_platform import registry_of
+from ml_assets.model.release.rules import ReleaseSection
+from ml_assets.use.serving.assignment import is_of_canary
+from ml_assets.use.serving.request_log import LoggedRow, RequestLog
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.release.conftest import rows
 from ml_assets_tests.serving.released import MODEL, platform_of, register
-from resources.mlflow_client import TrackerRefused
-from resources.tracker import RunFacts
+from resources.tracking.mlflow_client import TrackerRefused
+from resources.tracking.tracker import RunFacts
 
 __all__ = ["rows"]
 

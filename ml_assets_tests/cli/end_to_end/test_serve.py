@@ -19,7 +19,7 @@ import httpx
 import polars as pl
 import pytest
 
-from ml_assets.serving.request_log import ROOT, read_requests
+from ml_assets.use.serving.request_log import ROOT, read_requests
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.release.conftest import rows
 from ml_assets_tests.serving.released import MODEL, platform_of, register

@@ -15,7 +15,7 @@ import dagster as dg
 import pytest
 
 from ml_assets.cli.project import Project, prepare_home
-from ml_assets.tables.reader import TableReader
+from ml_assets.data.tables.reader import TableReader
 from ml_assets_tests.cli.end_to_end import stopped_step
 from ml_assets_tests.cli.terminal import Terminal
 from resources.platform import Platform

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ml_assets.evaluation.metrics import auc, log_losses
-from ml_assets.snapshots.split_reader import open_snapshot
-from ml_assets.training.step.load import load_model, predict
+from ml_assets.data.snapshots.split_reader import open_snapshot
+from ml_assets.model.evaluation.metrics import auc, log_losses
+from ml_assets.model.training.step.load import load_model, predict
 from ml_assets_tests.cluster.cluster_installation import ClusterInstallation
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher

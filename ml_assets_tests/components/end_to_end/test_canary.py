@@ -10,18 +10,18 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from ml_assets.live.canary_watch import WATCH, evidence, in_lines, watch_canary
-from ml_assets.pipeline.scoring import Scorer, Scorers, scored_partitions
-from ml_assets.release.bundle import build_bundle
-from ml_assets.release.bundle_standing import PRODUCTION
-from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.history import lines
-from ml_assets.release.matrix import MatrixGraph
-from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
-from ml_assets.release.refusals import NotPromotable
-from ml_assets.release.rules import NO_RULES
-from ml_assets.release.runtime import ServingModel
-from ml_assets.serving.request_log import day_folder
+from ml_assets.model.release.bundle import build_bundle
+from ml_assets.model.release.bundle_standing import PRODUCTION
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.history import lines
+from ml_assets.model.release.matrix import MatrixGraph
+from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
+from ml_assets.model.release.refusals import NotPromotable
+from ml_assets.model.release.rules import NO_RULES
+from ml_assets.model.release.runtime import ServingModel
+from ml_assets.model.steps.scoring import Scorer, Scorers, scored_partitions
+from ml_assets.use.live.canary_watch import WATCH, evidence, in_lines, watch_canary
+from ml_assets.use.serving.request_log import day_folder
 from ml_assets_tests.components.canary_home import DAYS, CanaryHome, begun, with_new_canary
 from ml_assets_tests.components.installation import Installation
 from ml_assets_tests.components.readings_pipeline import MODEL

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.release.bundle_store import Bundle, BundleStore
-from ml_assets.release.history import state_at
+from ml_assets.model.release.bundle_store import Bundle, BundleStore
+from ml_assets.model.release.history import state_at
 from ml_assets_tests.faults.release_commands import (
     BY_CANARY,
     MODEL,
@@ -21,7 +21,7 @@ from ml_assets_tests.release.conftest import bundle, contents, rows, store, vari
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days, keys
 from resources.ledger import Archival, Ledger, TrainedOn
-from resources.mlflow_client import open_client
+from resources.tracking.mlflow_client import open_client
 
 __all__ = ["bundle", "contents", "rows", "store"]  # fixtures
 VERSIONS = 5

@@ -22,18 +22,18 @@ import mlflow
 import pytest
 
 from deployment.testbed.processes import free_port, start, stop, wait_ready, why_http_not
-from ml_assets.release.bundle_store import Bundle, BundleStore
-from ml_assets.release.mlflow_guard import OWN_PATH
-from ml_assets.release.registry import Registry
-from ml_assets.release.releases import Releases
-from ml_assets.release.rules import NO_RULES, Rules
-from ml_assets.release.shown_in_mlflow import DECIDED_TAGS
+from ml_assets.extras.governance.mlflow_guard import OWN_PATH
+from ml_assets.model.release.bundle_store import Bundle, BundleStore
+from ml_assets.model.release.registry import Registry
+from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.rules import NO_RULES, Rules
+from ml_assets.model.release.shown_in_mlflow import DECIDED_TAGS
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.release.conftest import bundle, contents, rows, store, variant_of
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days, keys
 from resources.ledger import Ledger, Person, TrainedOn
-from resources.mlflow_client import TrackerRefused, open_client
+from resources.tracking.mlflow_client import TrackerRefused, open_client
 
 __all__ = ["bundle", "contents", "rows", "store"]  # fixtures
 
@@ -379,7 +379,7 @@ def test_the_guard_bounds_what_arrives_before_mlflow(guarded: Guarded) -> None:
 
 def test_a_server_with_parts_that_the_guard_does_not_cover_does_not_start(tmp_path: Path) -> None:
     """Jobs run in processes of their own, with the address of the database."""
-    program = "from ml_assets.release.mlflow_guard import create_app; create_app()"
+    program = "from ml_assets.extras.governance.mlflow_guard import create_app; create_app()"
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
     )

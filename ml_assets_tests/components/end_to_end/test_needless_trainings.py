@@ -10,12 +10,12 @@ import polars as pl
 import pytest
 
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.pipeline.champion import champion_columns
-from ml_assets.pipeline.record import recorded_report
-from ml_assets.pipeline.reproduce import reproduce
-from ml_assets.pipeline.version_difference import compare_versions
-from ml_assets.pipeline.window import rejected_behind
-from ml_assets.release.of_platform import registry_of, releases_of
+from ml_assets.model.release.of_platform import registry_of, releases_of
+from ml_assets.model.steps.champion import champion_columns
+from ml_assets.model.steps.record import recorded_report
+from ml_assets.model.steps.reproduce import reproduce
+from ml_assets.model.steps.version_difference import compare_versions
+from ml_assets.model.steps.window import rejected_behind
 from ml_assets_tests.components import noted_pipeline, readings_pipeline
 from ml_assets_tests.components.installation import Installation, failure_of, readings_components, versions
 from ml_assets_tests.components.model_run import (

@@ -9,15 +9,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.code.code_version import code_version
 from ml_assets.components import TrainingPipeline
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.specs import ScoringSection
-from ml_assets.evaluation.evaluation_document import Report
-from ml_assets.evaluation.list_metrics import gain
-from ml_assets.pipeline.evaluate import evaluate_model
-from ml_assets.release.bundle_store import FILES
-from ml_assets.release.of_platform import bundles_of, releases_of
+from ml_assets.foundation.code.code_version import code_version
+from ml_assets.model.evaluation.evaluation_document import Report
+from ml_assets.model.evaluation.list_metrics import gain
+from ml_assets.model.release.bundle_store import FILES
+from ml_assets.model.release.of_platform import bundles_of, releases_of
+from ml_assets.model.steps.evaluate import evaluate_model
 from ml_assets_tests.components.installation import Installation, failure_of, readings_components
 from ml_assets_tests.components.model_run import CHECKPOINT, EVALUATION, REGISTERED, ModelRun, train
 from ml_assets_tests.components.noise_champion import randomize_weights

@@ -19,20 +19,20 @@ import polars as pl
 import pytest
 
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.days import Days
-from ml_assets.evaluation.evaluation_document import Report
-from ml_assets.evaluation.serving_cost import SERVING_NAMES
-from ml_assets.features.encoding import FittedState
-from ml_assets.pipeline.difference_page import difference_page
-from ml_assets.pipeline.partition_page import partition_page
-from ml_assets.pipeline.partition_users import users_of
-from ml_assets.pipeline.record import recorded_report
-from ml_assets.pipeline.values import InitialVersion, TrainingSet
-from ml_assets.pipeline.version_difference import KnownFacts, compare_versions
-from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
-from ml_assets.release.runtime import WEIGHTS
-from ml_assets.snapshots.keep import branches_of, rows_behind_kept, version_branch
-from ml_assets.snapshots.split_reader import FITTED, SPLITS, file_sha256
+from ml_assets.data.features.encoding import FittedState
+from ml_assets.data.snapshots.keep import branches_of, rows_behind_kept, version_branch
+from ml_assets.data.snapshots.split_reader import FITTED, SPLITS, file_sha256
+from ml_assets.foundation.days import Days
+from ml_assets.model.evaluation.evaluation_document import Report
+from ml_assets.model.evaluation.serving_cost import SERVING_NAMES
+from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
+from ml_assets.model.release.runtime import WEIGHTS
+from ml_assets.model.steps.difference_page import difference_page
+from ml_assets.model.steps.partition_page import partition_page
+from ml_assets.model.steps.partition_users import users_of
+from ml_assets.model.steps.record import recorded_report
+from ml_assets.model.steps.values import InitialVersion, TrainingSet
+from ml_assets.model.steps.version_difference import KnownFacts, compare_versions
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (
     PLANTED,
@@ -67,7 +67,7 @@ from ml_assets_tests.components.readings_pipeline import (
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from resources.job.events import EVENTS
 from resources.ledger import Person, TrainedOn
-from resources.mlflow_client import open_client
+from resources.tracking.mlflow_client import open_client
 
 DAY, NEXT_DAY = days(2, start=WINDOW)
 FIVE_STEPS = [f"{MODEL}.{name}" for name in ("validate_inputs", "snapshot", "train", "evaluate", "register")]

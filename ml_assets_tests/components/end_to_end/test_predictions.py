@@ -16,12 +16,12 @@ import pytest
 from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.digest_asset import declared_subjects
 from ml_assets.components.tags import RETRAINS
-from ml_assets.live.retrain import next_request
-from ml_assets.pipeline.nightly_digest import digest_of
-from ml_assets.pipeline.scoring import ONE_NUMBER
-from ml_assets.release.bundle_store import Bundle
-from ml_assets.release.of_platform import releases_of
-from ml_assets.release.rules import CanarySection, Rules
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.of_platform import releases_of
+from ml_assets.model.release.rules import CanarySection, Rules
+from ml_assets.model.steps.nightly_digest import digest_of
+from ml_assets.model.steps.scoring import ONE_NUMBER
+from ml_assets.use.live.retrain import next_request
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (
     STAGES,

@@ -14,10 +14,10 @@ import pytest
 
 from ml_assets.components import FeatureTable
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient, missing_in
-from ml_assets.release.initial_version import InitialModelRefused
-from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
-from ml_assets.release.refusals import NotPromotable
-from ml_assets.tables.accept import accept_partition
+from ml_assets.data.tables.accept import accept_partition
+from ml_assets.model.release.initial_version import InitialModelRefused
+from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
+from ml_assets.model.release.refusals import NotPromotable
 from ml_assets_tests.components.installation import (
     QUIET,
     STAGES,

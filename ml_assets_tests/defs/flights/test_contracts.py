@@ -6,11 +6,11 @@ from datetime import date, timedelta
 import polars as pl
 import pytest
 
+from ml_assets.data.tables.user_code import building
+from ml_assets.data.validation.check import check_partitions
+from ml_assets.data.validation.contract import schema_drift
+from ml_assets.data.validation.volume import VolumePast, volume_findings
 from ml_assets.defs.flights import features, source
-from ml_assets.tables.user_code import building
-from ml_assets.validation.check import check_partitions
-from ml_assets.validation.contract import schema_drift
-from ml_assets.validation.volume import VolumePast, volume_findings
 from ml_assets_tests.defs.flights.flights_specs import dataset, flight_departures
 
 Days = Mapping[str, pl.DataFrame]

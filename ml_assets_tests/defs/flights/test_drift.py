@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+from ml_assets.data.validation.drift_rule import DriftRule
+from ml_assets.data.validation.profile import profile
+from ml_assets.data.validation.shifts import Shifts
+from ml_assets.data.validation.table_drift import PastAndNow
 from ml_assets.defs.flights import features
-from ml_assets.validation.drift_rule import DriftRule
-from ml_assets.validation.profile import profile
-from ml_assets.validation.shifts import Shifts
-from ml_assets.validation.table_drift import PastAndNow
 from ml_assets_tests.defs.flights.flights_specs import dataset, flight_departures
 
 Days = Mapping[str, pl.DataFrame]

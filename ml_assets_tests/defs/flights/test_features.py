@@ -7,11 +7,11 @@ from datetime import date, timedelta
 import polars as pl
 import pytest
 
+from ml_assets.data.features.cut_and_rebuild import Alone, LeakReport, leak_test
+from ml_assets.data.tables.declared import InputTable
+from ml_assets.data.tables.user_code import building
 from ml_assets.defs.flights import features
 from ml_assets.defs.flights.features import LOOKBACK_DAYS, WEATHER_LOOKBACK_DAYS
-from ml_assets.features.cut_and_rebuild import Alone, LeakReport, leak_test
-from ml_assets.tables.declared import InputTable
-from ml_assets.tables.user_code import building
 from ml_assets_tests.defs.flights import flights_specs
 
 flight_departures = building(features.flight_departures)

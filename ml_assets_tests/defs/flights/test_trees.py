@@ -2,7 +2,7 @@
 
 import pytest
 
-from ml_assets.pipeline.spec import PipelineSpec
+from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets_tests.defs.flights.flights_specs import pipeline
 
 

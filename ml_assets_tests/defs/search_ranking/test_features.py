@@ -8,12 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from ml_assets.data.features.cut_and_rebuild import Alone, LeakReport, leak_test
+from ml_assets.data.tables.user_code import building
+from ml_assets.data.validation.check import check_partitions
+from ml_assets.data.validation.contract import schema_drift
 from ml_assets.defs.search_ranking import features
 from ml_assets.defs.search_ranking.features import LOOKBACK_DAYS
-from ml_assets.features.cut_and_rebuild import Alone, LeakReport, leak_test
-from ml_assets.tables.user_code import building
-from ml_assets.validation.check import check_partitions
-from ml_assets.validation.contract import schema_drift
 from ml_assets_tests.defs.search_ranking import ranking_specs
 
 film_pages = building(features.film_pages)

@@ -7,8 +7,8 @@ from datetime import date, timedelta
 
 import polars as pl
 
+from ml_assets.data.validation.check import check_partitions
 from ml_assets.defs.search_ranking import source
-from ml_assets.validation.check import check_partitions
 from ml_assets_tests.defs.search_ranking.ranking_specs import dataset
 
 Days = Mapping[str, pl.DataFrame]

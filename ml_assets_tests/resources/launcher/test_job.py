@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import ml_assets.training
+import ml_assets.model.training
 from resources.job.errors import BadConfiguration, Diverged, InputChanged, Preempted
 from resources.job.events import TrainingEvent
 from resources.job.job import ExitCode, TrainingJob, TrainingResult
@@ -211,7 +211,7 @@ def test_layouts_that_cannot_be_are_refused(parallel: Any, said: str) -> None:
 
 def test_a_job_is_decoded_where_its_processes_begin_and_nowhere_else() -> None:
     """An agent hands the decoded job to its ranks; a script's process reads it in `attach`."""
-    training = Path(ml_assets.training.__file__).parent
+    training = Path(ml_assets.model.training.__file__).parent
     decoding = sorted(
         str(file.relative_to(training))
         for file in training.rglob("*.py")

@@ -8,15 +8,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ml_assets.release.bundle_store import FILES, BundleMissing
-from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
-from ml_assets.release.runtime import GOLDEN, GOLDEN_OUTPUT, LISTING
+from ml_assets.model.release.bundle_store import FILES, BundleMissing
+from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
+from ml_assets.model.release.runtime import GOLDEN, GOLDEN_OUTPUT, LISTING
 from ml_assets_tests.servers.installed.conftest import Installed
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.ledger import Person
-from resources.mlflow_client import open_client
 from resources.platform import Platform
 from resources.settings import Settings
+from resources.tracking.mlflow_client import open_client
 
 _STRANGER = """
 import json, sys

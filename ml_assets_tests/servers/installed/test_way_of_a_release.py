@@ -18,29 +18,29 @@ from starlette.testclient import TestClient
 from deployment.testbed.processes import free_port, start, stop, wait_ready, why_http_not
 from deployment.testbed.servers.postgresql import query
 from deployment.testbed.servers.servers_record import server_environment
-from ml_assets.dossier.keys import SigningKey, create_keys
-from ml_assets.pipeline.dossier import write_dossier
-from ml_assets.release.known_versions import stage_reader_of
-from ml_assets.release.of_platform import bundles_of, registry_of, releases_of
-from ml_assets.release.refusals import NotPromotable, NotReviewable
-from ml_assets.release.rules import NO_RULES, Rules
-from ml_assets.serving.answering import Limits
-from ml_assets.serving.app import make_app
-from ml_assets.serving.assignment import shared_secret
-from ml_assets.serving.log_retention import LogBounds, LogRetention
-from ml_assets.serving.openapi import example_of
-from ml_assets.serving.request_log import RequestLog
-from ml_assets.serving.server import started
-from ml_assets.serving.watch import Declaration, StageWatch
+from ml_assets.extras.governance.dossier.keys import SigningKey, create_keys
+from ml_assets.model.release.known_versions import stage_reader_of
+from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
+from ml_assets.model.release.refusals import NotPromotable, NotReviewable
+from ml_assets.model.release.rules import NO_RULES, Rules
+from ml_assets.model.steps.dossier import write_dossier
+from ml_assets.use.serving.answering import Limits
+from ml_assets.use.serving.app import make_app
+from ml_assets.use.serving.assignment import shared_secret
+from ml_assets.use.serving.log_retention import LogBounds, LogRetention
+from ml_assets.use.serving.openapi import example_of
+from ml_assets.use.serving.request_log import RequestLog
+from ml_assets.use.serving.server import started
+from ml_assets.use.serving.watch import Declaration, StageWatch
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.release.conftest import variant_of
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.servers.installed.conftest import Installed
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.ledger import NewEvaluation, Person
-from resources.mlflow_client import open_client
 from resources.platform import Platform
 from resources.settings import Settings
+from resources.tracking.mlflow_client import open_client
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.tables.accept import accept_partition
-from ml_assets.tables.environment_merge import EnvironmentConflict, merge_environment
-from ml_assets.tables.environments import changes_of, drop_environment
+from ml_assets.data.tables.accept import accept_partition
+from ml_assets.data.tables.environment_merge import EnvironmentConflict, merge_environment
+from ml_assets.data.tables.environments import changes_of, drop_environment
 from ml_assets_tests.resources.ledger_writer import write_one_of_each
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.tables.environment_place import Place
 from ml_assets_tests.tables.orders_table import ORDERS, day, keys, reject
-from resources.lake_environment import read_environment
+from resources.lake.lake_environment import read_environment
 from resources.ledger import Person
 from resources.platform import Platform
 

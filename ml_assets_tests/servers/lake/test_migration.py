@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ml_assets.components import TrainingPipeline
-from ml_assets.pipeline.model_card import version_to_show
-from ml_assets.pipeline.reproduce import reproduce
-from ml_assets.tables.environments import changes_of, create_environment
+from ml_assets.data.tables.environments import changes_of, create_environment
+from ml_assets.model.steps.model_card import version_to_show
+from ml_assets.model.steps.reproduce import reproduce
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.components.installation import (
     Installation,

@@ -7,12 +7,12 @@ from threading import Barrier
 import polars as pl
 import pytest
 
-from ml_assets.tables.accept import accept_partition
-from ml_assets.tables.audits import unaudited
-from ml_assets.tables.declared import NOTHING_DECLARED
-from ml_assets.tables.publish import PublishResult, publish
-from ml_assets.tables.reader import TableReader
-from ml_assets.tables.spec import Incoming, PublishingRun
+from ml_assets.data.tables.accept import accept_partition
+from ml_assets.data.tables.audits import unaudited
+from ml_assets.data.tables.declared import NOTHING_DECLARED
+from ml_assets.data.tables.publish import PublishResult, publish
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.spec import Incoming, PublishingRun
 from ml_assets_tests.servers.lake.repositories import Repository
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys, spec
 from resources.lake import VersionedStore

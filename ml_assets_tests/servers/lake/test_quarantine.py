@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.tables.audits import unaudited
-from ml_assets.tables.layout import quarantine_of
-from ml_assets.tables.reader import TableReader
+from ml_assets.data.tables.audits import unaudited
+from ml_assets.data.tables.layout import quarantine_of
+from ml_assets.data.tables.reader import TableReader
 from ml_assets_tests.cli.conftest import wrong_sales
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.cli.test_quarantine import (

@@ -15,9 +15,9 @@ from ml_assets_tests.faults.demand_project import MODEL, DemandProject
 from ml_assets_tests.faults.kill_points import KillPoint
 from ml_assets_tests.faults.pipeline_facts import PipelineFacts, assert_sound, facts_of
 from ml_assets_tests.servers.running_servers import RunningServers
-from resources.mlflow_client import open_client
 from resources.platform import Platform
 from resources.settings import Settings
+from resources.tracking.mlflow_client import open_client
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.nightly]
 

@@ -8,9 +8,9 @@ import polars as pl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ml_assets.sources.protocol import SourceTable
-from ml_assets.sources.sql_source import SqlReader, SqlSource
-from ml_assets.validation.contract import Contract
+from ml_assets.data.sources.protocol import SourceTable
+from ml_assets.data.sources.sql_source import SqlReader, SqlSource
+from ml_assets.data.validation.contract import Contract
 from ml_assets_tests.components.installation import failure_of
 from ml_assets_tests.servers.sources.conftest import URL_ENV, Declare, Warehouse
 from ml_assets_tests.servers.sources.streams import Stream

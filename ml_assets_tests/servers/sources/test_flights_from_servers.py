@@ -13,14 +13,14 @@ import polars as pl
 import pytest
 import yaml
 
-from ml_assets.checkout import ROOT
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.defs.flights import source
-from ml_assets.pipeline.snapshot import build_training_set
-from ml_assets.pipeline.window import validate_inputs
-from ml_assets.snapshots.split_reader import Snapshot
+from ml_assets.foundation.checkout import ROOT
+from ml_assets.model.steps.snapshot import build_training_set
+from ml_assets.model.steps.window import validate_inputs
 from ml_assets_tests.components.installation import Installation, component, failure_of
 from ml_assets_tests.defs.flights.flights_specs import attributes
 from ml_assets_tests.servers.sources.conftest import Warehouse

@@ -18,12 +18,12 @@ from ml_assets.components.declarations import in_one_line
 from ml_assets.components.declared_metadata import declared_tables
 from ml_assets.components.step_values import step_values
 from ml_assets.components.tags import RANGE_END, RANGE_START
-from ml_assets.sources.kafka_source import KafkaReader
-from ml_assets.sources.preview import preview
-from ml_assets.sources.protocol import ReadPartition, SourceTable
-from ml_assets.tables.audits import unaudited
-from ml_assets.tables.manifest import Reconciliation
-from ml_assets.tables.reader import TableReader
+from ml_assets.data.sources.kafka_source import KafkaReader
+from ml_assets.data.sources.preview import preview
+from ml_assets.data.sources.protocol import ReadPartition, SourceTable
+from ml_assets.data.tables.audits import unaudited
+from ml_assets.data.tables.manifest import Reconciliation
+from ml_assets.data.tables.reader import TableReader
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.components.installation import (
     QUIET,
@@ -426,7 +426,7 @@ def test_a_clock_that_was_set_back_is_refused(
         def now(cls, tz: Any = None) -> datetime:
             return datetime.now(tz) - timedelta(days=1)
 
-    monkeypatch.setattr("ml_assets.sources.kafka_landing.datetime", Yesterday)
+    monkeypatch.setattr("ml_assets.data.sources.kafka_landing.datetime", Yesterday)
     said = failure_of(installation.run(SALES, partition=DAYS[0]))
     assert "the clock of this machine says" in said
     assert "set the clock" in said

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers.postgresql import query
-from ml_assets.sources import sql_source
-from ml_assets.sources.errors import SourceAway
-from ml_assets.sources.preview import preview
-from ml_assets.sources.protocol import ReadPartition, Span
-from ml_assets.sources.sql_source import SqlReader
-from ml_assets.tables.layout import UNDATED
-from ml_assets.tables.readmit import quarantined_rows
+from ml_assets.data.sources import sql_source
+from ml_assets.data.sources.errors import SourceAway
+from ml_assets.data.sources.preview import preview
+from ml_assets.data.sources.protocol import ReadPartition, Span
+from ml_assets.data.sources.sql_source import SqlReader
+from ml_assets.data.tables.layout import UNDATED
+from ml_assets.data.tables.readmit import quarantined_rows
 from ml_assets_tests.components.installation import failure_of, materialized
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.servers.sources.conftest import URL_ENV, Declare, Warehouse

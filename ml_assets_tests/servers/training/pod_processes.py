@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deployment.testbed.processes import free_port
-from ml_assets.snapshots.split_reader import MANIFEST, open_snapshot
-from ml_assets.training.process.artifacts import open_artifacts
+from ml_assets.data.snapshots.split_reader import MANIFEST, open_snapshot
+from ml_assets.model.training.process.artifacts import open_artifacts
 from ml_assets_tests.servers.training.s3_server import OwnS3Server
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
@@ -67,7 +67,7 @@ class PodProcesses:
             environment["TRAINING_SHARD_CACHE"] = str(self.shard_cache)
         with self.log(node).open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "ml_assets.training.node.pod"],
+                [sys.executable, "-m", "ml_assets.model.training.node.pod"],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

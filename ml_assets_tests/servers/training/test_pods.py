@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.training.attempt.attempts import read_attempts
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.model.training.attempt.attempts import read_attempts
 from ml_assets_tests.servers.training.pod_processes import PodProcesses
 from ml_assets_tests.servers.training.s3_server import OwnS3Server
 from ml_assets_tests.training.small_jobs import (
@@ -239,7 +239,8 @@ def test_an_image_with_other_code_ends_both_nodes_before_they_train(
     for event in failed:
         assert "build the image from the code that was submitted" in event.values["message"]
         assert (
-            "submitted was 0000000000000000; the platform (ml_assets.training) has" in event.values["message"]
+            "submitted was 0000000000000000; the platform (ml_assets.model.training) has"
+            in event.values["message"]
         )
 
 

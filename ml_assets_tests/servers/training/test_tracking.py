@@ -11,8 +11,8 @@ from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.events import TrainingEvent, read_events
 from resources.launcher.local import LocalLauncher
-from resources.mlflow_client import REQUEST_SECONDS, open_client
-from resources.tracker import RunFacts, TrackedRun, Tracker
+from resources.tracking.mlflow_client import REQUEST_SECONDS, open_client
+from resources.tracking.tracker import RunFacts, TrackedRun, Tracker
 
 pytestmark = pytest.mark.timeout(400)
 

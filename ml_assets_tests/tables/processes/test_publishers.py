@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ml_assets.tables import parquet
-from ml_assets.tables.reader import TableReader
+from ml_assets.data.tables import parquet
+from ml_assets.data.tables.reader import TableReader
 from ml_assets_tests.faults.child_processes import finish, start
 from ml_assets_tests.faults.summary import KILLED
 from ml_assets_tests.tables import orders_table, publishers

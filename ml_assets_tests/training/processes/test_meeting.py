@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from ml_assets.training.process.group import PeerFailed
-from ml_assets.training.process.listening import is_listening
-from ml_assets.training.script import meeting, store_line
-from ml_assets.training.script.meeting import Meeting, Silence, open_meeting
-from ml_assets.training.script.store_line import StoreLine
+from ml_assets.model.training.process.group import PeerFailed
+from ml_assets.model.training.process.listening import is_listening
+from ml_assets.model.training.script import meeting, store_line
+from ml_assets.model.training.script.meeting import Meeting, Silence, open_meeting
+from ml_assets.model.training.script.store_line import StoreLine
 from resources.job.job import ExitCode
 
 OTHER_MACHINE = """
 import sys
-from ml_assets.training.script.meeting import Meeting, find_meeting, open_meeting
+from ml_assets.model.training.script.meeting import Meeting, find_meeting, open_meeting
 with open_meeting(("127.0.0.1", int(sys.argv[1]), 1)):
     find_meeting()
     rank = Meeting.join(1, 2).round()

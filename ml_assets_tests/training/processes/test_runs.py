@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml_assets.snapshots.split_reader import Snapshot
-from ml_assets.training.step.load import load_model, predict
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.model.training.step.load import load_model, predict
 from ml_assets_tests.training.small_jobs import (
     alive,
     assert_each_row_once_per_epoch,
@@ -90,7 +90,7 @@ def test_who_is_asked_to_stop_when_all_is_done_stands_in_nobodys_way(
     def stop_at_the_end(watcher: Watcher, event: TrainingEvent) -> None:
         if event.kind == "finished" and not asked:
             asked.append(time.monotonic())
-            (agent,) = children_of(os.getpid(), "ml_assets.training.node.torchrun")
+            (agent,) = children_of(os.getpid(), "ml_assets.model.training.node.torchrun")
             os.kill(agent, signal.SIGTERM)
 
     watcher = Watcher(stop_at_the_end)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ml_assets.snapshots.split_reader import Shard, Snapshot
+from ml_assets.data.snapshots.split_reader import Shard, Snapshot
 from ml_assets_tests.training.text_snapshots import text_snapshot
 
 

@@ -5,7 +5,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ml_assets.snapshots.split_reader import Shard
+from ml_assets.data.snapshots.split_reader import Shard
 
 
 class ShardStore:

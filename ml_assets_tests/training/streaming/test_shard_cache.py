@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.snapshots.split_reader import Shard, ShardChanged, Snapshot
-from ml_assets.training.data import shard_cache
-from ml_assets.training.data.shard_cache import ShardCache
+from ml_assets.data.snapshots.split_reader import Shard, ShardChanged, Snapshot
+from ml_assets.model.training.data import shard_cache
+from ml_assets.model.training.data.shard_cache import ShardCache
 from ml_assets_tests.training.streaming.shard_store import (
     ShardStore,
     names_in,

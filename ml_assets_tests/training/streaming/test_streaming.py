@@ -12,17 +12,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.snapshots.split_reader import MANIFEST, Shard, Snapshot, open_snapshot
-from ml_assets.training.data.batches import SplitReader
-from ml_assets.training.data.order import RowOrder
-from ml_assets.training.data.prefetcher import Prefetcher
-from ml_assets.training.data.rowlog import RowLog
-from ml_assets.training.data.shard_cache import ShardCache
-from ml_assets.training.data.streaming import ShardSource, StreamedShards
-from ml_assets.training.loop import fit
-from ml_assets.training.process.heartbeat import Heartbeat
-from ml_assets.training.process.stop import StopRequest
-from ml_assets.training.run import Run, prepare
+from ml_assets.data.snapshots.split_reader import MANIFEST, Shard, Snapshot, open_snapshot
+from ml_assets.model.training.data.batches import SplitReader
+from ml_assets.model.training.data.order import RowOrder
+from ml_assets.model.training.data.prefetcher import Prefetcher
+from ml_assets.model.training.data.rowlog import RowLog
+from ml_assets.model.training.data.shard_cache import ShardCache
+from ml_assets.model.training.data.streaming import ShardSource, StreamedShards
+from ml_assets.model.training.loop import fit
+from ml_assets.model.training.process.heartbeat import Heartbeat
+from ml_assets.model.training.process.stop import StopRequest
+from ml_assets.model.training.run import Run, prepare
 from ml_assets_tests.training.rank_processes import one_rank
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from ml_assets_tests.training.small_models import read_tokens

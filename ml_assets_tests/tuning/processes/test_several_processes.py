@@ -6,7 +6,7 @@ from pathlib import Path
 
 from optuna.storages import InMemoryStorage
 
-from ml_assets.tuning.study import Study
+from ml_assets.extras.tuning.study import Study
 from ml_assets_tests.tuning.processes.study_worker import EPOCHS, FACTS, SECTION, run, together
 
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 
-from ml_assets.days import Days
-from ml_assets.tuning.spec import FloatRange, SpaceSection, TuningSection
-from ml_assets.tuning.study import BegunTrial, Study, StudyFacts
-from ml_assets.tuning.study_result import StudyResult, TrialOutcome
+from ml_assets.extras.tuning.spec import FloatRange, SpaceSection, TuningSection
+from ml_assets.extras.tuning.study import BegunTrial, Study, StudyFacts
+from ml_assets.extras.tuning.study_result import StudyResult, TrialOutcome
+from ml_assets.foundation.days import Days
 from resources.addresses import Address
 from resources.ledger import TrainedOn
-from resources.studies import open_storage
+from resources.tracking.studies import open_storage
 
 SPACE: dict[str, Any] = {
     "hyperparameters": {

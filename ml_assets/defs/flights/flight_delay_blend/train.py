@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from ml_assets.defs.flights.flight_delay_trees.train import grow, tree_arguments
 from ml_assets.defs.flights.model import build
-from ml_assets.training.script import attach
-from ml_assets.training.script.api import Training
-from ml_assets.training.script.blend import Blend
+from ml_assets.model.training.script import attach
+from ml_assets.model.training.script.api import Training
+from ml_assets.model.training.script.blend import Blend
 
 WEIGHTS = np.linspace(0, 1, 21)
 """Weights of the network to choose from."""

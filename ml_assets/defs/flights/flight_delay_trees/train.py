@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import lightgbm
 
-from ml_assets.training.script import attach
+from ml_assets.model.training.script import attach
 
 if TYPE_CHECKING:
-    from ml_assets.training.script.api import Training
+    from ml_assets.model.training.script.api import Training
 
 EVERY = 10
 """Trees between two figures of the log."""

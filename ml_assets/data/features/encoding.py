@@ -1,0 +1,284 @@
+"""Fitted state: facts about the training rows that a model needs to read any other row.
+
+Here: fill values and scales of numeric columns, and vocabularies of categorical columns. They are fitted only on the
+training split, and hashed. The snapshot and the bundle hold them, and the bundle's graph standardises numbers the same
+way. Not here: features that need other rows (`rolling`, `point_in_time`), filling missing values (the torch module).
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ml_assets.data.features.categories import NotACategory, category_texts
+
+UNKNOWN = 0
+"""Id of a category that is null or was too rare in the training rows."""
+
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+_EXACT = 2**53
+"""Largest whole number up to which float64 holds each."""
+_SIGNIFICANT_DIGITS = 7
+"""Digits of the scale to which mean and scale are rounded, so that the order in which a machine sums a column does not
+change the digest."""
+_LEAST_SPREAD = float(np.finfo(np.float32).eps)
+"""Least typical distance of different values from the median, in standard deviations."""
+_ROUNDING_STEPS = 4
+"""Steps of a floating-point type up to which values count as equal, such as 0.1 + 0.2 and 0.3."""
+
+
+class EncodingError(ValueError):
+    """A frame cannot be fitted or encoded; the message names the column and the remedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumericState:
+    """One numeric column. A model reads `(value - mean) / scale`, with `fill` for a missing value.
+
+    The division uses float64, because float32 cannot hold epoch seconds or ids around 1e9 exactly.
+    """
+
+    name: str
+    fill: float
+    """Median of the training rows, in the unit of the column."""
+    mean: float
+    """Mean of the training rows after filling; `fill` for a constant column."""
+    scale: float
+    """Standard deviation of the training rows after filling; 1 for a constant column."""
+
+    def standardised(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Standardise values in the unit of the column to `[rows]` float32; NaN stays.
+
+        Raises `EncodingError` for an infinite value, or if float32 cannot hold the result.
+        """
+        with np.errstate(over="ignore"):
+            result = (values - self.mean) / self.scale
+        beyond = np.flatnonzero(np.abs(result) > LARGEST_FLOAT32)
+        if beyond.size:
+            raise EncodingError(
+                f"column {self.name!r} holds {values[beyond[0]]:g} in {beyond.size} of {len(values)} rows, "
+                f"which float32 cannot hold with a mean of {self.mean:g} and a deviation of {self.scale:g}: "
+                f"make such "
+                "values null in the feature function, and bound the column in the contract (`ge`, `le`)"
+            )
+        return result.astype(np.float32)
+
+    @property
+    def standardised_fill(self) -> float:
+        """Number, rounded to float32, that a model reads for a missing value."""
+        return float(self.standardised(np.array([self.fill]))[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoricalState:
+    """One categorical column: `vocabulary[i]` has id `i + 1`; anything else has id `UNKNOWN`."""
+
+    name: str
+    vocabulary: tuple[str, ...]
+    """Sorted, without null."""
+
+    @property
+    def cardinality(self) -> int:
+        """Number of ids, `UNKNOWN` included: the size of an embedding."""
+        return len(self.vocabulary) + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedState:
+    """Fitted state of all columns, in the order of the model's inputs."""
+
+    numeric: tuple[NumericState, ...]
+    categorical: tuple[CategoricalState, ...]
+    classes: tuple[str, ...] = ()
+    """Classes of the label, as texts: class i is output i of the model. Empty if the label is a number."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, 64 hex digits, of the canonical JSON."""
+        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """Return the state as JSON; `from_json` reads it back to an equal value with the same digest."""
+        return json.dumps(asdict(self), sort_keys=True, indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Inverse of `to_json`."""
+        return cls.from_document(json.loads(text))
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Sequence[Any]]) -> Self:
+        """Read the decoded document of `to_json`."""
+        return cls(
+            numeric=tuple(NumericState(**column) for column in document["numeric"]),
+            categorical=tuple(
+                CategoricalState(name=column["name"], vocabulary=tuple(column["vocabulary"]))
+                for column in document["categorical"]
+            ),
+            classes=tuple(document["classes"]),
+        )
+
+    def encode(self, frame: pl.DataFrame) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """Return standardised numbers `[rows, F]` float32, NaN where missing, and category ids `[rows, C]` int32.
+
+        The model fills missing values. Raises `EncodingError` if a column is missing, a numeric column is not a number,
+        float32 cannot hold a standardised number, or a category has no text.
+        """
+        require_columns(frame, [c.name for c in self.numeric], [c.name for c in self.categorical])
+        numeric = np.empty((frame.height, len(self.numeric)), dtype=np.float32)
+        for i, column in enumerate(self.numeric):
+            numeric[:, i] = column.standardised(_floats(frame[column.name]).to_numpy())
+        category = np.empty((frame.height, len(self.categorical)), dtype=np.int32)
+        for i, state in enumerate(self.categorical):
+            category[:, i] = _ids(frame[state.name], state.vocabulary).to_numpy()
+        return numeric, category
+
+
+def fit(
+    frame: pl.DataFrame, numeric: Sequence[str], categorical: Sequence[str], min_count: int = 20
+) -> FittedState:
+    """Fit the state of these columns on the rows of `frame`, which are the training split and nothing else.
+
+    A category with fewer than `min_count` rows is not in the vocabulary. It has too few rows to learn from, and its
+    rows train the unknown id. Raises `EncodingError` for a missing column, and for a numeric column that is not a
+    number, has no value, or holds a value that is infinite, too far from the others, or a whole number beyond 2^53.
+    """
+    require_columns(frame, numeric, categorical)
+    return FittedState(
+        numeric=tuple(_fit_numeric(frame[name]) for name in numeric),
+        categorical=tuple(_fit_categorical(frame[name], min_count) for name in categorical),
+    )
+
+
+def fit_classes(labels: pl.Series) -> tuple[str, ...]:
+    """Return the classes of training labels as texts: numbers in their order, texts in alphabetical order."""
+    return tuple(_texts(labels.drop_nulls().unique().sort()).to_list())
+
+
+def class_ids(labels: pl.Series, classes: Sequence[str]) -> pl.Series:
+    """Return the number of each label's class, Int64; null for a class that is not among `classes`."""
+    numbers = pl.Series(range(len(classes)), dtype=pl.Int64)
+    words = pl.Series(classes, dtype=pl.String)
+    return _texts(labels).replace_strict(words, numbers, default=None, return_dtype=pl.Int64)
+
+
+def require_columns(frame: pl.DataFrame, numeric: Sequence[str], categorical: Sequence[str]) -> None:
+    """Raise `EncodingError` if `frame` lacks a column or if a numeric column is not a number or boolean."""
+    schema = frame.schema  # once: each call makes a list of all columns
+    missing = [name for name in (*numeric, *categorical) if name not in schema]
+    if missing:
+        raise EncodingError(
+            f"columns {missing} are missing; the frame has {schema.names()}. Add them to the feature table, or "
+            f"remove them from the model's inputs"
+        )
+    for name in numeric:
+        dtype = schema[name]
+        if not (dtype.is_numeric() or dtype == pl.Boolean):
+            raise EncodingError(
+                f"column {name!r} is {dtype}, not a number: list it as categorical, or cast it"
+            )
+
+
+def _fit_numeric(column: pl.Series) -> NumericState:
+    if column.dtype.is_integer() and max(map(abs, _extremes(column)), default=0) > _EXACT:
+        raise EncodingError(
+            f"column {column.name!r} holds whole numbers beyond 2^53 in the training rows, which float64 rounds: list "
+            "it as categorical, or subtract a constant in the feature function"
+        )
+    values = _floats(column).to_numpy()
+    known = values[~np.isnan(values)]
+    if known.size == 0:
+        raise EncodingError(
+            f"column {column.name!r} has no value in the training rows: remove it from the model's numeric "
+            f"inputs, or train on a window where it is known"
+        )
+    if np.isinf(known).any():
+        raise EncodingError(
+            f"column {column.name!r} has infinite values in the training rows: "
+            "make them null in the feature function"
+        )
+    fill = float(np.median(known))
+    # Distances from the median, in units of the largest distance: no square underflows or overflows.
+    with np.errstate(over="ignore"):
+        distances = np.where(np.isnan(values), 0.0, values - fill)
+        largest = float(np.abs(distances).max())
+    if np.isinf(largest) or np.isinf(fill):
+        raise EncodingError(
+            f"column {column.name!r} holds values from {known.min():g} to {known.max():g}: float64 cannot hold their "
+            "differences. Make extreme values null in the feature function"
+        )
+    if largest <= _rounding(column.dtype) * float(np.abs(known).max()):
+        return NumericState(name=column.name, fill=fill, mean=fill, scale=1.0)
+    distances /= largest
+    _refuse_dwarfed(column.name, known, distances)
+    scale = float(f"{largest * distances.std():.{_SIGNIFICANT_DIGITS}g}")
+    mean = fill + _rounded(largest * float(distances.mean()), scale)
+    return NumericState(name=column.name, fill=fill, mean=mean, scale=scale)
+
+
+def _extremes(column: pl.Series) -> list[int]:
+    return [int(one) for one in (column.min(), column.max()) if isinstance(one, int)]
+
+
+def _refuse_dwarfed(name: str, known: NDArray[np.float64], distances: NDArray[np.float64]) -> None:
+    """Raise `EncodingError` if one value is so far away that the others become one number for a model in float32.
+
+    `distances` from the median, in units of the largest. A missing marker such as 1e300, or the largest int64, sets the
+    scale of the column alone.
+    """
+    from_median = np.abs(distances)
+    typical = float(np.median(from_median[from_median > 0]))
+    if typical >= _LEAST_SPREAD * float(distances.std()):
+        return
+    extreme = known.max() if abs(known.max()) > abs(known.min()) else known.min()
+    raise EncodingError(
+        f"column {name!r} holds {extreme:g} in the training rows, beside which float32 cannot tell the other values "
+        f"apart (their median is {np.median(known):g}). Make such values null in the feature function, and bound the "
+        "column in the contract (`ge`, `le`)"
+    )
+
+
+def _rounding(dtype: pl.DataType) -> float:
+    """Return the relative size up to which differences are rounding errors of `dtype`; 0 for whole numbers."""
+    if not dtype.is_float():
+        return 0.0
+    of_type = np.float64 if dtype == pl.Float64 else np.float32
+    return _ROUNDING_STEPS * float(np.finfo(of_type).eps)
+
+
+def _fit_categorical(column: pl.Series, min_count: int) -> CategoricalState:
+    counts = _texts(column).drop_nulls().value_counts(name="rows")
+    frequent = counts.filter(pl.col("rows") >= min_count)[column.name]
+    return CategoricalState(name=column.name, vocabulary=tuple(frequent.sort().to_list()))
+
+
+def _floats(column: pl.Series) -> pl.Series:
+    return column.cast(pl.Float64).fill_null(float("nan"))
+
+
+def _ids(column: pl.Series, vocabulary: tuple[str, ...]) -> pl.Series:
+    ids = pl.Series(range(1, len(vocabulary) + 1), dtype=pl.Int32)
+    words = pl.Series(vocabulary, dtype=pl.String)
+    return _texts(column).replace_strict(words, ids, default=UNKNOWN, return_dtype=pl.Int32)
+
+
+def _texts(column: pl.Series) -> pl.Series:
+    try:
+        return category_texts(column, column.dtype)
+    except NotACategory as error:
+        raise EncodingError(
+            f"categorical column {column.name!r}: {error}. Cast it in the feature function, or remove it from "
+            f"the model's inputs"
+        ) from error
+
+
+def _rounded(value: float, scale: float) -> float:
+    """Round `value` to the last significant digit of `scale`."""
+    return round(value, _SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(scale)))

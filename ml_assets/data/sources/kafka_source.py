@@ -1,0 +1,327 @@
+"""Source `kafka`: a topic of JSON messages into days by event time, each message exactly once.
+
+A read first lands all new messages in the log of the stream (`stream_log`), each chunk in one commit with its offsets.
+The rows of a day then come from that log alone, so they stay when the topic deletes its messages.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from datetime import date, timedelta
+from typing import Annotated, Any, ClassVar, Literal, Self
+from zoneinfo import ZoneInfo
+
+import polars as pl
+from pydantic import Field, model_validator
+
+from ml_assets.data.sources.dead_letters import newest_dead_letters
+from ml_assets.data.sources.errors import SourceRefused
+from ml_assets.data.sources.file_formats import parsed
+from ml_assets.data.sources.json_messages import BadMessage, MessageDecoder
+from ml_assets.data.sources.kafka_landing import Landing, LandingRules, require_same_topic
+from ml_assets.data.sources.kafka_topic import CHUNK_MESSAGES, Topic
+from ml_assets.data.sources.object_storage import variable
+from ml_assets.data.sources.protocol import (
+    Look,
+    PageFacts,
+    ReadPartition,
+    SourceReader,
+    SourceRows,
+    SourceTable,
+    Span,
+)
+from ml_assets.data.sources.recheck import differing
+from ml_assets.data.sources.source_section import SourceSection, VariableName
+from ml_assets.data.sources.stream_log import LogVersion, Moments, StreamLog
+from ml_assets.data.sources.text_values import TextForm, ValueRefused
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.midnight import HOUR
+from resources.platform import Platform
+
+SENSOR_SECONDS = 20.0
+"""Seconds after which `latest` begins no further chunk, because Dagster ends a sensor after a minute."""
+_LOOKED_AT = 100
+"""Newest messages that `check` decodes."""
+_SHOWN_DEAD = 20
+
+
+class KafkaSource(SourceSection):
+    """Source that is a topic of Kafka."""
+
+    apart_from_rows: ClassVar[frozenset[str]] = frozenset(
+        {"watch", "lateness_hours", "reopen_days", "generation", "tls", "mechanism"}
+    )
+    kind: Literal["kafka"]
+    """A topic of Kafka, by event time."""
+    servers_env: VariableName
+    """Environment variable with the brokers: `host:port`, several with commas between them."""
+    topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+    """Name of the topic."""
+    format: Literal["json"] = "json"
+    """Each message is a JSON object with the columns of the contract. Further fields are ignored."""
+    time_column: str | None = None
+    """Column of type date or datetime that decides to which day a row belongs. Default: the contract's event time."""
+    lateness_hours: Annotated[float, Field(ge=0)] = 1.0
+    """Hours by which events come late at most, as a rule. A day is complete when all partitions of the topic have
+    events that are later than its end by this much."""
+    reopen_days: Annotated[float, Field(ge=0)] = 7.0
+    """Days before the watermark for which a late event is still a row; its day is then read again. Older events are
+    dead letters."""
+    generation: Annotated[int, Field(ge=1)] = 1
+    """Raise it by one to read the topic again from its oldest message: after it was deleted and made again, or after it
+    deleted messages that were not read. Messages that come again with the same content add no row."""
+    tls: bool = False
+    """Encrypt connections."""
+    ca_file_env: VariableName | None = None
+    """Environment variable with the path of the certificates to trust. Default: those of the system."""
+    username_env: VariableName | None = None
+    """Environment variable with the user, for SASL."""
+    password_env: VariableName | None = None
+    """Environment variable with the password; required with `username_env`."""
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    """SASL mechanism."""
+
+    @model_validator(mode="after")
+    def _is_safe(self) -> Self:
+        if (self.username_env is None) != (self.password_env is None):
+            raise ValueError("`username_env` and `password_env` need each other")
+        if self.username_env is not None and self.mechanism == "PLAIN" and not self.tls:
+            raise ValueError(
+                "mechanism PLAIN without `tls: true` sends the password as clear text: set `tls`, or a SCRAM mechanism"
+            )
+        if self.ca_file_env is not None and not self.tls:
+            raise ValueError("`ca_file_env` needs `tls: true`")
+        return self
+
+    def lacks_in(self, contract: Contract) -> str | None:
+        """See `SourceSection`."""
+        column = self.time_column or contract.event_time
+        if column is None:
+            return "a source of kind kafka needs contract.event_time, or source.time_column, for the day of a row"
+        if column not in contract.by_name or contract.by_name[column].dtype not in ("date", "datetime"):
+            return f"source.time_column '{column}' is no column of the contract of type date or datetime"
+        if not contract.primary_key:
+            return (
+                "a source of kind kafka needs contract.primary_key: without it, a message that a producer repeats "
+                "cannot be told from another row"
+            )
+        return None
+
+    def client_settings(self, platform: Platform) -> dict[str, str]:
+        """Return the settings of librdkafka for a connection. Raises `VariableMissing`."""
+        settings = {"bootstrap.servers": variable(self.servers_env, platform), "log_level": "0"}
+        protocol = "SSL" if self.tls else "PLAINTEXT"
+        if self.ca_file_env is not None:
+            settings["ssl.ca.location"] = variable(self.ca_file_env, platform)
+        if self.username_env is not None and self.password_env is not None:
+            protocol = f"SASL_{protocol}"
+            settings |= {
+                "sasl.mechanism": self.mechanism,
+                "sasl.username": variable(self.username_env, platform),
+                "sasl.password": variable(self.password_env, platform),
+            }
+        return settings | {"security.protocol": protocol}
+
+
+class KafkaReader(SourceReader):
+    """Rows of a topic, from its log in the lake. Reading and `latest` land new messages first."""
+
+    looks_at = "new messages of the topic"
+
+    def __init__(self, section: KafkaSource, table: SourceTable, platform: Platform) -> None:
+        self._section = section
+        self._table = table
+        self._platform = platform
+        patience = 60.0 if platform.patience_seconds is None else platform.patience_seconds
+        self._topic = Topic(table.name, section.topic, section.client_settings(platform), patience)
+        self._landed: LogVersion | None = None
+
+    def read(self, span: Span | None) -> SourceRows:
+        """See `SourceReader`. The first read lands all messages that the topic holds at that moment.
+
+        Raises `SourceRefused` for a day without messages that the stream has not passed, and if messages landed under
+        another contract do not fit today's.
+        """
+        version = self._landed or self.land()
+        state = version.state
+        within = None if span is None else span.moments(self._table.time_zone)
+        there = version.sections(self._table.time_zone)
+        limits = {one: within if there.is_cut(one, within) else None for one in there.within(within)}
+        watermark = state.watermark_moment if state else None
+        ends = None if within is None else within[1]
+        if not limits and (watermark is None or (ends is not None and watermark < ends)):
+            reached = f"its watermark is {watermark.isoformat()}" if watermark else "it has no watermark yet"
+            raise SourceRefused(
+                f"{self._table.name}: topic {self._section.topic} has no message for "
+                f"{span.first if span else 'this table'} yet, and {reached}: wait for the stream to pass this time"
+            )
+        frame = self._rows(version, limits)
+        rows = frame.unique(maintain_order=True)
+        return SourceRows(
+            frame=rows,
+            returned=frame.height,
+            repeated=frame.height - rows.height,
+            # Bounded by the partition's end: else each later read would state another watermark for the same rows.
+            watermark=watermark if ends is None or watermark is None else min(watermark, ends),
+            version=version.version_of(limits),
+        )
+
+    def latest(self) -> date | None:
+        """See `SourceReader`. Lands new messages, for `SENSOR_SECONDS` at most."""
+        version = self.land(seconds=SENSOR_SECONDS)
+        watermark = version.state.watermark_moment if version.state else None
+        if watermark is None:
+            return None
+        if self._table.is_hourly:
+            return watermark.replace(minute=0, second=0, microsecond=0) - HOUR
+        return watermark.astimezone(ZoneInfo(self._table.time_zone)).date() - timedelta(days=1)
+
+    def land(self, chunk_messages: int = CHUNK_MESSAGES, seconds: float | None = None) -> LogVersion:
+        """Land all messages up to the present ends of the partitions; return the log. Begin no chunk after `seconds`.
+
+        Raises `SourceRefused`, `SourceAway`, and errors of the lake.
+        """
+        self._landed = None
+        self._landed = self._landing.run(chunk_messages, seconds)
+        return self._landed
+
+    @property
+    def landed(self) -> LogVersion:
+        """The log as the last landing of this reader left it, or as main holds it now. Lands nothing."""
+        return self._landed or self.log.newest()
+
+    def look(self, read: Mapping[Span, ReadPartition], window: Collection[Span]) -> Look:
+        """See `SourceReader`. Lands new messages. The log in the lake knows the versions of all partitions."""
+        latest = self.latest()
+        version = self.landed
+        there = version.sections(self._table.time_zone)
+        versions = {
+            span: version.version_of(there.within(span.moments(self._table.time_zone))) for span in read
+        }
+        return Look(
+            latest=latest,
+            changed=differing(read, versions),
+            cost={"days of landed messages": len(versions)},
+        )
+
+    def preview(self, rows: int) -> pl.DataFrame:
+        """See `SourceReader`. Lands nothing; leaves out messages that are not JSON objects."""
+        lines = [one for message in self._topic.newest(rows) if (one := _line(message.value)) is not None]
+        if not lines:
+            return pl.DataFrame()
+        try:
+            return parsed(b"\n".join(lines), "jsonl", "", None, TextForm())
+        except ValueRefused as error:
+            raise SourceRefused(
+                f"{self._table.name}: a field of the newest {len(lines)} messages of {self._section.topic} has values "
+                f"of different types ({error}): change their producer"
+            ) from error
+
+    def check(self) -> Sequence[str]:
+        """See `SourceReader`. Lands nothing; decodes the newest messages."""
+        require_same_topic(self._table.name, self._rules, self.log.newest().state, self._topic.facts())
+        bad: Counter[str] = Counter()
+        newest, decoder = self._topic.newest(_LOOKED_AT), self._decoder()
+        for message in newest:
+            try:
+                decoder.decode(message.value)
+            except BadMessage as error:
+                bad[str(error)] += 1
+        return [
+            f"{self._table.name}: {count} of the newest {len(newest)} messages of {self._section.topic} would be dead "
+            f"letters ({reason}): change their producer, or the contract"
+            for reason, count in bad.most_common()
+        ]
+
+    def facts(self) -> PageFacts:
+        """See `SourceReader`. Shows no bytes of dead letters if the contract has a sensitive column."""
+        version = self.landed
+        state = version.state
+        if state is None:
+            return {}
+        moment = state.watermark_moment
+        return {
+            "stream watermark": moment.isoformat() if moment else "none yet",
+            "messages landed": state.messages,
+            "dead letters": sum(state.dead.values()),
+            "newest dead letters": [
+                asdict(one) for one in newest_dead_letters(self.log, version, self._contract, _SHOWN_DEAD)
+            ],
+        }
+
+    def close(self) -> None:
+        """Close the connection, and land new messages again at the next read."""
+        self._landed = None
+        self._topic.close()
+
+    @property
+    def log(self) -> StreamLog:
+        """The log of the stream in the lake."""
+        return StreamLog(self._platform.lake, self._table.name)
+
+    @property
+    def _contract(self) -> Contract:
+        if self._table.contract is None:
+            raise SourceRefused(
+                f"{self._table.name}: a topic needs a contract to be read: add it to defs.yaml"
+            )
+        return self._table.contract
+
+    def _decoder(self, *, absent_is_null: bool = False) -> MessageDecoder:
+        column = self._section.time_column or self._contract.event_time or ""
+        return MessageDecoder(self._contract, column, absent_is_null=absent_is_null)
+
+    @property
+    def _rules(self) -> LandingRules:
+        section = self._section
+        return LandingRules(
+            topic=section.topic,
+            generation=section.generation,
+            lateness=timedelta(hours=section.lateness_hours),
+            reopened=timedelta(days=section.reopen_days),
+            future=None
+            if self._contract.max_future_hours is None
+            else timedelta(hours=self._contract.max_future_hours),
+        )
+
+    @property
+    def _landing(self) -> Landing:
+        return Landing(self._table, self._rules, self._topic, self.log, self._decoder())
+
+    def _rows(self, version: LogVersion, limits: Mapping[str, Moments | None]) -> pl.DataFrame:
+        """Return the rows of days and hours, one for each message. `limits`: day or hour → the time of its rows that
+        count; None if all do."""
+        decoder = self._decoder(absent_is_null=True)
+        frames: list[pl.DataFrame] = []
+        unfit: list[tuple[int, int, str]] = []
+        for section, limit in limits.items():
+            for messages in self.log.read(version, [section]):
+                rows: list[Any] = []
+                for _, partition, offset, value in messages.iter_rows():
+                    try:
+                        row = decoder.decode(value)
+                        if limit is None or limit[0] <= decoder.moment(row) < limit[1]:
+                            rows.append(row)
+                    except BadMessage as error:
+                        unfit.append((partition, offset, str(error)))
+                frames.append(decoder.frame(rows))
+        if unfit:
+            partition, offset, why = unfit[0]
+            raise SourceRefused(
+                f"{self._table.name}: {len(unfit)} messages of {next(iter(limits))} do not fit the contract, which "
+                f"changed since they landed. The first is offset {offset} of partition {partition}: {why}. Make a new "
+                "column nullable, or choose a wider type"
+            )
+        if not frames:
+            return decoder.frame([])
+        return pl.concat(frames)
+
+
+def _line(value: bytes | None) -> bytes | None:
+    """Return a JSON object as one line; None for another message."""
+    try:
+        document: object = json.loads(value or b"")
+    except (ValueError, RecursionError):
+        return None
+    return json.dumps(document).encode() if isinstance(document, dict) else None

@@ -1,0 +1,149 @@
+"""Interface of a source: the rows of a partition, the newest day, a preview, and a check."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from typing import ClassVar
+from zoneinfo import ZoneInfo
+
+import polars as pl
+
+from ml_assets.data.tables.spec import UndatedRows
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.midnight import begin_of
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Days of one partition, from `first` up to and without `end`. Of an hourly table, the moments (UTC) at which its
+    hour and the next one begin."""
+
+    first: date
+    end: date
+
+    def moments(self, time_zone: str) -> tuple[datetime, datetime]:
+        """Return the UTC moments at which `first` and `end` begin; days begin in `time_zone`."""
+        return begin_of(self.first, time_zone), begin_of(self.end, time_zone)
+
+    def days(self, time_zone: str) -> list[date]:
+        """Return the days of `time_zone` that lie in it, or those of its hour: two if a day begins within the hour, as
+        at 18:30 UTC in Kolkata."""
+        if isinstance(self.first, datetime):
+            first, end = self.moments(time_zone)
+            return sorted(
+                {
+                    one.astimezone(ZoneInfo(time_zone)).date()
+                    for one in (first, end - timedelta(microseconds=1))
+                }
+            )
+        return [self.first + timedelta(days=n) for n in range((self.end - self.first).days)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRows:
+    """Rows of one partition, as the source returned them."""
+
+    frame: pl.DataFrame
+    returned: int
+    """Rows that the source returned for the partition, counted before any of them was converted or left out."""
+    undated: UndatedRows = field(default_factory=UndatedRows)
+    """Rows without a time: returned, and not in `frame`. None where the place of a row tells its partition, as the path
+    of a file does; its rows without a time are in `frame`."""
+    repeated: int = 0
+    """Copies of a message that were left out."""
+    watermark: datetime | None = None
+    """Newest change in these rows according to the source. It follows from the rows, never from a clock."""
+    version: str | None = None
+    """Version of these rows, if the source has versions of partitions. `look` compares it with the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPartition:
+    """A partition as main holds it."""
+
+    watermark: datetime | None
+    version: str | None
+    """See `SourceRows`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """State of a source at one moment, found without reading partitions again."""
+
+    latest: date | None
+    """See `SourceReader.latest`."""
+    changed: frozenset[Span] = frozenset()
+    """Partitions on main whose rows are others now, or may be."""
+    ahead: frozenset[Span] = frozenset()
+    """Partitions among them with changes that are dated later than the source's clock says."""
+    cost: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Cost of the look: noun → number read, such as `queries` → 1 and `rows` → 1204."""
+
+
+PageFacts = Mapping[str, str | int | Sequence[Mapping[str, str | int]]]
+"""Facts for the asset's page: name → text, number, or rows of a table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceTable:
+    """Facts of the table that a source fills."""
+
+    name: str
+    """Table id, `datasets/<name>`."""
+    contract: Contract | None
+    """Columns that the table must have; None before the table has a contract."""
+    start: date | None = None
+    """First day of the table; None for a table without partitions."""
+    is_hourly: bool = False
+    """True if a partition is an hour."""
+
+    @property
+    def first(self) -> date | None:
+        """First day of the table, or its first hour; None for a table without partitions."""
+        return begin_of(self.start, "UTC") if self.is_hourly and self.start else self.start
+
+    @property
+    def time_zone(self) -> str:
+        """Time zone whose midnight begins a day."""
+        return self.contract.event_time_zone if self.contract else "UTC"
+
+
+class SourceReader(ABC):
+    """Open source of one table. Every method raises `SourceRefused` or `SourceAway`. Not safe for threads."""
+
+    looks_at: ClassVar[str]
+    """Part of the source that `look` reads to notice changes, in words."""
+
+    @abstractmethod
+    def read(self, span: Span | None) -> SourceRows:
+        """Return the rows of a partition; of the whole table if `span` is None."""
+
+    @abstractmethod
+    def latest(self) -> date | None:
+        """Return the newest day of which the source has rows, or that it calls complete; None if it has no day yet.
+
+        Of an hourly table, return the newest hour: the moment (UTC) at which it begins. The day may still be open.
+        """
+
+    @abstractmethod
+    def preview(self, rows: int) -> pl.DataFrame:
+        """Return up to `rows` of the newest rows, with the types of the source."""
+
+    @abstractmethod
+    def check(self) -> Sequence[str]:
+        """Connect, and return a sentence with a remedy for each fault; empty if there is none."""
+
+    def look(self, read: Mapping[Span, ReadPartition], window: Collection[Span]) -> Look:
+        """Look for the newest day and for changed partitions. `read` are the partitions on main.
+
+        Of those in `window`, the version of the rows is compared. By default, the source knows nothing of changes.
+        """
+        return Look(latest=self.latest())
+
+    def facts(self) -> PageFacts:
+        """Return facts about the source for the asset's page, as they were at the last read."""
+        return {}
+
+    def close(self) -> None:  # noqa: B027 - most readers hold nothing open
+        """Close connections. The reader may be used again."""

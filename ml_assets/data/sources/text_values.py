@@ -1,0 +1,285 @@
+"""Texts as the values of a contract: exactly, or not at all. Nothing is guessed and nothing is rounded.
+
+Here: one column of texts, as CSV has them, and the rules for numbers that JSON shares. Not here: files
+(`file_formats`), JSON (`json_messages`).
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
+from typing import cast
+
+import numpy as np
+import polars as pl
+
+from ml_assets.data.sources.time_formats import OFFSET, ParsedTimes, TimeFormat, time_format
+from ml_assets.data.validation.column_types import type_name
+
+NO_VALUE = ("", "NA", "NULL", "null")
+"""Texts without a value in columns that are not texts: none of them is a number, a date or a boolean."""
+_FLOAT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_WHOLE = r"^[+-]?[0-9]+$"
+DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)$"
+DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+MOMENT = (
+    r"^(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})[T ](?P<hour>[01][0-9]|2[0-3]):(?P<minute>[0-5][0-9])"
+    r"(?::(?P<second>[0-5][0-9])(?:[.,](?P<fraction>[0-9]+))?)?"
+    rf" ?(?P<offset>{OFFSET})?$"
+)
+_INFINITE = {"inf", "infinity"}
+_SURE_DIGITS = {pl.Float64(): 15, pl.Float32(): 6}
+"""Decimal digits that each number of a type keeps, between the two magnitudes below."""
+_SURE_RANGE = {pl.Float64(): (1e-290, 1e300), pl.Float32(): (1e-30, 1e38)}
+_FIRST_MOMENT, _END_OF_MOMENTS = -62_135_596_800_000_000, 253_402_300_800_000_000
+"""Microseconds since 1970 at which the years 1 and 10000 begin."""
+_FIRST_DAY, _END_OF_DAYS = (moment // 86_400_000_000 for moment in (_FIRST_MOMENT, _END_OF_MOMENTS))
+_MICROSECONDS = Decimal(10**6)
+
+
+class ValueRefused(ValueError):
+    """A value is not exactly one of its column's type. The message does not repeat it: it may be sensitive."""
+
+    def __init__(self, column: str, row: int, reason: str) -> None:
+        """`row` counts from 1."""
+        super().__init__(f"row {row}: '{column}' {reason}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextForm:
+    """Form of values in a text file, as far as its author declared it."""
+
+    formats: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Column → format of its dates or moments, see `TimeFormat`."""
+    time_zone: str | None = None
+    """Zone of moments without an offset; None: such a moment is refused."""
+    nulls: Sequence[str] = ()
+    """Texts without a value in columns of texts."""
+
+
+def typed(texts: pl.Series, dtype: pl.DataType, form: TextForm) -> pl.Series:
+    """Return a column of texts as `dtype`; unchanged for lists, which a text is not. Raises `ValueRefused`.
+
+    Durations are numbers of seconds, bytes base64. Blanks around a value count only in texts.
+    """
+    if dtype == pl.Binary:
+        return _bytes(texts)
+    if dtype == pl.String or isinstance(dtype, pl.Categorical):
+        texts = texts.set(texts.is_in(list(form.nulls)), None) if form.nulls else texts
+        return texts if dtype == pl.String else texts.cast(dtype)
+    if dtype.is_nested():
+        return texts
+    plain = texts.str.strip_chars(" \t")
+    plain = plain.set(plain.is_in(list(NO_VALUE)), None)
+    if dtype.is_integer():
+        return _whole_numbers(plain, dtype)
+    if dtype.is_float():
+        return _floats(plain, dtype)
+    if dtype == pl.Boolean:
+        lower = plain.str.to_lowercase()
+        _require(lower.is_in(["true", "false"]), lower, "is neither true nor false")
+        return lower == "true"
+    if isinstance(dtype, pl.Decimal):
+        return _decimals(plain, dtype)
+    if isinstance(dtype, pl.Duration):
+        return _each(plain, microseconds, pl.Int64()).cast(dtype)
+    return times(plain, dtype, form)
+
+
+def float_of(text: str, dtype: str) -> float:
+    """Return the number that a text of digits means, as `float64` or `float32` holds it. Raises `ValueError`.
+
+    A float holds few decimals exactly: 0.1 is not among them. So a number counts as unchanged if the float, written
+    with as many digits as the text, is that text again: 0.1 is, 16777217 as float32 and 9007199254740993 are not.
+    """
+    value = float(text) if dtype == "float64" else _narrow(text)
+    shortest = repr(value) if dtype == "float64" else str(np.float32(value))
+    if text == shortest:
+        return value
+    if len(text) > (15 if dtype == "float64" else 6) or text.strip("-.0123456789") != "":
+        if value in (float("inf"), float("-inf")):
+            raise ValueError(f"is outside the range of {dtype}")
+        if not _is_kept(text, value, shortest):
+            raise ValueError(f"is a number that {dtype} does not hold exactly")
+    return value
+
+
+def microseconds(text: str) -> int:
+    """Return a number of seconds in microseconds. Raises `ValueError` for more digits, and beyond 64 bits."""
+    if not re.fullmatch(_FLOAT, text):
+        raise ValueError("is not a number of seconds")
+    exact = Decimal(text)
+    # Without this, 1e999999999 would be computed.
+    if exact and not -20 < exact.adjusted() < 20:
+        raise ValueError("is outside the range of a duration in microseconds")
+    ticks = _CONTEXT.multiply(exact, _MICROSECONDS)
+    if ticks != ticks.to_integral_value(context=_CONTEXT):
+        raise ValueError("is more precise than microseconds")
+    if not -(2**63) <= ticks < 2**63:
+        raise ValueError("is outside the range of a duration in microseconds")
+    return int(ticks)
+
+
+_CONTEXT = Context(prec=5000, Emax=MAX_EMAX, Emin=MIN_EMIN)
+
+
+def _narrow(text: str) -> float:
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.float32(float(text)))
+
+
+def _is_kept(text: str, value: float, shortest: str) -> bool:
+    exact, stored = Decimal(text), Decimal(value)
+    if exact in (stored, Decimal(shortest)):
+        return True
+    digits = "".join(map(str, exact.as_tuple().digits)).strip("0")
+    context = Context(prec=max(1, len(digits)), Emax=MAX_EMAX, Emin=MIN_EMIN)
+    return context.plus(stored) == exact
+
+
+def _require(holds: pl.Series, texts: pl.Series, reason: str) -> None:
+    """Raise `ValueRefused` for the first text, apart from nulls, that does not hold."""
+    wrong = (~holds.fill_null(value=False)) & texts.is_not_null()
+    if wrong.any():
+        raise ValueRefused(texts.name, cast("int", wrong.arg_max()) + 1, reason)
+
+
+def _each(texts: pl.Series, value_of: Callable[[str], object], dtype: pl.DataType) -> pl.Series:
+    """Return `value_of` each text. Its `ValueError` becomes `ValueRefused`."""
+    found: list[object] = []
+    for row, text in enumerate(texts, 1):
+        try:
+            found.append(None if text is None else value_of(text))
+        except ValueError as error:
+            raise ValueRefused(texts.name, row, str(error)) from error
+    return pl.Series(texts.name, found, dtype)
+
+
+def _whole_numbers(texts: pl.Series, dtype: pl.DataType) -> pl.Series:
+    _require(texts.str.contains(_WHOLE), texts, "is not a whole number")
+    found = texts.cast(dtype, strict=False)
+    _require(found.is_not_null(), texts, f"is outside the range of {type_name(dtype)}")
+    return found
+
+
+def _floats(texts: pl.Series, dtype: pl.DataType) -> pl.Series:
+    words = texts.str.to_lowercase().str.strip_chars_start("+-")
+    is_word = words.is_in([*_INFINITE, "nan"])
+    _require(is_word | texts.str.contains(_FLOAT), texts, "is not a number")
+    found = texts.cast(dtype, strict=False)
+    _require(found.is_not_null(), texts, "is not a number")
+    size, (least, most) = found.abs(), _SURE_RANGE[dtype]
+    digits = texts.str.replace(r"[eE].*$", "").str.replace_all(r"[^0-9]", "").str.strip_chars("0")
+    count = digits.str.len_bytes()
+    is_sure = is_word | (count == 0) | ((count <= _SURE_DIGITS[dtype]) & size.is_between(least, most))
+    doubtful = (~(is_sure | (found.cast(pl.String) == texts))).fill_null(value=False).arg_true()
+    name = type_name(dtype)
+    for row in doubtful:
+        try:
+            float_of(texts[row], name)
+        except ValueError as error:
+            raise ValueRefused(texts.name, row + 1, str(error)) from error
+    return found
+
+
+def _decimals(texts: pl.Series, dtype: pl.Decimal) -> pl.Series:
+    # A cast would round.
+    _require(texts.str.contains(DECIMAL), texts, "is not a decimal")
+    fits = ~texts.str.contains(rf"\.[0-9]{{{dtype.scale}}}[0-9]*[1-9]")
+    _require(fits, texts, f"has more digits after the point than {type_name(dtype)}")
+    found = texts.cast(dtype, strict=False)
+    _require(found.is_not_null(), texts, f"is outside the range of {type_name(dtype)}")
+    return found
+
+
+def _bytes(texts: pl.Series) -> pl.Series:
+    found = texts.str.decode("base64", strict=False)
+    _require(found.bin.encode("base64") == texts, texts, "is not base64")
+    return found
+
+
+def times(texts: pl.Series, dtype: pl.DataType, form: TextForm) -> pl.Series:
+    """Return a column of texts as dates or moments. Raises `ValueRefused`."""
+    declared = form.formats.get(texts.name)
+    if dtype == pl.Date:
+        found = _dates(texts) if declared is None else _declared_dates(texts, declared)
+        first, end = _FIRST_DAY, _END_OF_DAYS
+    else:
+        found = _moments(texts, form) if declared is None else _declared_moments(texts, declared, form)
+        first, end = _FIRST_MOMENT, _END_OF_MOMENTS
+    _require(
+        found.to_physical().is_between(first, end, closed="left"), texts, "is not in the years 1 to 9999"
+    )
+    return found
+
+
+def _dates(texts: pl.Series) -> pl.Series:
+    remedy = "is not a date such as 2024-03-08: declare its form in source.formats"
+    _require(texts.str.contains(DATE), texts, remedy)
+    found = texts.str.to_date("%Y-%m-%d", strict=False)
+    _require(found.is_not_null(), texts, "is not a day of the calendar")
+    return found
+
+
+def _declared_dates(texts: pl.Series, form: str) -> pl.Series:
+    declared = time_format(form)
+    if declared.has_time:
+        raise ValueRefused(
+            texts.name, 1, f"is a date, and its format '{form}' has a time, which would be cut off"
+        )
+    return _written_as(declared, texts).local.dt.date().alias(texts.name)
+
+
+def _written_as(form: TimeFormat, texts: pl.Series) -> ParsedTimes:
+    """Return texts as times of a declared form. Raises `ValueRefused`."""
+    found = form.read(texts)
+    _require(
+        found.local.is_not_null(), texts, f"is not written as '{form.text}', its format in source.formats"
+    )
+    _require(found.is_exact, texts, "is more precise than microseconds")
+    return found
+
+
+def _moments(texts: pl.Series, form: TextForm) -> pl.Series:
+    remedy = "is not a moment such as 2024-03-08T12:00:00Z: declare its form in source.formats"
+    parts = texts.str.extract_groups(MOMENT).struct.unnest()
+    _require(parts["day"].is_not_null(), texts, remedy)
+    fraction = parts["fraction"].fill_null("")
+    _require(fraction.str.slice(6).str.contains("^0*$"), texts, "is more precise than microseconds")
+    local = parts.select(
+        pl.format("{} {}:{}:{}", "day", "hour", "minute", pl.col("second").fill_null("00")).alias(texts.name)
+    ).to_series()
+    moment = local.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False)
+    _require(moment.is_not_null(), texts, "is not a day of the calendar")
+    moment = moment + fraction.str.slice(0, 6).str.pad_end(6, "0").cast(pl.Int64).cast(pl.Duration("us"))
+    return _at_offset(moment, parts["offset"], texts, form)
+
+
+def _at_offset(local: pl.Series, offset: pl.Series, texts: pl.Series, form: TextForm) -> pl.Series:
+    """Return local times as moments by the texts of their offsets; by the declared zone where there is none."""
+    offset = offset.str.replace("(?i)^z$", "+00").str.replace(":", "", literal=True)
+    minutes = offset.str.slice(1, 2).cast(pl.Int64) * 60 + offset.str.slice(3).replace("", "0").cast(pl.Int64)
+    minutes = pl.select(pl.when(offset.str.starts_with("-")).then(-minutes).otherwise(minutes)).to_series()
+    by_offset = (local - (minutes * 60_000_000).cast(pl.Duration("us"))).dt.replace_time_zone("UTC")
+    is_local = offset.is_null() & texts.is_not_null()
+    if not is_local.any():
+        return by_offset.alias(texts.name)
+    alone = texts.set(~is_local, None)
+    return by_offset.fill_null(_in_zone(local.set(~is_local, None), alone, form)).alias(texts.name)
+
+
+def _in_zone(local: pl.Series, texts: pl.Series, form: TextForm) -> pl.Series:
+    """Return local times as moments. Raises `ValueRefused` without a declared zone, and for a time that is not one."""
+    if form.time_zone is None:
+        remedy = "has no offset from UTC, such as Z or +02:00: add it, or declare source.time_zone"
+        _require(texts.is_null(), texts, remedy)
+    zone = form.time_zone or "UTC"
+    found = local.dt.replace_time_zone(zone, ambiguous="null", non_existent="null")
+    reason = f"is a time that clocks in {zone} show twice or never, because they are set: write its offset from UTC"
+    _require(found.is_not_null(), texts, reason)
+    return found.dt.convert_time_zone("UTC")
+
+
+def _declared_moments(texts: pl.Series, declared: str, form: TextForm) -> pl.Series:
+    found = _written_as(time_format(declared), texts)
+    return _at_offset(found.local, found.offset, texts, form)

@@ -1,0 +1,179 @@
+"""Change of a table between two commits, in the partitions that two windows read.
+
+Here: which partitions came, went or hold other rows, and the declarations and code that made them. Not here: models.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from ml_assets.data.tables.manifest import PartitionManifest
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.validation.column_types import explain_columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionChange:
+    """Rows of one partition that two windows share, if its content differs."""
+
+    key: str
+    before: int
+    after: int
+    """Number of rows."""
+    came: int
+    went: int
+    changed: int
+    """Rows with the same primary key and other values; 0 if both partitions have no key in common."""
+    why: str
+    """Parts of the manifest that differ: code, contract, columns, inputs."""
+    columns: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Column of both partitions → rows with the same primary key and another value in it, if there are any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableChange:
+    """One table as two windows read it, at two commits."""
+
+    came: Mapping[str, int]
+    went: Mapping[str, int]
+    """Partition that only one window reads → rows."""
+    same: int
+    """Partitions that both windows read with the same content."""
+    changed: tuple[PartitionChange, ...]
+    """Partitions that both windows read with other content, oldest first."""
+    declarations: tuple[str, ...]
+    """Tables behind the windows whose code, contract or columns differ, one sentence each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadWindow:
+    """Partitions of a table at a commit."""
+
+    reader: TableReader
+    table: str
+    keys: Sequence[str]
+
+
+def compare_windows(before: ReadWindow, after: ReadWindow, primary_key: Sequence[str]) -> TableChange:
+    """Compare two windows of one table. `primary_key` names a row. Raises `PartitionMissing`."""
+    old = before.reader.manifests(before.table, before.keys)
+    new = after.reader.manifests(after.table, after.keys)
+    both = [key for key in after.keys if key in old]
+    differing = [key for key in both if old[key].content_digest != new[key].content_digest]
+    return TableChange(
+        came={key: one.rows for key, one in new.items() if key not in old},
+        went={key: one.rows for key, one in old.items() if key not in new},
+        same=len(both) - len(differing),
+        changed=tuple(
+            compare_partition(before, after, key, (old[key], new[key]), primary_key) for key in differing
+        ),
+        declarations=tuple(_declarations(before, after)),
+    )
+
+
+def compare_partition(
+    before: ReadWindow,
+    after: ReadWindow,
+    key: str,
+    manifests: tuple[PartitionManifest, PartitionManifest],
+    primary_key: Sequence[str],
+) -> PartitionChange:
+    """Read partition `key` of two windows and count the rows and the values that differ."""
+    old, new = manifests
+    frames = [window.reader.scan(window.table, [key]).collect() for window in (before, after)]
+    there = all(set(primary_key) <= set(frame.columns) for frame in frames)
+    named = tuple(primary_key) if there else ()
+    shared = [name for name in frames[0].columns if name in frames[1].columns and name not in named]
+    rows = [_hashed(frame, named, shared) for frame in frames]
+    if any(frame["key"].is_duplicated().any() for frame in rows):  # it is the key of one of both alone
+        rows = [_hashed(frame, [], []) for frame in frames]
+    joined = rows[0].join(rows[1], on="key", how="full", nulls_equal=True, suffix="_after")
+    came, went = pl.col("row").is_null(), pl.col("row_after").is_null()
+    differing = ~came & ~went & (pl.col("row") != pl.col("row_after"))
+    counts = joined.select(came=came.sum(), went=went.sum(), changed=differing.sum()).row(0, named=True)
+    has_values = rows[0].width > len(("key", "row"))
+    values = joined.filter(differing).select(
+        (pl.col(f"{_VALUE}{place}") != pl.col(f"{_VALUE}{place}_after")).sum().alias(name)
+        for place, name in enumerate(shared if has_values else ())
+    )
+    return PartitionChange(
+        key=key,
+        before=old.rows,
+        after=new.rows,
+        why=reasons(old, new),
+        columns={
+            name: number
+            for name, number in (values.row(0, named=True) if values.width else {}).items()
+            if number
+        },
+        **counts,
+    )
+
+
+_VALUE = "value of "
+"""Prefix of the names of the hashes of single values, before the place of the column: columns have any names."""
+
+
+def _hashed(frame: pl.DataFrame, named: Sequence[str], shared: Sequence[str]) -> pl.DataFrame:
+    """Return the hashes `key` and `row` of each row, and of its values in the columns `shared`.
+
+    Without names, the key is the row and its place among equals.
+    """
+    columns = sorted(frame.columns)  # another order of the columns is the same row
+    row = pl.struct(columns).hash()
+    if named:
+        values = [frame[name].hash().alias(f"{_VALUE}{place}") for place, name in enumerate(shared)]
+        return frame.select(pl.struct(named).hash().alias("key"), row.alias("row"), *values)
+    return frame.select(row=row).select(
+        "row", key=pl.struct("row", copy=pl.int_range(pl.len()).over("row")).hash()
+    )
+
+
+def reasons(old: PartitionManifest, new: PartitionManifest) -> str:
+    """Return the parts of two manifests that differ, in words: inputs, code, contract, columns; else the source."""
+    inputs = sorted(
+        table for table in {*old.inputs, *new.inputs} if old.inputs.get(table) != new.inputs.get(table)
+    )
+    said = [f"input {table}" for table in inputs]
+    said += ["code"] if old.code_version != new.code_version else []
+    said += ["contract"] if old.contract_digest != new.contract_digest else []
+    said += ["columns"] if old.schema_hash != new.schema_hash else []
+    return ", ".join(said) or "rows of the source"
+
+
+def _declarations(before: ReadWindow, after: ReadWindow) -> list[str]:
+    old, new = _behind(before), _behind(after)
+    found: list[str] = []
+    for table in {**new, **old}:
+        if table not in old or table not in new:
+            found.append(f"{table} is read only by the {'later' if table in new else 'earlier'} version.")
+            continue
+        for what, name in (("code", "code_version"), ("contract", "contract_digest")):
+            versions = [
+                list(dict.fromkeys(getattr(one, name)[:12] for one in side[table])) for side in (old, new)
+            ]
+            if versions[0] != versions[1]:
+                found.append(f"{table}: {what} {'+'.join(versions[0])} became {'+'.join(versions[1])}.")
+        if columns := explain_columns(new[table][-1].schema, old[table][-1].schema):
+            found.append(f"{table}: in the later version, {columns}.")
+    return found
+
+
+def _behind(window: ReadWindow) -> dict[str, list[PartitionManifest]]:
+    """Return table → manifests of the window and of all partitions that it was made from, as far as they are kept."""
+    found: dict[str, list[PartitionManifest]] = {}
+    wanted: dict[str, set[str]] = {window.table: set(window.keys)}
+    while wanted:
+        table, keys = wanted.popitem()
+        there = sorted(keys & set(window.reader.keys(table)))
+        found[table] = list(window.reader.manifests(table, there).values())
+        below: dict[str, set[str]] = defaultdict(set)
+        for manifest in found[table]:
+            for source, made_from in manifest.inputs.items():
+                below[source] |= {key for key, digest in made_from.items() if digest}
+        for source, more in below.items():
+            if source not in found:
+                wanted[source] = wanted.get(source, set()) | more
+    return {table: manifests for table, manifests in found.items() if manifests}

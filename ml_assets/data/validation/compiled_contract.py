@@ -1,0 +1,231 @@
+"""Contract as a pandera schema, and pandera's result as rows that break rules.
+
+Only this file knows pandera. It imports pandera inside functions, because loading takes most of a second. `check.py`
+turns the violations into findings.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ml_assets.data.validation.column_types import FLOATS, is_nested, polars_type
+from ml_assets.data.validation.contract import Bound, Column, Contract, whole
+
+if TYPE_CHECKING:
+    import pandera.polars as pa
+
+PARTITION = "__partition"
+"""Helper column: number of the partition to which a row of the joined frame belongs."""
+
+
+class CheckFailed(RuntimeError):
+    """A rule could not be evaluated. The fault is in the program or the rule, not in the data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    """Rule that rows of the joined frame break."""
+
+    rule: str
+    column: str | None
+    """Column; name of the condition for the rule `condition`; None for the primary key."""
+    rows: npt.NDArray[np.int64]
+    """Positions of the rows that break it, ascending."""
+
+
+def violations(frame: pl.DataFrame, contract: Contract) -> list[Violation]:
+    """Validate one joined frame; return the broken rules in the contract's order of columns, uniqueness last.
+
+    The frame has the contract's columns. If the contract has a primary key or unique columns, it also has `PARTITION`.
+    Raises `CheckFailed` if a rule cannot be evaluated.
+    """
+    from pandera.config import ValidationDepth, config_context
+    from pandera.errors import SchemaErrors
+
+    # Replace bytes by their number: only nulls and lengths are checked, and pandera would write all bytes of a bad row
+    # as JSON. Replace durations by microseconds, which pandera can write at all.
+    plain = [pl.col(name).bin.size() for name, one in contract.by_name.items() if one.dtype == "binary"]
+    plain += [pl.selectors.duration().dt.total_microseconds()]
+    # Set the depth, because the environment can change it: by default even to "schema only".
+    with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
+        try:
+            _compile(contract).validate(frame.with_columns(plain), lazy=True)
+        except SchemaErrors as errors:
+            found = [_violation(error) for error in errors.schema_errors]
+        else:
+            found = []
+    return [*found, *_false_conditions(frame, contract)]
+
+
+def _false_conditions(frame: pl.DataFrame, contract: Contract) -> list[Violation]:
+    # Without pandera, which writes whole rows of a failed rule over columns as text, and cannot for every type.
+    if not contract.conditions:
+        return []
+    # A NaN is a missing value. polars takes it for the largest number.
+    known = frame.with_columns(pl.selectors.float().fill_nan(None))
+    results = known.select(one.parsed.fill_null(value=True).alias(one.name) for one in contract.conditions)
+    found = {name: np.flatnonzero(~results[name].to_numpy()) for name in results.columns}
+    return [Violation(rule="condition", column=name, rows=rows) for name, rows in found.items() if len(rows)]
+
+
+def _violation(error: Any) -> Violation:
+    rule, _, column = str(getattr(error.check, "name", error.check)).partition(":")
+    if not isinstance(error.check_output, pl.DataFrame):
+        raise CheckFailed(
+            f"rule {rule} of column {column or error.column_name} could not be evaluated: {error}"
+        )
+    passed = error.check_output.to_series().to_numpy()
+    return Violation(rule=rule, column=column or error.column_name, rows=np.flatnonzero(~passed))
+
+
+@lru_cache(maxsize=32)
+def _compile(contract: Contract) -> "pa.DataFrameSchema":
+    import pandera.polars as pa
+
+    over_rows = (
+        [_not_repeated("duplicate_primary_key", [PARTITION, *contract.primary_key])]
+        if contract.primary_key
+        else []
+    )
+    over_rows += [
+        _not_repeated(f"duplicate_value:{name}", [PARTITION, name])
+        for name, column in contract.by_name.items()
+        if column.unique
+    ]
+    # For pandera a rule over rows belongs to no column, so the name of the rule holds the column.
+    return pa.DataFrameSchema(
+        {
+            # Nullable for pandera, because pandera's own null check keeps every failing row in memory.
+            # Without a type, because `schema_check.py` has compared it.
+            name: pa.Column(checks=_checks(column), nullable=True)
+            for name, column in contract.by_name.items()
+        },
+        checks=over_rows,
+    )
+
+
+def _checks(column: Column) -> list["pa.Check"]:
+    value_rules: list[pa.Check] = []
+    if not column.nullable:
+        value_rules.append(_rule("null", lambda value: is_present(value, column), nulls_pass=False))
+    if column.ge is not None or column.le is not None:
+        value_rules.append(_rule("out_of_range", lambda value: _in_range(value, column)))
+    if column.isin is not None:
+        legal = list(column.isin)
+        value_rules.append(_rule("unknown_category", lambda value: _text(value, column).is_in(legal)))
+    if column.pattern is not None:
+        expression = whole(column.pattern)
+        value_rules.append(_rule("pattern", lambda value: _text(value, column).str.contains(expression)))
+    if column.min_length is not None or column.max_length is not None:
+        value_rules.append(_rule("length", lambda value: _in_length(value, column)))
+    return value_rules
+
+
+def length_of(value: pl.Expr, column: Column) -> pl.Expr:
+    """Return the characters of a string or the items of a list. Bytes were replaced by their number before."""
+    if column.dtype == "string":
+        return value.str.len_chars()
+    return value if column.dtype == "binary" else value.list.len()
+
+
+def _in_length(value: pl.Expr, column: Column) -> pl.Expr:
+    length = length_of(value, column)
+    low = length >= (column.min_length or 0)
+    return low if column.max_length is None else low & (length <= column.max_length)
+
+
+def _text(value: pl.Expr, column: Column) -> pl.Expr:
+    return value.cast(pl.String) if column.dtype == "categorical" else value
+
+
+def is_present(value: pl.Expr, column: Column) -> pl.Expr:
+    """True for a value. A NaN is none, and a list or vector with a null or a NaN among its items is none."""
+    if is_nested(column.dtype):
+        lacks = pl.element().is_null()
+        if "[float" in column.dtype:
+            lacks = lacks | pl.element().is_nan()
+        is_vector = column.dtype.startswith("array[")
+        hole = value.arr.eval(lacks).arr.any() if is_vector else value.list.eval(lacks).list.any()
+        return value.is_not_null() & ~hole.fill_null(value=False)
+    return value.is_not_null() & value.is_not_nan() if column.dtype in FLOATS else value.is_not_null()
+
+
+def _in_range(value: pl.Expr, column: Column) -> pl.Expr:
+    dtype = polars_type(column.dtype)
+    low, high = (
+        None if bound is None else _literal(bound, column, dtype, up) for bound, up in _sides(column)
+    )
+    if low is not None and high is not None:
+        inside = value.is_between(low, high)
+    else:
+        inside = value >= low if high is None else value <= high
+    # A NaN is a missing value, so the rule for `nullable` checks it; polars treats it as the largest number.
+    return inside | value.is_nan() if column.dtype in FLOATS and column.le is not None else inside
+
+
+def _sides(column: Column) -> Iterator[tuple[Bound | None, bool]]:
+    """Yield each bound, with True for the lower: the values that pass are above it."""
+    low, high = column.bounds
+    yield low, True
+    yield high, False
+
+
+def _literal(bound: Bound, column: Column, dtype: pl.DataType, up: bool) -> pl.Expr:
+    """Return a bound in the type of its column; the next value inside the range if the type does not hold the bound.
+
+    polars would round the bound, or compare both as float64.
+    """
+    if not isinstance(bound, int | float):
+        return pl.lit(bound)
+    exact = Decimal(str(bound))
+    if column.dtype == "duration":
+        return pl.lit(int(exact * 10**6))
+    if isinstance(dtype, pl.Decimal):
+        return pl.lit(exact)
+    if dtype.is_integer():
+        limits = np.iinfo(column.dtype)
+        nearest = min(max(math.ceil(exact) if up else math.floor(exact), -(2**65)), 2**65)
+        return pl.lit(nearest, dtype=dtype if limits.min <= nearest <= limits.max else pl.Int128)
+    return pl.lit(_float_bound(exact, column.dtype, up), dtype=dtype)
+
+
+def _float_bound(exact: Decimal, dtype: str, up: bool) -> float:
+    kind = np.float64 if dtype == "float64" else np.float32
+    with np.errstate(over="ignore"):
+        nearest = kind(float(exact))
+    # 0.1 as float32 is a little more than 0.1, but it is what a file with 0.1 holds.
+    if Decimal(str(nearest)) == exact:
+        return float(nearest)
+    stored = Decimal(float(nearest))
+    if (stored < exact) if up else (stored > exact):
+        nearest = np.nextafter(nearest, kind(math.inf if up else -math.inf))
+    return float(nearest)
+
+
+def _rule(name: str, holds: Callable[[pl.Expr], pl.Expr], *, nulls_pass: bool = True) -> "pa.Check":
+    import pandera.polars as pa
+
+    def check(data: Any) -> pl.LazyFrame:
+        return data.lazyframe.select(holds(pl.col(data.key)))
+
+    # One failure case is enough: `_violation` reads the failing rows from the check's output.
+    return pa.Check(check, name=name, ignore_na=nulls_pass, n_failure_cases=1)
+
+
+def _not_repeated(name: str, columns: list[str]) -> "pa.Check":
+    import pandera.polars as pa
+
+    *_, last = columns
+
+    def once(data: Any) -> pl.LazyFrame:
+        repeated = pl.struct(columns).is_duplicated()
+        return data.lazyframe.select(~repeated | pl.col(last).is_null())
+
+    return pa.Check(once, name=name, n_failure_cases=1)

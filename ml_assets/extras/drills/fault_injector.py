@@ -1,0 +1,95 @@
+"""Injector of a fault into a training: damages it at a chosen step and repairs it at a later step.
+
+Not here: the faults and the checks afterwards (drills), a fault at a random moment (the tests).
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from ml_assets.extras.drills.timeline import Timeline
+from resources.job.events import TrainingEvent
+from resources.job.job import TrainingJob, TrainingResult
+from resources.launcher.local import LocalLauncher
+
+_END_SECONDS = 10.0
+
+
+def send(number: signal.Signals, pids: Iterable[int]) -> int:
+    """Send a signal to those of the processes that still run; return their number."""
+    reached = 0
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+            reached += 1
+    return reached
+
+
+class FaultInjector:
+    """Callbacks of a launcher, for events and for log lines.
+
+    Calls `damage` once, in the launcher's thread, at the metrics of `at_step`. In a later attempt, calls `repair` once
+    at the metrics of `repair_at_step`.
+    """
+
+    def __init__(
+        self,
+        at_step: int,
+        damage: Callable[["FaultInjector"], None],
+        tell: Callable[[str], None],
+        repair_at_step: int | None = None,
+        repair: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._at_step, self._damage, self._tell = at_step, damage, tell
+        self._repair_at_step, self._repair = repair_at_step, repair
+        self.timeline = Timeline()
+        self.log: list[str] = []
+        self.damaged_at: float | None = None
+        """Seconds since the epoch."""
+        self.repaired_at: float | None = None
+        """Seconds since the epoch."""
+
+    def run(self, job: TrainingJob, folder: Path, launcher: LocalLauncher) -> TrainingResult:
+        """Train `job`. Raises the errors of the launcher."""
+        return launcher.run(job, folder, self._on_event, self.log.append)
+
+    def seconds_to_next_step(self) -> float:
+        """Return the seconds from the damage to the first step of the next attempt; infinite without one."""
+        return self.timeline.seconds_to_step(self.damaged_at, attempt=2)
+
+    def seconds_to_step_after_repair(self) -> float:
+        """Return the seconds from the repair to the first step of the attempt after it; infinite without one."""
+        return self.timeline.seconds_to_step(self.repaired_at, attempt=3)
+
+    def signal_ranks(self, *ranks: int, number: signal.Signals) -> None:
+        """Send a signal to some of the ranks."""
+        pids = self.timeline.pids
+        send(number, (pids[rank] for rank in ranks))
+
+    def wait_until_ended(self) -> None:
+        """Wait until no rank of this attempt runs any more; the launcher waits for this thread meanwhile."""
+        deadline = time.monotonic() + _END_SECONDS
+        while any(map(_runs, self.timeline.pids)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _on_event(self, event: TrainingEvent) -> None:
+        self.timeline.events.append(event)
+        self._tell(f"{event.kind} at step {event.step}")
+        if event.kind == "metrics" and event.step >= self._at_step and self.damaged_at is None:
+            self.damaged_at = time.time()
+            self._damage(self)
+        is_late = self._repair_at_step is not None and event.step >= self._repair_at_step
+        if event.kind == "metrics" and is_late and self.timeline.attempts > 1 and self.repaired_at is None:
+            self.repaired_at = time.time()
+            self._repair()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

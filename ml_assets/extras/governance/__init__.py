@@ -1,0 +1,1 @@
+"""Dossiers, reviews, and the guard of MLflow."""

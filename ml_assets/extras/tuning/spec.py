@@ -1,0 +1,293 @@
+"""The `tuning` section of a pipeline: the space of a study, its sampler, its number of trials. Runs nothing."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ml_assets.extras.tuning.budget import BudgetSection
+from ml_assets.extras.tuning.conditional import Conditional, Scalar, parents_first, points, wrong_conditions
+from ml_assets.foundation.sections import Section, refuse_at
+
+SEARCHED_SETTINGS = (
+    "epochs",
+    "patience",
+    "learning_rate",
+    "weight_decay",
+    "warmup_fraction",
+    "clip_norm",
+    "category_dropout",
+    "global_batch",
+)
+"""Keys of `training` that a space may hold. The others decide the machines, or the arithmetic of a step."""
+_MOST_VALUES = 10_000
+"""Largest number of values of an integer range that a check tries one by one."""
+_ROUNDING = 1e-8
+"""Part of a step by which a value may miss it: 0.1 + 3 · 0.2 is 0.7000000000000001. Optuna allows the same."""
+MOST_TRIALS = 10_000
+"""Largest number of trials of a study."""
+
+
+class FloatRange(Conditional):
+    """Real numbers from `low` to `high`."""
+
+    has_exact_values: ClassVar[bool] = False
+    kind: Literal["float"]
+    """A range of real numbers."""
+    low: float
+    """Smallest value."""
+    high: float
+    """Largest value."""
+    log: bool = False
+    """Draw the logarithm uniformly, as for a learning rate."""
+    step: float | None = Field(default=None, gt=0)
+    """Distance of two neighbouring values. Not given: every value of the range."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        _require_range(type(self).__name__, self.low, self.high, log=self.log, stepped=self.step is not None)
+        return self
+
+    def values(self) -> tuple[float, ...] | None:
+        """Return all values; None for a continuous range."""
+        if self.step is None:
+            return (self.low,) if self.low == self.high else None
+        count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
+        return tuple(self.low + i * self.step for i in range(count))
+
+    def ends(self) -> tuple[float, float]:
+        """Return the smallest and the largest value."""
+        return self.low, self.high
+
+    def holds(self, value: Scalar) -> bool:
+        """True if `value` lies in the range; with `step`, if it is one of the values but for rounding."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        if self.step is None:
+            return self.low <= value <= self.high
+        steps = (value - self.low) / self.step
+        most = len(self.values() or ()) - 1
+        return abs(steps - round(steps)) < _ROUNDING and 0 <= round(steps) <= most
+
+
+class IntRange(Conditional):
+    """Whole numbers from `low` to `high`."""
+
+    kind: Literal["int"]
+    """A range of whole numbers."""
+    low: int
+    """Smallest value."""
+    high: int
+    """Largest value."""
+    log: bool = False
+    """Draw the logarithm uniformly, as for the width of a layer."""
+    step: int = Field(default=1, ge=1)
+    """Distance of two neighbouring values."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        _require_range(type(self).__name__, self.low, self.high, log=self.log, stepped=self.step != 1)
+        return self
+
+    def values(self) -> range:
+        """Return all values."""
+        return range(self.low, self.high + 1, self.step)
+
+    def ends(self) -> tuple[int, int]:
+        """Return the smallest and the largest value."""
+        return self.low, self.values()[-1]
+
+    def holds(self, value: Scalar) -> bool:
+        """True if `value` is one of the values."""
+        return isinstance(value, int) and not isinstance(value, bool) and value in self.values()
+
+
+class Choices(Conditional):
+    """Values without an order."""
+
+    kind: Literal["categorical"]
+    """A list of values."""
+    choices: tuple[Scalar, ...] = Field(min_length=1)
+    """Values to choose from: numbers, texts, true, false or null."""
+
+    @model_validator(mode="after")
+    def _are_listed_once(self) -> Self:
+        for i, value in enumerate(self.choices):
+            if value in self.choices[:i]:
+                # Also 1, 1.0 and true: Optuna takes the first of equal values.
+                raise ValueError(f"{value!r} is listed twice, or equals another choice: list each value once")
+        return self
+
+    def values(self) -> tuple[Scalar, ...]:
+        """Return all values."""
+        return self.choices
+
+    def ends(self) -> tuple[Scalar, ...]:
+        """Return all values, since none is smallest or largest."""
+        return self.choices
+
+    def holds(self, value: Scalar) -> bool:
+        """True if `value` is one of the choices."""
+        return value in self.choices
+
+
+Dimension = Annotated[FloatRange | IntRange | Choices, Field(discriminator="kind")]
+"""Values of one searched parameter."""
+
+
+class SpaceSection(Section):
+    """Parameters that a study varies, and their values."""
+
+    hyperparameters: dict[str, Dimension] = Field(default_factory=dict)
+    """Key of `model.hyperparameters` → its values."""
+    training: dict[str, Dimension] = Field(default_factory=dict)
+    """Key of `training` → its values."""
+
+    @property
+    def dimensions(self) -> Mapping[str, FloatRange | IntRange | Choices]:
+        """Name of a parameter, `hyperparameters.<key>` or `training.<key>` → its values. Parents come first.
+
+        Otherwise in the order of the names: a study draws in this order, and a file whose keys change places declares
+        the same study.
+        """
+        return parents_first(dict(sorted(self._declared.items())))
+
+    @property
+    def is_conditional(self) -> bool:
+        """True if some parameter exists only beside some values of others."""
+        return any(one.when for one in self._declared.values())
+
+    @property
+    def points(self) -> Iterator[dict[str, Scalar]]:
+        """All points of a space without continuous ranges, the last parameter changing first."""
+        return points(self.dimensions)
+
+    def holds(self, parameters: Mapping[str, Scalar]) -> bool:
+        """True if `parameters` name exactly the parameters that exist beside them, each with one of its values."""
+        existing = {name: one for name, one in self.dimensions.items() if one.exists(parameters)}
+        return parameters.keys() == existing.keys() and all(
+            one.holds(parameters[name]) for name, one in existing.items()
+        )
+
+    @model_validator(mode="after")
+    def _conditions_can_hold(self) -> Self:
+        refuse_at(
+            type(self).__name__,
+            {(*name.split(".", 1), "when"): said for name, said in wrong_conditions(self._declared)},
+        )
+        return self
+
+    @property
+    def _declared(self) -> Mapping[str, FloatRange | IntRange | Choices]:
+        return {
+            **{f"hyperparameters.{key}": values for key, values in self.hyperparameters.items()},
+            **{f"training.{key}": values for key, values in self.training.items()},
+        }
+
+
+Sampler = Literal["grid", "random", "tpe", "GPSampler", "QMCSampler"]
+_WHOLE_SPACE: tuple[Sampler, ...] = ("GPSampler", "QMCSampler")
+"""Samplers of Optuna that would draw conditional parameters at random, without a word."""
+Pruner = Literal["none", "median", "successive_halving", "hyperband", "freeze_thaw"]
+
+
+class PriorSection(Section):
+    """Use of the model's newest result as the beginning of a new study."""
+
+    best: int = Field(default=1, ge=1, le=100)
+    """Number of first trials that repeat the values of the best earlier trials. They count among `trials`."""
+    keep: float = Field(default=0.8, gt=0, lt=1)
+    """Share of the earlier trials that sampler `tpe` or `GPSampler` sees, evenly from the best to the worst. Each later
+    study keeps this share of them again: after ten studies with 0.8, one in ten is left."""
+    quiet_trials: int | None = Field(default=None, ge=2, le=100)
+    """Number of trials with which a study is complete if its repeated trials show no change of the data. Then the worst
+    earlier trial is repeated, too. If its loss minus that of the best one is much another than before, the study runs
+    all `trials`. Not given: each study runs all `trials`."""
+    change: float = Field(default=0.1, gt=0, le=10)
+    """Part of that difference by which it must be another than before to count as a change. Needs `quiet_trials`."""
+
+    @model_validator(mode="after")
+    def _change_counts(self) -> Self:
+        if "change" in self.model_fields_set and self.quiet_trials is None:
+            said = "nothing is compared without quiet_trials: give quiet_trials, or remove change"
+            refuse_at(type(self).__name__, {("change",): said})
+        return self
+
+
+class TuningSection(Section):
+    """Study of a model: trainings with different values, of which the one with the lowest validation loss is chosen."""
+
+    space: SpaceSection
+    """Parameters to vary, and their values."""
+    sampler: Sampler = "tpe"
+    """Chooses the values of the next trial. `grid`: every combination. `random`: independent draws. `tpe`: more draws
+    near good trials, after ten random ones. `GPSampler` and `QMCSampler` are Optuna's samplers of these names."""
+    pruner: Pruner = "none"
+    """Pauses a trial with a checkpoint if its validation loss after an epoch is bad. `median`: worse than the median of
+    the other trials. `successive_halving`: not in the better half after 1/9, 2/9, 4/9 and 8/9 of the epochs.
+    `hyperband`: groups of trials that are thinned to a third, each from another epoch on. `freeze_thaw`: all trials
+    are paused early; the best continue in rounds, and then those that may beat them by their extrapolated curves."""
+    trials: int = Field(ge=1, le=MOST_TRIALS)
+    """Largest number of trials, each a training."""
+    parallel_trials: int = Field(default=1, ge=1, le=100)
+    """Number of trials that train at the same time, each with all workers of the pipeline."""
+    prior: PriorSection | None = None
+    """Begin with the best values of the model's newest result, and draw near them. Not given: search from nothing."""
+    budget: BudgetSection | None = None
+    """Hours after which the study begins no further trial, and chooses among the finished ones. Not given: no limit."""
+
+    @model_validator(mode="after")
+    def _can_be_searched(self) -> Self:
+        if not self.space.dimensions:
+            said = "the space is empty: name a key of hyperparameters or training with its values, or remove tuning"
+            refuse_at(type(self).__name__, {("space",): said})
+        if self.sampler == "grid":
+            refuse_at(type(self).__name__, dict(self._not_a_grid()))
+            if self.prior is not None:
+                said = "sampler grid tries every combination, whatever is known of them: remove prior, or use tpe"
+                refuse_at(type(self).__name__, {("prior",): said})
+        if self.space.is_conditional and self.sampler in _WHOLE_SPACE:
+            said = (
+                f"{self.sampler} models a space whose parameters all exist, and this space has conditions (`when`): "
+                "use sampler tpe, random or grid"
+            )
+            refuse_at(type(self).__name__, {("sampler",): said})
+        return self
+
+    def _not_a_grid(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        for name, one in self.space.dimensions.items():
+            if one.values() is None:
+                path = tuple(name.split(".", 1))
+                yield (
+                    ("space", *path),
+                    "sampler grid tries every value, and a range of real numbers has no end: give step, or list "
+                    "choices, or use sampler random or tpe",
+                )
+                return
+        combinations = sum(1 for _ in itertools.islice(self.space.points, MOST_TRIALS + 1))
+        if combinations > self.trials:
+            number = f"{combinations:,}" if combinations <= MOST_TRIALS else f"more than {MOST_TRIALS:,}"
+            yield (
+                ("trials",),
+                f"the grid has {number} combinations, more than trials {self.trials:,}: raise trials, make "
+                "the space smaller, or use sampler random or tpe",
+            )
+
+
+def probes(values: FloatRange | IntRange | Choices) -> Iterator[Scalar]:
+    """Yield values with which a check tries a setting: all values if they are few, else the ends of their range."""
+    every = values.values()
+    yield from values.ends() if every is None or len(every) > _MOST_VALUES else every
+
+
+def _require_range(section: str, low: float, high: float, *, log: bool, stepped: bool) -> None:
+    why: dict[tuple[str | int, ...], str] = {}
+    if low > high:
+        why["low",] = f"low {low:g} is above high {high:g}: swap them"
+    elif log and low <= 0:
+        why["low",] = f"log needs a low above 0, not {low:g}: the logarithm of {low:g} does not exist"
+    if log and stepped:
+        why["step",] = "log and step exclude each other: remove one"
+    refuse_at(section, why)

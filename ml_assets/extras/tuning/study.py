@@ -1,0 +1,638 @@
+"""Study in Optuna's storage: the trial that runs next, and the ends of trials.
+
+A trial is recorded before its training starts. So a study whose process was killed continues: a trial that had begun
+keeps its number and its values, and a finished trial is not repeated. Optuna's samplers and pruners write notes of
+their own while they decide. They do so in a copy of the study in memory, and each decision is one write to the storage:
+a kill comes before it or after it. Optuna ends a paused trial for good. A trial that
+continues is therefore another record in the storage, with the same number, values and losses so far; so is a failed
+trial that trains once more. Not here: the training of a trial (`pipeline.trials`), the trial to continue
+(`freeze_thaw`), the choice among trials (`study_result`).
+"""
+
+import hashlib
+import json
+import math
+import uuid
+import warnings
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from ml_assets.extras.tuning.budget import covered_seconds
+from ml_assets.extras.tuning.difference import difference
+from ml_assets.extras.tuning.importance import MeasuredTrial, importances
+from ml_assets.extras.tuning.prior import Prior
+from ml_assets.extras.tuning.spec import (
+    Choices,
+    FloatRange,
+    IntRange,
+    Sampler,
+    Scalar,
+    SpaceSection,
+    TuningSection,
+)
+from ml_assets.extras.tuning.study_result import METRIC, KnownPoint, TrialOutcome
+from resources.words import counted
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.pruners import BasePruner
+    from optuna.samplers import BaseSampler
+    from optuna.storages import BaseStorage
+    from optuna.study import StudySummary
+    from optuna.trial import FrozenTrial, Trial
+
+    from ml_assets.extras.tuning.learning_curves import LearningCurve
+
+_NUMBER, _OUTCOME, _PAUSES = "number", "outcome", "pauses"
+"""User attributes of a trial in the storage: its number in the study, how it ended, and the epochs of its pauses."""
+_DECIDED = "decided"
+"""User attribute of a trial: the last epoch after which the pruner decided, whether it paused the trial there, and its
+notes on the trial."""
+_TO_ITS_END = "to_its_end"
+"""User attribute of a trial that no pruner pauses any more."""
+_FAILED_BEFORE = "failed_before"
+"""User attribute of a trial that trains once more: the reason of its failure before."""
+_PRIOR = "prior"
+"""User attribute of a study: the points that it began with."""
+_LEARNING: tuple[Sampler, ...] = ("tpe", "GPSampler")
+"""Samplers that draw near good trials."""
+_DIFFERS = "differs"
+"""User attribute of a study: its difference from the model's study before."""
+_RAN = "ran/"
+"""Prefix of the user attributes of a study, one a launch: when it began its first trial, and its last sign of life."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BegunTrial:
+    """Trial whose training may start or continue."""
+
+    number: int
+    """Number in the study, from 0."""
+    parameters: Mapping[str, Scalar]
+    """`hyperparameters.<key>` or `training.<key>` → value."""
+    in_storage: int
+    """Number in Optuna's storage, which also counts trials without values, and each continuation."""
+    pauses: tuple[int, ...] = ()
+    """Epochs after which it was paused, and from which it continued."""
+    failed_before: str = ""
+    """Reason of the failure after which it trains once more; empty if it did not fail."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFacts:
+    """Facts of a study, kept as its user attributes."""
+
+    model: str
+    partition: str
+    snapshot: str
+    """Digest."""
+    decided_by: Mapping[str, str]
+    """All that makes it another study than one before, for people: name → value."""
+
+
+Turn = Callable[[], AbstractContextManager[None]]
+"""Lock of a study. One thread of one process holds it at a time."""
+
+
+class Study:
+    """Study with a name. Several processes may continue it at once, and train the same trial at once.
+
+    A process reads the record of a trial and writes to it within one turn: Optuna refuses each write to a trial that
+    another process has ended meanwhile.
+    """
+
+    def __init__(
+        self,
+        storage: "BaseStorage",
+        name: str,
+        section: TuningSection,
+        seed: int,
+        facts: StudyFacts,
+        epochs: int,
+        prior: Prior | None = None,
+        turn: Turn = nullcontext,
+    ) -> None:
+        """Open the study `name`, or create it with `facts` as its attributes and with `prior`.
+
+        `seed` decides all draws. `epochs` is the number of epochs of a trial whose values do not hold another. `turn`
+        is needed if other processes may use the study.
+        """
+        import optuna
+
+        self._section, self._seed, self._storage, self._turn = section, seed, storage, turn
+        self._epochs = epochs
+        self._study = optuna.create_study(
+            storage=storage,
+            study_name=name,
+            direction="minimize",
+            load_if_exists=True,
+        )
+        self.name = name
+        self._id = storage.get_study_id_from_name(name)
+        known = self._study.user_attrs
+        if _DIFFERS not in known:
+            before = _newest_before(storage, name, facts.model)
+            # Fixed now: the newest result changes.
+            self._study.set_user_attr(_PRIOR, (prior or Prior()).to_document())
+            self._study.set_user_attr(_DIFFERS, "" if before is None else _differs(storage, before, facts))
+        self.prior = Prior.from_document(self._study.user_attrs[_PRIOR])
+        for key, value in {**asdict(facts), "metric": METRIC, "trials": self.most}.items():
+            if known.get(key) != value:
+                self._study.set_user_attr(key, value)
+        self._launch, self._ran_from = f"{_RAN}{uuid.uuid4().hex}", 0.0
+        self._to_repeat = self._failures_that_may_pass()
+        """Numbers of failed trials that train once more in this launch."""
+
+    def next(self, *, may_begin: bool = True, besides: Container[int | None] = ()) -> BegunTrial | None:
+        """Return a trial that did not end; else repeat one whose failure may pass, begin another, or continue a paused
+        one. None if there is none.
+
+        Each launch repeats a failed trial once. Without `may_begin` no trial begins. If none has finished or runs, the
+        paused one with the lowest loss trains to its end, so that the study has a result. `besides`: numbers of the
+        trials that the caller runs already.
+        """
+        with self._turn():
+            return self._next(may_begin=may_begin, besides=besides)
+
+    def _next(self, *, may_begin: bool, besides: Container[int | None]) -> BegunTrial | None:
+        from optuna.trial import TrialState
+
+        begun = len(self._newest())
+        for one in self._trials():
+            if one.state == TrialState.RUNNING and one.user_attrs[_NUMBER] not in besides:
+                return _begun(one)
+        combinations = list(self._section.space.points) if self._section.sampler == "grid" else None
+        if not may_begin:
+            return None if self._may_have_result else self._continued(to_its_end=True)
+        if (repeated := self._repeated()) is not None:
+            return repeated
+        if begun >= (self.quiet_most if self.change == "unknown" else self.most):
+            return self._continued()
+        fixed = combinations or [one.parameters for one in self.prior.repeated]
+        drawn = self._drawn(begun, fixed[begun] if begun < len(fixed) else None)
+        return self._begin(drawn, {_NUMBER: begun})
+
+    def _drawn(self, number: int, fixed: Mapping[str, Scalar] | None) -> "FrozenTrial":
+        """Return the values `fixed`, or those that the sampler draws for a trial, in a study that is only in memory.
+
+        Each number has a sampler of its own, so a process that continues the study draws what the killed process would
+        have drawn.
+        """
+        import optuna
+
+        space, sampler = self._section.space, self._sampler(number)
+        if self._section.sampler == "QMCSampler" or fixed is not None:
+            # A place in a sequence, whatever other trials came to. Optuna counts the places in the study.
+            seen = optuna.create_study(direction="minimize")
+            for _ in range(0 if fixed is not None else number):
+                seen.tell(_ask(seen, sampler, space), 0.0)
+        else:
+            seen = self._copy(self.inherited())
+        asked = _ask(seen, sampler if fixed is None else _fixed(fixed, sampler), space)
+        return seen.trials[asked.number]
+
+    def _copy(
+        self, points: Sequence[KnownPoint] = (), epoch: Mapping[int, int] | None = None
+    ) -> "optuna.Study":
+        """Return a copy in memory of the newest record of each trial, in the order of their numbers, after `points`.
+
+        `points` are no records of the study: a pruner would compare with them, and their losses could not move.
+        `epoch`: number of a trial → last epoch that its copy has.
+        """
+        import optuna
+        from optuna.trial import create_trial
+
+        # The name decides the groups of hyperband.
+        copy = optuna.create_study(direction="minimize", study_name=f"{self._seed}")
+        for point in points:
+            asked = _ask(copy, _fixed(point.parameters, self._sampler(0)), self._section.space)
+            copy.tell(asked, point.validation_loss)
+        for number, one in sorted(self._newest().items()):
+            *_, notes = one.user_attrs.get(_DECIDED, ({},))
+            last = math.inf if epoch is None else epoch.get(number, math.inf)
+            copy.add_trial(
+                create_trial(
+                    state=one.state,
+                    values=one.values,
+                    params=one.params,
+                    distributions=one.distributions,
+                    intermediate_values={
+                        at: loss for at, loss in one.intermediate_values.items() if at <= last
+                    },
+                    system_attrs=notes,
+                )
+            )
+        return copy
+
+    def should_pause(self, trial: BegunTrial, epoch: int, validation_loss: float) -> bool:
+        """Record the lowest validation loss of `trial` up to `epoch`. True if the pruner stops the trial there.
+
+        A process that continues the trial reads its epochs again. So the first loss of an epoch and the first decision
+        after it count, and no epoch before a pause stops it again. If another process has ended the trial meanwhile,
+        nothing is recorded, and a trial that it paused is paused here, too.
+        """
+        from optuna.trial import TrialState
+
+        at = self._record_of(trial)
+        with self._turn():
+            known = self._storage.get_trial(at)
+            decided, paused, _ = known.user_attrs.get(_DECIDED, (max(trial.pauses, default=0), False, {}))
+            if known.state.is_finished():
+                return known.state == TrialState.PRUNED and epoch >= decided
+            if epoch not in known.intermediate_values:
+                self._storage.set_trial_intermediate_value(at, epoch, validation_loss)
+            if epoch > decided:
+                decided, (paused, notes) = epoch, self._decided(trial.number, epoch)
+                self._storage.set_trial_user_attr(at, _DECIDED, (decided, paused, notes))
+            return paused and epoch == decided
+
+    def _decided(self, number: int, epoch: int) -> tuple[bool, Mapping[str, Any]]:
+        """Return True if the pruner stops the trial after `epoch`, and the pruner's notes on the trial."""
+        pruner = self._section.pruner
+        if pruner == "none" or self._newest()[number].user_attrs.get(_TO_ITS_END):
+            return False, {}
+        if number < len(self.prior.repeated) and self._section.prior and self._section.prior.quiet_trials:
+            return False, {}  # only finished trials show whether the data changed
+        if pruner == "freeze_thaw":
+            from ml_assets.extras.tuning import freeze_thaw
+
+            return freeze_thaw.should_pause(self._curves(number, epoch), number), {}
+        copy = self._copy(epoch={number: epoch})
+        decider = _pruner(self._section, _most_epochs(self._section.space, self._epochs))
+        pauses = bool(decider.prune(copy, copy.trials[number]))  # some return a value of NumPy
+        return pauses, dict(copy.trials[number].system_attrs)
+
+    def end(self, trial: BegunTrial, outcome: TrialOutcome) -> None:
+        """Record the end of `trial`. The first record of a trial counts."""
+        from optuna.trial import TrialState
+
+        at = self._record_of(trial)
+        with self._turn():
+            if self._storage.get_trial(at).state != TrialState.RUNNING:
+                return
+            self._storage.set_trial_user_attr(at, _OUTCOME, json.dumps(asdict(outcome)))
+            if outcome.state == "finished":
+                self._study.tell(trial.in_storage, outcome.validation_loss)
+            else:
+                state = TrialState.PRUNED if outcome.state == "paused" else TrialState.FAIL
+                self._study.tell(trial.in_storage, state=state)
+            if self._study.user_attrs["trials"] != self.most:
+                self._study.set_user_attr("trials", self.most)
+
+    @property
+    def differs(self) -> str:
+        """Difference from the model's study before this one, in a sentence; empty for its first study."""
+        return self._study.user_attrs[_DIFFERS]
+
+    @property
+    def most(self) -> int:
+        """Number of trials with which the study is complete."""
+        return self.quiet_most if self.change == "quiet" else self._all
+
+    @property
+    def quiet_most(self) -> int:
+        """Number of trials that begin before the repeated ones show whether the data changed."""
+        prior = self._section.prior
+        quiet = prior.quiet_trials if prior is not None else None
+        if quiet is None or len(self.prior.repeated) < 2:
+            return self._all
+        return min(max(quiet, len(self.prior.repeated)), self._all)
+
+    @property
+    def _all(self) -> int:
+        """Number of trials without a quiet day."""
+        section = self._section
+        return section.trials if section.sampler != "grid" else len(list(section.space.points))
+
+    @property
+    def change(self) -> Literal["unknown", "quiet", "changed"]:
+        """`quiet` if the losses of the repeated trials differ as before, `changed` if not, `unknown` before they ended
+        and without `quiet_trials`.
+
+        All losses of another day may be higher. So two trials are compared: a difference is of their values alone.
+        """
+        repeated = self.prior.repeated
+        if self.quiet_most == self._all:
+            return "unknown"
+        if sum(one.number < len(repeated) for one in self.outcomes()) < len(repeated):
+            return "unknown"
+        moves = self._moves()
+        section = self._section.prior
+        least = 0.0 if section is None else section.change * self._between
+        is_quiet = len(moves) == len(repeated) and max(moves) - min(moves) <= least
+        return "quiet" if is_quiet else "changed"
+
+    @property
+    def change_says(self) -> str:
+        """Return the change of the data since the study before, in a sentence; empty if it is not known."""
+        if (change := self.change) == "unknown":
+            return ""
+        moves, before = self._moves(), self._between
+        if len(moves) < len(self.prior.repeated):
+            return f"a repeated trial did not finish, so all {self.most} trials run"
+        now = f"the best repeated trial and the worse one differ by {before + moves[-1] - moves[0]:.4g}"
+        if change == "quiet":
+            return f"no change since the study before: {now}, before by {before:.4g}. {self.most} trials are enough"
+        return (
+            f"the data changed since the study before: {now}, before by {before:.4g}. So all {self.most} trials run, "
+            "and losses of earlier studies do not count"
+        )
+
+    @property
+    def _between(self) -> float:
+        """Earlier loss of the last repeated trial minus that of the first, the best."""
+        repeated = self.prior.repeated
+        return repeated[-1].validation_loss - repeated[0].validation_loss
+
+    def note_alive(self, at: float) -> None:
+        """Record that this process runs trials at `at`, in seconds since the epoch."""
+        self._ran_from = self._ran_from or at
+        self._study.set_user_attr(self._launch, (self._ran_from, at))
+
+    @property
+    def seconds(self) -> float:
+        """Wall time in which processes ran trials of this study, up to their last sign of life."""
+        return covered_seconds(self._spans)
+
+    @property
+    def began(self) -> float:
+        """Time of the first sign of life of a process that ran trials, in seconds since the epoch; inf if none did."""
+        return min((start for start, _ in self._spans), default=math.inf)
+
+    @property
+    def _spans(self) -> list[tuple[float, float]]:
+        """Start and last sign of life of each launch."""
+        spans = [span for name, span in self._study.user_attrs.items() if name.startswith(_RAN)]
+        return [(start, end) for start, end in spans]
+
+    def inherited(self) -> list[KnownPoint]:
+        """Return the points of earlier studies that the sampler sees, best first.
+
+        Other rows have another loss, even of equal values. So each point is moved by the mean difference of the
+        repeated trials, which trained on both. Only finished trials count: losses of other epochs are higher. After a
+        change of the data there are none.
+        """
+        if self._section.sampler not in _LEARNING or self.change == "changed":
+            return []
+        moves = self._moves()
+        move = sum(moves) / len(moves) if moves else 0.0
+        return [replace(one, validation_loss=one.validation_loss + move) for one in self.prior.seen]
+
+    def outcomes(self) -> list[TrialOutcome]:
+        """Return the ends of all trials, by number."""
+        newest = self._newest(_OUTCOME)
+        return [
+            replace(
+                TrialOutcome.of(json.loads(newest[at].user_attrs[_OUTCOME])),
+                curve=tuple(sorted(newest[at].intermediate_values.items())),
+            )
+            for at in sorted(newest)
+        ]
+
+    def _moves(self) -> list[float]:
+        """Return the loss minus the earlier one of each repeated trial that has finished."""
+        now = {one.number: one.validation_loss for one in self.outcomes() if one.state == "finished"}
+        return [
+            loss - one.validation_loss
+            for i, one in enumerate(self.prior.repeated)
+            if (loss := now.get(i)) is not None
+        ]
+
+    def importances(self) -> dict[str, float]:
+        """Return parameter → its share of the importance for a low loss, largest first; empty for few trials."""
+        drawn = self._newest()
+        return importances(
+            [
+                MeasuredTrial(
+                    parameters=drawn[one.number].params,
+                    distributions=drawn[one.number].distributions,
+                    loss=one.validation_loss,
+                )
+                for one in self.outcomes()
+                if one.validation_loss is not None
+            ]
+        )
+
+    def _record_of(self, trial: BegunTrial) -> int:
+        """Return the id of a trial's record in the storage."""
+        return self._storage.get_trial_id_from_study_id_trial_number(self._id, trial.in_storage)
+
+    def _trials(self) -> "list[FrozenTrial]":
+        return self._study.get_trials(deepcopy=False)
+
+    def _newest(self, attribute: str = _NUMBER) -> "dict[int, FrozenTrial]":
+        """Return number → its newest record that has `attribute`."""
+        records = sorted(self._trials(), key=lambda one: one.number)
+        return {
+            one.user_attrs[_NUMBER]: one for one in records if {_NUMBER, attribute} <= one.user_attrs.keys()
+        }
+
+    @property
+    def _may_have_result(self) -> bool:
+        from optuna.trial import TrialState
+
+        return any(one.state in (TrialState.COMPLETE, TrialState.RUNNING) for one in self._newest().values())
+
+    @property
+    def would_continue(self) -> bool:
+        """True if the pruner would continue a paused trial."""
+        return self._next_paused(to_its_end=False) is not None
+
+    def _next_paused(self, *, to_its_end: bool) -> int | None:
+        """Return the paused trial that trains next, or, for `to_its_end`, the best so far; None if there is none."""
+        from ml_assets.extras.tuning import freeze_thaw
+
+        if self._section.pruner != "freeze_thaw":
+            return None
+        choose = freeze_thaw.best_paused if to_its_end else freeze_thaw.next_trial
+        return choose(self._curves())
+
+    def _continued(self, *, to_its_end: bool = False) -> BegunTrial | None:
+        """Continue a paused trial, for `to_its_end` without another pause; return None if there is none."""
+        if (number := self._next_paused(to_its_end=to_its_end)) is None:
+            return None
+        paused = self._newest()[number]
+        pauses = [*paused.user_attrs.get(_PAUSES, ()), paused.last_step]
+        return self._begin(paused, {_NUMBER: number, _PAUSES: pauses, _TO_ITS_END: to_its_end})
+
+    def _failures_that_may_pass(self) -> list[int]:
+        """Return the numbers of trials that failed, but not because of their values."""
+        from optuna.trial import TrialState
+
+        newest = self._newest()
+        return [
+            one.number
+            for one in self.outcomes()
+            if one.may_pass and newest[one.number].state == TrialState.FAIL
+        ]
+
+    def _repeated(self) -> BegunTrial | None:
+        """Begin the next failed trial of this launch again; return None if there is none."""
+        again = set(self._failures_that_may_pass())  # without those that another process repeats
+        while self._to_repeat:
+            if (number := self._to_repeat.pop(0)) in again:
+                failed = self._newest()[number]
+                attributes = dict(failed.user_attrs)
+                why = json.loads(attributes.pop(_OUTCOME))["why"]
+                return self._begin(failed, attributes | {_FAILED_BEFORE: why})
+        return None
+
+    def _begin(self, like: "FrozenTrial", attributes: Mapping[str, Any]) -> BegunTrial:
+        """Begin a record with the values and the losses so far of `like`: drawn values, or a trial that ended."""
+        from optuna.trial import TrialState, create_trial
+
+        again = create_trial(
+            state=TrialState.RUNNING,
+            params=like.params,
+            distributions=like.distributions,
+            intermediate_values=like.intermediate_values,
+            user_attrs=dict(attributes),
+        )
+        return _begun(self._storage.get_trial(self._storage.create_new_trial(self._id, again)))
+
+    def _curves(self, number: int = -1, epoch: int = 0) -> "dict[int, LearningCurve]":
+        """Return number → losses so far of the trials that did not fail; of trial `number` those up to `epoch`."""
+        from optuna.trial import TrialState
+
+        from ml_assets.extras.tuning.learning_curves import LearningCurve
+
+        states: Mapping[TrialState, Literal["running", "paused", "ended"]] = {
+            TrialState.RUNNING: "running",
+            TrialState.PRUNED: "paused",
+            TrialState.COMPLETE: "ended",
+        }
+        return {
+            at: LearningCurve(
+                losses=tuple(
+                    loss
+                    for of, loss in sorted(one.intermediate_values.items())
+                    if at != number or of <= epoch
+                ),
+                most_epochs=int(one.params.get("training.epochs", self._epochs)),
+                state=states[one.state],
+            )
+            for at, one in self._newest().items()
+            if one.state in states and one.intermediate_values
+        }
+
+    def _sampler(self, number: int) -> "BaseSampler":
+        from optuna import samplers
+        from optuna.exceptions import ExperimentalWarning
+
+        digest = hashlib.sha256(f"{self._seed}/{number}".encode()).digest()
+        seed = int.from_bytes(digest[:4])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            match self._section.sampler:
+                case "grid" | "random":
+                    return samplers.RandomSampler(seed=seed)
+                case "tpe":
+                    # Among trials side by side, the running ones count as bad, so that none is drawn twice.
+                    return samplers.TPESampler(seed=seed, constant_liar=self._section.parallel_trials > 1)
+                case "GPSampler":
+                    return samplers.GPSampler(seed=seed)
+                case "QMCSampler":  # one sequence for the whole study
+                    return samplers.QMCSampler(seed=self._seed % 2**32, scramble=True)
+
+
+def is_begun(storage: "BaseStorage", name: str) -> bool:
+    """True if the storage has the study `name` with its prior."""
+    try:
+        return _DIFFERS in storage.get_study_user_attrs(storage.get_study_id_from_name(name))
+    except KeyError:
+        return False
+
+
+def _most_epochs(space: SpaceSection, declared: int) -> int:
+    """Return the largest number of epochs of a trial; `declared` for trials whose values do not hold the number."""
+    values = space.training.get("epochs")
+    if values is None:
+        return declared
+    return max([*(int(end or 0) for end in values.ends()), *([declared] if values.when else [])])
+
+
+def _ask(study: "optuna.Study", sampler: "BaseSampler", space: SpaceSection) -> "Trial":
+    """Begin a trial of `study` with a value of each parameter that exists beside the others."""
+    study.sampler = sampler
+    asked = study.ask()
+    for name, values in space.dimensions.items():
+        if values.exists(asked.params):
+            _suggest(asked, name, values)
+    return asked
+
+
+def _fixed(parameters: Mapping[str, Scalar], otherwise: "BaseSampler") -> "BaseSampler":
+    from optuna.exceptions import ExperimentalWarning
+    from optuna.samplers import PartialFixedSampler
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return PartialFixedSampler(dict(parameters), otherwise)
+
+
+def _newest_before(storage: "BaseStorage", name: str, model: str) -> "StudySummary | None":
+    """Return the newest other study of the model that has begun a trial."""
+    import optuna
+
+    others = [
+        one
+        for one in optuna.get_all_study_summaries(storage, include_best_trial=False)
+        if one.user_attrs.get("model") == model and one.study_name != name and one.datetime_start is not None
+    ]
+    return max(
+        others, key=lambda one: one.datetime_start.timestamp() if one.datetime_start else 0.0, default=None
+    )
+
+
+def _differs(storage: "BaseStorage", before: "StudySummary", facts: StudyFacts) -> str:
+    """Return how the study before differs, and whether trials of it are left."""
+    known = before.user_attrs
+    changes = difference(known["decided_by"], facts.decided_by)
+    said = f"it differs from study {before.study_name}: {changes}"
+    trials = storage.get_all_trials(storage.get_study_id_from_name(before.study_name), deepcopy=False)
+    begun = sum(_NUMBER in one.user_attrs for one in trials)
+    if begun >= known["trials"]:
+        return said
+    return (
+        f"{said}. That study stays as it is, with {begun} of {counted(known['trials'], 'trial')}, and "
+        "continues when nothing differs from it"
+    )
+
+
+def _pruner(section: TuningSection, most_epochs: int) -> "BasePruner":
+    from optuna import pruners
+
+    match section.pruner:
+        case "none" | "freeze_thaw":  # freeze_thaw also continues trials, which Optuna's pruners cannot
+            return pruners.NopPruner()
+        case "median":
+            return pruners.MedianPruner(n_warmup_steps=2)
+        case "successive_halving":
+            # The first comparison comes after a ninth of the epochs, because earlier losses say little.
+            first = max(1, round(most_epochs / 9))
+            return pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=2)
+        case "hyperband":
+            return pruners.HyperbandPruner(min_resource=1, max_resource=most_epochs, reduction_factor=3)
+
+
+def _begun(trial: "FrozenTrial") -> BegunTrial:
+    return BegunTrial(
+        number=trial.user_attrs[_NUMBER],
+        parameters=dict(trial.params),
+        in_storage=trial.number,
+        pauses=tuple(trial.user_attrs.get(_PAUSES, ())),
+        failed_before=trial.user_attrs.get(_FAILED_BEFORE, ""),
+    )
+
+
+def _suggest(trial: "Trial", name: str, values: FloatRange | IntRange | Choices) -> None:
+    match values:
+        case FloatRange():
+            high = values.high if values.step is None else (values.values() or (values.high,))[-1]
+            trial.suggest_float(name, values.low, high, log=values.log, step=values.step)
+        case IntRange():
+            trial.suggest_int(name, values.low, values.ends()[1], log=values.log, step=values.step)
+        case Choices():
+            trial.suggest_categorical(name, values.choices)

@@ -1,0 +1,1 @@
+"""Parts that every stage may import: it imports nothing of the project but `resources`."""

@@ -1,0 +1,176 @@
+"""Bias metrics: decisions of a binary model compared between groups of rows, also as functions of the redraws.
+
+* Demographic parity difference: largest minus smallest share of a group's rows that is decided positive.
+* Equal opportunity difference (Hardt, Price and Srebro, 2016): the same on rows of label 1.
+
+Small groups do not count: the largest difference between many noisy shares is large by chance.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from ml_assets.model.evaluation.bias_spec import BiasSection
+from ml_assets.model.evaluation.block_counts import BlockForm, BlockIds, Matrix, block_sums, ratio
+from ml_assets.model.evaluation.bootstrap import Estimate, joint_intervals
+from ml_assets.model.evaluation.errors import EvaluationInputError
+from ml_assets.model.evaluation.evaluation_document import BiasFigures, GroupFigures, GroupShare
+from ml_assets.model.evaluation.metrics import MetricFacts, Vector
+from ml_assets.model.evaluation.slices import Rows, slice_rows
+from ml_assets.model.evaluation.spec import EvaluationSpec, SliceBy
+from resources.words import counted
+
+MOST_GROUPS = 1_000
+"""Groups of a column: counts of each block and group are held in memory."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Grouping:
+    """Groups of a holdout for one item of `bias`."""
+
+    declared: BiasSection
+    names: tuple[str, ...]
+    group: BlockIds
+    """Number of each row's group, `[N]`."""
+    min_blocks: int
+    """Groups in fewer blocks do not count: many redraws would lack them."""
+
+    def forms(
+        self, rows: Rows, y: Vector, p: Vector, w: Vector, blocks: BlockIds, count: int
+    ) -> Iterator[tuple[str, BlockForm, int]]:
+        """Yield name and form of each metric on some `rows`, and the number of blocks of its rarest group.
+
+        `y`, `p`, the weights `w` and `blocks` are those of these rows.
+        """
+        for shares in self._shares(rows, y, p, w, blocks, count):
+            yield shares.metric.name, shares.difference(), shares.fewest_blocks
+
+    def figures(
+        self, y: Vector, p: Vector, w: Vector, blocks: BlockIds, counts: Matrix, confidence: float
+    ) -> BiasFigures:
+        """Return the shares of each group on the whole holdout. Intervals of the groups hold jointly."""
+        parity, opportunity = self._shares(np.arange(len(y)), y, p, w, blocks, counts.shape[1])
+        by_group = zip(
+            self.names,
+            parity.by_group(counts, confidence),
+            opportunity.by_group(counts, confidence),
+            strict=True,
+        )
+        return BiasFigures(
+            declared=self.declared,
+            groups=tuple(
+                GroupFigures(name=name, decided_positive=all_rows, true_positives=positives)
+                for name, all_rows, positives in by_group
+            ),
+        )
+
+    def _shares(
+        self, rows: Rows, y: Vector, p: Vector, w: Vector, blocks: BlockIds, count: int
+    ) -> tuple["_Shares", "_Shares"]:
+        """Return the shares of all rows and of the rows of label 1."""
+        groups = len(self.names)
+        cell, decided = blocks * groups + self.group[rows], p >= self.declared.threshold
+
+        def by_block(values: np.ndarray) -> Matrix:
+            return block_sums(values, cell, count * groups).reshape(count, groups)
+
+        def shares(metric: MetricFacts, of: str, among: np.ndarray) -> _Shares:
+            return _Shares(
+                metric=metric,
+                of=of,
+                rows=by_block(among),
+                weight=by_block(among * w),
+                decided=by_block((among & decided) * w),
+                min_rows=self.declared.min_rows,
+                min_blocks=self.min_blocks,
+            )
+
+        every, declared = np.ones(len(y), dtype=np.bool), self.declared
+        return shares(declared.parity, "", every), shares(declared.opportunity, " of label 1", y > 0)
+
+
+def groupings_of(holdout: pl.DataFrame, spec: EvaluationSpec) -> tuple[Grouping, ...]:
+    """Return the groups of each item of `spec.bias`. Rows without a value are a group of their own.
+
+    Raises `EvaluationInputError` for a column with too many values.
+    """
+    found: list[Grouping] = []
+    for declared in spec.bias:
+        groups = slice_rows(holdout, [SliceBy(column=declared.column)])
+        if len(groups) > MOST_GROUPS:
+            raise EvaluationInputError(
+                f"evaluation.bias compares the groups of {declared.column!r}, which has {len(groups):,} values: name a "
+                f"column with at most {MOST_GROUPS:,}, such as a region or an age bracket"
+            )
+        number = np.empty(holdout.height, dtype=np.intp)
+        for index, rows in enumerate(groups.values()):
+            number[rows] = index
+        names = tuple(key.value for key in groups)
+        found.append(Grouping(declared=declared, names=names, group=number, min_blocks=spec.min_blocks))
+    return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Shares:
+    """Share of each group's rows that is decided positive."""
+
+    metric: MetricFacts
+    of: str
+    """Words after the number of rows."""
+    rows: Matrix
+    """`[B, G]`: rows of each block and group."""
+    weight: Matrix
+    """`[B, G]`: their weight."""
+    decided: Matrix
+    """`[B, G]`: the weight of those that are decided positive."""
+    min_rows: int
+    min_blocks: int
+
+    def difference(self) -> BlockForm:
+        """Return the largest minus the smallest share; NaN unless two groups count."""
+        kept = self._kept
+        if len(kept) < 2:
+            return lambda counts: np.full(len(counts), np.nan)
+        weight, decided = self.weight[:, kept], self.decided[:, kept]
+        # A redraw that lacks a group has no difference: NaN.
+        return lambda counts: np.ptp(ratio(counts @ decided, counts @ weight), axis=1)
+
+    @property
+    def fewest_blocks(self) -> int:
+        """Fewest blocks of a group that counts; 0 without one. The difference is as uncertain as that group."""
+        return min((int(blocks) for blocks in (self.rows > 0).sum(axis=0)[self._kept]), default=0)
+
+    @property
+    def _kept(self) -> list[int]:
+        """Numbers of the groups that count."""
+        return [index for index, why in enumerate(self._left_out()) if not why]
+
+    def by_group(self, counts: Matrix, confidence: float) -> list[GroupShare]:
+        """Return the share of each group; groups that do not count have no interval."""
+        left_out = self._left_out()
+        (whole,) = ratio(self.decided.sum(axis=0, keepdims=True), self.weight.sum(axis=0, keepdims=True))
+        redrawn = ratio(counts @ self.decided, counts @ self.weight)
+        blocks = (self.rows > 0).sum(axis=0)
+        estimates = [
+            # One block has no interval, whatever its redraws.
+            Estimate(float(whole[index]), redrawn[:, index], int(blocks[index]) if not why else 1)
+            for index, why in enumerate(left_out)
+        ]
+        intervals = joint_intervals(estimates, confidence, lowest=0, highest=1)
+        return [
+            GroupShare(rows=int(rows), share=one, left_out=why)
+            for rows, one, why in zip(self.rows.sum(axis=0), intervals, left_out, strict=True)
+        ]
+
+    def _left_out(self) -> list[str]:
+        """Return for each group the reason why it does not count, in words; empty if it does."""
+        return [
+            f"{counted(int(rows), 'row')}{self.of}, fewer than {self.min_rows}"
+            if rows < self.min_rows
+            else f"rows in {counted(int(blocks), 'block')}, fewer than {self.min_blocks}"
+            if blocks < self.min_blocks
+            else ""
+            for rows, blocks in zip(self.rows.sum(axis=0), (self.rows > 0).sum(axis=0), strict=True)
+        ]

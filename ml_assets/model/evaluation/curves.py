@@ -1,0 +1,247 @@
+"""Numbers behind the plots of a report, small enough for JSON. Drawing is in `pictures.py`."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
+from ml_assets.model.evaluation.block_counts import BlockIds, Matrix, block_sums
+from ml_assets.model.evaluation.bootstrap import Estimate, Interval, interval
+from ml_assets.model.evaluation.evaluation_document import (
+    CalibrationBin,
+    ClassFigures,
+    Curves,
+    Density,
+    Histogram,
+    Role,
+)
+from ml_assets.model.evaluation.list_metrics import Lists, gain
+from ml_assets.model.evaluation.metrics import (
+    Vector,
+    auc,
+    calibration_bin,
+    calibration_edges,
+    f1_of_classes,
+    hits,
+    is_covered,
+    most_likely,
+)
+from ml_assets.model.evaluation.row_weights import mean, quantiles
+
+ROC_POINTS = 200
+SCORE_BINS = 40
+GRID = 40
+
+
+def curves(
+    objective: ObjectiveName,
+    y: Vector,
+    predictions: Mapping[Role, Vector],
+    w: Vector,
+    blocks: BlockIds,
+    counts: Matrix,
+    confidence: float,
+    lists: Lists | None = None,
+) -> Curves:
+    """Return all curves of one holdout with weights `w`; `counts` `[D, B]` are the redraws of its blocks, `lists` its
+    lists, if any."""
+    facts = facts_of(objective)
+    drawn = facts.pictures
+    challenger = predictions["challenger"]
+    if facts.has_tokens:
+        return Curves(
+            calibration={}, roc={}, scores=None, density=None
+        )  # `Evaluation.texts` has their numbers
+    if facts.has_classes:
+        right, largest = hits(y, challenger), challenger.max(axis=1)
+        calibration: dict[Role, tuple[CalibrationBin, ...]] = {
+            role: reliability(hits(y, p), p.max(axis=1), w, blocks, counts, confidence)
+            for role, p in predictions.items()
+        }
+        return Curves(
+            calibration=calibration,
+            roc={},
+            scores=_scores(right, largest, w, names=("wrong", "right")),
+            density=None,
+            confusion=tuple(_shares(row) for row in confusion(y, challenger, w)),
+        )
+    if facts.places is not None and lists is not None:
+        return Curves(
+            calibration={},
+            roc={},
+            scores=_scores_of_lists(y, challenger, w),
+            density=None,
+            depth={role: ndcg_by_depth(y, p, lists, facts.places) for role, p in predictions.items()},
+        )
+    if facts.quantile is not None:
+        covered: dict[Role, tuple[CalibrationBin, ...]] = {
+            role: reliability(is_covered(y, p), p, w, blocks, counts, confidence)
+            for role, p in predictions.items()
+        }
+        return Curves(
+            calibration=covered,
+            roc={},
+            scores=_residuals(y, challenger, w),
+            density=_density(y, challenger, w),
+        )
+    return Curves(
+        calibration={
+            role: reliability(y, p, w, blocks, counts, confidence) for role, p in predictions.items()
+        },
+        roc={role: roc(y, p, w) for role, p in predictions.items()} if "ranking" in drawn else {},
+        scores=_scores(y, challenger, w) if "scores" in drawn else _residuals(y, challenger, w),
+        density=_density(y, challenger, w) if "fit" in drawn else None,
+    )
+
+
+def reliability(
+    y: Vector, p: Vector, w: Vector, blocks: BlockIds, counts: Matrix, confidence: float
+) -> tuple[CalibrationBin, ...]:
+    """Return mean label and mean prediction in 15 equal-mass bins; empty bins (from ties) are left out."""
+    edges = calibration_edges(p, w)
+    bins, size = len(edges) + 1, counts.shape[1]
+    bin_of = calibration_bin(p, edges)
+    rows = np.bincount(bin_of, minlength=bins)
+
+    def per_block(values: Vector) -> Matrix:
+        return block_sums(values, blocks * bins + bin_of, size * bins).reshape(size, bins)
+
+    weight, labels, predicted = per_block(w), per_block(w * y), per_block(w * p)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        redrawn = (counts @ labels) / (counts @ weight)
+    found: list[CalibrationBin] = []
+    for index in np.flatnonzero(rows):
+        total = float(weight[:, index].sum())
+        seen_in = int(np.count_nonzero(weight[:, index]))
+        estimate = Estimate(float(labels[:, index].sum()) / total, redrawn[:, index], seen_in)
+        found.append(
+            CalibrationBin(
+                rows=int(rows[index]),
+                share=total / float(weight.sum()),
+                predicted=float(predicted[:, index].sum()) / total,
+                observed=_rounded(interval(estimate, confidence)),
+            )
+        )
+    return tuple(found)
+
+
+def ndcg_by_depth(y: Vector, p: Vector, lists: Lists, places: int) -> tuple[float, ...]:
+    """Return the mean NDCG of the first place, of the first two, to twice `places`; empty if no list has a value."""
+    depths = range(1, 2 * places + 1)
+    values = [gain(y, p, lists, depth) for depth in depths]
+    defined = ~np.isnan(values[0])
+    return tuple(round(float(one[defined].mean()), 6) for one in values) if defined.any() else ()
+
+
+def roc(y: Vector, p: Vector, w: Vector) -> tuple[tuple[float, float], ...]:
+    """Return (false positive rate, true positive rate) for falling thresholds, at most 200; empty for one class."""
+    order = np.argsort(-p, kind="stable")
+    scores, positive, weight = p[order], y[order] > 0, w[order]
+    hits, misses = np.cumsum(weight * positive), np.cumsum(weight * ~positive)
+    if not len(y) or hits[-1] == 0 or misses[-1] == 0:
+        return ()
+    # Rows with equal scores count together: only the last row of a tie is a point of the curve.
+    ends = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)
+    thinned = ends[np.unique(np.linspace(0, len(ends) - 1, ROC_POINTS - 1).round().astype(int))]
+    points = zip(misses[thinned] / misses[-1], hits[thinned] / hits[-1], strict=True)
+    return ((0.0, 0.0), *((round(float(x), 5), round(float(y), 5)) for x, y in points))
+
+
+def confusion(y: Vector, p: Vector, w: Vector) -> Matrix:
+    """Return `[K, K]`: the weight of the rows with label i whose most likely class is j."""
+    classes = p.shape[1]
+    cell = y.astype(np.intp) * classes + most_likely(p)
+    return block_sums(w, cell, classes * classes).reshape(classes, classes)
+
+
+def class_figures(names: Sequence[str], y: Vector, p: Vector, w: Vector) -> tuple[ClassFigures, ...]:
+    """Return the figures of each class against the rest."""
+    table = confusion(y, p, w)
+    scores = f1_of_classes(y, p, w)
+
+    def share(right: float, of: float) -> float | None:
+        return float(right / of) if of > 0 else None
+
+    return tuple(
+        ClassFigures(
+            name=name,
+            rows=int((y == k).sum()),
+            share=float(table[k].sum() / w.sum()),
+            predicted=mean(p[:, k], w),
+            precision=share(table[k, k], table[:, k].sum()),
+            recall=share(table[k, k], table[k].sum()),
+            f1=_defined(float(scores[k])),
+            auc=_defined(auc((y == k).astype(np.float64), p[:, k], w)),
+        )
+        for k, name in enumerate(names)
+    )
+
+
+def _defined(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def _scores(y: Vector, p: Vector, w: Vector, names: tuple[str, str] = ("negative", "positive")) -> Histogram:
+    edges = np.linspace(0, 1, SCORE_BINS + 1)
+    return _histogram(edges, p, w, {names[0]: y <= 0, names[1]: y > 0})
+
+
+def _scores_of_lists(y: Vector, p: Vector, w: Vector) -> Histogram:
+    low, high = (float(end) for end in quantiles(p, w, np.array([0.005, 0.995])))
+    edges = np.linspace(low, high if high > low else low + 1, SCORE_BINS + 1)
+    inside = np.clip(p, edges[0], edges[-1])
+    return _histogram(edges, inside, w, {"not relevant": y <= 0, "relevant": y > 0})
+
+
+def _residuals(y: Vector, p: Vector, w: Vector) -> Histogram:
+    residuals = y - p
+    # A few extreme rows must not squeeze all others into one bar, so the outermost bars hold all rows beyond them.
+    low, high = quantiles(residuals, w, np.array([0.005, 0.995]))
+    reach = max(abs(float(low)), abs(float(high))) or 1.0
+    edges = np.linspace(-reach, reach, SCORE_BINS + 1)
+    every = np.ones(len(y), dtype=np.bool)
+    return _histogram(edges, np.clip(residuals, -reach, reach), w, {"residual": every})
+
+
+def _histogram(
+    edges: Vector, values: Vector, w: Vector, groups: Mapping[str, npt.NDArray[np.bool]]
+) -> Histogram:
+    return Histogram(
+        edges=_tuple(edges),
+        rows={name: int(some.sum()) for name, some in groups.items()},
+        shares={
+            name: _shares(np.histogram(values[some], edges, weights=w[some])[0])
+            for name, some in groups.items()
+        },
+    )
+
+
+def _density(y: Vector, p: Vector, w: Vector) -> Density:
+    x_edges, y_edges = _span(p, w), _span(y, w)
+    grid = np.histogram2d(p, y, bins=(x_edges, y_edges), weights=w)[0] / w.sum()
+    return Density(
+        prediction_edges=_tuple(x_edges),
+        label_edges=_tuple(y_edges),
+        shares=tuple(_tuple(row) for row in grid),
+    )
+
+
+def _shares(weight: Vector) -> tuple[float, ...]:
+    """Return the parts of a total as shares of it; zeros without a total."""
+    total = weight.sum()
+    return _tuple(weight / (total if total > 0 else 1.0))
+
+
+def _span(values: Vector, w: Vector) -> Vector:
+    low, high = (float(edge) for edge in quantiles(values, w, np.array([0.002, 0.998])))
+    return np.linspace(low, high if high > low else low + 1, GRID + 1)
+
+
+def _tuple(values: Vector) -> tuple[float, ...]:
+    return tuple(float(f"{value:.6g}") for value in values)
+
+
+def _rounded(one: Interval) -> Interval:
+    low, high = (None if end is None else round(end, 6) for end in (one.low, one.high))
+    return Interval(one.value, low, high)

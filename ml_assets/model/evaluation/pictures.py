@@ -1,0 +1,334 @@
+"""Plots of an evaluation: SVG for the report, small PNG for an asset page. Computes nothing."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from ml_assets.foundation.objective_facts import Picture, facts_of
+from ml_assets.foundation.reports.drawing import INK, Axes, Draw, Form, encoded
+from ml_assets.foundation.reports.numbers import number
+from ml_assets.foundation.reports.plain_text import label
+from ml_assets.model.evaluation.evaluation_document import (
+    CalibrationBin,
+    Evaluation,
+    LossCurve,
+    Role,
+    TokenBin,
+)
+
+COLOURS: dict[Role, str] = {
+    "challenger": "#1d5fa6",
+    "champion": "#d9822b",
+    "baseline": "#8b9099",
+    "reference": "#3f8f6b",
+}
+_LINES: dict[Role, str] = {"challenger": "-", "champion": "-.", "baseline": "-", "reference": ":"}
+"""Line style of each role, so that readers do not depend on colours."""
+_FIRST_DRAWN: tuple[Role, ...] = ("baseline", "reference", "champion", "challenger")
+_POSITIVE, _NEGATIVE = "#b4483e", "#7f93a8"
+_MOST_NAMED = 12
+"""Classes up to which a confusion matrix has names and numbers."""
+
+
+def pictures(evaluation: Evaluation, loss: LossCurve | None = None, *, form: Form = "png") -> dict[str, str]:
+    """Return each picture in base64 by name: those of the objective (`ObjectiveFacts.pictures`), and `loss`.
+
+    A PNG has 420 × 330 pixels and less than 50 kB, small enough for the metadata of an asset. The same evaluation gives
+    the same bytes.
+    """
+    drawings: dict[str, Draw] = {
+        name: lambda axes, draw=_DRAWN[name]: draw(axes, evaluation)
+        for name in facts_of(evaluation.objective).pictures
+    }
+    if loss is not None and (loss.training or loss.validation):
+        drawings["loss"] = lambda axes: _loss(axes, loss)
+    return {name: encoded(draw, form) for name, draw in drawings.items()}
+
+
+def _calibration(axes: Axes, evaluation: Evaluation) -> None:
+    curves = evaluation.curves.calibration
+    ends = [
+        end
+        for bins in curves.values()
+        for one in bins
+        for end in (one.predicted, one.observed.value, one.observed.low, one.observed.high)
+        if end is not None
+    ]
+    low, high = min(ends), max(ends)
+    facts = facts_of(evaluation.objective)
+    if facts.is_zero_or_one or facts.has_classes:
+        low = 0.0
+    axes.plot([low, high], [low, high], color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+    _bins(axes, curves)
+    axes.set_title("Calibration")
+    of = " (most likely class)" if facts.has_classes else ""
+    axes.set_xlabel(f"mean prediction of the bin{of}")
+    axes.set_ylabel(facts.observed)
+    axes.legend(loc="upper left")
+
+
+def _coverage(axes: Axes, evaluation: Evaluation) -> None:
+    facts = facts_of(evaluation.objective)
+    axes.axhline(facts.quantile, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+    _bins(axes, evaluation.curves.calibration)
+    bins = evaluation.curves.calibration["challenger"]
+    covered = sum(one.share * (one.observed.value or 0.0) for one in bins)
+    axes.set_title(f"Challenger's coverage: {covered:.1%} of the labels")
+    axes.set_xlabel("mean prediction of the bin")
+    axes.set_ylabel("share of labels at or below the prediction")
+    axes.legend(loc="lower right")
+
+
+def _bins(axes: Axes, curves: Mapping[Role, Sequence[CalibrationBin]]) -> None:
+    # Draw the challenger last, on top.
+    for role in sorted(curves, key=_FIRST_DRAWN.index):
+        bins = curves[role]
+        x, y = [one.predicted for one in bins], [one.observed.value or 0.0 for one in bins]
+        if role == "challenger":
+            spans = [(one.predicted, one.observed.low, one.observed.high) for one in bins]
+            axes.vlines(
+                [at for at, bottom, _ in spans if bottom is not None],
+                [bottom for _, bottom, _ in spans if bottom is not None],
+                [top for _, _, top in spans if top is not None],
+                color=COLOURS[role],
+                linewidth=1.1,
+                alpha=0.55,
+            )
+        marker = "o" if role == "challenger" else "s" if role == "baseline" else "."
+        line = "none" if role == "baseline" else _LINES[role]
+        axes.plot(
+            x, y, color=COLOURS[role], marker=marker, markersize=4, linestyle=line, linewidth=1.3, label=role
+        )
+
+
+def _ranking(axes: Axes, evaluation: Evaluation) -> None:
+    axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    roc: Mapping[Role, Sequence[tuple[float, float]]] = evaluation.curves.roc
+    for role in sorted(roc, key=_FIRST_DRAWN.index):
+        area = evaluation.overall.metrics[role]["auc"].value
+        axes.plot(
+            [x for x, _ in roc[role]],
+            [y for _, y in roc[role]],
+            color=COLOURS[role],
+            linestyle=_LINES[role],
+            linewidth=1.8 if role == "challenger" else 1.2,
+            label=f"{role}  AUC {number(area)}",
+        )
+    axes.set_title("Ranking (ROC)")
+    axes.set_xlabel("false positive rate")
+    axes.set_ylabel("true positive rate")
+    axes.set_aspect("equal")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], labels[::-1], loc="lower right")
+
+
+def _scores(axes: Axes, evaluation: Evaluation) -> None:
+    histogram = evaluation.curves.scores
+    if histogram is None:
+        return
+    edges = np.asarray(histogram.edges)
+    looks = ((_NEGATIVE, "--"), (_POSITIVE, "-"))
+    for group, (colour, line) in zip(histogram.shares, looks, strict=True):
+        density, rows = np.asarray(histogram.shares[group]), histogram.rows[group]
+        axes.stairs(density, edges, fill=True, color=colour, alpha=0.35)
+        axes.stairs(
+            density,
+            edges,
+            color=colour,
+            linewidth=1.2,
+            linestyle=line,
+            label=f"{label(group)} ({rows:,} rows)",
+        )
+    axes.set_title("Challenger's scores")
+    facts = facts_of(evaluation.objective)
+    axes.set_xlabel(
+        "score"
+        if facts.has_lists
+        else "probability of the most likely class"
+        if facts.has_classes
+        else "predicted probability"
+    )
+    axes.set_ylabel("share of the group's rows")
+    used = np.flatnonzero(sum(np.asarray(shares) for shares in histogram.shares.values()))
+    axes.set_xlim(edges[used[0]], edges[used[-1] + 1])
+    axes.legend(loc="upper right")
+
+
+def _depth(axes: Axes, evaluation: Evaluation) -> None:
+    depth: Mapping[Role, Sequence[float]] = evaluation.curves.depth
+    for role in sorted(depth, key=_FIRST_DRAWN.index):
+        axes.plot(
+            range(1, len(depth[role]) + 1),
+            depth[role],
+            color=COLOURS[role],
+            linestyle=_LINES[role],
+            linewidth=1.8 if role == "challenger" else 1.2,
+            label=role,
+        )
+    places = facts_of(evaluation.objective).places
+    axes.axvline(places, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_title("NDCG by places looked at")
+    axes.set_xlabel("first places of a list")
+    axes.set_ylabel("NDCG, mean of the lists")
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], labels[::-1], loc="lower right")
+
+
+def _confusion(axes: Axes, evaluation: Evaluation) -> None:
+    shares = np.asarray(evaluation.curves.confusion)
+    names = [label(one.name) for one in evaluation.classes]
+    axes.grid(visible=False)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    if len(names) <= _MOST_NAMED:
+        axes.set_xticks(range(len(names)), names, rotation=0 if len(names) < 6 else 45)
+        axes.set_yticks(range(len(names)), names)
+        for (i, j), value in np.ndenumerate(shares):
+            axes.text(
+                j,
+                i,
+                f"{value:.0%}",
+                ha="center",
+                va="center",
+                color="white" if value > 0.5 else INK,
+                fontsize=7,
+            )
+    axes.set_title("Challenger's most likely class")
+    axes.set_xlabel("predicted class")
+    axes.set_ylabel("label")
+
+
+def _fit(axes: Axes, evaluation: Evaluation) -> None:
+    density = evaluation.curves.density
+    if density is None:
+        return
+    shares = np.asarray(density.shares).T
+    # Empty cells stay white.
+    darkness = np.log10(np.where(shares > 0, shares, np.nan))
+    axes.grid(visible=False)
+    axes.pcolormesh(density.prediction_edges, density.label_edges, darkness, cmap="Blues", rasterized=True)
+    low = max(density.prediction_edges[0], density.label_edges[0])
+    high = min(density.prediction_edges[-1], density.label_edges[-1])
+    axes.plot([low, high], [low, high], color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.set_title("Challenger's predictions (darker: more rows)")
+    axes.set_xlabel("prediction")
+    axes.set_ylabel("label")
+
+
+def _residuals(axes: Axes, evaluation: Evaluation) -> None:
+    histogram = evaluation.curves.scores
+    if histogram is None:
+        return
+    share = np.asarray(histogram.shares["residual"])
+    axes.stairs(share, np.asarray(histogram.edges), fill=True, color=COLOURS["challenger"], alpha=0.35)
+    axes.stairs(share, np.asarray(histogram.edges), color=COLOURS["challenger"], linewidth=1.2)
+    axes.axvline(0, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.set_title("Challenger's residuals")
+    axes.set_xlabel("label − prediction")
+    axes.set_ylabel("share of rows")
+
+
+def _positions(axes: Axes, evaluation: Evaluation) -> None:
+    if evaluation.texts is None:
+        return
+    bins = evaluation.texts.positions
+    _token_bins(axes, bins, [f"{one.least:,}" for one in bins])
+    axes.set_title("Loss by length of the context")
+    axes.set_xlabel("tokens before the predicted one, from … on")
+
+
+def _frequencies(axes: Axes, evaluation: Evaluation) -> None:
+    if evaluation.texts is None:
+        return
+    bins, total = evaluation.texts.frequencies, evaluation.texts.tokens
+    names = [f"10^{len(str(one.least)) - 1}" if one.least else "never" for one in bins]
+    shares = (f"{one.tokens / total:.1%}" for one in bins)
+    _token_bins(axes, bins, [f"{name}\n{share}" for name, share in zip(names, shares, strict=True)])
+    axes.set_title("Loss by frequency of the predicted token")
+    axes.set_xlabel("times in the training texts, from … on; share of the holdout")
+
+
+def _token_bins(axes: Axes, bins: Sequence[TokenBin], names: Sequence[str]) -> None:
+    for role in sorted(bins[0].bits, key=_FIRST_DRAWN.index):
+        axes.plot(
+            range(len(bins)),
+            [one.bits[role] for one in bins],
+            color=COLOURS[role],
+            marker="o",
+            markersize=4,
+            linestyle=_LINES[role],
+            linewidth=1.8 if role == "challenger" else 1.2,
+            label=role,
+        )
+    axes.set_xticks(range(len(bins)), names)
+    axes.set_ylabel("bits per token")
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="best")
+
+
+_DRAWN: dict[Picture, Callable[[Axes, Evaluation], None]] = {
+    "calibration": _calibration,
+    "coverage": _coverage,
+    "ranking": _ranking,
+    "scores": _scores,
+    "confusion": _confusion,
+    "fit": _fit,
+    "residuals": _residuals,
+    "depth": _depth,
+    "positions": _positions,
+    "frequencies": _frequencies,
+}
+
+
+def _loss(axes: Axes, loss: LossCurve) -> None:
+    for points, name, colour, marker in (
+        (loss.training, "training", _NEGATIVE, None),
+        (loss.validation, "validation", COLOURS["challenger"], "o"),
+    ):
+        if points:
+            axes.plot(
+                [step for step, _ in points],
+                [value for _, value in points],
+                color=colour,
+                marker=marker,
+                markersize=4,
+                linewidth=1.3,
+                label=name,
+            )
+    if loss.best_step is not None:
+        axes.axvline(loss.best_step, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), label="kept weights")
+    # Ignore the first steps: their losses are so high that later changes would be invisible.
+    heights = [value for _, value in loss.training[len(loss.training) // 20 :]]
+    heights += [value for _, value in loss.validation]
+    low, high = min(heights), max(heights)
+    axes.set_ylim(low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1))
+    axes.set_title("Loss during training")
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss")
+    axes.legend(loc="upper right")
+
+
+def caption(name: str, evaluation: Evaluation) -> str:
+    """Return one sentence that explains how to read a picture."""
+    bars = f"bars: {evaluation.confidence:.0%} intervals over blocks by {evaluation.bootstrap_unit}"
+    share = facts_of(evaluation.objective).quantile
+    fit, residuals = "On the dashed line the prediction was right.", "Centred on the dashed line: no bias."
+    if share is not None:
+        fit = f"{100 * share:.4g} % of the rows should lie below the dashed line."
+        residuals = f"{100 * share:.4g} % of the rows should lie to the left of the dashed line."
+    return {
+        "calibration": f"On the dashed line predictions are right on average; {bars}.",
+        "coverage": f"On the dashed line as many labels lie below the prediction as the objective says; {bars}.",
+        "ranking": "The further above the dashed line, the better the order of the rows.",
+        "depth": "1 is the order by relevance. The metrics look at the places up to the dashed line.",
+        "scores": "The further apart the groups, the better. Where they overlap, the model cannot separate them.",
+        "positions": "A line that falls uses the context: the more tokens it has seen, the better it guesses.",
+        "frequencies": "Rare tokens are hard. A group with few tokens, see the percentages, weighs little.",
+        "confusion": "Each row adds up to 100 %. On the diagonal the most likely class is the label.",
+        "fit": fit,
+        "residuals": f"{residuals} The outermost bars hold all residuals beyond them.",
+        "loss": "If training and validation drift apart, the model overfits. The weights of the dashed step "
+        "were kept.",
+    }[name]

@@ -1,0 +1,72 @@
+"""Sums over weighted rows: means and quantiles. A row of weight 2 counts as two rows; only ratios of weights count.
+
+Rows without weights have the weight 1, so there is no second, unweighted form of a metric.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ml_assets.model.evaluation.errors import EvaluationInputError
+
+Vector = npt.NDArray[np.float64]
+
+_ROUNDED = 1e-9
+"""Share of the total weight that rounding of its sums explains."""
+
+
+def mean(values: Vector, w: Vector) -> float:
+    """Return the mean of `values` `[N]` with weights `w` `[N]`; NaN without weight."""
+    total = w.sum()
+    return float((values * w).sum() / total) if total > 0 else float("nan")
+
+
+def quantiles(values: Vector, w: Vector, shares: Vector) -> Vector:
+    """Return for each of `shares` the smallest of `values` at or below which lies that share of the weight.
+
+    It is one of the values, so the result depends neither on the unit of the weights nor on how often all rows are
+    repeated. Quantiles between two values would.
+    """
+    order = np.argsort(values)
+    up_to = np.cumsum(w[order])
+    wanted = (shares - _ROUNDED) * float(up_to[-1])
+    at = np.searchsorted(up_to, wanted, "left")
+    return values[order][np.minimum(at, len(values) - 1)]
+
+
+def quantile_in_group(value: pl.Expr, w: pl.Expr, share: float) -> pl.Expr:
+    """Return `quantiles` of one share as an aggregation of polars, for each group of a `group_by`."""
+    up_to = w.sort_by(value).cum_sum()
+    return value.sort().get((up_to < (share - _ROUNDED) * w.sum()).sum())
+
+
+def weights_of(frame: pl.DataFrame, column: str | None) -> Vector:
+    """Return the weights of the rows divided by their mean, float64 `[N]`; 1 for each row without a `column`.
+
+    Metrics multiply and square sums of weights, so weights in any unit would leave the range of float64.
+
+    Raises `EvaluationInputError` if the column is missing, or if a weight is null, not a finite number, not above 0, or
+    too small beside the largest.
+    """
+    if column is None:
+        return np.ones(frame.height)
+    if column not in frame.columns:
+        raise EvaluationInputError(
+            f"the rows have no column {column!r} (features.weight); they have {', '.join(frame.columns)}"
+        )
+    w = frame.get_column(column).cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    if wrong := int((~(np.isfinite(w) & (w > 0))).sum()):
+        raise EvaluationInputError(
+            f"{wrong} of {len(w)} rows have no weight above 0 in {column!r} (features.weight): leave rows of weight 0 "
+            "out before evaluating, as a snapshot does"
+        )
+    if not len(w):
+        return w
+    divided = w / w.max()  # first, because the sum of the weights themselves may be infinite
+    divided /= divided.mean()
+    if lost := int((divided < np.finfo(np.float32).tiny).sum()):
+        raise EvaluationInputError(
+            f"{lost} of {len(w)} rows have a weight in {column!r} (features.weight) that is too small "
+            "beside the largest: give such rows the weight 0"
+        )
+    return divided

@@ -1,0 +1,275 @@
+"""Settings of an evaluation: the `evaluation` section of a pipeline's file. Decides nothing."""
+
+from collections.abc import Collection, Iterable
+from itertools import chain
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from ml_assets.foundation.objective_facts import NAMES, ObjectiveName, facts_of
+from ml_assets.foundation.sections import Section, Seed
+from ml_assets.model.evaluation.bias_spec import BiasSection
+from ml_assets.model.evaluation.cost_spec import CostSection
+from ml_assets.model.evaluation.explanation_spec import ExplanationSection
+from ml_assets.model.evaluation.gate import Gate
+from ml_assets.model.evaluation.metrics import MetricFacts, find_metric, metrics_of
+from ml_assets.model.evaluation.serving_cost import SERVING_METRICS, SERVING_NAMES
+
+VersionName = Annotated[str, Field(pattern=r"^\w+(/[1-9]\d*)?$")]
+"""`model`: its version in production, or else its newest. `model/3`: its version 3."""
+
+
+class SliceBy(Section):
+    """Cut of the holdout into slices. In a list of slices a plain string means `{column: …}`."""
+
+    column: str
+    """A column of the holdout."""
+    by: Literal["value", "month"] = "value"
+    """`month` cuts a date or datetime column into calendar months (`2013-11`) and is then named `month`."""
+
+    @property
+    def name(self) -> str:
+        """Name of the cut in gates and reports."""
+        return self.column if self.by == "value" else self.by
+
+
+class OwnMetricSection(Section):
+    """Metric of the project's own code, beside those of the objective."""
+
+    function: str
+    """`package.module.function`: `(label, prediction, group, weight) -> float`, NaN where it is not defined. All are
+    numpy arrays `[rows]`, float64 but for `group`; `prediction` is `[rows, classes]` if the label has classes, whose
+    labels are numbers from 0. A row counts `weight` times: 0 and more. Only the step `evaluate` and `ml-assets diff`
+    import it."""
+    better: Literal["higher", "lower"]
+    """Direction: `lower` for losses and costs."""
+    group: str | None = None
+    """Column whose values the function receives as `group`. Not given: 0 for all rows."""
+
+    @property
+    def facts(self) -> MetricFacts:
+        """Name (that of the function) and direction."""
+        name = self.function.rpartition(".")[2]
+        return MetricFacts(
+            name=name,
+            label=name.replace("_", " "),
+            higher_is_better=self.better == "higher",
+            defined_on=f"rows on which {name} returns a number",
+        )
+
+
+class BaselineSpec(Section):
+    """The naive model to beat: the training rows' mean label (or quantile) per group, or the share of each class."""
+
+    groups: tuple[str, ...] = ()
+    """Columns, coarse to fine; each level shrinks towards the one before. Empty: one mean for all."""
+    prior_rows: float | None = Field(default=None, gt=0)
+    """Rows that the parent's mean counts as. A group with this number of rows is half its own mean and half its
+    parent's. Not given: chosen on the validation rows, from 1 to 1000, and named in the report."""
+
+
+_DECIDING = (
+    "objective",
+    "group",
+    "bootstrap_unit",
+    "min_slice_rows",
+    "min_blocks",
+    "draws",
+    "confidence",
+    "seed",
+    "baseline",
+    "on_incomparable",
+    "gates",
+)
+"""Settings of which each changes the decision of a gate."""
+
+
+class EvaluationSpec(Section):
+    """The `evaluation` section of a pipeline."""
+
+    objective: Annotated[ObjectiveName, AfterValidator(lambda name: facts_of(name).name)] = Field(
+        json_schema_extra={
+            "anyOf": [
+                {"enum": list(NAMES)},
+                {"pattern": r"^quantile 0\.\d+$"},
+                {"pattern": r"^ranking( [1-9]\d*)?$"},
+            ]
+        }
+    )
+    """Kind of the label: `binary` is 0 or 1, `regression` any number (squared error), `quantile 0.9` any number, of
+    which the value is predicted below which 90 % lie (`quantile 0.5`: the median, absolute error), `count` a whole
+    number from 0 (Poisson), `multiclass` a text, a whole number or a boolean. The classes of `multiclass` are those of
+    the training rows. `ranking` is a relevance from 0: rows of one `group` are a list, whose order is predicted;
+    `ranking 5` measures its first 5 places, `ranking` its first 10. `next_token` predicts
+    each token of a text (`features.blob`) from those before it; the label is their number."""
+    group: str | None = None
+    """Column that names the list of a row, for `objective: ranking` alone: a search, a session, a user's day. Rows of a
+    list are in one partition."""
+    bootstrap_unit: str = "date"
+    """Column with the block of each row. The bootstrap redraws whole blocks. Rows of one block may depend on each
+    other."""
+    slices: tuple[str | SliceBy, ...] = ()
+    """Parts of the holdout that get their own metrics."""
+    min_slice_rows: int = Field(default=500, ge=1)
+    """Smaller slices are listed, not measured."""
+    min_blocks: int = Field(default=5, ge=2, le=250)
+    """With fewer blocks a change threshold stays undecided. At most 250: of many blocks, several are drawn together."""
+    draws: int = Field(default=1000, ge=100)
+    """Resamples of the bootstrap."""
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    """Confidence of the intervals."""
+    seed: Seed = 0
+    """Seed of the redraws: the same holdout and predictions give the same intervals."""
+    baseline: BaselineSpec = BaselineSpec()
+    """Groups of the naive baseline."""
+    on_incomparable: Literal["undecided", "reject", "ignore"] = "undecided"
+    """The decision if the champion cannot score this holdout, because a column it reads was dropped or it has
+    another objective: `undecided`, `reject`, or `ignore`, which decides as if no version were in production."""
+    metrics: tuple[OwnMetricSection, ...] = ()
+    """Metrics of the project's own code. Each is called once for each model, slice and redraw."""
+    bias: tuple[BiasSection, ...] = ()
+    """Columns between whose groups the decisions are compared (`binary` only). Each gives two metrics."""
+    compared_with: tuple[VersionName, ...] = ()
+    """Other registered models to score on the same rows, for the report: `model` is its version in production, or else
+    its newest; `model/3` is version 3. No gate uses them."""
+    costs: CostSection | None = None
+    """Costs of wrong decisions (`binary` only), for a table of thresholds in the report."""
+    explanations: ExplanationSection | None = None
+    """Importance of each input column and partial dependence in the report; not given: none. `{}`: the defaults."""
+    gates: tuple[Gate, ...]
+    """At least one: a model without gates cannot be blessed."""
+
+    @model_validator(mode="after")
+    def _gates_fit(self) -> Self:
+        # Not `min_length`: pydantic would also report it whenever the only gate has a typo.
+        if not self.gates:
+            raise ValueError("gates must name at least one rule: a model without gates cannot be blessed")
+        names = [gate.name for gate in self.gates]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"gate names must be unique: {', '.join(sorted(twice))}")
+        self._require_group()
+        self._refuse_what_texts_have_not()
+        sliced = [one.name for one in self.sliced_by]
+        if twice := {name for name in sliced if sliced.count(name) > 1}:
+            raise ValueError(f"slice names must be unique: {', '.join(sorted(twice))}")
+        if self.bias and not facts_of(self.objective).is_zero_or_one:
+            raise ValueError(f"bias compares decisions of objective binary; {self.objective} decides nothing")
+        if self.costs is not None and not facts_of(self.objective).is_zero_or_one:
+            raise ValueError(f"costs are of decisions by objective binary; {self.objective} decides nothing")
+        compared = [one.column for one in self.bias]
+        if twice := {name for name in compared if compared.count(name) > 1}:
+            raise ValueError(f"bias must name each column once: {', '.join(sorted(twice))}")
+        own = [one.facts.name for one in self.metrics]
+        known = [*(one.name for one in self.measured), *SERVING_NAMES]
+        if twice := {name for name in own if known.count(name) > 1}:
+            raise ValueError(f"metric names must be unique: rename the function {', '.join(sorted(twice))}")
+        for gate in self.gates:
+            self.require_measured(gate)
+        if not any(self.metric(gate).needs_skill for gate in self.gates):
+            asked = ", ".join(sorted({gate.metric for gate in self.gates}))
+            raise ValueError(
+                f"gates ask only for {asked}, which a constant prediction can have: they would bless a model that "
+                "predicts nothing of use. Add a gate on another metric, such as "
+                f"`{{metric: {metrics_of(self.objective)[0].name}, better_than: baseline}}`"
+            )
+        return self
+
+    def require_measured(self, gate: Gate) -> None:
+        """Raise `ValueError` if no evaluation measures what `gate` asks for: its metric, or its slice."""
+        self.metric(gate)
+        cuts = [one.name for one in self.sliced_by]
+        if gate.sliced is not None and gate.sliced[0] not in cuts:
+            raise ValueError(
+                f"gate {gate.name!r}: {gate.sliced[0]!r} is not among the slices ({', '.join(cuts) or 'none'})"
+            )
+
+    def _require_group(self) -> None:
+        has_lists = facts_of(self.objective).has_lists
+        if has_lists and self.group is None:
+            raise ValueError(
+                f"objective {self.objective!r} orders lists: name the column that is the same for all rows of a list "
+                "and differs between lists in `group`"
+            )
+        if self.group is not None and not has_lists:
+            raise ValueError(
+                f"group is for objective 'ranking', and the objective is {self.objective!r}: remove it"
+            )
+
+    def _refuse_what_texts_have_not(self) -> None:
+        if not facts_of(self.objective).has_tokens:
+            return
+        reasons = {
+            "baseline": "its naive baseline is the frequency of each token in the training texts, without groups",
+            "explanations": "a shuffled text is another text to predict, not the same one with less information",
+        }
+        for name, why in reasons.items():
+            if name in self.model_fields_set and getattr(self, name) is not None:
+                raise ValueError(f"{name} cannot be given for objective {self.objective!r}: {why}. Remove it")
+
+    def deciding(self, *others: Gate) -> dict[str, Any]:
+        """Return the settings by which gates decide, as JSON values. A change of one is a decision about releases.
+
+        Of slices, bias and own metrics, only those that a gate or one of `others`, the gates of transitions, asks for:
+        the rest changes the report, not the decision.
+        """
+        gates = (*self.gates, *others)
+        asked = {gate.sliced[0] for gate in gates if gate.sliced is not None}
+        metrics = {gate.metric for gate in gates}
+        named = {
+            "slices": [one for one in self.sliced_by if one.name in asked],
+            "bias": [
+                one for one in self.bias if any(metric.endswith(f"_{one.column}") for metric in metrics)
+            ],
+            "metrics": [one for one in self.metrics if one.facts.name in metrics],
+        }
+        decides = self.model_dump(mode="json", include=set(_DECIDING))
+        return decides | {
+            name: [one.model_dump(mode="json") for one in some] for name, some in named.items() if some
+        }
+
+    @property
+    def sliced_by(self) -> tuple[SliceBy, ...]:
+        """`slices` with each plain string as a `SliceBy`."""
+        return tuple(SliceBy(column=one) if isinstance(one, str) else one for one in self.slices)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that a holdout needs in addition to the label: block, list, slices, baseline groups; each once."""
+        return tuple(
+            dict.fromkeys(
+                (
+                    self.bootstrap_unit,
+                    *([self.group] if self.group is not None else []),
+                    *(one.column for one in self.sliced_by),
+                    *self.baseline.groups,
+                    *(one.group for one in self.metrics if one.group is not None),
+                    *(one.column for one in self.bias),
+                )
+            )
+        )
+
+    @property
+    def fewest_slice_rows(self) -> int:
+        """Fewest rows with which a slice is measured, for the report or for a gate."""
+        return min([self.min_slice_rows, *(gate.min_rows or self.min_slice_rows for gate in self.gates)])
+
+    def also_measuring(self, *more: Iterable[Gate]) -> Self:
+        """Return the section with further gates. Only for measuring: these gates decide something else."""
+        return self.model_copy(update={"gates": (*self.gates, *chain(*more))})
+
+    def only_gates(self, names: Collection[str]) -> Self:
+        """Return the section with the gates of these names alone."""
+        return self.model_copy(update={"gates": tuple(gate for gate in self.gates if gate.name in names)})
+
+    def metric(self, gate: Gate) -> MetricFacts:
+        """Return the metric that `gate` names. Raises `UnknownMetric`, which lists the valid names."""
+        return find_metric(gate.metric, (*self.measured, *SERVING_METRICS), self.objective)
+
+    @property
+    def measured(self) -> tuple[MetricFacts, ...]:
+        """All metrics, in the order of a report: those of the objective, then the own ones, then those of bias."""
+        return (
+            *metrics_of(self.objective),
+            *(one.facts for one in self.metrics),
+            *(metric for one in self.bias for metric in one.facts),
+        )

@@ -1,0 +1,159 @@
+"""Facts of a bundle: `bundle.json`, typed.
+
+Here: facts that follow from data, code and settings. They are part of the bundle's digest. Not here: run ids and commit
+ids, which are tags of the registered version. The same training must give the same bundle when it runs twice.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from ml_assets.data.features.encoding import FittedState
+from ml_assets.foundation.days import Days
+from ml_assets.foundation.objective_facts import facts_of
+from ml_assets.model.release.question import Question
+from ml_assets.model.release.runtime import FORMAT, BlobInput, InputColumn, read_facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lineage:
+    """Origin of the weights."""
+
+    model: str
+    """Name of the pipeline."""
+    fingerprint: str
+    """Fingerprint of the training job, 64 hex digits: the name of its folder, its lock and its MLflow run."""
+    snapshot_digest: str
+    """SHA-256 of the training snapshot."""
+    label: str
+    """Column of the feature table that the model predicts."""
+    windows: Mapping[str, tuple[str, str]]
+    """Split (`train`, `validation`, `holdout`) → first and last partition key, both inclusive."""
+    seen: Days
+    """Days of the rows behind the weights: training and validation, the same of all versions whose weights it began
+    with, and those of the study that chose its values."""
+    schema_hash: str
+    """SHA-256 of names and types of the feature table's columns."""
+    code_version: str
+    """Digest of the model function and of the project modules that it imports."""
+    weights_sha256: str
+    """SHA-256 of the weights file that training wrote."""
+    feature_versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Feature table → digest of the code that made its partitions; several digests are joined by `+`."""
+    configuration: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Hyperparameters, training settings that can change the weights, and seed; JSON values."""
+
+    @property
+    def weight(self) -> str:
+        """Column that weighted the rows of the training; empty if each row counted once."""
+        return str(self.configuration.get("weight", ""))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleFacts:
+    """The content of `bundle.json`."""
+
+    objective: str
+    """Name of the pipeline's objective."""
+    inputs: tuple[InputColumn, ...]
+    """Raw columns, in the order of the graph's inputs."""
+    output: str
+    """Name of the graph's output, float32: a probability or a value `[rows]`, or `[rows, columns]`."""
+    null_category: str
+    """Text that a caller of the bare graph sends for a null category."""
+    fitted: FittedState
+    lineage: Lineage
+    metrics: Mapping[str, float]
+    """Name → value at the time the bundle was made."""
+    blob: BlobInput | None = None
+    """Description of the column with blobs; None if the model reads none."""
+    tokens: str = ""
+    """Identity of the tokens that a text is read as: number of ids, and digest of `decode`; empty if rows are not
+    texts."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the numbers of a prediction; empty if it is one number."""
+        return tuple(self.fitted.classes) or facts_of(self.objective).columns
+
+    @property
+    def schema_digest(self) -> str:
+        """SHA-256 of input columns and question. A change makes a new major version."""
+        columns = [(column.name, column.kind, column.dtype) for column in self.inputs]
+        return _digest({"inputs": columns, "question": asdict(self.question)})
+
+    @property
+    def question(self) -> Question:
+        """Label, objective, classes and tokens."""
+        return Question(
+            label=self.lineage.label,
+            objective=self.objective,
+            classes=tuple(self.fitted.classes),
+            tokens=self.tokens,
+        )
+
+    @property
+    def recipe_digest(self) -> str:
+        """SHA-256 of code and configuration, without the data. A change makes a new minor version."""
+        lineage = self.lineage
+        return _digest(
+            {
+                "code": lineage.code_version,
+                "features": dict(lineage.feature_versions),
+                "configuration": dict(lineage.configuration),
+            }
+        )
+
+    def to_json(self) -> str:
+        """Return the content of `bundle.json`; equal facts give equal text."""
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "objective": self.objective,
+                "inputs": [asdict(column) for column in self.inputs],
+                "output": {
+                    "name": self.output,
+                    "dtype": "float32",
+                    "shape": ["rows", len(self.columns)] if self.columns else ["rows"],
+                    "columns": self.columns,
+                    "classes": self.fitted.classes,
+                    "link": facts_of(self.objective).link,
+                },
+                "null_category": self.null_category,
+                "fitted": asdict(self.fitted),
+                "fitted_digest": self.fitted.digest,
+                "lineage": asdict(self.lineage),
+                "metrics": dict(self.metrics),
+                **({} if self.blob is None else {"blob": asdict(self.blob)}),
+                **({"tokens": self.tokens} if self.tokens else {}),
+            },
+            sort_keys=True,
+            indent=1,
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the facts of the bundle in `folder`. Raises `BundleRefused` for a folder of another format."""
+        facts = read_facts(folder)
+        lineage: dict[str, Any] = facts["lineage"]
+        seen = Days.from_document(lineage.pop("seen"))
+        windows = {split: (first, last) for split, (first, last) in lineage.pop("windows").items()}
+        return cls(
+            objective=facts["objective"],
+            inputs=tuple(InputColumn(**column) for column in facts["inputs"]),
+            output=facts["output"]["name"],
+            null_category=facts["null_category"],
+            fitted=FittedState.from_document(facts["fitted"]),
+            lineage=Lineage(**lineage, windows=windows, seen=seen),
+            metrics=facts["metrics"],
+            blob=BlobInput.from_facts(facts["blob"]) if "blob" in facts else None,
+            tokens=facts.get("tokens", ""),
+        )
+
+
+def _digest(facts: Mapping[str, Any]) -> str:
+    canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()

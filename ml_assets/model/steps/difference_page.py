@@ -1,0 +1,192 @@
+"""Page about the difference of two versions, for a terminal and as HTML. Arranges; compares nothing."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ml_assets.foundation.reports.numbers import count, number
+from ml_assets.foundation.reports.written_page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
+from ml_assets.model.steps.version_difference import VersionDifference
+from resources.words import counted, name_some
+
+if TYPE_CHECKING:
+    from ml_assets.data.tables.changed_rows import TableChange
+    from ml_assets.model.evaluation.model_difference import MetricChange
+
+MOST_DAYS = 20
+"""Changed partitions that the page shows: those with most other rows."""
+MOST_SLICES = 12
+"""Slices that the page shows: those whose metric moved most, measured in half-widths of its interval."""
+
+
+def difference_page(found: VersionDifference) -> WrittenPage:
+    """Return the page: what moved, and everything that differs between the two versions."""
+    before, after = found.before, found.after
+    return WrittenPage(
+        title=f"{before.version.model}: {before.name} to {after.name}",
+        about=(
+            f"evaluation {before.evaluation.name} ({before.evaluation.partition}) · "
+            f"evaluation {after.evaluation.name} ({after.evaluation.partition})"
+        ),
+        headline=headline_of(found),
+        tone=_tone(found),
+        chapters=(
+            *metric_chapters(found),
+            Chapter("Rows", tuple(_rows(found))),
+            Chapter("Feature code and contracts", tuple(_declarations(found))),
+            Chapter("Model and settings", tuple(_settings(found))),
+        ),
+    )
+
+
+def headline_of(found: VersionDifference) -> str:
+    """Return the sentence for someone who reads nothing else."""
+    if found.measured is None:
+        return "Not comparable: " + " ".join(found.cannot_score)
+    moved = [
+        f"{one.metric.label} is {'better' if direction > 0 else 'worse'}"
+        for one in found.measured.overall
+        if (direction := _direction(one))
+    ]
+    where = f"on {found.scored_on}"
+    return f"{', '.join(moved)}, {where}." if moved else f"No metric moved more than by chance, {where}."
+
+
+def _tone(found: VersionDifference) -> str:
+    directions = [] if found.measured is None else [_direction(one) for one in found.measured.overall]
+    if any(one < 0 for one in directions):
+        return "rejected"
+    return "blessed" if any(one > 0 for one in directions) else "undecided"
+
+
+def _direction(one: "MetricChange") -> int:
+    """Return 1 if the whole interval says better, −1 if it says worse, 0 if it contains zero."""
+    low, high = one.improvement.low, one.improvement.high
+    return 0 if low is None or high is None else int(low > 0) - int(high < 0)
+
+
+def metric_chapters(found: VersionDifference) -> Iterator[Chapter]:
+    """Yield the chapters about both versions on the same rows, or else what their reports say."""
+    measured = found.measured
+    notes = (*found.seen, *(() if measured is None else measured.left_out))
+    seen = [Bullets(notes)] if notes else []
+    if measured is None:
+        yield Chapter("Metrics", (Bullets(found.cannot_score), *seen))
+        yield from _reported(found)
+        return
+    by = f" weighted by {measured.weight}" if measured.weight else ""
+    note = (
+        f"{counted(measured.rows, 'row')}{by}, the same for both; + is better; {measured.confidence:.0%} intervals "
+        f"over {measured.blocks} blocks by {measured.bootstrap_unit}"
+    )
+    yield Chapter("Metrics", (_grid("metric", measured.overall), *seen), note)
+    if measured.slices:
+        moved = sorted(measured.slices, key=_by_chance)[:MOST_SLICES]
+        label = measured.overall[0].metric.label
+        shown = f"{len(moved)} of {len(measured.slices)} slices"
+        note = f"{label}; {shown}, most certain change first; intervals hold jointly"
+        yield Chapter("Slices", (_grid("slice", moved),), note)
+
+
+def _reported(found: VersionDifference) -> Iterator[Chapter]:
+    """Yield the metrics that the evaluations measured: the only ones if a version cannot be scored any more."""
+    from ml_assets.model.evaluation.sentences import with_interval
+
+    before, after = (
+        {} if one.report is None else one.report.evaluation.overall.metrics["challenger"]
+        for one in (found.before, found.after)
+    )
+    if before or after:
+        rows = tuple(
+            (name, *(with_interval(one[name]) if name in one else "–" for one in (before, after)))
+            for name in {**before, **after}
+        )
+        note = "each on the holdout of its own evaluation: other rows, so a change of the value says little"
+        yield Chapter("Metrics of their reports", (Grid(("metric", "before", "after"), rows),), note)
+
+
+def _by_chance(one: "MetricChange") -> float:
+    """Return minus the change in half-widths; the smallest is the most certain change."""
+    value, high = one.improvement.value, one.improvement.high
+    if value is None or high is None or high == value:
+        return 0.0
+    return -abs(value) / (high - value)
+
+
+def _grid(first: str, changes: "list[MetricChange] | tuple[MetricChange, ...]") -> Grid:
+    from ml_assets.model.evaluation.sentences import gain
+
+    words = {1: "better", 0: "", -1: "worse"}
+    rows = tuple(
+        (
+            str(one.slice or one.metric.label),
+            count(one.rows),
+            number(one.before),
+            number(one.after),
+            gain(one.improvement, relative=False),
+            words[_direction(one)],
+        )
+        for one in changes
+    )
+    return Grid((first, "rows", "before", "after", "improvement", ""), rows, numbers=frozenset({1, 2, 3}))
+
+
+def _rows(found: VersionDifference) -> Iterator[Block]:
+    windows = [None if one.known is None else one.known.windows for one in (found.before, found.after)]
+    splits = tuple(
+        (split, *("unknown" if one is None else f"{one[split][0]} to {one[split][1]}" for one in windows))
+        for split in ("train", "validation", "holdout")
+    )
+    yield Grid(("split", "before", "after"), splits)
+    if found.data is None:
+        yield Paragraph(f"Rows cannot be compared: {found.data_lost}.")
+        if found.objections:
+            yield Bullets(found.objections)
+        return
+    yield Bullets((*_sentences(found.data), *found.objections))
+    worst = sorted(found.data.changed, key=lambda one: -(one.came + one.went + one.changed))[:MOST_DAYS]
+    if worst:
+        rows = tuple(
+            (one.key, *(count(n) for n in (one.before, one.after, one.came, one.went, one.changed)), one.why)
+            for one in sorted(worst, key=lambda one: one.key)
+        )
+        columns = ("partition", "rows before", "after", "came", "went", "changed", "why")
+        yield Grid(columns, rows, numbers=frozenset({1, 2, 3, 4, 5}))
+
+
+def _sentences(data: "TableChange") -> Iterator[str]:
+    for some, verb in ((data.came, "came"), (data.went, "went")):
+        if some:
+            yield f"{counted(len(some), 'partition')} {verb} ({count(sum(some.values()))} rows): {_span(list(some))}."
+    told = f", {count(len(data.changed))} have other content" if data.changed else ", and no other changed"
+    yield f"{counted(data.same, 'partition')} in both windows have the same content{told}."
+    if len(data.changed) > MOST_DAYS:
+        yield f"The table shows the {MOST_DAYS} partitions with most other rows."
+
+
+def _span(keys: list[str]) -> str:
+    return name_some(sorted(keys), 6)
+
+
+def _declarations(found: VersionDifference) -> Iterator[Block]:
+    if found.data is not None and found.data.declarations:
+        yield Bullets(found.data.declarations)
+    else:
+        yield Paragraph("No change." if found.data is not None else "Unknown, as the rows.")
+
+
+def _settings(found: VersionDifference) -> Iterator[Block]:
+    if found.columns:
+        yield Bullets(found.columns)
+    rows = tuple(
+        (key, *("–" if value is None else str(value) for value in pair))
+        for key, pair in found.settings.items()
+    )
+    if rows:
+        yield Grid(("setting", "before", "after"), rows)
+    elif found.before.known is not None and found.after.known is not None:
+        yield Paragraph("No setting changed.")
+    if found.unknown:
+        yield Bullets(found.unknown)
+    weights = [None if one.known is None else one.known.weights for one in (found.before, found.after)]
+    if weights[0] is not None and weights[0] == weights[1]:
+        yield Paragraph("Both versions have the same weights.")

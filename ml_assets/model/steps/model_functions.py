@@ -1,0 +1,196 @@
+"""Model functions, read from the text of their files: their `import torch` costs the definitions no time.
+
+Here: the definition behind an import path, and its arguments. Not here: its version (code.code_version), importing
+and calling it (the workers).
+"""
+
+import ast
+import importlib.util
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from ml_assets.data.tables.imports import FunctionNotFound
+from ml_assets.foundation.code.code_version import code_version
+from ml_assets.foundation.code.reach import is_project
+from ml_assets.foundation.code.syntax import (
+    base_of,
+    names_bound_by,
+    package_of,
+    parse,
+    source_of,
+    with_parents,
+)
+from resources.words import did_you_mean
+
+_REMEDY = "write package.module.function"
+_BLOCKS = ast.If | ast.Try | ast.With | ast.For | ast.While
+_DATA: dict[type[ast.expr], str] = {
+    ast.List: "list", ast.ListComp: "list", ast.Tuple: "tuple", ast.Dict: "dict", ast.DictComp: "dict", ast.Set: "set",
+    ast.JoinedStr: "str",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Arguments of a model function after the first, which is `inputs`."""
+
+    names: tuple[str, ...]
+    required: frozenset[str]
+    takes_any: bool
+    """True for `**hyperparameters`."""
+
+
+def find_signature(path: str) -> Signature | None:
+    """Return the arguments of the function or class at `package.module.name`; None if its text does not show them.
+
+    Decorators, base classes, calls and installed packages hide them. Raises `FunctionNotFound` if there is no such
+    function.
+    """
+    module, _, name = path.rpartition(".")
+    if not module:
+        raise FunctionNotFound(f"cannot import '{path}': it names no module; {_REMEDY}")
+    return _find(path, module, name, set())
+
+
+def wrong_arguments(path: str, given: Iterable[str]) -> dict[tuple[str, ...], str]:
+    """Return the keywords that the function at `path` does not accept, or lacks.
+
+    Path below the keywords → sentence without its subject; empty if the text does not show the arguments.
+    """
+    signature, given = find_signature(path), list(given)
+    if signature is None:
+        return {}
+    unknown = [] if signature.takes_any else [name for name in given if name not in signature.names]
+    if unknown:
+        return {
+            (name,): f"has no argument '{name}'"
+            f"{did_you_mean(name, signature.names) if signature.names else ': it takes none'}"
+            for name in unknown
+        }
+    lacking = [name for name in signature.names if name in signature.required and name not in given]
+    if not lacking:
+        return {}
+    return {(): f"needs {', '.join(lacking)}: add {'it' if len(lacking) == 1 else 'them'} to hyperparameters"}
+
+
+def _must_exist(path: str) -> str:
+    find_signature(path)
+    code_version(path)
+    _refuse_missing_packages(path)
+    return path
+
+
+ModelFunctionPath = Annotated[str, AfterValidator(_must_exist)]
+"""`package.module.function` of a model function. Definitions read its text; only workers import it."""
+
+
+def _refuse_missing_packages(path: str) -> None:
+    """Refuse a top-level import in the function's file that would fail here: workers would fail later."""
+    module = path.rpartition(".")[0]
+    file = source_of(module)
+    assert file is not None
+    for statement in parse(file).body:
+        if isinstance(statement, ast.Import):
+            names = [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            names = [statement.module]
+        else:
+            continue
+        for top in (name.split(".")[0] for name in names):
+            if importlib.util.find_spec(top) is None:
+                raise FunctionNotFound(
+                    f"cannot import '{path}': {file}:{statement.lineno} imports '{top}', which is not installed here; "
+                    "install it, or import it inside the function if only the workers have it"
+                )
+
+
+def _find(path: str, module: str, name: str, seen: set[tuple[str, str]]) -> Signature | None:
+    """Look `name` up in `module`; if the module imports it from another module of the project, look there."""
+    seen.add((module, name))
+    file = source_of(module)
+    if file is None:
+        missing = next(name for name in with_parents(module) if source_of(name) is None)
+        raise FunctionNotFound(f"cannot import '{path}': there is no module '{missing}'; {_REMEDY}")
+    bound = dict(_bound(_parsed(path, file)))
+    if name not in bound:
+        if "*" in bound or "__getattr__" in bound:
+            return None
+        public = [one for one in bound if not one.startswith("_")]
+        hint = (
+            f"did you mean '{nearest[0]}'?" if (nearest := get_close_matches(name, public, n=1)) else _REMEDY
+        )
+        raise FunctionNotFound(f"cannot import '{path}': {module} has no '{name}'; {hint}")
+    match bound[name]:
+        case ast.FunctionDef(decorator_list=[]) | ast.AsyncFunctionDef(decorator_list=[]) as function:
+            return _signature(function.args, skipped=1)
+        case ast.ClassDef(decorator_list=[]) as made:
+            begins = (one for one in made.body if isinstance(one, ast.FunctionDef) and one.name == "__init__")
+            begin = next(begins, None)
+            return None if begin is None or begin.decorator_list else _signature(begin.args, skipped=2)
+        case ast.Assign(value=ast.Lambda(args=arguments)):
+            return _signature(arguments, skipped=1)
+        case ast.Assign(value=ast.Name(id=other)) if other in bound and (module, other) not in seen:
+            return _find(path, module, other, seen)
+        case ast.Assign(value=value) if (kind := _data(value)) is not None:
+            raise FunctionNotFound(f"'{path}' is a {kind}, not a function")
+        case ast.ImportFrom() as imported:
+            return _behind(path, imported, module, file, name, seen)
+        case _:
+            return None
+
+
+def _behind(
+    path: str, imported: ast.ImportFrom, module: str, file: Path, name: str, seen: set[tuple[str, str]]
+) -> Signature | None:
+    source = base_of(imported, package_of(module, file))
+    original = next(one.name for one in imported.names if (one.asname or one.name) == name)
+    if source_of(f"{source}.{original}") is not None:
+        raise FunctionNotFound(f"'{path}' is a module, not a function; {_REMEDY}")
+    if not is_project(source, module) or (source, original) in seen:
+        return None
+    return _find(path, source, original, seen)
+
+
+def _parsed(path: str, file: Path) -> ast.Module:
+    try:
+        return parse(file)
+    except SyntaxError as error:
+        raise FunctionNotFound(
+            f"cannot read '{path}': {file}:{error.lineno}: SyntaxError: {error.msg}"
+        ) from error
+
+
+def _bound(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield the names that an import of the module may bind, each with its statement, in order of binding."""
+    todo: list[ast.stmt] = list(reversed(tree.body))
+    while todo:
+        statement = todo.pop()
+        yield from ((name, statement) for name in names_bound_by(statement))
+        if isinstance(statement, _BLOCKS):
+            todo += [one for one in ast.iter_child_nodes(statement) if isinstance(one, ast.stmt)][::-1]
+            handlers = (one for one in ast.iter_child_nodes(statement) if isinstance(one, ast.ExceptHandler))
+            todo += [one for handler in handlers for one in handler.body][::-1]
+
+
+def _signature(arguments: ast.arguments, skipped: int) -> Signature:
+    """Return the arguments after the first `skipped` positional ones."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    named = [one.arg for one in positional[max(skipped, len(arguments.posonlyargs)) :]]
+    without = len(positional) - len(arguments.defaults)
+    required = {one.arg for one in positional[skipped:without]}
+    for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        named.append(one.arg)
+        required |= {one.arg} if default is None else set()
+    return Signature(tuple(named), frozenset(required), arguments.kwarg is not None)
+
+
+def _data(value: ast.expr) -> str | None:
+    """Return the type of an assigned literal; None for a value that may be a function."""
+    if isinstance(value, ast.Constant):
+        return type(value.value).__name__
+    return _DATA.get(type(value))

@@ -1,0 +1,147 @@
+"""Code of a recorded launch, checked out in a scratch folder, and a command that runs with it.
+
+Here: the tree of a commit with what differed from it. Not here: packages (`recorded_packages`), the comparison of code
+and packages with those of the launch (`reproduce`), which the restored code makes itself.
+"""
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from ml_assets.foundation.checkout import ROOT
+from ml_assets.model.steps.launches import DIFFERENCE, LaunchRecord, source
+from ml_assets.model.training.process.stop import end_with_parent
+from resources.environment import without_repository
+from resources.platform import Platform
+
+_SETTINGS = f"""[core]
+hooksPath = {os.devnull}
+autocrlf = false
+attributesFile = {os.devnull}
+[safe]
+directory = *
+"""
+"""Settings of git here instead of those of the person and the machine, which may change bytes or run hooks. The
+repository's owner is not checked: this process already runs its code."""
+_DATABASES = ("ML_ASSETS_LEDGER_URL", "ML_ASSETS_TRACKING_URI", "ML_ASSETS_DAGSTER_URL")
+_SQLITE = re.compile(r"(?P<scheme>sqlite(\+\w+)?:///)(?P<path>[^/:?][^?]*)(?P<rest>.*)")
+"""Address of SQLite with a relative path. Four slashes begin an absolute one."""
+
+
+class CodeNotRestored(Exception):
+    """The code of a launch cannot be restored here. The message has the reason and the remedy."""
+
+
+@contextmanager
+def recorded_tree(platform: Platform, launch: LaunchRecord, repository: Path = ROOT) -> Generator[Path]:
+    """Yield a scratch folder with the code of `launch`: its commit, and on top what differed from it.
+
+    `repository` is the project's folder in a git work tree that has the commit. Nothing in it changes. The yielded
+    folder is the same one in the scratch tree. No settings, filters and hooks of the person or the machine apply.
+    Raises `CodeNotRestored` and `LaunchUnknown`.
+    """
+    commit = launch.commit
+    if not commit:
+        raise CodeNotRestored(
+            "its launch recorded no git commit: nobody knows its code. --with-this-code trains with what is here"
+        )
+    if lost := [f"{one.file} ({one.why})" for one in launch.left_out if one.may_be_code]:
+        raise CodeNotRestored(
+            f"its launch did not record {', '.join(lost)}: check commit {commit} out, put the files there, and run "
+            "reproduce --with-this-code in that tree"
+        )
+    if launch.is_dirty and not launch.difference and not launch.left_out:
+        raise CodeNotRestored(
+            f"its code differed from commit {commit}, and the difference is not recorded: it ran outside of a git work "
+            "tree, git failed there, or a submodule differed. --with-this-code trains with what is here"
+        )
+    if _git(repository, "cat-file", "-e", f"{commit}^{{commit}}").returncode:
+        raise CodeNotRestored(
+            f"{repository} has no commit {commit}: run reproduce in a git work tree that has it; `git fetch origin "
+            f"{commit}` may bring it"
+        )
+    with tempfile.TemporaryDirectory(prefix="ml-assets-", ignore_cleanup_errors=True) as scratch:
+        tree = Path(scratch) / "code"
+        root, prefix = (_told(repository, "rev-parse", f"--show-{what}") for what in ("toplevel", "prefix"))
+        # A clone that borrows the objects: `git worktree` would write into the repository. Without a template, as one
+        # of the machine may have hooks.
+        clone = ("clone", "--quiet", "--shared", "--no-checkout", "--template=", root, str(tree))
+        _told(repository, *clone)
+        _told(tree, "checkout", "--quiet", "--detach", commit)
+        if launch.difference:
+            difference = Path(scratch) / DIFFERENCE
+            difference.write_bytes(source(platform, launch.difference, DIFFERENCE))
+            # Into the index, too: new files that git knew then are known again.
+            _told(tree, "apply", "--index", "--whitespace=nowarn", str(difference))
+        yield tree / prefix
+
+
+def run_in(tree: Path, interpreter: Path, home: Path, arguments: Sequence[str]) -> int:
+    """Run `ml-assets ARGUMENTS` with the code of `tree`; return its exit status. Its output goes to ours.
+
+    The command has the settings of this process, with absolute paths, and its `PYTHONPATH` behind `tree`. It
+    ends with this process, and Ctrl-C reaches this process only.
+    """
+    also = [str(Path(one).absolute()) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
+    searched = os.pathsep.join([str(tree), *also])
+    with tempfile.TemporaryDirectory(prefix="ml-assets-", ignore_cleanup_errors=True) as scratch:
+        return subprocess.run(
+            [interpreter, "-c", "from ml_assets.cli import main; main()", *arguments],
+            cwd=tree,
+            # A killed command leaves its own temporary folders in this one.
+            env=without_repository(os.environ)
+            | _absolute_settings()
+            | {"PYTHONPATH": searched, "ML_ASSETS_HOME": str(home.resolve()), "TMPDIR": scratch},
+            start_new_session=True,
+            preexec_fn=partial(end_with_parent, parent=os.getpid()),
+            check=False,
+        ).returncode
+
+
+def _absolute_settings() -> dict[str, str]:
+    """Return the settings that name a file by a relative path, with the absolute one."""
+    found: dict[str, str] = {}
+    for name, value in os.environ.items():
+        if name == "ML_ASSETS_SIGNING_KEY" and value:
+            found[name] = str(Path(value).absolute())
+        elif name in _DATABASES and (file := _SQLITE.fullmatch(value)):
+            found[name] = f"{file['scheme']}{Path(file['path']).absolute()}{file['rest']}"
+    return found
+
+
+def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    with tempfile.NamedTemporaryFile("w", prefix="ml-assets-", suffix=".gitconfig") as settings:
+        # A file, because `git clone` takes settings of its command line from the process that reads the source.
+        settings.write(_SETTINGS)
+        settings.flush()
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
+            "GIT_CONFIG_GLOBAL": settings.name,
+            "GIT_CONFIG_SYSTEM": os.devnull,
+            "GIT_ATTR_NOSYSTEM": "1",
+        }
+        try:
+            return subprocess.run(
+                ["git", *arguments],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                encoding="utf-8",
+                errors="surrogateescape",  # names of files are bytes
+                check=False,
+            )
+        except FileNotFoundError:
+            raise CodeNotRestored("git is not installed here: install it") from None
+
+
+def _told(folder: Path, *arguments: str) -> str:
+    """Return the output of a command of git, without the last line end. Raises `CodeNotRestored` if it fails."""
+    done = _git(folder, *arguments)
+    if done.returncode:
+        told = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise CodeNotRestored(f"{' '.join(done.args[:2])} ended with exit status {done.returncode}: {told}")
+    return done.stdout.removesuffix("\n")

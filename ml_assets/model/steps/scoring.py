@@ -1,0 +1,238 @@
+"""Batch scoring: predictions of the version in production, and of the canary beside it, for rows of the feature table.
+
+Here: the versions, their predictions as partitions of a table, and the table's contract. Not here: validating and
+landing a partition (`tables.publish`), the asset (`components.predictions`), one request at a time (`serving`).
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.refusal import BuildRefused
+from ml_assets.data.tables.spec import Incoming, SourceFailed, TableSpec
+from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.volume import VolumeRule
+from ml_assets.foundation.objective_facts import ROUNDED, facts_of
+from ml_assets.model.steps.blob_decoding import predicted
+from ml_assets.model.steps.champion import CannotScore, opened
+from ml_assets.model.steps.spec import PipelineSpec
+from resources.platform import Platform
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import polars as pl
+
+    from ml_assets.model.release.runtime import ServingModel
+    from resources.ledger import Promotion
+
+PREDICTIONS = "predictions"
+"""Last part of the table's id, `<model>/predictions`."""
+ONE_NUMBER = "prediction"
+"""`output` of a model whose prediction is one number."""
+ADDED = (
+    "output",
+    "prediction",
+    "version",
+    "bundle_digest",
+    "canary_prediction",
+    "canary_version",
+    "canary_bundle_digest",
+)
+"""Columns of the table behind the primary key."""
+
+
+class NothingInProduction(BuildRefused):
+    """No version of the model is in production, so there is nothing to score with."""
+
+
+class CanaryCannotScore(BuildRefused):
+    """The canary has no predictions for some partitions. Those of production are on main."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scorer:
+    """A loaded version."""
+
+    version: int
+    """MLflow's number."""
+    bundle_digest: str
+    model: "ServingModel"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scorers:
+    """The versions that score."""
+
+    production: Scorer
+    canary: Scorer | None
+    canary_fault: str
+    """Reason why the canary cannot be loaded; empty if it can, or if there is none."""
+
+
+def prediction_profile(predictions: "npt.NDArray[np.float64]", outputs: Sequence[str]) -> dict[str, Any]:
+    """Return the profile (`validation.profile`) of predictions `[N]` or `[N, K]`, a column for each output.
+
+    `outputs` are the names of the K numbers; empty if the prediction is one number.
+    """
+    import polars as pl
+
+    from ml_assets.data.validation.profile import profile
+
+    names = list(outputs) or [ONE_NUMBER]
+    return profile(
+        pl.DataFrame(predictions.reshape(len(predictions), len(names)), schema=names, orient="row")
+    )
+
+
+def scorers_of(platform: Platform, model: str) -> Scorers:
+    """Load the version in production and the canary. Raises `NothingInProduction`, and `CannotScore` if the bundle in
+    production is lost, damaged or cannot be loaded."""
+    from ml_assets.model.release.bundle_standing import BundleStandings
+
+    standings = BundleStandings.read(platform.ledger.models, model)
+    if standings.in_production is None:
+        raise NothingInProduction(
+            f"no version of {model} is in production, so nothing can score its rows: "
+            f"ml-assets promote {model} --reason '…'"
+        )
+    production = _loaded(platform, standings.in_production)
+    if standings.canary is None:
+        return Scorers(production=production, canary=None, canary_fault="")
+    try:
+        canary, fault = _loaded(platform, standings.canary), ""
+    except CannotScore as error:
+        canary, fault = None, f"version {standings.canary.version}: {error}"
+    return Scorers(production=production, canary=canary, canary_fault=fault)
+
+
+def _loaded(platform: Platform, promotion: "Promotion") -> Scorer:
+    from ml_assets.model.release.runtime import BundleRefused, ServingModel
+
+    bundle = opened(platform, promotion.bundle_digest)
+    try:
+        model = ServingModel.load(bundle.folder, threads=len(os.sched_getaffinity(0)))
+    except BundleRefused as error:
+        raise CannotScore(str(error)) from error
+    return Scorer(version=int(promotion.version), bundle_digest=promotion.bundle_digest, model=model)
+
+
+def predictions_table(
+    spec: PipelineSpec, volume: VolumeRule, types: Mapping[str, str], scorers: Scorers
+) -> TableSpec:
+    """Return the table `<model>/predictions`; `types` are names of types of the feature table's columns.
+
+    A row holds the primary key of a feature row, and an `output` of the prediction: a class, or `prediction` if it is
+    one number. The contract holds predictions to the range of the objective.
+    """
+    low, high = facts_of(spec.evaluation.objective).prediction_range
+    within = {name: limit for name, limit in (("ge", low), ("le", high)) if abs(limit) != float("inf")}
+    key = [{"name": name, "dtype": types[name]} for name in spec.features.primary_key]
+    described = (
+        {"name": "output", "dtype": "string"},
+        {"name": "prediction", "dtype": "float64", **within},
+        {"name": "version", "dtype": "int64", "ge": 1},
+        {"name": "bundle_digest", "dtype": "string"},
+        {"name": "canary_prediction", "dtype": "float64", "nullable": True, **within},
+        {"name": "canary_version", "dtype": "int64", "nullable": True, "ge": 1},
+        {"name": "canary_bundle_digest", "dtype": "string", "nullable": True},
+    )
+    made_by = [one.bundle_digest for one in (scorers.production, scorers.canary) if one is not None]
+    return TableSpec(
+        kind=spec.name,
+        name=PREDICTIONS,
+        contract=Contract.model_validate(
+            {"columns": [*key, *described], "primary_key": [*spec.features.primary_key, "output"]}
+        ),
+        cadence=spec.partitions.as_cadence,
+        volume=volume,
+        code_version="+".join(made_by),
+        inputs={spec.features.table: 0},
+    )
+
+
+def scored_partitions(
+    spec: PipelineSpec, scorers: Scorers, reader: TableReader, keys: Iterable[str], faults: dict[str, str]
+) -> Iterator[Incoming]:
+    """Yield the predictions for each of `keys`, partitions of the feature table at the reader's commit.
+
+    A partition with a row that production cannot score becomes a `SourceFailed`, which names the row. If the canary
+    cannot score, its columns are null, and `faults` gets key → reason. Rows without a blob are left out, as in
+    training.
+    """
+    table = spec.features.table
+    for key in keys:
+        try:
+            frame = _scored(spec, scorers, reader, key, faults)
+        except CannotScore as error:
+            frame = SourceFailed(f"version {scorers.production.version} cannot score {table} {key}: {error}")
+        yield Incoming(
+            key=key,
+            data=frame,
+            inputs={table: reader.input_digests(table, [key])},
+            behind=reader.behind({table: [key]}),
+        )
+
+
+def _scored(
+    spec: PipelineSpec, scorers: Scorers, reader: TableReader, key: str, faults: dict[str, str]
+) -> "pl.DataFrame":
+    import polars as pl
+
+    rows = reader.scan(spec.features.table, [key])
+    found = _predictions(spec, scorers.production, rows).rename({"number": "prediction"})
+    nothing = pl.lit(None, pl.Float64).alias("canary_prediction")
+    beside = None
+    if scorers.canary is not None:
+        try:
+            beside = _predictions(spec, scorers.canary, rows).rename({"number": "canary_prediction"})
+        except CannotScore as error:
+            faults[key] = f"version {scorers.canary.version}: {error}"
+    if beside is None:
+        found = found.with_columns(nothing)
+    else:
+        on = [*spec.features.primary_key, "output"]
+        found = found.join(beside, on=on, how="left", maintain_order="left")
+    canary = scorers.canary if beside is not None else None
+    return found.with_columns(
+        pl.lit(scorers.production.version, pl.Int64).alias("version"),
+        pl.lit(scorers.production.bundle_digest, pl.String).alias("bundle_digest"),
+        pl.lit(None if canary is None else canary.version, pl.Int64).alias("canary_version"),
+        pl.lit(None if canary is None else canary.bundle_digest, pl.String).alias("canary_bundle_digest"),
+    ).select(*spec.features.primary_key, *ADDED)
+
+
+def _predictions(spec: PipelineSpec, scorer: Scorer, rows: "pl.LazyFrame") -> "pl.DataFrame":
+    """Return primary key, `output` and `number` of each prediction of `rows`. Raises `CannotScore`."""
+    import numpy as np
+    import polars as pl
+
+    from ml_assets.data.snapshots.row_choice import ROW
+    from ml_assets.model.evaluation.legal_predictions import in_range
+    from ml_assets.model.release.runtime import GraphFailed, InputRefused
+
+    model = scorer.model
+    if model.blob in rows.collect_schema():
+        rows = rows.filter(pl.col(model.blob).is_not_null())
+        frame = rows.drop(model.blob).with_row_index(ROW).collect()
+    else:
+        frame = rows.collect()
+    key = spec.features.primary_key
+    try:
+        found = predicted(model, frame, rows, key) if frame.height else np.empty(0)
+    except (InputRefused, GraphFailed) as error:
+        raise CannotScore(str(error)) from error
+    allowed = in_range(found, spec.evaluation.objective)
+    found = np.where(np.abs(found - allowed) <= ROUNDED, allowed, found)
+    outputs: Sequence[str] = model.columns or (ONE_NUMBER,)
+    return pl.concat(
+        [
+            frame.select(key).with_columns(
+                pl.lit(output).alias("output"),
+                pl.Series("number", found.reshape(frame.height, len(outputs))[:, i]),
+            )
+            for i, output in enumerate(outputs)
+        ]
+    )

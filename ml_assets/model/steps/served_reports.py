@@ -1,0 +1,78 @@
+"""Reports over HTTP: those files and no others, as documents in which nothing runs.
+
+Not here: the content of a report, and the servers that have these routes (`ml_assets.webserver`,
+`ml_assets.extras.governance.review`).
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from ml_assets.model.steps.links import DIGESTS, REPORTS, STUDIES
+from resources.artifacts import ArtifactMissing, Artifacts, ArtifactsError, relative
+
+_HTML, _JSON = "text/html", "application/json"
+SERVED = {
+    REPORTS: {
+        "report.html": _HTML,
+        "model_card.html": _HTML,
+        "model_card.md": "text/markdown",
+        "evaluation.json": _JSON,
+    },
+    STUDIES: {"report.html": _HTML, "study.json": _JSON},
+    DIGESTS: {"report.html": _HTML},
+}
+"""Folder of the artifacts → files in it, at any depth, that the server serves, with their media types."""
+FORMS = {
+    REPORTS: "/reports/MODEL/PARTITION/EVALUATION/report.html",
+    STUDIES: "/studies/ENVIRONMENT/MODEL/STUDY/report.html",
+    DIGESTS: "/digests/DAY/report.html",
+}
+"""Folder of the artifacts → form of the address of its reports."""
+LONGEST_NAME, LONGEST_PATH = 255, 2000
+"""Bytes of a folder's name and of a path. File systems refuse longer names with an error of their own."""
+HEADERS = {
+    # A report contains its own styles and pictures. No script of it may run with the rights of Dagster's pages.
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def serving(artifacts: Artifacts, root: str) -> Callable[[Request], Response]:
+    """Return the handler of GET below `root`: 404 for paths other than files of a report, 502 if the storage fails."""
+    files = SERVED[root]
+
+    def serve(request: Request) -> Response:
+        folder, _, file = request.path_params["path"].rpartition("/")
+        name = f"{root}/{folder}"
+        try:
+            relative(name)
+        except ArtifactsError:
+            file = ""
+        as_bytes = name.encode(errors="replace")
+        if max(map(len, as_bytes.split(b"/"))) > LONGEST_NAME or len(as_bytes) > LONGEST_PATH:
+            file = ""
+        if file not in files:
+            return told(
+                404,
+                f"no such report: report addresses have the form {FORMS[root]}",
+            )
+        try:
+            with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:
+                artifacts.fetch(name, file, target := Path(fetched) / file)
+                return Response(target.read_bytes(), media_type=files[file], headers=HEADERS)
+        except ArtifactMissing as error:
+            return told(404, f"{error}")
+        except ArtifactsError as error:
+            return told(502, f"{error}")
+
+    return serve
+
+
+def told(status: int, why: str) -> Response:
+    """Return an answer of plain text."""
+    return PlainTextResponse(f"{why}\n", status, HEADERS)

@@ -1,0 +1,212 @@
+"""Step 2: freeze the training input, keep it from garbage collection, and describe the job."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.validation.midnight import midnight
+from ml_assets.foundation.days import Days
+from ml_assets.model.steps.blob_decoding import decoder_of, require_readable
+from ml_assets.model.steps.chosen import Chosen
+from ml_assets.model.steps.identity import settings_digest, training_job
+from ml_assets.model.steps.links import run_url
+from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.steps.texts import require_tokens
+from ml_assets.model.steps.values import InitialVersion, TrainingSet, ValidatedWindow
+from resources.platform import Platform
+
+if TYPE_CHECKING:
+    from ml_assets.data.snapshots.row_choice import ChosenRows
+    from ml_assets.data.snapshots.spec import Cutoffs, RowSpec, Split
+    from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
+    from ml_assets.model.release.initial_version import InitialModel
+
+
+def take_snapshot(
+    spec: PipelineSpec,
+    platform: Platform,
+    partition: str,
+    validated: ValidatedWindow,
+    run_id: str,
+    chosen: Chosen | None = None,
+) -> "tuple[TrainingSet, Snapshot]":
+    """Freeze the rows of the validated window: split, encoded, sharded, kept on a branch of the lake.
+
+    The job has the values of `chosen`; without them, the declared values.
+    """
+    from ml_assets.data.snapshots.keep import keep_branch, keep_snapshot
+
+    choice = None if chosen is None else chosen.choice
+    initial = initial_of(spec, platform)
+    snapshot = build_training_set(
+        spec, platform, validated, initial, into=platform.settings.cache_folder / "snapshots"
+    )
+    weights = "" if initial is None else initial.weights_sha256
+    job = training_job(
+        spec.with_choice(choice), partition, snapshot.folder, snapshot.digest, weights, snapshot.schema_hash
+    )
+    window = TableReader(platform.lake, validated.commit).objects_digest(validated.table, validated.keys)
+    branch = keep_branch(job.fingerprint, window)
+    page = run_url(platform.settings.ui_url, run_id)
+    link = {"dagster_run": run_id, "::lakefs::Dagster::url[url:ui]": page}
+    kept = keep_snapshot(platform.lake, snapshot, validated.commit, spec.name, partition, branch, link)
+    frozen = TrainingSet(
+        job=job,
+        commit=kept.commit,
+        branch=branch,
+        source_commit=kept.source_commit,
+        read=snapshot.source.digest,
+        table=validated.table,
+        keys=validated.keys,
+        run_id=run_id,
+        settings=settings_digest(spec, job, choice),
+        seen=_seen(spec, snapshot, initial, chosen),
+        initial=None if initial is None else _as_value(initial),
+        choice=choice,
+        values_from="" if chosen is None else chosen.says,
+    )
+    return frozen, snapshot
+
+
+def _seen(
+    spec: PipelineSpec, snapshot: "Snapshot", initial: "InitialModel | None", chosen: Chosen | None
+) -> Days:
+    """Return the days behind the weights of a training on `snapshot`."""
+    seen = spec.days_of([*snapshot.keys("train"), *snapshot.keys("validation")])
+    if initial is not None:
+        seen |= initial.seen
+    return seen if chosen is None else seen | chosen.seen
+
+
+def build_training_set(
+    spec: PipelineSpec,
+    platform: Platform,
+    validated: ValidatedWindow,
+    initial: "InitialModel | None",
+    *,
+    into: Path,
+) -> "Snapshot":
+    """Build the snapshot of the validated window below the folder `into`. The lake is only read.
+
+    With `initial`, its encoding is kept. Raises the errors of a window that cannot be trained on.
+    """
+    from ml_assets.data.features.encoding import fit
+    from ml_assets.data.snapshots.builder import build_snapshot
+    from ml_assets.data.snapshots.row_choice import choose_rows, classes_of
+    from ml_assets.model.evaluation.holdout_lists import require_whole_lists
+    from ml_assets.model.evaluation.slices import require_slices
+    from ml_assets.model.release.bundle import tokens_of
+
+    columns = spec.features
+    reader = TableReader(platform.lake, validated.commit)
+    table = reader.scan(validated.table, validated.keys)
+    chosen = choose_rows(table, *row_choice(spec, validated.keys))
+    _require_lists_begin(spec, reader, validated.table, chosen)
+    require_slices(spec.evaluation.also_measuring(*spec.transition_gates.values()), chosen.frame)
+    require_whole_lists(chosen.of("holdout"), spec.evaluation)
+    if initial is None:
+        fitted = fit(chosen.of("train"), columns.numeric, columns.categorical, min_count=columns.min_count)
+        fitted = replace(fitted, classes=classes_of(chosen))
+    else:
+        initial.require_unseen(spec.days_of(chosen.split.holdout))
+        fitted = initial.fitted_for(columns.numeric, columns.categorical)
+        objective, vocabulary = spec.evaluation.objective, (columns.blob and columns.blob.vocabulary) or 0
+        initial.require_outputs(objective, tokens_of(objective, decoder_of(columns), vocabulary))
+        classes_of(chosen, fitted.classes)
+    snapshot = build_snapshot(
+        chosen,
+        fitted,
+        source=source_values(spec, reader, validated.table, validated.keys),
+        into=into,
+    )
+    if columns.blob is not None:
+        require_readable(columns, chosen, table)
+        require_tokens(columns, chosen, table)
+    return snapshot
+
+
+def source_values(spec: PipelineSpec, reader: TableReader, table: str, keys: Sequence[str]) -> "SourceValues":
+    """Return the values that a training of `spec` reads of the partitions `keys`, from their manifests alone.
+
+    Raises `PartitionMissing` and `ManifestUnreadable`.
+    """
+    from ml_assets.data.snapshots.split_reader import SourceValues
+
+    columns = spec.training_columns
+    return SourceValues(table=table, columns=columns, partitions=reader.values_digests(table, keys, columns))
+
+
+def _require_lists_begin(spec: PipelineSpec, reader: TableReader, table: str, chosen: "ChosenRows") -> None:
+    """Refuse lists that the start of the window cuts, by the rows of the partition before it, if main has them."""
+    from ml_assets.data.snapshots.row_choice import require_lists_begin
+
+    group = spec.evaluation.group
+    before = spec.partitions.as_cadence.previous(chosen.split.train[0])
+    if group is None or not before or before[0] not in reader.digests(table):
+        return
+    rows = reader.scan(table, before)
+    if group in rows.collect_schema():
+        require_lists_begin(chosen, rows.select(group).collect(), before[0])
+
+
+def initial_of(spec: PipelineSpec, platform: Platform) -> "InitialModel | None":
+    """Return the version that `init_from` names now; None if it names none.
+
+    Raises `InitialModelRefused`, `VersionMissing`, `BundleMissing`, `BundleDamaged`.
+    """
+    from ml_assets.model.release.initial_version import initial_model
+    from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
+
+    wanted = spec.model.init_from
+    if wanted is None:
+        return None
+    return initial_model(wanted, releases_of(platform), registry_of(platform), bundles_of(platform))
+
+
+def _as_value(initial: "InitialModel") -> InitialVersion:
+    return InitialVersion(
+        version=initial.version, bundle=initial.bundle.digest, evaluation=initial.evaluation
+    )
+
+
+def row_choice(spec: PipelineSpec, keys: Sequence[str]) -> "tuple[Split, RowSpec]":
+    """Return the splits of the window, and the rules by which rows are chosen."""
+    from ml_assets.data.snapshots.spec import RowSpec, split_by_time
+
+    window = spec.window
+    split = split_by_time(keys, train=window.train, validation=window.validation, holdout=window.holdout)
+    rows = RowSpec(
+        partition=spec.features.partition_date,
+        label=spec.features.label,
+        label_known_at=spec.features.label_known_at,
+        cutoffs=_cutoffs(spec, split),
+        blob=spec.features.blob.column if spec.features.blob else "",
+        vocabulary=(spec.features.blob.vocabulary or 0) if spec.features.blob else 0,
+        objective=spec.evaluation.objective,
+        group=spec.evaluation.group,
+        weight=spec.features.weight,
+        primary_key=spec.features.primary_key,
+    )
+    return split, rows
+
+
+def _cutoffs(spec: PipelineSpec, split: "Split") -> "Cutoffs":
+    """Return the cutoffs: the start of the next split, an embargo earlier; for the holdout its end.
+
+    Days begin at midnight in the pipeline's time zone.
+    """
+    from ml_assets.data.snapshots.spec import Cutoffs
+
+    def begin(key: str, earlier: int = 0) -> datetime:
+        first, last = spec.partitions.as_cadence.bounds(key)
+        return midnight(first - earlier * (last - first + timedelta(days=1)), spec.features.time_zone)
+
+    _, last_day = spec.partitions.as_cadence.bounds(split.holdout[-1])
+    return Cutoffs(
+        train=begin(split.validation[0], spec.window.embargo),
+        validation=begin(split.holdout[0], spec.window.embargo),
+        holdout=midnight(last_day + timedelta(days=1), spec.features.time_zone),
+    )

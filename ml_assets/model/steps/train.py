@@ -1,0 +1,183 @@
+"""Step 3: launch the job, show its metrics while it runs, and wait for its result."""
+
+import math
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ml_assets.foundation.checkout import ROOT
+from ml_assets.model.steps.identity import require_as_frozen
+from ml_assets.model.steps.launches import launches_of, record_launch
+from ml_assets.model.steps.links import run_url
+from ml_assets.model.steps.live import LiveReport, TrainingPage
+from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.steps.spending import spent
+from ml_assets.model.steps.values import InitialVersion, TrainedModel, TrainingSet
+from ml_assets.model.steps.window import require_nothing_rejected_since
+from resources.environment import environment_facts
+from resources.job.events import EVENTS, TrainingEvent, read_events, training_folder_name
+from resources.job.training_settings import OF_SCRIPTS
+from resources.launcher.resource_profile import ResourceProfile
+from resources.platform import Platform
+from resources.tracking.mlflow_client import TrackerError
+from resources.tracking.tracker import RunFacts, TrackedRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartOfStudy:
+    """Place of a training among the trials of a study, for the tracker."""
+
+    run: str
+    """Id of the study's run in MLflow; empty if MLflow was away when the study began."""
+    name: str
+    """Name of the trial's run for people."""
+    after_epoch: Callable[[int, float], None]
+    """Called with the number of an epoch and the lowest validation loss so far. If it raises, the workers save a
+    checkpoint at the same step and end, and the exception is raised again."""
+    on_event: Callable[[TrainingEvent], None]
+    """Called with each event of the workers, before `after_epoch`."""
+
+    def hear(self, event: TrainingEvent) -> None:
+        """Take an event of the workers. Epochs of a script may lack a loss; these are not compared."""
+        self.on_event(event)
+        epoch, loss = (event.values.get(name) for name in ("epoch", "best_validation_loss"))
+        if event.kind == "epoch" and epoch is not None and loss is not None and math.isfinite(loss):
+            self.after_epoch(int(epoch), float(loss))
+
+
+def train_model(
+    spec: PipelineSpec,
+    platform: Platform,
+    training_set: TrainingSet,
+    page: TrainingPage,
+    *,
+    run_id: str,
+    resources: Mapping[str, Any],
+    study: PartOfStudy | None = None,
+) -> TrainedModel:
+    """Run the job's workers until they are done; reuse the result of a job that is already finished.
+
+    `resources` changes the pipeline's resources for this launch. `run_id` names the run that waits. A trial names its
+    `study`. Raises `InputsRefused` if a partition of the window was rejected since, `DeclarationChanged`, and the
+    launcher's errors.
+    """
+    job = training_set.job
+    require_as_frozen(spec, training_set)
+    require_nothing_rejected_since(platform, training_set)
+    name = training_folder_name(job)
+    folder = platform.artifacts.folder(name)
+    if platform.artifacts.exists(name, EVENTS):  # from a run on another machine
+        platform.artifacts.pull(name, [EVENTS])
+    if training_set.initial is not None:
+        _hand_over(training_set.initial, platform, name)
+    profile = spec.resources.of(job.partition, resources)
+    record_launch(platform, job, run_id)
+    facts = tracking_facts(spec, platform, training_set, profile, study)
+    with _telling_holes(page, platform.tracker.start(facts)) as tracked:
+        report = LiveReport(page, tracked)
+        before = read_events(folder)
+        report.catch_up(before)
+        price = platform.settings.gpu_hour_price
+
+        def hear(event: TrainingEvent) -> None:
+            report.event(event)
+            if study is not None:
+                study.hear(event)
+
+        try:
+            if study is not None:  # its process may have died before it compared them
+                for event in before:
+                    study.hear(event)
+            result = platform.launcher.run(job, folder, hear, page.info, profile, run_id)
+        except BaseException:  # also after a cancellation: its hours were paid
+            report.tell_spent(price)
+            with suppress(TrackerError):  # the next start of this training records it again
+                platform.tracker.tag_once(tracked.run_id, report.attempts.facts())
+            raise
+        # If a later run logs it again, it has the same time and stays a single point.
+        at = report.finished_at
+        taken = spent(result, report.attempts, report.devices, price)
+        tracked.log(taken, result.steps, at, once_a_step=at is None)
+    platform.tracker.tag_once(tracked.run_id, {**report.devices, **report.attempts.facts()})
+    return TrainedModel(
+        result=result,
+        folder=str(folder),
+        mlflow_run=tracked.run_id,
+        is_reused=report.events == 0,
+        launches=launches_of(platform, job),
+    )
+
+
+@contextmanager
+def _telling_holes(page: TrainingPage, run: TrackedRun) -> Generator[TrackedRun]:
+    """Track within the block; afterwards warn about metrics that could neither be delivered nor stored."""
+    try:
+        with run:
+            yield run
+    finally:
+        if run.missing:
+            page.warning(
+                f"MLflow lacks {run.missing}: it was away, and the disk under the home is full. Make room and launch "
+                "the training again, which sends the points of its events"
+            )
+
+
+def _hand_over(initial: InitialVersion, platform: Platform, name: str) -> None:
+    """Put the weights of the version `initial` where the workers of the training in folder `name` begin with them.
+
+    Checks the version again. It may have been rejected since the snapshot step chose it: this step may run days later.
+    """
+    from ml_assets.model.release.initial_version import InitialModel, newest_fit
+    from ml_assets.model.release.of_platform import bundles_of, releases_of
+    from ml_assets.model.training.checkpoint.initial import hand_over
+
+    version = InitialModel(initial.version, bundles_of(platform).open(initial.bundle))
+    newest_fit(version, releases_of(platform))
+    hand_over(version.weights, platform.artifacts, name)
+
+
+def tracking_facts(
+    spec: PipelineSpec,
+    platform: Platform,
+    training_set: TrainingSet,
+    profile: ResourceProfile,
+    study: PartOfStudy | None = None,
+) -> RunFacts:
+    """Return the facts that the tracker records before training starts."""
+    job, initial, choice = training_set.job, training_set.initial, training_set.choice
+    settings = job.settings
+    counting = OF_SCRIPTS if job.script else settings.__dataclass_fields__
+    params = {f"training.{name}": getattr(settings, name) for name in counting}
+    params |= {f"model.{name}": value for name, value in job.hyperparameters.items()}
+    params |= {"seed": job.seed}
+    params |= {"script": job.script} if job.script else {"model_function": job.model_function}
+    params |= {"model.arguments": " ".join(map(str, job.arguments))} if job.arguments else {}
+    params |= {"decode": job.decode} if job.decode else {}
+    return RunFacts(
+        experiment=job.model,
+        fingerprint=job.fingerprint,
+        name=job.partition if study is None else study.name,
+        parent="" if study is None else study.run,
+        author=platform.acting.name,
+        params=params,
+        note=spec.description,
+        tags={
+            "partition": job.partition,
+            "lake_commit": training_set.commit,
+            "snapshot_digest": job.snapshot_digest,
+            "code_version": job.code_version,
+            "loop_version": job.loop_version,
+            "dagster_run": training_set.run_id,
+            "dagster_url": run_url(platform.settings.ui_url, training_set.run_id),
+            "schema_hash": job.schema_hash,
+            "world_size": str(settings.workers),
+            "artifacts": platform.artifacts.address(training_folder_name(job)),
+            **({} if initial is None else {"init_from": initial.version}),
+            **({} if choice is None else {"study": choice.source}),
+            **platform.launcher.facts(profile),
+            **environment_facts(ROOT, platform.settings.commit),
+        },
+        dataset_name=training_set.table,
+        dataset_digest=job.snapshot_digest,
+    )

@@ -1,0 +1,229 @@
+"""Trials of a study. Each is a training like any other, by the same launcher.
+
+Here: the job of a trial, its pause, what its failure means, and its cost. Not here: the study (`tune`), the choice of
+values (`tuning.study`).
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from ml_assets.extras.tuning.budget import BudgetSection
+from ml_assets.extras.tuning.choice import Choice, in_words
+from ml_assets.extras.tuning.study import BegunTrial, Study
+from ml_assets.extras.tuning.study_result import TrialOutcome, spent_on
+from ml_assets.model.steps.identity import settings_digest
+from ml_assets.model.steps.live import StudyPage
+from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.steps.spending import Attempts, Reports
+from ml_assets.model.steps.train import PartOfStudy, train_model
+from ml_assets.model.steps.values import TrainingSet
+from resources.job.errors import (
+    AttemptsExhausted,
+    BadConfiguration,
+    DeadlineExceeded,
+    Diverged,
+    FailedTwice,
+    OutOfDisk,
+    OutOfMemory,
+)
+from resources.job.events import TrainingEvent, read_events, training_folder_name
+from resources.launcher.process import TrainingPaused
+from resources.platform import Platform
+
+_MAY_PASS = (AttemptsExhausted, DeadlineExceeded, FailedTwice, OutOfDisk, OutOfMemory)
+"""Failures whose cause may be gone at the next launch: other resources, more room, a mended store."""
+_OF_THE_TRIAL = (*_MAY_PASS, BadConfiguration, Diverged)
+"""Failures that other values may avoid. They end the trial, and the study goes on; any other failure stops the study,
+and the trial continues with the next run."""
+
+
+class TrialPaused(TrainingPaused):
+    """The pruner stopped a trial: its workers save a checkpoint and end. Only the study handles it.
+
+    Not an `Exception`, so that MLflow shows the run as KILLED, which may go on, not as FAILED.
+    """
+
+    def __init__(self, epoch: int, validation_loss: float) -> None:
+        super().__init__(f"paused after epoch {epoch} with validation loss {validation_loss:.6g}")
+        self.epoch, self.validation_loss = epoch, validation_loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trials:
+    """Trainings of one study."""
+
+    spec: PipelineSpec
+    platform: Platform
+    frozen: TrainingSet
+    """Snapshot of the study, with the declared values."""
+    digest: str
+    """Digest of the study."""
+    study: Study
+    page: StudyPage
+    parent: str
+    """Id of the study's run in MLflow; empty if MLflow was away."""
+    run_id: str
+    resources: Mapping[str, Any]
+    budget: BudgetSection | None
+    running: dict[int, BegunTrial] = field(default_factory=dict[int, BegunTrial])
+    """Number → trial that this process trains now."""
+    _reports: dict[int, Reports] = field(default_factory=dict[int, Reports])
+    """Number → what the workers of a running trial reported to this process. Pods write no file that it sees."""
+
+    def begin(self) -> Callable[[], TrialOutcome] | None:
+        """Return the training of the next trial; None if the study is complete but for the running trials."""
+        may_begin = not self.spent_says()
+        trial = self.study.next(may_begin=may_begin, besides=self.running)
+        if trial is None:
+            return None
+        self.study.note_alive(time.time())
+        self.running[trial.number] = trial
+        self._reports[trial.number] = Reports()
+        return partial(self.train, trial)
+
+    def end(self, outcome: TrialOutcome) -> None:
+        """Record the end of a running trial."""
+        self.study.end(self.running.pop(outcome.number), outcome)
+        del self._reports[outcome.number]
+        self.study.note_alive(time.time())
+        self.page.info(_said(outcome))
+
+    def spent_says(self) -> str:
+        """Return the spent part of the study's budget in words; empty if it may begin another trial."""
+        if self.budget is None:
+            return ""
+        running = [self._so_far(trial) for trial in self.running.values()]
+        # A continued trial has an outcome from its pause, and its reports cover that time, too.
+        ended = [one for one in self.study.outcomes() if one.number not in self.running]
+        return self.budget.spent_says(spent_on(self.study.seconds, [*running, *ended]))
+
+    def _so_far(self, trial: BegunTrial) -> TrialOutcome:
+        """Return the outcome that a trial would have if it were paused now."""
+        training_set = self._set_of(trial)
+        return TrialOutcome(**_common(trial, training_set), **self._cost(trial, training_set), state="paused")
+
+    def _cost(self, trial: BegunTrial, training_set: TrainingSet) -> dict[str, Any]:
+        """Return epochs and seconds of a trial so far, from the file of its workers and from their reports."""
+        written = read_events(self.platform.artifacts.folder(training_folder_name(training_set.job)))
+        return cost_of([*written, *self._reports[trial.number].kept], self.study.began)
+
+    def _set_of(self, trial: BegunTrial) -> TrainingSet:
+        return trial_set(self.spec, self.frozen, self.digest, trial)
+
+    def train(self, trial: BegunTrial) -> TrialOutcome:
+        """Train one trial, or continue it; return its end. Raises failures that are not of its values."""
+        training_set = self._set_of(trial)
+        common = _common(trial, training_set)
+
+        def after_epoch(epoch: int, validation_loss: float) -> None:
+            self.study.note_alive(time.time())
+            # After the last epoch there is nothing left to save.
+            pauses = self.study.should_pause(trial, epoch, validation_loss)
+            if pauses and epoch < training_set.job.settings.epochs:
+                raise TrialPaused(epoch, validation_loss)
+
+        self.page.info(f"trial {trial.number}: {_begins(trial)}")
+        try:
+            trained = train_model(
+                self.spec,
+                self.platform,
+                training_set,
+                self.page.of_trial(trial.number),
+                run_id=self.run_id,
+                resources=self.resources,
+                study=PartOfStudy(
+                    run=self.parent,
+                    name=f"{self.frozen.job.partition} trial {trial.number}",
+                    after_epoch=after_epoch,
+                    on_event=self._reports[trial.number].hear,
+                ),
+            )
+        except TrialPaused as paused:
+            common["pauses"] = (*trial.pauses, paused.epoch)
+            cost = self._cost(trial, training_set)
+            # The workers train on until the signal arrives.
+            cost["epochs"] = max(paused.epoch, cost["epochs"])
+            return TrialOutcome(
+                **common, **cost, state="paused", validation_loss=paused.validation_loss, why=f"{paused}"
+            )
+        except _OF_THE_TRIAL as error:
+            cost = self._cost(trial, training_set)
+            why = f"{type(error).__name__}: {error}"
+            may_pass = isinstance(error, _MAY_PASS)
+            return TrialOutcome(**common, **cost, state="failed", why=why, may_pass=may_pass)
+        result = trained.result
+        cost = self._cost(trial, training_set)
+        cost["epochs"] = result.epochs  # a script reports no others
+        if not math.isfinite(result.best_validation_loss):
+            why = f"its validation loss was {result.best_validation_loss:g}"
+            return TrialOutcome(**common, **cost, state="failed", why=why)
+        return TrialOutcome(
+            **common,
+            **cost,
+            state="finished",
+            validation_loss=result.best_validation_loss,
+            steps=result.steps,
+            mlflow_run=trained.mlflow_run,
+        )
+
+
+def _common(trial: BegunTrial, training_set: TrainingSet) -> dict[str, Any]:
+    """Return the facts of an outcome that do not depend on the trial's end."""
+    job = training_set.job
+    return {
+        "number": trial.number,
+        "parameters": dict(trial.parameters),
+        "fingerprint": job.fingerprint,
+        "most_epochs": 0 if job.script else job.settings.epochs,  # a script has its own loop
+        "pauses": trial.pauses,
+    }
+
+
+def cost_of(events: Sequence[TrainingEvent], began: float) -> dict[str, Any]:
+    """Return epochs and seconds of a training so far, from the reports of its workers.
+
+    What they reported before `began`, the start of the study in seconds since the epoch, is also counted apart. Reports
+    may be repeated, and in any order.
+    """
+    before = [event for event in events if event.time < began]
+    attempts = Attempts.of(events)
+    return {
+        "epochs": _epochs(events),
+        "epochs_before": _epochs(before),
+        "seconds": attempts.seconds,
+        "worker_seconds": attempts.worker_seconds,
+        "worker_seconds_before": Attempts.of(before).worker_seconds,
+    }
+
+
+def _epochs(events: Iterable[TrainingEvent]) -> int:
+    """Return the number of the last epoch that the workers reported; 0 before the first."""
+    return max((int(event.values["epoch"]) for event in events if event.kind == "epoch"), default=0)
+
+
+def trial_set(spec: PipelineSpec, frozen: TrainingSet, digest: str, trial: BegunTrial) -> TrainingSet:
+    """Return the training set of a trial: the study's snapshot, with the trial's values in the job."""
+    choice = Choice(source=digest, parameters=trial.parameters)
+    varied = spec.with_choice(choice)
+    job = dataclasses.replace(
+        frozen.job, hyperparameters=varied.model.hyperparameters, settings=varied.training
+    )
+    return dataclasses.replace(frozen, job=job, choice=choice, settings=settings_digest(varied, job, choice))
+
+
+def _begins(trial: BegunTrial) -> str:
+    if trial.failed_before:
+        return f"trains once more, after {trial.failed_before.partition(chr(10))[0]}"
+    return f"continues after epoch {trial.pauses[-1]}" if trial.pauses else in_words(trial.parameters)
+
+
+def _said(outcome: TrialOutcome) -> str:
+    if outcome.state == "finished":
+        return f"trial {outcome.number}: validation loss {outcome.validation_loss:.6g}"
+    failed = "failed: " * (outcome.state == "failed")
+    return f"trial {outcome.number}: {failed}{outcome.why}"

@@ -1,0 +1,246 @@
+"""Study of a model: its window, its trials, and its result.
+
+Here: the window to search on, the course of the study, and its result. Not here: the training of a trial (`trials`),
+the choice of values (`tuning.study`), the use of the result (`chosen`).
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ml_assets.data.tables.declared import DeclaredTables
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.refusal import BuildRefused
+from ml_assets.extras.tuning.choice import in_words
+from ml_assets.extras.tuning.prior import Prior
+from ml_assets.extras.tuning.spec import TuningSection
+from ml_assets.extras.tuning.study import Study, StudyFacts, is_begun
+from ml_assets.extras.tuning.study_report import StudyReport, render
+from ml_assets.extras.tuning.study_result import StudyResult, TrialOutcome
+from ml_assets.model.steps.chosen import REPORT, RESULT, prior_for, store_result
+from ml_assets.model.steps.links import run_url
+from ml_assets.model.steps.live import StudyPage
+from ml_assets.model.steps.side_by_side import LedPage, SideBySide
+from ml_assets.model.steps.snapshot import take_snapshot
+from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.steps.study_identity import decided_by, study_digest
+from ml_assets.model.steps.trials import Trials
+from ml_assets.model.steps.values import TrainingSet
+from ml_assets.model.steps.window import possible_partitions, require_nothing_rejected_since, validate_inputs
+from resources.platform import Platform
+from resources.tracking.mlflow_client import TrackerUnavailable, page_of
+from resources.tracking.tracker import RunFacts
+from resources.words import counted
+
+
+class NothingToSearchOn(BuildRefused):
+    """No partition of the model has rows on main."""
+
+
+class NoTrialFinished(BuildRefused):
+    """Every trial of a study failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredStudy:
+    """Finished study whose result is stored."""
+
+    report: StudyReport
+    folder: str
+    """Name of the folder of document and report among the artifacts."""
+    address: str
+    """Address of that folder."""
+
+
+def run_study(
+    spec: PipelineSpec,
+    tuning: TuningSection,
+    platform: Platform,
+    tables: DeclaredTables,
+    page: StudyPage,
+    *,
+    run_id: str,
+    resources: Mapping[str, Any],
+) -> StoredStudy:
+    """Run the trials that the study on the newest window lacks; store its result and its report.
+
+    Trials train on the training rows of the snapshot and are compared by its validation rows; no trial reads the
+    holdout. A study that was stopped continues: same snapshot, space, sampler, declared values and code are the same
+    study. Raises `InputsRefused` for a window that no training may read, `NothingToSearchOn`, `NoTrialFinished`, and
+    the launcher's errors that are not of the trial's values.
+    """
+    partition, keys = _newest_window(spec, platform, tables)
+    validated = validate_inputs(spec, platform, tables, partition, keys)
+    frozen, _ = take_snapshot(spec, platform, partition, validated, run_id)
+    digest = study_digest(frozen, tuning)
+    name = f"{spec.name}-{digest[:12]}"
+    study = _open(spec, tuning, platform, frozen, name)
+    page.info(f"study {name} on {len(keys)} partitions up to {partition}: {study.most} trials at most")
+    if study.differs:
+        page.info(f"study {name}: {study.differs}")
+    if study.prior.result:
+        page.info(
+            f"study {name} begins with {counted(len(study.prior.repeated), 'point')} of result "
+            f"{study.prior.result[:12]}, and its sampler sees {len(study.prior.seen)} others"
+        )
+    if study.prior.left_out:
+        page.info(f"study {name}: {study.prior.left_out}")
+    with platform.tracker.start(_tracking_facts(spec, platform, frozen, digest, tuning)) as tracked:
+        parent = ""
+        with suppress(TrackerUnavailable):
+            parent = tracked.run_id
+        side: SideBySide[TrialOutcome] = SideBySide(tuning.parallel_trials)
+        led = LedPage(page, side)
+        trials = Trials(
+            spec=spec,
+            platform=platform,
+            frozen=frozen,
+            digest=digest,
+            study=study,
+            page=led,
+            parent=parent,
+            run_id=run_id,
+            resources=resources,
+            budget=tuning.budget,
+        )
+        side.run(trials.begin, trials.end)
+        require_nothing_rejected_since(platform, frozen)
+        result = StudyResult(
+            study=digest,
+            name=name,
+            model=spec.name,
+            partition=partition,
+            snapshot=frozen.job.snapshot_digest,
+            window=frozen.trained_on,
+            seen=frozen.seen | study.prior.days,
+            sampler=tuning.sampler,
+            pruner=tuning.pruner,
+            trials=tuple(study.outcomes()),
+            seconds=study.seconds,
+            stopped=_stopped(trials.spent_says(), study),
+            differs=study.differs,
+            change=study.change_says,
+            prior=study.prior.result,
+            inherited=tuple(study.inherited()),
+        )
+        if result.change:
+            page.info(f"study {name}: {result.change}")
+        if result.stopped:
+            page.info(
+                f"{result.stopped}. To go on, raise tuning.budget of {spec.name} and launch the study again"
+            )
+        if not result.finished:
+            raise NoTrialFinished(_none_finished(result, tuning))
+        best = result.chosen
+        tracked.log({"best_validation_loss": best.validation_loss or 0.0, "best_trial": best.number}, 0)
+    report = StudyReport(
+        result=result,
+        space=tuning.space,
+        importance=study.importances(),
+        lineage=_lineage(platform, result, parent, run_id),
+    )
+    folder = store_result(platform, result, render(report))
+    if parent:
+        with suppress(TrackerUnavailable):
+            for file in (REPORT, RESULT):
+                platform.tracker.attach(parent, platform.artifacts.folder(folder) / file)
+    return StoredStudy(report=report, folder=folder, address=platform.artifacts.address(folder))
+
+
+def _lineage(platform: Platform, result: StudyResult, parent: str, run_id: str) -> dict[str, str]:
+    window = result.window
+    return {
+        "result": result.digest,
+        "study": result.study,
+        "name in Optuna": result.name,
+        "lake commit": platform.lake.commit_url(window.commit) or window.commit,
+        "snapshot": result.snapshot,
+        "days seen": f"{result.seen}",
+        "MLflow run": (page_of(platform.tracker.uri, f"runs/{parent}") or parent) if parent else "–",
+        "Dagster run": run_url(platform.settings.ui_url, run_id),
+        **({"change of the data": result.change} if result.change else {}),
+    }
+
+
+def _open(
+    spec: PipelineSpec, tuning: TuningSection, platform: Platform, frozen: TrainingSet, name: str
+) -> Study:
+    facts = StudyFacts(
+        model=spec.name,
+        partition=frozen.job.partition,
+        snapshot=frozen.job.snapshot_digest,
+        decided_by=decided_by(frozen, tuning),
+    )
+    with platform.ledger.turn("studies"):  # processes that create the tables or the study together would fail
+        storage = platform.studies
+    # A study that continues has its prior. To look for another one would walk all windows behind it.
+    prior = Prior() if is_begun(storage, name) else prior_for(spec, tuning, platform, frozen.keys)
+    with platform.ledger.turn("studies"):
+        turn = partial(platform.ledger.turn, f"studies/{name}")
+        return Study(storage, name, tuning, spec.seed, facts, spec.training.epochs, prior, turn)
+
+
+def _none_finished(result: StudyResult, tuning: TuningSection) -> str:
+    """Return the first failure of a study without a finished trial, and the remedy."""
+    first = result.trials[0]
+    said = (
+        f"none of {counted(len(result.trials), 'trial')} of {result.model} finished. Trial {first.number} "
+        f"({in_words(first.parameters)}): {first.why}"
+    )
+    if result.stopped:
+        return f"{said}\nAlso, {result.stopped}: raise tuning.budget of {result.model} and launch the study again"
+    if again := sum(one.may_pass for one in result.trials):
+        return (
+            f"{said}\nResources, room or a store may be the reason of {counted(again, 'failure')}. Mend it, or give "
+            f"other --resources, and launch the study again: it trains "
+            f"{'this trial' if again == 1 else 'these trials'} once more"
+        )
+    more = "" if tuning.sampler == "grid" else ", or raise tuning.trials for other values"
+    return f"{said}\nThese values fail at each launch: change tuning.space of {result.model}{more}"
+
+
+def _stopped(is_spent: str, study: Study) -> str:
+    """Return the reason for which a study ended before all its trials and their continuations; empty if it did not."""
+    if not is_spent:
+        return ""
+    left = study.most - len(study.outcomes())
+    if left <= 0:
+        return f"{is_spent}, so no paused trial continued" if study.would_continue else ""
+    return f"{is_spent}, so {left:,} of {counted(study.most, 'trial')} did not begin"
+
+
+def _newest_window(spec: PipelineSpec, platform: Platform, tables: DeclaredTables) -> tuple[str, list[str]]:
+    """Return the newest partition of the model whose rows are on main, and the partitions of its window."""
+    table = spec.features.table
+    declared = tables.find(table)
+    possible = possible_partitions(spec, TableReader.at(platform.lake, "main"), tables)
+    if declared is None or not possible:
+        raise NothingToSearchOn(
+            f"{spec.name}/hyperparameters searches on the newest window, and main holds no partition of {table} from "
+            f"{spec.partitions.start} on: materialize {table} first"
+        )
+    return possible[-1], declared.cadence.window(possible[-1], spec.window.total)
+
+
+def _tracking_facts(
+    spec: PipelineSpec, platform: Platform, frozen: TrainingSet, digest: str, tuning: TuningSection
+) -> RunFacts:
+    params = {"sampler": tuning.sampler, "pruner": tuning.pruner, "trials": tuning.trials}
+    params |= {f"space.{name}": one.model_dump_json() for name, one in tuning.space.dimensions.items()}
+    return RunFacts(
+        experiment=spec.name,
+        fingerprint=digest,
+        name=f"{frozen.job.partition} study",
+        author=platform.acting.name,
+        params=params,
+        tags={
+            "partition": frozen.job.partition,
+            "snapshot_digest": frozen.job.snapshot_digest,
+            "dagster_run": frozen.run_id,
+            "dagster_url": run_url(platform.settings.ui_url, frozen.run_id),
+        },
+        dataset_name=frozen.table,
+        dataset_digest=frozen.job.snapshot_digest,
+    )

@@ -1,0 +1,368 @@
+"""Difference of two registered versions of a model: data, code, settings, and both models on the same rows.
+
+The rows are the holdout of the version with the later one, as it was evaluated. Here: finding and comparing the parts.
+Not here: the page about them (`difference_page`).
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ml_assets.data.snapshots.split_reader import SnapshotError
+from ml_assets.data.tables.changed_rows import ReadWindow, TableChange, compare_windows
+from ml_assets.data.tables.reader import PartitionMissing, TableReader
+from ml_assets.model.steps.champion import CannotScore, MeasuredRows, opened, partitions_seen, scored
+from ml_assets.model.steps.metric_functions import own_metrics
+from ml_assets.model.steps.model_card import evaluation_of, objections_to
+from ml_assets.model.steps.record import ReportUnreadable, recorded_report
+from ml_assets.model.steps.spec import PipelineSpec
+from resources.artifacts import ArtifactMissing
+from resources.lake import ObjectNotFound, RefNotFound
+from resources.platform import Platform
+from resources.words import dotted
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from ml_assets.data.snapshots.split_reader import Snapshot
+    from ml_assets.model.evaluation.evaluation_document import Report
+    from ml_assets.model.evaluation.model_difference import Difference
+    from ml_assets.model.release.bundle_store import Bundle
+    from ml_assets.model.release.registry import RegisteredVersion
+    from resources.ledger import EvaluationRow
+
+_CODE = "code of the model"
+"""Line of a report's lineage, and setting of a page, with the version of the model's code."""
+_IN_BUNDLES = ("decode", "init_from")
+"""Settings that only a bundle holds: the version that `init_from` names is also in the report, as initial weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownFacts:
+    """Facts of a version that its bundle holds, and its report, too."""
+
+    settings: Mapping[str, Any]
+    """Everything declared that can change weights, as flat keys: hyperparameters, training, seed, code."""
+    inputs: Mapping[str, str]
+    """Column that the model reads → kind."""
+    label: str
+    classes: tuple[str, ...]
+    windows: Mapping[str, tuple[str, str]]
+    """Split → first and last partition."""
+    weights: str
+    """SHA-256 of the weights."""
+
+    @property
+    def in_reports(self) -> Mapping[str, Any]:
+        """Settings that a report holds, too."""
+        return {
+            key: value for key, value in self.settings.items() if key.partition(".")[0] not in _IN_BUNDLES
+        }
+
+    @classmethod
+    def of_bundle(cls, bundle: "Bundle") -> Self:
+        """Read them from a bundle."""
+        facts, lineage = bundle.facts, bundle.facts.lineage
+        return cls(
+            settings={**dict(dotted(lineage.configuration)), _CODE: lineage.code_version},
+            inputs={one.name: one.kind for one in facts.inputs},
+            label=lineage.label,
+            classes=tuple(facts.fitted.classes),
+            windows=lineage.windows,
+            weights=lineage.weights_sha256,
+        )
+
+    @classmethod
+    def of_report(cls, report: "Report") -> Self:
+        """Read them from a report, which lacks the versions of other code."""
+        model = report.model
+        declared = {
+            "hyperparameters": model.hyperparameters,
+            "training": model.training,
+            "seed": model.seed,
+            **({"weight": model.weight} if model.weight else {}),
+        }
+        return cls(
+            settings={**dict(dotted(declared)), _CODE: report.lineage[_CODE]},
+            inputs={name: kind for kind, names in model.inputs.items() for name in names},
+            label=model.label,
+            classes=tuple(one.name for one in report.evaluation.classes),
+            windows={one.split: (one.first, one.last) for one in report.splits},
+            weights=report.lineage["weights"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionFacts:
+    """One of the two versions, as ledger, lake and bundle store hold it."""
+
+    version: "RegisteredVersion"
+    evaluation: "EvaluationRow"
+    bundle: "Bundle | None"
+    """None if it is lost or damaged."""
+    bundle_lost: str
+    """Reason why there is no `bundle`; empty if there is."""
+    report: "Report | None"
+    """None if it is gone or unreadable."""
+    report_lost: str
+    """Reason why there is no `report`; empty if there is."""
+    objections: tuple[str, ...]
+    """Facts that became known after the evaluation, such as training inputs that were rejected since."""
+
+    @property
+    def name(self) -> str:
+        """Name for people."""
+        return f"version {self.version.number} ({self.version.semantic})"
+
+    @property
+    def known(self) -> KnownFacts | None:
+        """Facts from the bundle or, if it is lost, from the report; None if both are gone."""
+        if self.bundle is not None:
+            return KnownFacts.of_bundle(self.bundle)
+        return None if self.report is None else KnownFacts.of_report(self.report)
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Study that chose values, and version that provided the initial weights, as the report names them."""
+        if self.report is None:
+            return {}
+        return {"study": self.report.model.study, "initial weights": self.report.model.begins_with}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionDifference:
+    """Everything in which two versions differ."""
+
+    before: VersionFacts
+    after: VersionFacts
+    data: TableChange | None
+    """Change of the feature table; None if a version read another table, or the lake lost a window."""
+    data_lost: str
+    """Reason why there is no `data`; empty if there is."""
+    columns: tuple[str, ...]
+    """Columns that only one of the models reads, one sentence each."""
+    settings: Mapping[str, tuple[object, object]]
+    """Key → values before and after; None for a key that a version lacks."""
+    unknown: tuple[str, ...]
+    """Facts that cannot be compared, one sentence each."""
+    objections: tuple[str, ...]
+    """Facts that became known after the evaluations, one sentence each."""
+    measured: "Difference | None"
+    cannot_score: tuple[str, ...]
+    """Versions that cannot be scored on these rows, one sentence each with the reason."""
+    scored_on: str
+    """Rows on which both were scored, in words."""
+    seen: tuple[str, ...]
+    """Versions that were trained or selected on some of these rows, one sentence each."""
+
+
+def compare_versions(
+    spec: PipelineSpec, platform: Platform, before: "RegisteredVersion", after: "RegisteredVersion"
+) -> VersionDifference:
+    """Compare two versions of the model of `spec`, whose current section `evaluation` names metrics and slices.
+
+    A version whose bundle is lost is named, and compared by what ledger, report and lake know. Raises
+    `ReportUnavailable` for a version that was never evaluated.
+    """
+    old, new = _facts(platform, before), _facts(platform, after)
+    data, lost = _data(spec, platform, old, new)
+    measured, cannot, scored_on, seen = _on_the_same_rows(spec, platform, old, new)
+    was, now = _settings(old, new)
+    if old.report is not None and new.report is not None:
+        was |= {key: value or None for key, value in old.origins.items()}
+        now |= {key: value or None for key, value in new.origins.items()}
+    return VersionDifference(
+        before=old,
+        after=new,
+        data=data,
+        data_lost=lost,
+        columns=tuple(_columns(old, new)),
+        settings={
+            key: (was.get(key), now.get(key)) for key in {**was, **now} if was.get(key) != now.get(key)
+        },
+        unknown=tuple(sentence for one in (old, new) for sentence in _unknown(one)),
+        objections=tuple(
+            f"{one.name[0].upper()}{one.name[1:]}: {said}" for one in (old, new) for said in one.objections
+        ),
+        measured=measured,
+        cannot_score=cannot,
+        scored_on=scored_on,
+        seen=seen,
+    )
+
+
+def _facts(platform: Platform, version: "RegisteredVersion") -> VersionFacts:
+    row = evaluation_of(platform, version)
+    bundle, bundle_lost, report, lost = None, "", None, ""
+    try:
+        bundle = opened(platform, version.bundle_digest)
+    except CannotScore as error:
+        bundle_lost = str(error)
+    try:
+        report = recorded_report(platform, row)
+    except ArtifactMissing:
+        lost = f"the report of evaluation {row.name} is gone"
+    except ReportUnreadable as error:
+        lost = f"the report of evaluation {row.name} has an earlier form or is damaged ({error})"
+    return VersionFacts(
+        version=version,
+        evaluation=row,
+        bundle=bundle,
+        bundle_lost=bundle_lost,
+        report=report,
+        report_lost=lost,
+        objections=objections_to(platform, row),
+    )
+
+
+def _data(
+    spec: PipelineSpec, platform: Platform, old: VersionFacts, new: VersionFacts
+) -> tuple[TableChange | None, str]:
+    from ml_assets.model.release.rows_behind import InputsUnknown
+
+    tables = [one.evaluation.trained_on.table for one in (old, new)]
+    if tables[0] != tables[1]:
+        return None, f"{old.name} read {tables[0]}, {new.name} reads {tables[1]}"
+    try:
+        return compare_windows(_window(platform, old), _window(platform, new), spec.features.primary_key), ""
+    except (RefNotFound, ObjectNotFound, PartitionMissing, InputsUnknown) as error:
+        return None, f"the lake lost a window: {error}"
+
+
+def _window(platform: Platform, one: VersionFacts) -> ReadWindow:
+    from ml_assets.model.release.rows_behind import keys_of
+
+    trained = one.evaluation.trained_on
+    reader = TableReader(platform.lake, trained.commit)
+    return ReadWindow(reader=reader, table=trained.table, keys=keys_of(reader, trained))
+
+
+def _settings(old: VersionFacts, new: VersionFacts) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of both; those of a lost version that only a bundle holds are left out of both."""
+    if old.known is None or new.known is None:
+        return {}, {}
+    if old.bundle is None or new.bundle is None:
+        return {**old.known.in_reports}, {**new.known.in_reports}
+    return {**old.known.settings}, {**new.known.settings}
+
+
+def _unknown(one: VersionFacts) -> Iterator[str]:
+    if one.bundle_lost:
+        told = "its columns and settings are those of its report" if one.report else "nor has it a report"
+        yield f"The bundle of {one.name} is lost ({one.bundle_lost}); {told}."
+    if one.report_lost:
+        yield f"Study and initial weights of {one.name} are not known: {one.report_lost}."
+
+
+def _columns(old: VersionFacts, new: VersionFacts) -> list[str]:
+    if old.known is None or new.known is None:
+        return []
+    was, now = old.known.inputs, new.known.inputs
+    said = [f"{name} ({kind}) is new." for name, kind in now.items() if name not in was]
+    said += [f"{name} ({kind}) is gone." for name, kind in was.items() if name not in now]
+    said += [
+        f"{name} was {was[name]}, and is {kind}." for name, kind in now.items() if was.get(name, kind) != kind
+    ]
+    labels = [old.known.label, new.known.label]
+    if labels[0] != labels[1]:
+        said.append(f"The label was {labels[0]}, and is {labels[1]}.")
+    classes = [old.known.classes, new.known.classes]
+    if classes[0] != classes[1]:
+        said.append(f"The classes were {', '.join(classes[0])}, and are {', '.join(classes[1])}.")
+    return said
+
+
+def _on_the_same_rows(
+    spec: PipelineSpec, platform: Platform, old: VersionFacts, new: VersionFacts
+) -> "tuple[Difference | None, tuple[str, ...], str, tuple[str, ...]]":
+    """Return the change of the metrics, versions that cannot score, the rows in words, versions that have seen them."""
+    from ml_assets.data.features.encoding import class_ids
+    from ml_assets.model.evaluation.errors import EvaluationInputError
+    from ml_assets.model.evaluation.legal_predictions import in_range
+    from ml_assets.model.evaluation.model_difference import difference
+    from ml_assets.model.release.rows_behind import InputsUnknown
+
+    if old.bundle is None or new.bundle is None:
+        lost = (
+            f"The bundle of {one.name} is lost: {one.bundle_lost}." for one in (old, new) if not one.bundle
+        )
+        return None, tuple(lost), "", ()
+    bundles = {old.name: old.bundle, new.name: new.bundle}
+
+    def holdout_of(one: VersionFacts) -> tuple[str, str]:
+        return bundles[one.name].facts.lineage.windows["holdout"]
+
+    source = max(new, old, key=lambda one: holdout_of(one)[1])
+    first, last = holdout_of(source)
+    words = f"the holdout of {source.name}, {first} to {last}"
+    with tempfile.TemporaryDirectory(prefix="ml-assets-") as folder:
+        try:
+            snapshot, holdout, table = _holdout(
+                platform, source, bundles[source.name].facts.lineage.fingerprint, Path(folder)
+            )
+        except (RefNotFound, ObjectNotFound, PartitionMissing, InputsUnknown, SnapshotError) as error:
+            return None, (f"The lake lost {words}: {error}.",), words, ()
+        classes = bundles[source.name].facts.fitted.classes
+        asked = replace(bundles[source.name].facts.question, objective=spec.evaluation.objective)
+        rows = MeasuredRows(
+            holdout=holdout,
+            weight=snapshot.weight or None,
+            partitions=snapshot.keys("holdout"),
+            cadence=spec.partitions.as_cadence,
+            table=table,
+            asked=asked,
+            primary_key=spec.features.primary_key,
+        )
+        answers: list[Any] = []
+        cannot: list[str] = []
+        for one in (old, new):
+            try:
+                answers.append(in_range(scored(bundles[one.name], rows), asked.objective))
+            except CannotScore as error:
+                cannot.append(f"{one.name[0].upper()}{one.name[1:]} cannot score {words}: {error}.")
+    keys = rows.partitions
+    seen = tuple(
+        f"{one.name[0].upper()}{one.name[1:]} was trained or selected on {len(some)} of these {len(keys)} partitions, "
+        "so its metrics here are too good."
+        for one in (old, new)
+        if (some := partitions_seen(bundles[one.name], rows.cadence, keys))
+    )
+    if cannot:
+        return None, tuple(cannot), words, seen
+    label = snapshot.label
+    if classes:
+        holdout = holdout.with_columns(class_ids(holdout[label], classes).alias(label))
+    before, after = answers
+    try:
+        measured = difference(
+            holdout,
+            before,
+            after,
+            spec.evaluation,
+            own_metrics=own_metrics(spec.evaluation),
+            label=label,
+            weight=snapshot.weight or None,
+            classes=classes,
+        )
+    except EvaluationInputError as error:
+        return None, (f"Today's section `evaluation` cannot measure {words}: {error}.",), words, seen
+    return measured, (), words, seen
+
+
+def _holdout(
+    platform: Platform, source: VersionFacts, fingerprint: str, folder: Path
+) -> "tuple[Snapshot, pl.DataFrame, pl.LazyFrame]":
+    from ml_assets.data.snapshots.keep import commit_that_keeps, kept_snapshot
+    from ml_assets.data.snapshots.split_rows import rows_of
+
+    model, window, evaluation = source.version.model, _window(platform, source), source.evaluation
+    read_at = evaluation.trained_on.commit
+    kept = commit_that_keeps(platform.lake, model, fingerprint, evaluation.bundle_digest, read_at)
+    if kept is None:
+        raise RefNotFound(f"no branch keeps the snapshot that was read at commit {read_at[:12]}")
+    # The partition of the run that froze the snapshot; a later evaluation of the same bundle is of the same partition.
+    snapshot = kept_snapshot(platform.lake, kept, model, evaluation.partition, folder)
+    table = window.reader.scan(window.table, window.keys)
+    return snapshot, rows_of(table, snapshot)["holdout"], table

@@ -1,0 +1,188 @@
+"""Checkpoints on disk: complete or absent, verified before use; the newest few and the best are kept.
+
+    checkpoints/step-00000200/__0_0.distcp …    the parts, one per rank, and their index
+    checkpoints/step-00000200/commit.json       the commit marker, written last
+
+Here: everything that knows this layout. Not here: the marker and the choice of checkpoints to keep (commit), the
+content of the parts (parts), saving while training goes on (saving), storage that outlives the machine
+(stored_checkpoints).
+"""
+
+import logging
+import os
+import re
+import shutil
+from collections.abc import Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from ml_assets.data.snapshots.split_reader import file_sha256
+from ml_assets.model.training.attempt.attempts import Attempt
+from ml_assets.model.training.attempt.storage import storage_failed
+from ml_assets.model.training.checkpoint.commit import COMMIT, CheckpointDamaged, CommitMarker, kept
+from ml_assets.model.training.checkpoint.parts import INDEX, Like, State, read
+from resources.files import sync
+
+_FOLDER = "checkpoints"
+_STEP = re.compile(r"step-(\d{8,})")
+
+log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """Checkpoints of one job in a folder that its ranks share. Any rank can read.
+
+    To save a checkpoint: `claim`, `create` every file, `count`. Saving starts each after all ranks finished the
+    previous call. Until `count`, earlier checkpoints stay as they were. All methods raise `StorageFailed`.
+    """
+
+    def __init__(self, folder: Path, keep: int, fingerprint: str) -> None:
+        """`fingerprint` is the job's: a checkpoint of another fingerprint is refused."""
+        self._folder = folder / _FOLDER
+        self._fingerprint = fingerprint
+        self._began_from = 0
+        self.keep = keep
+        self.writing = self._folder / ".writing"
+        """Folder of the parts while a checkpoint is being saved."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def steps(self) -> list[int]:
+        """Return the steps that have a checkpoint, newest first, damaged ones included."""
+        found = (_STEP.fullmatch(path.name) for path in self._folder.iterdir())
+        return sorted((int(match[1]) for match in found if match), reverse=True)
+
+    def begin(self, attempt: Attempt) -> None:
+        """Note the running attempt. Rank 0 calls it before the first save in `attempt`."""
+        self._began_from = attempt.from_step
+
+    def claim(self, step: int) -> None:
+        """Make `writing` an empty folder, whatever a killed rank left there. Rank 0 calls it before any write of
+        `step`."""
+        self.discard()
+        try:
+            self.writing.mkdir(parents=True)
+        except OSError as error:
+            raise storage_failed(error, f"the checkpoint of step {step}", self._folder) from error
+
+    def discard(self) -> None:
+        """Remove an uncommitted checkpoint: it may have filled the disk. Rank 0 calls it."""
+        shutil.rmtree(self.writing, ignore_errors=True)
+
+    @contextmanager
+    def create(self, step: int, name: str) -> Generator[IO[bytes]]:
+        """Open a file of the checkpoint of `step`, for writing in order. Any rank calls it. After the block, the file
+        survives a power cut."""
+        try:
+            with (self.writing / name).open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise storage_failed(error, f"the checkpoint of step {step}", self._folder) from error
+
+    def count(self, step: int, sha256: Mapping[str, str], best_step: int) -> None:
+        """Commit the created files as the checkpoint of `step`, with their digests. Rank 0 calls it.
+
+        Afterwards it removes all checkpoints that `commit.kept` does not name.
+        """
+        commit = CommitMarker(fingerprint=self._fingerprint, best_step=best_step, sha256=sha256)
+        with self.create(step, COMMIT) as file:
+            file.write(commit.to_bytes())
+        try:
+            sync(self.writing)
+            for damaged in [
+                old for old in self.steps() if old >= step
+            ]:  # damaged, since otherwise the attempt would have resumed there
+                shutil.rmtree(self._path(damaged))
+            self.writing.rename(self._path(step))
+            sync(self._folder)
+        except OSError as error:
+            raise storage_failed(error, f"the checkpoint of step {step}", self._folder) from error
+        best_steps = {old: self._best_step(old) for old in self.steps()}
+        for old in best_steps.keys() - kept(best_steps, self.keep, self._began_from):
+            shutil.rmtree(self._path(old))
+
+    def let_go(self, step: int) -> None:
+        """Release the local copy of a checkpoint. One rank of each machine calls it."""
+
+    def load(self, step: int, like: Like | None = None) -> State:
+        """Verify and return the state after `step`; `like` as in `parts.read`. Raises `CheckpointDamaged`."""
+        self.examine(step)
+        return self.read(step, like)
+
+    def read(self, step: int, like: Like | None = None) -> State:
+        """Return the state after `step` without verification: a rank of this machine has just verified it."""
+        return read(self._path(step), like)
+
+    def newest_good(self) -> int | None:
+        """Return the newest step whose checkpoint and best checkpoint are both intact; None if there is none. Both are
+        verified, and the newest one is then on this machine."""
+        for step in self.steps():
+            try:
+                best_step = self.examine(step)
+                if best_step not in (0, step):
+                    self.examine(best_step)
+                    self.let_go(best_step)  # not needed here until the result is made from it
+            except CheckpointDamaged as error:
+                log.warning(
+                    "the checkpoint of step %d cannot be used, trying the previous checkpoint: %s",
+                    step,
+                    error,
+                )
+                self.let_go(step)
+            else:
+                return step
+        return None
+
+    def examine(self, step: int) -> int:
+        """Fetch and verify the checkpoint of `step`; return the step of the best checkpoint at that time (0: none). One
+        rank of each machine calls it.
+
+        Hashes every byte, several files at once. Raises `CheckpointDamaged`.
+        """
+        self._bring(step)
+        folder = self._path(step)
+        commit = CommitMarker.read(folder)
+        if commit.fingerprint != self._fingerprint:
+            raise CheckpointDamaged(
+                f"{folder} belongs to training {commit.fingerprint[:12]}, not to {self._fingerprint[:12]}: to start "
+                "from the weights of another training, register its model and name it in init_from"
+            )
+        if INDEX not in commit.sha256:
+            raise CheckpointDamaged(f"{folder} was written by another version of this software")
+        try:
+            with ThreadPoolExecutor() as threads:
+                found = list(threads.map(file_sha256, [folder / name for name in commit.sha256]))
+        except OSError as error:
+            raise CheckpointDamaged(f"{folder}: {error}") from error
+        wanted = commit.sha256.items()
+        if changed := [name for (name, digest), one in zip(wanted, found, strict=True) if one != digest]:
+            raise CheckpointDamaged(f"{', '.join(changed)} in {folder} differ from their digests")
+        return commit.best_step
+
+    def _bring(self, step: int) -> None:
+        """Fetch the checkpoint of `step` into this folder. On a single machine it is already there."""
+
+    def _best_step(self, step: int) -> int:
+        """Return the best step that the marker of `step` names; 0 if the marker cannot be read."""
+        try:
+            return CommitMarker.read(self._path(step)).best_step
+        except CheckpointDamaged:
+            return 0
+
+    def _path(self, step: int) -> Path:
+        return self._folder.parent / folder_of(step)
+
+
+def folder_of(step: int) -> str:
+    """Return the path of the checkpoint of `step` below the job's folder."""
+    return f"{_FOLDER}/step-{step:08d}"
+
+
+def step_of(folder: str) -> int | None:
+    """Return the step of a checkpoint's folder, the inverse of `folder_of`; None for any other folder."""
+    parent, _, name = folder.rpartition("/")
+    match = _STEP.fullmatch(name)
+    return int(match[1]) if match and parent == _FOLDER else None

@@ -1,0 +1,130 @@
+"""Entry point of a rank, from its first line to its exit code.
+
+Here: the frame around the loop. Not here: starting ranks (node.agent), the loop itself (loop).
+"""
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from ml_assets.model.training.attempt.attempts import read_attempts, wait_until_alone
+from ml_assets.model.training.attempt.exit_code import exit_code_of, leave
+from ml_assets.model.training.beginning import begin_attempt, tell_beginning
+from ml_assets.model.training.checkpoint.mirror import Mirror
+from ml_assets.model.training.data.rowlog import RowLog, count_rows
+from ml_assets.model.training.loop import fit
+from ml_assets.model.training.measured import Exported
+from ml_assets.model.training.process.group import Group, join_group
+from ml_assets.model.training.process.heartbeat import Heartbeat
+from ml_assets.model.training.process.stop import StopRequest, end_with_parent
+from ml_assets.model.training.result import store_result, write_result
+from ml_assets.model.training.run import Run, prepare
+from ml_assets.model.training.step.memory import advising
+from ml_assets.model.training.telemetry.event_log import emit, keep_events
+from ml_assets.model.training.telemetry.machine import watching_machine
+from resources.job.job import ExitCode, TrainingJob
+
+log = logging.getLogger(__name__)
+
+
+def main(job: TrainingJob, folder: str, mirror: str) -> None:
+    """Train `job` as a rank of the agent. After a failure, ends the process with an `ExitCode`, or with 1 if another
+    attempt may succeed.
+
+    `mirror` is the address of the folder's durable copy, if the folder is lost with this machine.
+    """
+    end_with_parent()
+    stop = StopRequest()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    keep_events(Path(folder))
+    with Heartbeat(int(os.environ["LOCAL_RANK"])) as heartbeat:
+        code = exit_code_of(
+            lambda: _join(job, Path(folder), mirror, stop, heartbeat),
+            Path(folder),
+            lambda: heartbeat.newest_step,
+        )
+    leave(code, stop)
+
+
+def _join(job: TrainingJob, folder: Path, mirror: str, stop: StopRequest, heartbeat: Heartbeat) -> int:
+    with (
+        join_group(job.settings, folder_each_node=bool(mirror)) as group,
+        advising(job.settings, group),
+    ):
+        _train(job, folder, Mirror(mirror, folder) if mirror else None, group, stop, heartbeat)
+    return ExitCode.DONE
+
+
+def _train(
+    job: TrainingJob,
+    folder: Path,
+    mirror: Mirror | None,
+    group: Group,
+    stop: StopRequest,
+    heartbeat: Heartbeat,
+) -> None:
+    run = prepare(job, folder, group, mirror, heartbeat.bounded)
+    if group.is_first:
+        wait_until_alone(folder)
+    run.resume()
+    heartbeat.newest_step = run.progress.step
+    attempt = group.from_first(run.io_group.all_succeed(lambda: _begin_attempt(run, heartbeat)))
+    pids = group.gather(os.getpid())
+    if group.is_first:
+        tell_beginning(
+            job,
+            attempt,
+            run.progress.step,
+            world_size=group.world_size,
+            pids=pids,
+            steps=run.total_steps,
+            device=group.device.type,
+            is_stored=mirror is not None,
+        )
+    rows = RowLog(folder, attempt, group.rank)
+    with watching_machine(folder, lambda: run.progress.step):
+        exported = fit(run, rows, stop, heartbeat)
+    run.store_rows(rows)  # rows since the last checkpoint
+    run.io_group.all_succeed(lambda: _finish(run, exported))
+
+
+def _begin_attempt(run: Run, heartbeat: Heartbeat) -> int:
+    if not run.group.is_first:
+        return 0
+    number, recovered = begin_attempt(run.folder, run.checkpoints, run.progress.step, run.group.world_size)
+    if recovered is not None:
+        heartbeat.on_first_step(recovered)
+    return number
+
+
+def _finish(run: Run, exported: Exported) -> None:
+    if run.group.is_first:
+        counted = _count_rows(run)
+        result = write_result(run, exported)
+        store_result(run)
+        emit(
+            "finished",
+            result.steps,
+            best_step=result.best_step,
+            best_validation_loss=result.best_validation_loss,
+            seconds=result.seconds,
+            measured_seconds=exported.seconds,
+            **counted,
+        )
+
+
+def _count_rows(run: Run) -> dict[str, Any]:
+    """Count the rows that resumes repeated or lost; empty without a resume."""
+    if len(read_attempts(run.folder)) < 2:
+        return {}
+    if (mirror := run.mirror) is not None:  # logs of ranks on other machines
+        mirror.pull([file for file in sorted(mirror.files()) if file.startswith("rows/")])
+    count = count_rows(run.folder, run.train.rows, run.order.steps_per_epoch)
+    if count.lost or any(count.repeated.values()):
+        log.error(
+            "a resume skipped or repeated rows: %s. Report this bug with the folder rows/ of the training",
+            count,
+        )
+    return {"rows_repeated": count.repeated, "rows_lost": count.lost}

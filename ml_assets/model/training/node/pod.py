@@ -1,0 +1,216 @@
+"""Node of a training that runs on several: a pod of a Kubernetes Job, or any machine set up like one.
+
+    python -m ml_assets.model.training.node.pod
+
+Here: the work around the ranks if the local folder ends with the pod. The pod stages the inputs, runs the ranks and
+stores their files, and all nodes end with the same code. Not here: the ranks (agent, training.entry), the files that
+each rank stores (training.run, checkpoint.stored_checkpoints), starting pods and retrying (the launcher).
+
+Settings come from the environment:
+
+    TRAINING_FOLDER        s3://…: the job's folder, with its job.json
+    TRAINING_SNAPSHOT      s3://…: the snapshot that the job names
+    TRAINING_SCRATCH       a local folder that no other process uses
+    TRAINING_SHARD_CACHE   bytes of training shards that may lie there at once; shards are then fetched while the
+                           training runs. Not set: all of them are fetched before it starts
+    TRAINING_NODES         number of nodes of this attempt
+    TRAINING_RANKS         ranks of each node
+    TRAINING_CAUSE         cause of the interruption of the previous attempt, from the launcher; may be missing or empty
+    JOB_COMPLETION_INDEX   number of this node, from 0
+    MASTER_ADDR            name or address of node 0
+    MASTER_PORT            port at which node 0 listens
+
+and credentials of the store in botocore's variables (AWS_*; AWS_ENDPOINT_URL for a server other than AWS).
+"""
+
+import dataclasses
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from ml_assets.data.snapshots.split_reader import MANIFEST, ShardChanged, open_snapshot
+from ml_assets.model.training.attempt.attempts import ATTEMPTS
+from ml_assets.model.training.attempt.storage import storage_failed
+from ml_assets.model.training.checkpoint.initial import INITIAL
+from ml_assets.model.training.checkpoint.mirror import Mirror
+from ml_assets.model.training.data.streaming import ShardSource
+from ml_assets.model.training.node.agent import Node, end, run_ranks, start_importing, use_temporary_folder
+from ml_assets.model.training.process.artifacts import open_artifacts
+from ml_assets.model.training.telemetry.event_log import emit, keep_events, report_failure
+from resources.artifacts import ArtifactMissing, ArtifactsError, ArtifactsRefused
+from resources.files import is_disk_full
+from resources.job.errors import BadConfiguration, InputChanged, StorageFailed, TrainingFailed
+from resources.job.events import EVENTS, JOB
+from resources.job.job import ExitCode, TrainingJob
+
+_LAST_WORDS_SECONDS = 3.0
+"""Time for the other nodes to report their end: a node that lost a peer ends with that peer's code."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodSettings:
+    """Settings that the launcher passes to a pod."""
+
+    folder: str
+    """Address of the job's folder."""
+    snapshot: str
+    """Address of the snapshot."""
+    scratch: Path
+    node: Node
+    ranks: int
+    """Ranks on each node."""
+    cause: str
+    """Cause of the previous attempt's end if only the launcher knows it; else empty."""
+    shard_cache: int | None = None
+    """Bytes; None if all shards are fetched before the training starts."""
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Self:
+        """Read from environment variables. Raises `BadConfiguration` if a variable is missing or not a number."""
+
+        def number(name: str) -> int:
+            try:
+                return int(environment[name])
+            except ValueError as error:
+                raise BadConfiguration(f"{name} must be a whole number, not {environment[name]!r}") from error
+
+        try:
+            node = Node(
+                rank=number("JOB_COMPLETION_INDEX"),
+                count=number("TRAINING_NODES"),
+                address=environment["MASTER_ADDR"],
+                port=number("MASTER_PORT"),
+            )
+            return cls(
+                folder=environment["TRAINING_FOLDER"].rstrip("/"),
+                snapshot=environment["TRAINING_SNAPSHOT"].rstrip("/"),
+                scratch=Path(environment["TRAINING_SCRATCH"]),
+                node=node,
+                ranks=number("TRAINING_RANKS"),
+                cause=environment.get("TRAINING_CAUSE", ""),
+                shard_cache=number("TRAINING_SHARD_CACHE") if "TRAINING_SHARD_CACHE" in environment else None,
+            )
+        except KeyError as error:
+            raise BadConfiguration(
+                f"{error.args[0]} is not set: start the pods of a training by a launcher, which sets it"
+            ) from error
+
+
+def main(environment: Mapping[str, str]) -> int:
+    """Run this node's ranks; return the exit code of the job."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        settings = PodSettings.read(environment)
+    except BadConfiguration as error:
+        return report_failure(error)
+    use_temporary_folder(settings.scratch)
+    start_importing()
+    return _run(settings)
+
+
+def _run(settings: PodSettings) -> int:
+    # A fresh folder: files of an earlier container of this pod may be half written. The store is authoritative.
+    folder = settings.scratch / settings.folder.rpartition("/")[2]
+    shutil.rmtree(folder, ignore_errors=True)
+    started = time.monotonic()
+    job, code = None, int(ExitCode.DONE)
+    try:
+        job = stage(settings, folder)
+    except TrainingFailed as error:
+        code = report_failure(error)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        code = report_failure(storage_failed(error, "the snapshot", settings.scratch))
+    log.info("staged in %.1f s", time.monotonic() - started)
+
+    from ml_assets.model.training.node.nodes import (
+        Nodes,  # imports torch, at the same time as the forkserver
+    )
+
+    nodes = Nodes(settings.node)
+    log.info("imported the libraries and met the other nodes in %.1f s", time.monotonic() - started)
+    code = nodes.agree("staged", code)
+    if job is None or code:
+        return code
+    keep_events(folder)
+    if settings.cause and settings.node.rank == 0:
+        emit("ended", 0, code=int(ExitCode.PREEMPTED), cause=settings.cause)
+    code = run_ranks(job, settings.ranks, folder, settings.folder, nodes)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the ranks have ended, and their code stands
+    if settings.node.rank == 0:
+        _store_events(settings, folder)
+    return nodes.agree("ended", code, _LAST_WORDS_SECONDS) if code else code
+
+
+def stage(settings: PodSettings, folder: Path) -> TrainingJob:
+    """Fetch the job and the snapshot. Raises `BadConfiguration`, `InputChanged`, `StorageFailed`."""
+    try:
+        job = _read_job(settings, folder)
+        snapshot = _bring_snapshot(settings, job)
+    except ArtifactsRefused as error:
+        raise BadConfiguration(str(error)) from error
+    except ArtifactsError as error:
+        raise StorageFailed(str(error)) from error
+    job = dataclasses.replace(job, snapshot=str(snapshot))
+    (folder / JOB).write_text(job.to_json())
+    return job
+
+
+def _read_job(settings: PodSettings, folder: Path) -> TrainingJob:
+    above, _, name = settings.folder.rpartition("/")
+    artifacts = open_artifacts(above, settings.scratch)
+    try:
+        artifacts.pull(name, [JOB])
+        job = TrainingJob.from_json((folder / JOB).read_text())
+    except ArtifactMissing as error:
+        raise BadConfiguration(f"there is no {JOB} in {settings.folder}: launch the job again") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadConfiguration(
+            f"{settings.folder}/{JOB} is not a valid job: {error}. Launch it again"
+        ) from error
+    wanted = {ATTEMPTS, EVENTS} if settings.node.rank == 0 else set[str]()  # rank 0 appends to them
+    if job.initial_weights:
+        wanted.add(INITIAL)
+    if wanted and (there := wanted & set(artifacts.files(name))):
+        artifacts.pull(name, sorted(there))
+    return job
+
+
+def _bring_snapshot(settings: PodSettings, job: TrainingJob) -> Path:
+    """Copy the snapshot to scratch, except shards that are streamed later. Ranks compare digests."""
+    above, _, name = settings.snapshot.rpartition("/")
+    artifacts = open_artifacts(above, settings.scratch / "snapshots")
+    try:
+        folder = artifacts.pull(name, [MANIFEST])
+        snapshot = open_snapshot(folder, job.snapshot_digest, job.schema_hash)
+        shards = snapshot.shards_of("validation")  # read many times
+        if settings.shard_cache is None or job.script:  # a script reads a whole split
+            shards += snapshot.shards_of("train")
+        else:
+            ShardSource(url=settings.snapshot, cache_bytes=settings.shard_cache).write(folder)
+        return artifacts.pull(name, [file.path for shard in shards for file in shard.files])
+    except (ShardChanged, ArtifactMissing) as error:
+        raise InputChanged(f"{settings.snapshot}: {error}") from error
+
+
+def _store_events(settings: PodSettings, folder: Path) -> None:
+    """Store all events, also those since the last checkpoint. They serve readers of the job; its result needs none."""
+    if (folder / EVENTS).exists():
+        try:
+            Mirror(settings.folder, folder).push([EVENTS])
+        except StorageFailed as error:
+            log.warning("the last events could not be stored, only the log of this pod has them: %s", error)
+
+
+if __name__ == "__main__":
+    end(main(os.environ))

@@ -1,0 +1,131 @@
+"""Machine metrics under the ranks: processors, memory, disk and network, as an event `system` every 30 s.
+
+Read from Linux's /proc and /sys; values that a system does not provide are left out. In a container, memory counts
+against the container's limit, the network is the container's own, processors and disks are those of the machine. Not
+here: GPUs (gpu), measurements of the loop (meter).
+"""
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ml_assets.model.training.telemetry.event_log import emit
+from resources.beside import working_beside
+
+SECONDS = 30.0
+_SECTOR = 512
+"""Bytes of a sector in /sys/block, whatever the disk's own sector size is."""
+_NO_DISK = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
+"""Block devices without storage of their own: their data is counted on the disk below."""
+_LIMITS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Memory files of a container in cgroup versions 2 and 1: its limit, its use, and a line of the `memory.stat` beside
+them. That line is the part of the use that is file cache, which the container can free."""
+
+
+@contextmanager
+def watching_machine(folder: Path, step: Callable[[], int], seconds: float = SECONDS) -> Generator[None]:
+    """Emit machine metrics every `seconds` while the block runs, and once more when the block ends.
+
+    One rank per machine does this. `step` returns the number of trained steps. `folder` holds the job's files. Names
+    begin with `system/`, which MLflow shows on a separate page; with several machines, `system/<number>/`.
+    """
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        yield
+        return
+    is_only_one = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
+    prefix = "system/" if is_only_one else f"system/{os.environ['GROUP_RANK']}/"
+    machine = Machine(folder)
+
+    def watch(over: threading.Event) -> None:
+        is_over = False
+        while not is_over:
+            is_over = over.wait(seconds)
+            with suppress(OSError):  # the write that needs the space reports a full disk
+                emit("system", step(), **{prefix + name: value for name, value in machine.read().items()})
+
+    with working_beside(watch, "machine"):
+        yield
+
+
+class Machine:
+    """Machine metrics since the last `read`. Tests pass other paths."""
+
+    def __init__(self, folder: Path, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
+        self._folder, self._proc, self._sys = folder, proc, sys
+        self._last = self._counters()
+
+    def read(self) -> dict[str, float]:
+        """Return the metrics since the last call; names are MLflow's where it has a name.
+
+        `cpu_utilization_percentage` (0–100, over all processors), memory and disk in use (the file system of the
+        folder), and MB per second read from and written to disks, received from and sent to other machines.
+        """
+        before, now = self._last, self._counters()
+        self._last = now
+        grown = {name: now[name] - before[name] for name in now if name in before}
+        elapsed = grown.pop("seconds")
+        figures = {f"{name}_mb_per_s": grown[name] / 1e6 / elapsed for name in _RATES if name in grown}
+        if total := grown.get("cpu_total", 0.0):
+            figures["cpu_utilization_percentage"] = 100 * grown["cpu_busy"] / total
+        with suppress(OSError, KeyError):
+            used, there = self._memory()
+            figures["system_memory_usage_megabytes"] = used / 1e6
+            figures["system_memory_usage_percentage"] = 100 * used / there
+        disk = shutil.disk_usage(self._folder)
+        figures["disk_usage_percentage"] = 100 * disk.used / disk.total
+        figures["disk_available_megabytes"] = disk.free / 1e6
+        return figures
+
+    def _counters(self) -> dict[str, float]:
+        """Read the counters, which only grow."""
+        counters = {"seconds": time.monotonic()}
+        for more in (self._processors, self._disks, self._network):
+            with suppress(OSError):
+                counters |= more()
+        return counters
+
+    def _processors(self) -> Mapping[str, float]:
+        first = (self._proc / "stat").read_text().partition("\n")[0]
+        # user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user.
+        spent = [int(word) for word in first.split()[1:9]]
+        return {"cpu_busy": sum(spent) - sum(spent[3:5]), "cpu_total": sum(spent)}
+
+    def _disks(self) -> Mapping[str, float]:
+        disks = [path for path in (self._sys / "block").iterdir() if not path.name.startswith(_NO_DISK)]
+        told = [(path / "stat").read_text().split() for path in disks]
+        sectors = {"disk_read": (int(one[2]) for one in told), "disk_write": (int(one[6]) for one in told)}
+        return {name: _SECTOR * sum(counts) for name, counts in sectors.items()} if told else {}
+
+    def _network(self) -> Mapping[str, float]:
+        lines = (self._proc / "net" / "dev").read_text().splitlines()[2:]
+        named = [
+            (name.strip(), counts.split()) for name, _, counts in (line.partition(":") for line in lines)
+        ]
+        others = [counts for name, counts in named if name != "lo"]
+        return {
+            "network_receive": sum(int(counts[0]) for counts in others),
+            "network_transmit": sum(int(counts[8]) for counts in others),
+        }
+
+    def _memory(self) -> tuple[float, float]:
+        """Return bytes in use and bytes in total."""
+        lines = (line.split() for line in (self._proc / "meminfo").read_text().splitlines())
+        kilobytes = {words[0].rstrip(":"): int(words[1]) for words in lines}
+        there = 1024 * kilobytes["MemTotal"]
+        for limit_file, use_file, cached in _LIMITS:
+            limit = self._sys / "fs" / "cgroup" / limit_file
+            if limit.is_file() and (text := limit.read_text().strip()).isdecimal() and int(text) < there:
+                used = int((self._sys / "fs" / "cgroup" / use_file).read_text())
+                stat = (limit.parent / "memory.stat").read_text().split()
+                return used - int(stat[stat.index(cached) + 1]), int(text)
+        return there - 1024 * kilobytes["MemAvailable"], there
+
+
+_RATES = ("disk_read", "disk_write", "network_receive", "network_transmit")

@@ -1,0 +1,1 @@
+"""Versions in use: the server, and what is measured of its answers."""

@@ -1,0 +1,222 @@
+"""Record of a canary's watch: which rows of the log have counted, and the evidence after them.
+
+One JSON file among the artifacts for each pair of canary and champion and each set of watched metrics, replaced as a
+whole. A look takes only files of the log that no look before has counted, counts their rows, and replaces the record;
+so rows count once, in the order in which they became visible. A damaged file is tried again at each look. A process
+that is killed before it replaces the record has counted nothing. Here: the record and one look. Not here: the choice of
+rows (`canary_rows`), who may look (`canary_watch`).
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from logging import getLogger
+
+import polars as pl
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ml_assets.model.release.rules import CanarySection
+from ml_assets.use.live.canary_rows import (
+    FoundLabels,
+    WaitingRow,
+    first_rows,
+    requests_of,
+    waiting_of,
+    with_room,
+)
+from ml_assets.use.live.comparison import MetricState, compare
+from ml_assets.use.serving.request_log import LATE_DAYS, day_folder, files_after, read_files, writer_of
+from resources.artifacts import Artifacts, ArtifactsRefused, ArtifactsUnavailable
+from resources.ledger import Promotion
+
+ROOT = "canary"
+"""Folder of all records among the artifacts: `canary/<model>/<places of the promotions>`."""
+FILES = 32
+"""Files of the log that count together. A killed look repeats these at most."""
+MOST_ENTITIES = 1_000_000
+"""Entities that count. A canary that is not decided by then has none of the watched regressions."""
+MOST_OF_CLIENT = MOST_ENTITIES // 2
+"""Entities of one client that count. Nobody can use up the room of all others with entities that do not exist."""
+MOST_WAITING = 100_000
+"""Rows that wait for a label at most."""
+
+_LOGGER = getLogger(__name__)
+
+
+class CanaryRecord(BaseModel):
+    """Rows that have counted, and the evidence after them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    files: dict[str, dict[str, int]] = {}
+    """Day → server → number of the newest file that has counted."""
+    entities: tuple[int, ...] = ()
+    """Hash of each entity that has counted."""
+    of_champion: int = 0
+    """Entities that the champion answered."""
+    of_canary: int = 0
+    of_clients: dict[str, int] = {}
+    """Client → its entities that have counted."""
+    crowded: int = 0
+    """Rows of clients beyond `MOST_OF_CLIENT` entities, which do not count."""
+    repeated: int = 0
+    """Further rows of these entities, which do not count."""
+    metrics: tuple[MetricState, ...] = ()
+    waiting: tuple[WaitingRow, ...] = ()
+    labels_at: str = ""
+    """Commit of the lake that has no label for the waiting rows."""
+    left_out: dict[str, int] = {}
+    """Reason → rows that have no part in metrics of labels."""
+    labels_fault: str = ""
+    """Reason why the last look could not count labels; empty if it could."""
+    damaged: dict[str, dict[str, str]] = {}
+    """Day → damaged file of the log → what is wrong with it. It has not counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordPlace:
+    """Canary whose record this is, and the rules that it was begun with."""
+
+    artifacts: Artifacts
+    model: str
+    champion: Promotion
+    canary: Promotion
+    section: CanarySection
+
+    @property
+    def folder(self) -> str:
+        """Folder among the artifacts."""
+        return f"{ROOT}/{self.model}/{self.canary.place}-{self.champion.place}"
+
+    @property
+    def file(self) -> str:
+        """File in the folder. Other metrics or another alpha begin another record."""
+        rules = self.section.model_dump_json(include={"watch", "alpha"})
+        return f"{hashlib.sha256(rules.encode()).hexdigest()[:16]}.json"
+
+    @property
+    def _address(self) -> str:
+        return f"{self.artifacts.address(self.folder)}/{self.file}"
+
+    def read(self) -> CanaryRecord:
+        """Return the record; an empty one before the first look. Raises `ArtifactsError`."""
+        if not self.artifacts.exists(self.folder, self.file):
+            return CanaryRecord()
+        folder = self.artifacts.pull(self.folder, [self.file])
+        try:
+            return CanaryRecord.model_validate_json((folder / self.file).read_bytes())
+        except OSError as error:
+            raise ArtifactsUnavailable(f"{self._address} could not be read: {error}") from error
+        except ValidationError as error:
+            raise ArtifactsRefused(
+                f"{self._address} is no record of a canary: restore it, or remove it; then the next look counts the "
+                "log of requests from the beginning"
+            ) from error
+
+    def write(self, record: CanaryRecord) -> None:
+        """Replace the record as a whole. Raises `ArtifactsError`."""
+        with self.artifacts.create(self.folder, self.file) as file:
+            file.write(record.model_dump_json().encode())
+
+
+def look(
+    place: RecordPlace,
+    key: tuple[str, ...],
+    labels: Callable[[CanaryRecord], tuple[str, FoundLabels] | None],
+    now: datetime | None = None,
+) -> CanaryRecord:
+    """Count what became visible since the last look, and return the record after it. One process at a time may look.
+
+    `key` is the primary key of the feature table, empty if no metric needs labels. `labels` gets the record and returns
+    the labels that the waiting rows have by now with the commit of the lake that has them; None if they were not looked
+    up. If it raises, or its rows cannot be compared, they wait, and `labels_fault` has the reason. Raises
+    `ArtifactsError`.
+    """
+    record = place.read()
+    for day, files in _new_files(place, record, now or datetime.now(UTC)):
+        record = _with_files(place, record, day, files, key)
+        place.write(record)
+    after = _with_labels(place, record, labels)
+    if after != record:
+        place.write(after)
+    return after
+
+
+def _with_labels(
+    place: RecordPlace,
+    record: CanaryRecord,
+    labels: Callable[[CanaryRecord], tuple[str, FoundLabels] | None],
+) -> CanaryRecord:
+    update: dict[str, object] = {"labels_fault": ""}
+    try:
+        if record.waiting and (found := labels(record)) is not None:
+            commit, labelled = found
+            update |= {
+                "metrics": compare(place.section, record.metrics, labelled=labelled.rows),
+                "waiting": labelled.waiting,
+                "labels_at": commit,
+                "left_out": dict(Counter(record.left_out) + Counter(labelled.left_out)),
+            }
+    except Exception as error:  # whatever is wrong with labels, errors and latency still decide
+        _LOGGER.exception("metrics of labels of %s are not compared", place.model)
+        update["labels_fault"] = f"{type(error).__name__}: {error}"
+    return record.model_copy(update=update)
+
+
+def _new_files(place: RecordPlace, record: CanaryRecord, now: datetime) -> Iterator[tuple[date, list[str]]]:
+    """Yield files that have not counted, a few at a time, and files that were damaged."""
+    begin = max(place.champion.at, place.canary.at).date()
+    for back in range(min((now.date() - begin).days, LATE_DAYS), -1, -1):
+        day = now.date() - timedelta(back)
+        files = files_after(place.artifacts, place.model, day, record.files.get(day.isoformat(), {}))
+        files = sorted({*files, *record.damaged.get(day.isoformat(), {})})
+        for first in range(0, len(files), FILES):
+            yield day, files[first : first + FILES]
+
+
+def _with_files(
+    place: RecordPlace, record: CanaryRecord, day: date, files: list[str], key: tuple[str, ...]
+) -> CanaryRecord:
+    of_day = record.damaged.get(day.isoformat(), {})
+    there = place.artifacts.files(day_folder(place.model, day)) if of_day else files
+    log, faults = read_files(place.artifacts, place.model, day, [one for one in files if one in there])
+    faults = {file: why for file, why in of_day.items() if file not in files} | faults
+    first = first_rows(log, place.champion, place.canary, record.entities)
+    before = pl.col("sender").replace_strict(record.of_clients, default=0, return_dtype=pl.Int64)
+    has_room = first.rows.select(before + pl.int_range(pl.len()).over("sender") < MOST_OF_CLIENT).to_series()
+    room = MOST_ENTITIES - len(record.entities)
+    rows = first.rows.filter(has_room).head(room)
+    entities = [one for one, has in zip(first.entities, has_room, strict=True) if has][:room]
+    update: dict[str, object] = {
+        "files": {**record.files, day.isoformat(): _read_up_to(record.files.get(day.isoformat(), {}), files)},
+        "entities": (*record.entities, *entities),
+        "of_clients": dict(Counter(record.of_clients) + Counter(rows["sender"])),
+        "crowded": record.crowded + len(first.rows) - int(has_room.sum()),
+        "of_champion": record.of_champion + len(rows.filter(role="production")),
+        "of_canary": record.of_canary + len(rows.filter(role="canary")),
+        "repeated": record.repeated + first.repeated,
+        "metrics": compare(place.section, record.metrics, requests_of(rows)),
+        "damaged": {name: of for name, of in {**record.damaged, day.isoformat(): faults}.items() if of},
+    }
+    if key:
+        waiting, left_out = waiting_of(rows, key)
+        every = (*record.waiting, *waiting)
+        kept = with_room(every, MOST_WAITING)
+        if len(kept) < len(every):
+            left_out["found no room among the rows that wait for a label"] = len(every) - len(kept)
+        update |= {
+            "waiting": kept,
+            "labels_at": "" if waiting else record.labels_at,
+            "left_out": dict(Counter(record.left_out) + left_out),
+        }
+    return record.model_copy(update=update)
+
+
+def _read_up_to(before: Mapping[str, int], files: list[str]) -> dict[str, int]:
+    """Return server → number of its newest file after `files` were read."""
+    newest = dict(before)
+    for server, number in map(writer_of, files):
+        newest[server] = max(number, newest.get(server, 0))
+    return newest

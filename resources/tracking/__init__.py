@@ -1,0 +1,1 @@
+"""MLflow: runs and the queue of their metrics; storage of studies."""

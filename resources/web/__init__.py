@@ -1,0 +1,1 @@
+"""HTTP of servers and clients: bounds, sign-in, webhooks, last answers."""
