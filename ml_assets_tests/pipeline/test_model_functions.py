@@ -99,7 +99,7 @@ def test_arguments_that_the_text_hides_are_left_to_the_workers(write: Write, tex
         ("build = 3", "is a int, not a function"),
         ("build = [1]", "is a list, not a function"),
         ("def build(:", r"written_\d+.py:1: SyntaxError"),
-        ("from ml_assets import snapshots as build", "is a module, not a function"),
+        ("from ml_assets.data import snapshots as build", "is a module, not a function"),
     ],
 )
 def test_what_is_no_function_is_named(write: Write, text: str, said: str) -> None:
