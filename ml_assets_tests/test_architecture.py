@@ -4,11 +4,14 @@ import ast
 import gc
 import re
 import subprocess
+import tomllib
 from functools import cache
 from pathlib import Path
 
 import grimp
 import pytest
+
+from resources.extras import EXTRA_OF
 
 ROOT = Path(__file__).parents[1]
 
@@ -224,7 +227,7 @@ def test_no_file_names_a_package_registry() -> None:
     assert naming == []
 
 
-@pytest.mark.parametrize("name", ["dev.txt", "build.txt", "setup.txt", "data.txt"])
+@pytest.mark.parametrize("name", ["dev.txt", "core.txt", "build.txt", "setup.txt", "data.txt"])
 def test_requirements_are_pinned_and_hashed_without_addresses(name: str) -> None:
     text = (ROOT / "deployment" / "requirements" / name).read_text()
     requirements = text.replace("\\\n", " ").splitlines()
@@ -308,3 +311,20 @@ def _exists(module: str, name: str) -> bool:
         return True
     file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
     return file.is_file() and name in _bound_in(file)
+
+
+def test_each_extra_of_a_package_is_one_that_brings_it() -> None:
+    """A person whose package is missing types what the message names."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {
+        name: [re.split(r"[\[<>=;]", one)[0].lower().replace("-", "_") for one in brought]
+        for name, brought in project["optional-dependencies"].items()
+    }
+    core = {re.split(r"[\[<>=;]", one)[0].lower().replace("-", "_") for one in project["dependencies"]}
+    assert set(EXTRA_OF.values()) <= extras.keys()
+    assert core & EXTRA_OF.keys() == set()
+    directly = {
+        name: extra for name, extra in EXTRA_OF.items() if any(name in one for one in extras.values())
+    }
+    assert [name for name, extra in directly.items() if name not in extras[extra]] == []
+    assert len(directly) > 12

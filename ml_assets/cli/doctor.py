@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 
 import click
 
@@ -13,6 +12,7 @@ from ml_assets.cli import doctor_storage
 from ml_assets.cli.doctor_storage import NotWell, WorthKnowing
 from ml_assets.cli.project import Project, say
 from ml_assets.cli.variables import unknown_variables
+from resources.environment import version_of
 
 ENOUGH_DISK_GB = 2
 PATIENCE_SECONDS = 3.0
@@ -89,7 +89,7 @@ def _python(project: Project) -> str:
 
 
 def _packages(project: Project) -> str:
-    return ", ".join(f"{name} {version(name)}" for name in PARTS)
+    return ", ".join(f"{name} {version_of(name)}" for name in PARTS)
 
 
 def _settings(project: Project) -> str:

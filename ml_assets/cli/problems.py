@@ -11,6 +11,7 @@ from typing import IO, Any
 import click
 
 from ml_assets.foundation.reports.plain_text import in_terminal
+from resources.extras import missing_extra
 from resources.words import has_remedy
 
 
@@ -53,7 +54,8 @@ def explained() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if os.environ.get("ML_ASSETS_TRACEBACK") or not has_remedy(error):
+        extra = missing_extra(error)
+        if os.environ.get("ML_ASSETS_TRACEBACK") or not (extra or has_remedy(error)):
             raise
-        click.echo(in_terminal(f"Error: {error}"), err=True)
+        click.echo(in_terminal(f"Error: {extra or error}"), err=True)
         sys.exit(1)

@@ -11,6 +11,7 @@ from dagster import DagsterExecutionInterruptedError
 from ml_assets.components.pages import table_of
 from ml_assets.data.tables.refusal import BuildRefused, InputsRefused
 from resources.artifacts import ArtifactsUnavailable
+from resources.extras import missing_extra
 from resources.job.errors import ClusterUnavailable
 from resources.lake import LakeBusy, LakeUnavailable
 from resources.ledger import LedgerBusy, LedgerUnavailable
@@ -118,7 +119,8 @@ def final_unless_transient() -> Iterator[None]:
             raise
         if isinstance(error, BuildRefused):
             raise _failure_of(error) from error
-        raise dg.Failure(f"{type(error).__name__}: {error}", allow_retries=False) from error
+        why = missing_extra(error) or f"{type(error).__name__}: {error}"
+        raise dg.Failure(why, allow_retries=False) from error
 
 
 _INTERRUPTIONS = (DagsterExecutionInterruptedError, KeyboardInterrupt)

@@ -9,7 +9,7 @@ import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import PackageNotFoundError, packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import polars as pl
 
 from ml_assets.data.features import categories
 from ml_assets.model.release.runtime import InputColumn
+from resources.environment import version_of
 
 MLMODEL = "MLmodel"
 _SERVING = ("mlflow", "numpy", "onnx", "onnxruntime", "pandas", "polars")
@@ -63,7 +64,7 @@ def write_mlflow_files(
                 },
             },
             "metadata": {"inputs": {column.name: column.dtype for column in inputs}},
-            "mlflow_version": version("mlflow"),
+            "mlflow_version": version_of("mlflow"),
             "saved_input_example_info": {
                 "artifact_path": _EXAMPLE,
                 "pandas_orient": "split",
@@ -131,4 +132,12 @@ def _requirements(packages: Iterable[str]) -> list[str]:
     brought: Mapping[str, list[str]] = packages_distributions() if more else {}
     names = {brought[package][0] for package in more if package in brought} | set(_SERVING)
     # Without a local part: a package index has no `2.11.0+cpu`.
-    return [f"{name}=={version(name).partition('+')[0]}" for name in sorted(names)]
+    return [f"{name}{_pin(name)}" for name in sorted(names)]
+
+
+def _pin(package: str) -> str:
+    """Return the installed version as a pin; nothing for pandas where only those who load the model need it."""
+    try:
+        return f"=={version_of(package).partition('+')[0]}"
+    except PackageNotFoundError:
+        return ""
