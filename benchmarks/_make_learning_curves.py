@@ -4,7 +4,7 @@ Small networks with random hyperparameters are trained on real tables that ship 
 bundled tables of scikit-learn. A loop of its own trains many networks at once, because the engine's processes would
 take hours; schedule, AdamW, clipping and validation after each epoch are as in the engine.
 
-Defaults of `freeze_thaw` may be chosen on the tasks of `CHOSEN_ON`. `HELD_OUT` serves measurements alone.
+Defaults of a pruner may be chosen on the tasks of `CHOSEN_ON`. `HELD_OUT` serves measurements alone.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

@@ -4,7 +4,7 @@ Each replay is a study of 64 trials of 27 epochs over curves that were trained i
 through the project's own studies, one trial at a time. Peers are plain Optuna on the same 64 curves: Hyperband with
 random draws, and TPE with the median pruner, whose draws take the nearest curve that is left. Regret is the chosen
 trial's validation loss minus the lowest of all 64 trials, had all been trained. A float label is scaled to a deviation
-of 1. Defaults of `freeze_thaw` were chosen on other tasks.
+of 1.
 """
 
 import statistics
@@ -26,8 +26,8 @@ from ml_assets.extras.tuning.study_result import TrialOutcome
 TRIALS = 64
 REPLAYS = 10
 """Random choices of trials from the curves of each task."""
-OURS = ("median", "successive_halving", "hyperband", "freeze_thaw")
-BARS = {"successive_halving": (0.6, 0.003), "freeze_thaw": (0.8, 0.001)}
+OURS = ("median", "successive_halving", "hyperband")
+BARS = {"successive_halving": (0.6, 0.003)}
 """Pruner → least share of epochs saved, largest mean regret."""
 
 
@@ -91,7 +91,7 @@ def replay_ours(pruner: str, curves: CurvesOfTrials) -> ReplayedStudy:
                 validation_loss=float(losses[epoch - 1]),
                 epochs=epoch,
                 most_epochs=EPOCHS,
-                pauses=(*trial.pauses, *([epoch] if is_paused else [])),
+                pauses=(epoch,) if is_paused else (),
             ),
         )
     finished = [one.number for one in study.outcomes() if one.state == "finished"]

@@ -135,7 +135,6 @@ def _shown(stored: StoredStudy, platform: Platform) -> dict[str, Any]:
         **_saved(result),
         **({"new study": result.differs} if result.differs else {}),
         **({"began from": result.prior} if result.prior else {}),
-        **({"change of the data": result.change} if result.change else {}),
         "partition": result.partition,
         **({"stopped": result.stopped} if result.stopped else {}),
         "hours": readable(result.spent.hours),

@@ -39,7 +39,7 @@ SECTION = TuningSection.model_validate(
             },
         },
         "sampler": "random",
-        "pruner": "freeze_thaw",
+        "pruner": "successive_halving",
         "trials": 8,
     }
 )

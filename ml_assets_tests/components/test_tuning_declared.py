@@ -81,12 +81,6 @@ def test_faults_of_a_study_are_lines_with_file_line_and_key() -> None:
             id="empty",
         ),
         pytest.param(
-            _declared(more="prior: {change: 0.2}"),
-            "prior.change",
-            "nothing is compared without quiet_trials: give quiet_trials, or remove change",
-            id="change without quiet trials",
-        ),
-        pytest.param(
             _declared(rate="{kind: float, low: 0.1, high: 0.01}"),
             "space.training.learning_rate",
             "low 0.1 is above high 0.01: swap them",

@@ -139,16 +139,6 @@ def test_a_script_saves_no_epochs_that_nobody_knows() -> None:
     assert "saved" not in summary
 
 
-def test_pauses_of_a_continued_trial_are_drawn() -> None:
-    drawn = [
-        study_pictures(_report(_trial(0), replace(_trial(1), pauses=pauses)).result, SPACE, {}, form="svg")
-        for pauses in ((), (2, 5))
-    ]
-    assert drawn[0]["history"] == drawn[1]["history"]
-    without, pauses = (base64.b64decode(one["curves"]).decode() for one in drawn)
-    assert pauses.count("<use") == without.count("<use") + 2
-
-
 _ODD = {
     "one trial": (_trial(0),),
     "equal losses": (_trial(0), _trial(1), _trial(2)),

@@ -26,7 +26,7 @@ class Prior:
     days: Days = field(default_factory=Days)
     """Days that this result has seen."""
     repeated: tuple[KnownPoint, ...] = ()
-    """Values of the first trials, best first. The last one is the witness if the section has `quiet_trials`."""
+    """Values of the first trials, best first."""
     seen: tuple[KnownPoint, ...] = ()
     """Points that the sampler sees besides, best first."""
     left_out: str = ""
@@ -59,8 +59,6 @@ class Prior:
         if not known:
             return cls(left_out=left_out)
         repeated = known[: section.best]
-        if section.quiet_trials is not None and len(known) > section.best:
-            repeated = [*repeated, known[-1]]
         seen = [one for one in thinned(known, section.keep) if one not in repeated]
         return cls(
             result=result.digest,

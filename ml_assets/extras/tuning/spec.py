@@ -190,7 +190,7 @@ class SpaceSection(Section):
 Sampler = Literal["grid", "random", "tpe", "GPSampler", "QMCSampler"]
 _WHOLE_SPACE: tuple[Sampler, ...] = ("GPSampler", "QMCSampler")
 """Samplers of Optuna that would draw conditional parameters at random, without a word."""
-Pruner = Literal["none", "median", "successive_halving", "hyperband", "freeze_thaw"]
+Pruner = Literal["none", "median", "successive_halving", "hyperband"]
 
 
 class PriorSection(Section):
@@ -201,19 +201,6 @@ class PriorSection(Section):
     keep: float = Field(default=0.8, gt=0, lt=1)
     """Share of the earlier trials that sampler `tpe` or `GPSampler` sees, evenly from the best to the worst. Each later
     study keeps this share of them again: after ten studies with 0.8, one in ten is left."""
-    quiet_trials: int | None = Field(default=None, ge=2, le=100)
-    """Number of trials with which a study is complete if its repeated trials show no change of the data. Then the worst
-    earlier trial is repeated, too. If its loss minus that of the best one is much another than before, the study runs
-    all `trials`. Not given: each study runs all `trials`."""
-    change: float = Field(default=0.1, gt=0, le=10)
-    """Part of that difference by which it must be another than before to count as a change. Needs `quiet_trials`."""
-
-    @model_validator(mode="after")
-    def _change_counts(self) -> Self:
-        if "change" in self.model_fields_set and self.quiet_trials is None:
-            said = "nothing is compared without quiet_trials: give quiet_trials, or remove change"
-            refuse_at(type(self).__name__, {("change",): said})
-        return self
 
 
 class TuningSection(Section):
@@ -227,8 +214,7 @@ class TuningSection(Section):
     pruner: Pruner = "none"
     """Pauses a trial with a checkpoint if its validation loss after an epoch is bad. `median`: worse than the median of
     the other trials. `successive_halving`: not in the better half after 1/9, 2/9, 4/9 and 8/9 of the epochs.
-    `hyperband`: groups of trials that are thinned to a third, each from another epoch on. `freeze_thaw`: all trials
-    are paused early; the best continue in rounds, and then those that may beat them by their extrapolated curves."""
+    `hyperband`: groups of trials that are thinned to a third, each from another epoch on."""
     trials: int = Field(ge=1, le=MOST_TRIALS)
     """Largest number of trials, each a training."""
     parallel_trials: int = Field(default=1, ge=1, le=100)

@@ -3,10 +3,8 @@
 A trial is recorded before its training starts. So a study whose process was killed continues: a trial that had begun
 keeps its number and its values, and a finished trial is not repeated. Optuna's samplers and pruners write notes of
 their own while they decide. They do so in a copy of the study in memory, and each decision is one write to the storage:
-a kill comes before it or after it. Optuna ends a paused trial for good. A trial that
-continues is therefore another record in the storage, with the same number, values and losses so far; so is a failed
-trial that trains once more. Not here: the training of a trial (`pipeline.trials`), the trial to continue
-(`freeze_thaw`), the choice among trials (`study_result`).
+a kill comes before it or after it. A failed trial that trains once more is another record in the storage, with the same
+number and values. Not here: the training of a trial (`pipeline.trials`), the choice among trials (`study_result`).
 """
 
 import hashlib
@@ -17,7 +15,7 @@ import warnings
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ml_assets.extras.tuning.budget import covered_seconds
 from ml_assets.extras.tuning.difference import difference
@@ -43,15 +41,11 @@ if TYPE_CHECKING:
     from optuna.study import StudySummary
     from optuna.trial import FrozenTrial, Trial
 
-    from ml_assets.extras.tuning.learning_curves import LearningCurve
-
-_NUMBER, _OUTCOME, _PAUSES = "number", "outcome", "pauses"
-"""User attributes of a trial in the storage: its number in the study, how it ended, and the epochs of its pauses."""
+_NUMBER, _OUTCOME = "number", "outcome"
+"""User attributes of a trial in the storage: its number in the study, and how it ended."""
 _DECIDED = "decided"
 """User attribute of a trial: the last epoch after which the pruner decided, whether it paused the trial there, and its
 notes on the trial."""
-_TO_ITS_END = "to_its_end"
-"""User attribute of a trial that no pruner pauses any more."""
 _FAILED_BEFORE = "failed_before"
 """User attribute of a trial that trains once more: the reason of its failure before."""
 _PRIOR = "prior"
@@ -66,16 +60,14 @@ _RAN = "ran/"
 
 @dataclass(frozen=True, kw_only=True)
 class BegunTrial:
-    """Trial whose training may start or continue."""
+    """Trial whose training may start, or continue after a kill."""
 
     number: int
     """Number in the study, from 0."""
     parameters: Mapping[str, Scalar]
     """`hyperparameters.<key>` or `training.<key>` → value."""
     in_storage: int
-    """Number in Optuna's storage, which also counts trials without values, and each continuation."""
-    pauses: tuple[int, ...] = ()
-    """Epochs after which it was paused, and from which it continued."""
+    """Number in Optuna's storage, which counts a trial that trains once more again."""
     failed_before: str = ""
     """Reason of the failure after which it trains once more; empty if it did not fail."""
 
@@ -146,12 +138,10 @@ class Study:
         """Numbers of failed trials that train once more in this launch."""
 
     def next(self, *, may_begin: bool = True, besides: Container[int | None] = ()) -> BegunTrial | None:
-        """Return a trial that did not end; else repeat one whose failure may pass, begin another, or continue a paused
-        one. None if there is none.
+        """Return a trial that did not end; else repeat one whose failure may pass, or begin another; None if complete.
 
-        Each launch repeats a failed trial once. Without `may_begin` no trial begins. If none has finished or runs, the
-        paused one with the lowest loss trains to its end, so that the study has a result. `besides`: numbers of the
-        trials that the caller runs already.
+        Each launch repeats a failed trial once. Without `may_begin` no trial begins. `besides`: numbers of the trials
+        that the caller runs already.
         """
         with self._turn():
             return self._next(may_begin=may_begin, besides=besides)
@@ -163,13 +153,13 @@ class Study:
         for one in self._trials():
             if one.state == TrialState.RUNNING and one.user_attrs[_NUMBER] not in besides:
                 return _begun(one)
-        combinations = list(self._section.space.points) if self._section.sampler == "grid" else None
         if not may_begin:
-            return None if self._may_have_result else self._continued(to_its_end=True)
+            return None
         if (repeated := self._repeated()) is not None:
             return repeated
-        if begun >= (self.quiet_most if self.change == "unknown" else self.most):
-            return self._continued()
+        if begun >= self.most:
+            return None
+        combinations = list(self._section.space.points) if self._section.sampler == "grid" else None
         fixed = combinations or [one.parameters for one in self.prior.repeated]
         drawn = self._drawn(begun, fixed[begun] if begun < len(fixed) else None)
         return self._begin(drawn, {_NUMBER: begun})
@@ -230,15 +220,15 @@ class Study:
         """Record the lowest validation loss of `trial` up to `epoch`. True if the pruner stops the trial there.
 
         A process that continues the trial reads its epochs again. So the first loss of an epoch and the first decision
-        after it count, and no epoch before a pause stops it again. If another process has ended the trial meanwhile,
-        nothing is recorded, and a trial that it paused is paused here, too.
+        after it count. If another process has ended the trial meanwhile, nothing is recorded, and a trial that it
+        paused is paused here, too.
         """
         from optuna.trial import TrialState
 
         at = self._record_of(trial)
         with self._turn():
             known = self._storage.get_trial(at)
-            decided, paused, _ = known.user_attrs.get(_DECIDED, (max(trial.pauses, default=0), False, {}))
+            decided, paused, _ = known.user_attrs.get(_DECIDED, (0, False, {}))
             if known.state.is_finished():
                 return known.state == TrialState.PRUNED and epoch >= decided
             if epoch not in known.intermediate_values:
@@ -250,15 +240,8 @@ class Study:
 
     def _decided(self, number: int, epoch: int) -> tuple[bool, Mapping[str, Any]]:
         """Return True if the pruner stops the trial after `epoch`, and the pruner's notes on the trial."""
-        pruner = self._section.pruner
-        if pruner == "none" or self._newest()[number].user_attrs.get(_TO_ITS_END):
+        if self._section.pruner == "none":
             return False, {}
-        if number < len(self.prior.repeated) and self._section.prior and self._section.prior.quiet_trials:
-            return False, {}  # only finished trials show whether the data changed
-        if pruner == "freeze_thaw":
-            from ml_assets.extras.tuning import freeze_thaw
-
-            return freeze_thaw.should_pause(self._curves(number, epoch), number), {}
         copy = self._copy(epoch={number: epoch})
         decider = _pruner(self._section, _most_epochs(self._section.space, self._epochs))
         pauses = bool(decider.prune(copy, copy.trials[number]))  # some return a value of NumPy
@@ -278,8 +261,6 @@ class Study:
             else:
                 state = TrialState.PRUNED if outcome.state == "paused" else TrialState.FAIL
                 self._study.tell(trial.in_storage, state=state)
-            if self._study.user_attrs["trials"] != self.most:
-                self._study.set_user_attr("trials", self.most)
 
     @property
     def differs(self) -> str:
@@ -289,62 +270,8 @@ class Study:
     @property
     def most(self) -> int:
         """Number of trials with which the study is complete."""
-        return self.quiet_most if self.change == "quiet" else self._all
-
-    @property
-    def quiet_most(self) -> int:
-        """Number of trials that begin before the repeated ones show whether the data changed."""
-        prior = self._section.prior
-        quiet = prior.quiet_trials if prior is not None else None
-        if quiet is None or len(self.prior.repeated) < 2:
-            return self._all
-        return min(max(quiet, len(self.prior.repeated)), self._all)
-
-    @property
-    def _all(self) -> int:
-        """Number of trials without a quiet day."""
         section = self._section
         return section.trials if section.sampler != "grid" else len(list(section.space.points))
-
-    @property
-    def change(self) -> Literal["unknown", "quiet", "changed"]:
-        """`quiet` if the losses of the repeated trials differ as before, `changed` if not, `unknown` before they ended
-        and without `quiet_trials`.
-
-        All losses of another day may be higher. So two trials are compared: a difference is of their values alone.
-        """
-        repeated = self.prior.repeated
-        if self.quiet_most == self._all:
-            return "unknown"
-        if sum(one.number < len(repeated) for one in self.outcomes()) < len(repeated):
-            return "unknown"
-        moves = self._moves()
-        section = self._section.prior
-        least = 0.0 if section is None else section.change * self._between
-        is_quiet = len(moves) == len(repeated) and max(moves) - min(moves) <= least
-        return "quiet" if is_quiet else "changed"
-
-    @property
-    def change_says(self) -> str:
-        """Return the change of the data since the study before, in a sentence; empty if it is not known."""
-        if (change := self.change) == "unknown":
-            return ""
-        moves, before = self._moves(), self._between
-        if len(moves) < len(self.prior.repeated):
-            return f"a repeated trial did not finish, so all {self.most} trials run"
-        now = f"the best repeated trial and the worse one differ by {before + moves[-1] - moves[0]:.4g}"
-        if change == "quiet":
-            return f"no change since the study before: {now}, before by {before:.4g}. {self.most} trials are enough"
-        return (
-            f"the data changed since the study before: {now}, before by {before:.4g}. So all {self.most} trials run, "
-            "and losses of earlier studies do not count"
-        )
-
-    @property
-    def _between(self) -> float:
-        """Earlier loss of the last repeated trial minus that of the first, the best."""
-        repeated = self.prior.repeated
-        return repeated[-1].validation_loss - repeated[0].validation_loss
 
     def note_alive(self, at: float) -> None:
         """Record that this process runs trials at `at`, in seconds since the epoch."""
@@ -371,12 +298,16 @@ class Study:
         """Return the points of earlier studies that the sampler sees, best first.
 
         Other rows have another loss, even of equal values. So each point is moved by the mean difference of the
-        repeated trials, which trained on both. Only finished trials count: losses of other epochs are higher. After a
-        change of the data there are none.
+        repeated trials, which trained on both. Only finished trials count: losses of other epochs are higher.
         """
-        if self._section.sampler not in _LEARNING or self.change == "changed":
+        if self._section.sampler not in _LEARNING:
             return []
-        moves = self._moves()
+        now = {one.number: one.validation_loss for one in self.outcomes() if one.state == "finished"}
+        moves = [
+            loss - one.validation_loss
+            for number, one in enumerate(self.prior.repeated)
+            if (loss := now.get(number)) is not None
+        ]
         move = sum(moves) / len(moves) if moves else 0.0
         return [replace(one, validation_loss=one.validation_loss + move) for one in self.prior.seen]
 
@@ -389,15 +320,6 @@ class Study:
                 curve=tuple(sorted(newest[at].intermediate_values.items())),
             )
             for at in sorted(newest)
-        ]
-
-    def _moves(self) -> list[float]:
-        """Return the loss minus the earlier one of each repeated trial that has finished."""
-        now = {one.number: one.validation_loss for one in self.outcomes() if one.state == "finished"}
-        return [
-            loss - one.validation_loss
-            for i, one in enumerate(self.prior.repeated)
-            if (loss := now.get(i)) is not None
         ]
 
     def importances(self) -> dict[str, float]:
@@ -428,34 +350,6 @@ class Study:
         return {
             one.user_attrs[_NUMBER]: one for one in records if {_NUMBER, attribute} <= one.user_attrs.keys()
         }
-
-    @property
-    def _may_have_result(self) -> bool:
-        from optuna.trial import TrialState
-
-        return any(one.state in (TrialState.COMPLETE, TrialState.RUNNING) for one in self._newest().values())
-
-    @property
-    def would_continue(self) -> bool:
-        """True if the pruner would continue a paused trial."""
-        return self._next_paused(to_its_end=False) is not None
-
-    def _next_paused(self, *, to_its_end: bool) -> int | None:
-        """Return the paused trial that trains next, or, for `to_its_end`, the best so far; None if there is none."""
-        from ml_assets.extras.tuning import freeze_thaw
-
-        if self._section.pruner != "freeze_thaw":
-            return None
-        choose = freeze_thaw.best_paused if to_its_end else freeze_thaw.next_trial
-        return choose(self._curves())
-
-    def _continued(self, *, to_its_end: bool = False) -> BegunTrial | None:
-        """Continue a paused trial, for `to_its_end` without another pause; return None if there is none."""
-        if (number := self._next_paused(to_its_end=to_its_end)) is None:
-            return None
-        paused = self._newest()[number]
-        pauses = [*paused.user_attrs.get(_PAUSES, ()), paused.last_step]
-        return self._begin(paused, {_NUMBER: number, _PAUSES: pauses, _TO_ITS_END: to_its_end})
 
     def _failures_that_may_pass(self) -> list[int]:
         """Return the numbers of trials that failed, but not because of their values."""
@@ -491,31 +385,6 @@ class Study:
             user_attrs=dict(attributes),
         )
         return _begun(self._storage.get_trial(self._storage.create_new_trial(self._id, again)))
-
-    def _curves(self, number: int = -1, epoch: int = 0) -> "dict[int, LearningCurve]":
-        """Return number → losses so far of the trials that did not fail; of trial `number` those up to `epoch`."""
-        from optuna.trial import TrialState
-
-        from ml_assets.extras.tuning.learning_curves import LearningCurve
-
-        states: Mapping[TrialState, Literal["running", "paused", "ended"]] = {
-            TrialState.RUNNING: "running",
-            TrialState.PRUNED: "paused",
-            TrialState.COMPLETE: "ended",
-        }
-        return {
-            at: LearningCurve(
-                losses=tuple(
-                    loss
-                    for of, loss in sorted(one.intermediate_values.items())
-                    if at != number or of <= epoch
-                ),
-                most_epochs=int(one.params.get("training.epochs", self._epochs)),
-                state=states[one.state],
-            )
-            for at, one in self._newest().items()
-            if one.state in states and one.intermediate_values
-        }
 
     def _sampler(self, number: int) -> "BaseSampler":
         from optuna import samplers
@@ -605,7 +474,7 @@ def _pruner(section: TuningSection, most_epochs: int) -> "BasePruner":
     from optuna import pruners
 
     match section.pruner:
-        case "none" | "freeze_thaw":  # freeze_thaw also continues trials, which Optuna's pruners cannot
+        case "none":
             return pruners.NopPruner()
         case "median":
             return pruners.MedianPruner(n_warmup_steps=2)
@@ -622,7 +491,6 @@ def _begun(trial: "FrozenTrial") -> BegunTrial:
         number=trial.user_attrs[_NUMBER],
         parameters=dict(trial.params),
         in_storage=trial.number,
-        pauses=tuple(trial.user_attrs.get(_PAUSES, ())),
         failed_before=trial.user_attrs.get(_FAILED_BEFORE, ""),
     )
 

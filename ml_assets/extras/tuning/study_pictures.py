@@ -47,7 +47,7 @@ def caption(name: str) -> str:
         "history": "Each trial with its lowest validation loss; the line is the best finished trial so far. "
         "Losses above the frame lie on its upper edge.",
         "curves": "Lowest validation loss so far, after each epoch. To the right of an end lie the epochs that the "
-        "trial did not train. An empty diamond is a pause after which the trial continued.",
+        "trial did not train.",
         "parallel": "Each line is a trial: its values, and at the right its lowest validation loss. Darker is lower; "
         "dashed: paused.",
     }[name]
@@ -142,11 +142,6 @@ def _curves(axes: Axes, result: StudyResult) -> None:
             label=None if name in named else name,
         )
         axes.plot(epochs[-1], _clipped(losses[-1], top), marker=marker, markersize=4, color=colour)
-        between = [(epoch, _clipped(loss, top)) for epoch, loss in one.curve[:-1] if epoch in one.pauses]
-        if between:
-            axes.scatter(
-                *zip(*between, strict=True), marker="d", s=16, facecolor="white", edgecolor=colour, zorder=3
-            )
         named.add(name)
     axes.set_title("Learning curves")
     axes.set_xlabel("epoch")

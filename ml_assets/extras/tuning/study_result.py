@@ -30,7 +30,7 @@ class TrialOutcome:
     parameters: Mapping[str, Scalar]
     """`hyperparameters.<key>` or `training.<key>` → value."""
     state: Literal["finished", "paused", "failed"]
-    """`paused`: the pruner stopped it after a checkpoint, and did not continue it."""
+    """`paused`: the pruner stopped it after a checkpoint."""
     fingerprint: str = ""
     """Fingerprint of the trial's training."""
     validation_loss: float | None = None
@@ -42,7 +42,7 @@ class TrialOutcome:
     most_epochs: int = 0
     """Epochs that it might have trained: `training.epochs`; 0 for a script, which has its own loop."""
     pauses: Sequence[int] = field(default=(), hash=False)
-    """Epochs after which the pruner paused it. It continued from each, except from the last one if it is paused."""
+    """Epoch after which the pruner paused it; empty if it did not."""
     steps: int = 0
     seconds: float = 0.0
     """Wall time of the training loop, over all attempts."""
@@ -115,11 +115,9 @@ class StudyResult:
     seconds: float = 0.0
     """Wall time in which the study ran trials, over all launches."""
     stopped: str = ""
-    """Reason for which it began fewer trials than declared, or continued no paused one; empty if it did all."""
+    """Reason for which it began fewer trials than declared; empty if it began all."""
     differs: str = ""
     """Difference from the model's study before, in a sentence; empty for its first study."""
-    change: str = ""
-    """Change of the data since the study before, in a sentence; empty if it is not known."""
     prior: str = ""
     """Digest of the result that it began from; empty if it searched from nothing."""
     inherited: Sequence[KnownPoint] = field(default=(), hash=False)

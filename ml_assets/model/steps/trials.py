@@ -98,7 +98,7 @@ class Trials:
         if self.budget is None:
             return ""
         running = [self._so_far(trial) for trial in self.running.values()]
-        # A continued trial has an outcome from its pause, and its reports cover that time, too.
+        # A failed trial that trains once more has an outcome, and its reports cover that time, too.
         ended = [one for one in self.study.outcomes() if one.number not in self.running]
         return self.budget.spent_says(spent_on(self.study.seconds, [*running, *ended]))
 
@@ -144,7 +144,7 @@ class Trials:
                 ),
             )
         except TrialPaused as paused:
-            common["pauses"] = (*trial.pauses, paused.epoch)
+            common["pauses"] = (paused.epoch,)
             cost = self._cost(trial, training_set)
             # The workers train on until the signal arrives.
             cost["epochs"] = max(paused.epoch, cost["epochs"])
@@ -180,7 +180,6 @@ def _common(trial: BegunTrial, training_set: TrainingSet) -> dict[str, Any]:
         "parameters": dict(trial.parameters),
         "fingerprint": job.fingerprint,
         "most_epochs": 0 if job.script else job.settings.epochs,  # a script has its own loop
-        "pauses": trial.pauses,
     }
 
 
@@ -219,7 +218,7 @@ def trial_set(spec: PipelineSpec, frozen: TrainingSet, digest: str, trial: Begun
 def _begins(trial: BegunTrial) -> str:
     if trial.failed_before:
         return f"trains once more, after {trial.failed_before.partition(chr(10))[0]}"
-    return f"continues after epoch {trial.pauses[-1]}" if trial.pauses else in_words(trial.parameters)
+    return in_words(trial.parameters)
 
 
 def _said(outcome: TrialOutcome) -> str:

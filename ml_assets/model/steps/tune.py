@@ -121,12 +121,9 @@ def run_study(
             seconds=study.seconds,
             stopped=_stopped(trials.spent_says(), study),
             differs=study.differs,
-            change=study.change_says,
             prior=study.prior.result,
             inherited=tuple(study.inherited()),
         )
-        if result.change:
-            page.info(f"study {name}: {result.change}")
         if result.stopped:
             page.info(
                 f"{result.stopped}. To go on, raise tuning.budget of {spec.name} and launch the study again"
@@ -160,7 +157,6 @@ def _lineage(platform: Platform, result: StudyResult, parent: str, run_id: str) 
         "days seen": f"{result.seen}",
         "MLflow run": (page_of(platform.tracker.uri, f"runs/{parent}") or parent) if parent else "–",
         "Dagster run": run_url(platform.settings.ui_url, run_id),
-        **({"change of the data": result.change} if result.change else {}),
     }
 
 
@@ -202,12 +198,10 @@ def _none_finished(result: StudyResult, tuning: TuningSection) -> str:
 
 
 def _stopped(is_spent: str, study: Study) -> str:
-    """Return the reason for which a study ended before all its trials and their continuations; empty if it did not."""
-    if not is_spent:
-        return ""
+    """Return the reason for which a study ended before all its trials; empty if it did not."""
     left = study.most - len(study.outcomes())
-    if left <= 0:
-        return f"{is_spent}, so no paused trial continued" if study.would_continue else ""
+    if not is_spent or left <= 0:
+        return ""
     return f"{is_spent}, so {left:,} of {counted(study.most, 'trial')} did not begin"
 
 

@@ -23,7 +23,7 @@ SECTION = TuningSection.model_validate(
     {
         "space": {"hyperparameters": {"hidden": {"kind": "int", "low": 8, "high": 128}}},
         "sampler": "random",
-        "pruner": "freeze_thaw",
+        "pruner": "successive_halving",
         "trials": 8,
     }
 )
@@ -39,11 +39,10 @@ def run(study: Study) -> list[TrialOutcome]:
         for epoch in range(1, EPOCHS + 1):
             loss = low + 1 / epoch
             if study.should_pause(trial, epoch, loss) and epoch < EPOCHS:
-                common["pauses"] = (*trial.pauses, epoch)
+                common["pauses"] = (epoch,)
                 study.end(trial, TrialOutcome(**common, state="paused", validation_loss=loss))
                 break
         else:
-            common["pauses"] = trial.pauses
             study.end(trial, TrialOutcome(**common, state="finished", validation_loss=loss))
     return study.outcomes()
 

@@ -1,14 +1,9 @@
 """Studies in Optuna's storage: killed at any moment, they neither lose nor repeat a trial, and draw the same values."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import optuna
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 
 from ml_assets.extras.tuning.spec import FloatRange, SpaceSection, TuningSection
@@ -41,8 +36,6 @@ GRID: dict[str, Any] = {
 }
 EPOCHS = 9
 FACTS = StudyFacts(model="shop", partition="2024-01-20", snapshot="2" * 64, decided_by={"sampler": "tpe"})
-LONG = 27
-"""Epochs of trials that are paused several times."""
 SAMPLERS = ["random", "tpe", "GPSampler", "QMCSampler", "grid"]
 
 
@@ -251,96 +244,7 @@ def test_a_pruner_pauses_bad_trials_also_of_a_killed_study(pruner: str, storage:
     assert saved == sum(EPOCHS - one.epochs for one in paused)
 
 
-def _curve(trial: BegunTrial) -> list[float]:
-    """Return losses that depend on the trial alone. Every second trial falls fast and ends high."""
-    random = np.random.default_rng(trial.number)
-    is_fast = trial.number % 2
-    low = random.uniform(0.28, 0.32) if is_fast else random.uniform(0.1, 0.2)
-    above, pace = (0.1, 2.0) if is_fast else (random.uniform(0.3, 0.4), 0.4)
-    return [low + above * epoch**-pace for epoch in range(1, LONG + 1)]
-
-
-class _Training:
-    """Training with a checkpoint: it trains on after the epoch it has reached."""
-
-    def __init__(self) -> None:
-        self.epochs: dict[int, int] = {}
-        """Number of a trial → epochs it has reached."""
-        self.trained = 0
-
-    def train(self, study: Study, trial: BegunTrial, *, at_most: int) -> TrialOutcome | None:
-        """Train until the study pauses the trial or it ends; None if the process dies after `at_most` new epochs."""
-        losses = _curve(trial)
-        common: dict[str, Any] = {"number": trial.number, "parameters": trial.parameters}
-        common |= {"most_epochs": LONG}
-        for epoch in range(1, LONG + 1):
-            if epoch > self.epochs.get(trial.number, 0):
-                if at_most == 0:
-                    return None
-                self.epochs[trial.number], at_most = epoch, at_most - 1
-                self.trained += 1
-            if study.should_pause(trial, epoch, losses[epoch - 1]) and epoch < LONG:
-                pauses = (*trial.pauses, epoch)
-                return TrialOutcome(
-                    **common, pauses=pauses, state="paused", validation_loss=losses[epoch - 1], epochs=epoch
-                )
-        return TrialOutcome(
-            **common, pauses=trial.pauses, state="finished", validation_loss=losses[-1], epochs=LONG
-        )
-
-
-def _thawed(
-    storage: BaseStorage, name: str, deaths: Sequence[int], trials: int = 12
-) -> tuple[list[TrialOutcome], _Training]:
-    """Run a study of freeze_thaw whose process dies after each of the numbers of epochs in `deaths`."""
-    facts = {"space": SPACE, "sampler": "random", "pruner": "freeze_thaw", "trials": trials}
-    section = TuningSection.model_validate(facts)
-    study, training, left = _study(storage, section, name, LONG), _Training(), list(deaths)
-    while (trial := study.next()) is not None:
-        outcome = training.train(study, trial, at_most=left.pop(0) if left else LONG)
-        if outcome is None:
-            study = _study(storage, section, name, LONG)
-        else:
-            study.end(trial, outcome)
-    return study.outcomes(), training
-
-
-@settings(max_examples=8, deadline=None)
-@given(st.lists(st.integers(0, LONG), max_size=25))
-def test_paused_trials_continue_also_in_a_killed_study(deaths: list[int]) -> None:
-    """A process may die before, between and after pauses: no epoch is repeated, and the study ends alike."""
-    storage = InMemoryStorage()
-    unbroken, training = _thawed(storage, "unbroken", [])
-    outcomes, again = _thawed(storage, "killed", deaths)
-    assert outcomes == unbroken
-    assert again.trained == training.trained == sum(one.epochs for one in outcomes)
-    assert [one.number for one in outcomes] == list(range(12))
-    finished = [one for one in outcomes if one.state == "finished"]
-    assert max(len(one.pauses) for one in finished) >= 2
-    assert all(one.pauses[-1] == one.epochs for one in outcomes if one.state == "paused")
-    assert training.trained < 0.6 * 12 * LONG
-
-
-def test_a_spent_budget_costs_one_more_training_at_most() -> None:
-    """Also if it is spent before a round has ended, and all trials have begun: the best so far trains to its end."""
-    facts = {"space": SPACE, "sampler": "random", "pruner": "freeze_thaw", "trials": 12}
-    study = _study(InMemoryStorage(), TuningSection.model_validate(facts), "spent", LONG)
-    training = _Training()
-    while (trial := study.next(may_begin=training.trained < 20)) is not None:
-        outcome = training.train(study, trial, at_most=LONG)
-        assert outcome is not None
-        study.end(trial, outcome)
-        if training.trained >= 20:
-            assert study.would_continue
-    (finished,) = [one for one in study.outcomes() if one.state == "finished"]
-    best = min(
-        range(12), key=lambda number: _curve(BegunTrial(number=number, parameters={}, in_storage=0))[2]
-    )
-    assert finished.number == best
-    assert training.trained < 20 + LONG
-
-
-@pytest.mark.parametrize("pruner", ["median", "successive_halving", "freeze_thaw"])
+@pytest.mark.parametrize("pruner", ["median", "successive_halving"])
 def test_a_trial_that_dies_while_it_pauses_pauses_again_there(pruner: str) -> None:
     """And reaches no later epoch, though it reads all epochs again. What others reached meanwhile changes nothing."""
     storage = InMemoryStorage()
@@ -368,21 +272,22 @@ def test_a_trial_that_dies_while_it_pauses_pauses_again_there(pruner: str) -> No
     assert paused is not None
 
 
-def test_a_continued_trial_is_another_record_with_the_same_losses(storage: RDBStorage) -> None:
-    outcomes, _ = _thawed(storage, "records", [], trials=3)
-    records = optuna.load_study(study_name="records", storage=storage).trials
-    assert len(records) == 3 + sum(len(one.pauses) - (one.state == "paused") for one in outcomes) > 3
-    for record in records:
-        losses = [loss for _, loss in sorted(record.intermediate_values.items())]
-        trial = BegunTrial(number=record.user_attrs["number"], parameters={}, in_storage=record.number)
-        assert losses == _curve(trial)[: len(losses)]
-        assert record.params == dict(outcomes[trial.number].parameters)
-
-
 def _failed(trial: BegunTrial, why: str, *, may_pass: bool) -> TrialOutcome:
     return TrialOutcome(
         number=trial.number, parameters=trial.parameters, state="failed", why=why, may_pass=may_pass
     )
+
+
+def test_a_spent_budget_begins_no_trial(storage: RDBStorage) -> None:
+    study = _study(storage, _section("random", 3), "spent")
+    begun = study.next()
+    assert begun is not None
+    assert study.next(may_begin=False) == begun
+    study.end(begun, _ended(begun))
+    assert study.next(may_begin=False) is None
+    again = study.next()
+    assert again is not None
+    assert again.number == 1
 
 
 def test_each_launch_repeats_a_failure_that_may_pass_once(storage: RDBStorage) -> None:
@@ -422,24 +327,6 @@ def test_each_launch_repeats_a_failure_that_may_pass_once(storage: RDBStorage) -
     assert [one.state for one in outcomes] == ["failed", "finished", "finished"]
     assert [one.parameters for one in outcomes] == [one.parameters for one in ends]
     assert outcomes[1].curve == ((1, 0.5),)
-
-
-def test_a_trial_without_searched_epochs_is_paused_by_the_declared_number() -> None:
-    """Freeze-thaw pauses each trial first after 1/27 of its own epochs: here after 1, beside trials of 54 after 2."""
-    only = {"when": {"hyperparameters.long": [True]}}
-    space = {
-        "hyperparameters": {"long": {"kind": "categorical", "choices": [False, True]}},
-        "training": {"epochs": {"kind": "categorical", "choices": [54]} | only},
-    }
-    facts = {"space": space, "sampler": "grid", "pruner": "freeze_thaw", "trials": 2}
-    study = _study(InMemoryStorage(), TuningSection.model_validate(facts), "epochs")
-    short = study.next()
-    long = study.next(besides=[0])
-    assert short is not None
-    assert long is not None
-    assert [one.parameters.get("training.epochs") for one in (short, long)] == [None, 54]
-    assert study.should_pause(short, 1, 1.0)
-    assert [study.should_pause(long, epoch, 1.0) for epoch in (1, 2)] == [False, True]
 
 
 def _result(*trials: TrialOutcome) -> StudyResult:
