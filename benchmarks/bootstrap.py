@@ -19,10 +19,10 @@ import numpy as np
 import polars as pl
 from _report import Result, emit, interleave, parse_args
 
-from ml_assets.model.evaluation.block_counts import block_form
-from ml_assets.model.evaluation.bootstrap import draw_blocks, estimate, interval, paired
+from ml_assets.model.evaluation.bootstrap import block_form, draw_blocks, estimate, interval, paired
 from ml_assets.model.evaluation.gates import Champion
-from ml_assets.model.evaluation.holdout import evaluate, redraws_of
+from ml_assets.model.evaluation.holdout import evaluate
+from ml_assets.model.evaluation.holdout_rows import redraws_of
 from ml_assets.model.evaluation.metrics import METRICS, Vector, metrics_of
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.evaluation.thresholds import ScoredRows, threshold_table

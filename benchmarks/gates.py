@@ -17,8 +17,7 @@ from statistics import NormalDist
 import numpy as np
 from _report import Result, emit, parse_args
 
-from ml_assets.model.evaluation.block_counts import block_form
-from ml_assets.model.evaluation.bootstrap import Estimate, draw_blocks, estimate
+from ml_assets.model.evaluation.bootstrap import Estimate, block_form, draw_blocks, estimate
 from ml_assets.model.evaluation.evaluation_document import Role
 from ml_assets.model.evaluation.gates import Cell, Champion, decide
 from ml_assets.model.evaluation.metrics import METRICS, Vector, log_losses

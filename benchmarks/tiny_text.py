@@ -17,7 +17,8 @@ from pathlib import Path
 
 from _report import Result, emit
 
-from ml_assets.model.evaluation.evaluation_document import Evaluation, Report
+from ml_assets.model.evaluation.evaluation_document import Evaluation
+from ml_assets.model.evaluation.report_document import Report
 
 MODEL, LAST = "tiny_text", "2018-12-24"
 WEEKS = f"2017-01-02..{LAST}"

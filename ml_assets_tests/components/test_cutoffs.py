@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ml_assets.components import TrainingPipeline
 from ml_assets.data.snapshots.row_choice import LABEL_TOO_LATE, choose_rows
 from ml_assets.data.snapshots.split_reader import open_snapshot
-from ml_assets.model.evaluation.evaluation_document import Report
+from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.steps.snapshot import row_choice
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (

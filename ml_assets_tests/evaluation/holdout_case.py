@@ -6,9 +6,8 @@ from datetime import date, timedelta
 import numpy as np
 import polars as pl
 
-from ml_assets.model.evaluation.card_spec import CardSection
-from ml_assets.model.evaluation.evaluation_document import ModelFacts
 from ml_assets.model.evaluation.metrics import Vector
+from ml_assets.model.evaluation.report_document import CardSection, ModelFacts
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from ml_assets.model.evaluation.block_counts import block_form
 from ml_assets.model.evaluation.bootstrap import (
     Estimate,
     Interval,
+    block_form,
     draw_blocks,
     estimate,
     interval,

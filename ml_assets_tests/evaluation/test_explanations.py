@@ -7,10 +7,11 @@ import polars as pl
 import pytest
 
 from ml_assets.foundation.reports.written_page import Paragraph
-from ml_assets.model.evaluation.explanation_document import Explanations
+from ml_assets.model.evaluation.chapters import explanation_chapters
 from ml_assets.model.evaluation.explanations import POINTS, NotPredicted, explain
-from ml_assets.model.evaluation.explanations_chapter import dependence_pictures, explanation_chapters
 from ml_assets.model.evaluation.metrics import Vector
+from ml_assets.model.evaluation.pictures import dependence_pictures
+from ml_assets.model.evaluation.report_document import Explanations
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.steps.explained import most_rows
 

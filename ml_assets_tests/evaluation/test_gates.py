@@ -8,10 +8,9 @@ import pytest
 
 from ml_assets.model.evaluation.bootstrap import Estimate
 from ml_assets.model.evaluation.evaluation_document import GateDecision
-from ml_assets.model.evaluation.gate import Gate
 from ml_assets.model.evaluation.gates import Cell, Champion, decide
 from ml_assets.model.evaluation.slices import SliceKey
-from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 
 CHAMPION = Champion("version 7")
 NOISE = np.random.default_rng(0).normal(size=1000)

@@ -12,12 +12,12 @@ import pytest
 from ml_assets.model import evaluation
 from ml_assets.model.evaluation.bootstrap import Interval
 from ml_assets.model.evaluation.curves import roc
-from ml_assets.model.evaluation.evaluation_document import ComparedModel, LossCurve, Report
 from ml_assets.model.evaluation.gates import Champion
 from ml_assets.model.evaluation.holdout import evaluate
 from ml_assets.model.evaluation.pictures import pictures
 from ml_assets.model.evaluation.report import render, summary_markdown, write_report
-from ml_assets.model.evaluation.report_sentences import plain_findings, weighted
+from ml_assets.model.evaluation.report_document import ComparedModel, LossCurve, Report
+from ml_assets.model.evaluation.sentences import plain_findings, weighted
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, model_facts
 from resources.job.recoveries import Recovery

@@ -11,19 +11,17 @@ from hypothesis import strategies as st
 
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
 from ml_assets.model.evaluation.baseline import GroupMeans, naive_baseline
-from ml_assets.model.evaluation.block_counts import block_form
-from ml_assets.model.evaluation.bootstrap import draw_blocks
-from ml_assets.model.evaluation.cost_spec import CostSection
+from ml_assets.model.evaluation.bootstrap import block_form, draw_blocks
+from ml_assets.model.evaluation.declared_metrics import OwnMetric
 from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.evaluation_document import Evaluation
 from ml_assets.model.evaluation.explanations import explain
 from ml_assets.model.evaluation.holdout import evaluate
 from ml_assets.model.evaluation.metrics import Metric, Vector, metrics_of
 from ml_assets.model.evaluation.model_difference import difference
-from ml_assets.model.evaluation.own_metrics import OwnMetric
 from ml_assets.model.evaluation.reference import reference_model
 from ml_assets.model.evaluation.row_weights import weights_of
-from ml_assets.model.evaluation.spec import BaselineSpec, EvaluationSpec, OwnMetricSection
+from ml_assets.model.evaluation.spec import BaselineSpec, CostSection, EvaluationSpec, OwnMetricSection
 from ml_assets.model.evaluation.thresholds import ScoredRows, threshold_table
 from ml_assets.model.evaluation.worst_slices import worst_slices
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, make_holdout

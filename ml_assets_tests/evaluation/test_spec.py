@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ml_assets.model.evaluation.gate import Gate, Margin
-from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.evaluation.spec import EvaluationSpec, Gate, Margin
 
 GATE = {"name": "ranks", "metric": "auc", "at_least": 0.7}
 

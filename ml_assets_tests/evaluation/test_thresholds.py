@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ml_assets.model.evaluation.bootstrap import draw_blocks
-from ml_assets.model.evaluation.cost_spec import CostSection
-from ml_assets.model.evaluation.evaluation_document import Report
 from ml_assets.model.evaluation.holdout import evaluate
 from ml_assets.model.evaluation.report import render, summary_markdown
-from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.evaluation.report_document import Report
+from ml_assets.model.evaluation.spec import CostSection, EvaluationSpec
 from ml_assets.model.evaluation.thresholds import SHARES, ScoredRows, cheapest, threshold_table
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, make_holdout, model_facts
 

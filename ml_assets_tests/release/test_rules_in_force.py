@@ -8,8 +8,7 @@ import pytest
 import sqlalchemy as sa
 from pydantic import ValidationError
 
-from ml_assets.model.evaluation.gate import Gate
-from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.history import lines
 from ml_assets.model.release.refusals import NotPromotable, NotReviewable, RulesNotAccepted

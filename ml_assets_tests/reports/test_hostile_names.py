@@ -27,10 +27,14 @@ from ml_assets.foundation.reports.drawing import encoded
 from ml_assets.foundation.reports.plain_text import in_markdown, label, table_in_markdown, visible
 from ml_assets.model.evaluation.bootstrap import Interval
 from ml_assets.model.evaluation.card import model_card
-from ml_assets.model.evaluation.evaluation_document import Report
-from ml_assets.model.evaluation.explanation_document import ColumnImportance, Explanations, PartialDependence
 from ml_assets.model.evaluation.holdout import evaluate
 from ml_assets.model.evaluation.report import render, summary_markdown
+from ml_assets.model.evaluation.report_document import (
+    ColumnImportance,
+    Explanations,
+    PartialDependence,
+    Report,
+)
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.steps.partition_pictures import pictures_of_columns, pictures_of_rows
 from ml_assets.use.live import performance_history

@@ -16,7 +16,7 @@ from resources.ledger import evaluation_name
 from resources.platform import Platform
 
 if TYPE_CHECKING:
-    from ml_assets.model.evaluation.evaluation_document import Report
+    from ml_assets.model.evaluation.report_document import Report
 
 
 def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) -> dg.OpDefinition:

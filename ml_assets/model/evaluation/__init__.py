@@ -3,19 +3,17 @@
 Everything here works in memory on labels and predictions of one holdout. Nothing here reads the lake, loads a model,
 talks to the tracker or uses stored metrics: the champion predicts the same rows again.
 
-    spec.py           the YAML section (EvaluationSpec)
-    metrics.py        metrics on rows                  block_counts.py  the same metrics as functions of blocks
-    own_metrics.py    metrics of the project's own code
-    bias_spec.py      its YAML section                 bias.py          decisions compared between groups
-    bootstrap.py      redraws and intervals            slices.py        rows of each slice
-    baseline.py       the naive model to beat          curves.py        calibration, ROC, histograms, as numbers
-    reference.py      a regression on the same columns
-    ngrams.py         models of texts that count tokens
-    text_figures.py   losses of single tokens
-    slice_calibration.py  predicted minus observed on each slice
-    worst_slices.py   slices found to be worse         coded_columns.py  columns cut into few parts
-    measurable.py     the section without columns that older rows lack
-    gates.py          gate results, gate decision      sentences.py     sentences of the decision
-    holdout.py        holdout in, Evaluation out       evaluation_document.py  Evaluation as JSON
-    report.py         HTML and JSON                    pictures.py      plots
+    spec.py              the YAML section, with its gates
+    metrics.py           metrics on rows               bootstrap.py         redraws, intervals, metrics over blocks
+    list_metrics.py      metrics of ordered lists      row_weights.py       weighted means and quantiles
+    declared_metrics.py  metrics of own code, bias     slices.py            rows of each slice, its calibration
+    baseline.py          the naive model to beat       reference.py         a regression on the same columns
+    texts.py             count models of texts         holdout_rows.py      labels, lists, blocks, legal predictions
+    holdout.py           holdout in, Evaluation out    model_difference.py  two models on the same rows
+    gates.py             gate results and decision     sentences.py         sentences about them
+    curves.py            numbers behind pictures       explanations.py      what the model does with a column
+    thresholds.py        thresholds with their costs   worst_slices.py      slices found to be worse
+    evaluation_document.py, report_document.py         the content of evaluation.json
+    report.py            HTML and JSON                 card.py              model card
+    chapters.py          chapters of both              pictures.py          plots
 """

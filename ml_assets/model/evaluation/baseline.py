@@ -9,7 +9,7 @@ import polars as pl
 
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
 from ml_assets.model.evaluation.errors import EvaluationInputError
-from ml_assets.model.evaluation.holdout_lists import lists_of
+from ml_assets.model.evaluation.holdout_rows import lists_of
 from ml_assets.model.evaluation.metrics import Vector, metric_named
 from ml_assets.model.evaluation.row_weights import mean, quantile_in_group, quantiles, weights_of
 from ml_assets.model.evaluation.spec import BaselineSpec

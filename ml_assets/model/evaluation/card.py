@@ -18,23 +18,20 @@ from ml_assets.foundation.reports.written_page import (
     WrittenPage,
 )
 from ml_assets.model.evaluation import sentences
-from ml_assets.model.evaluation.bias_chapter import bias_chapters
 from ml_assets.model.evaluation.bootstrap import among
-from ml_assets.model.evaluation.calibration_chapter import calibration_chapters
-from ml_assets.model.evaluation.evaluation_document import Evaluation, ModelFacts, Part, Report, RuleResult
-from ml_assets.model.evaluation.explanations_chapter import explanation_chapters
+from ml_assets.model.evaluation.chapters import (
+    bias_chapters,
+    calibration_chapters,
+    explanation_chapters,
+    serving_chapters,
+    threshold_chapters,
+    worst_slices_chapters,
+)
+from ml_assets.model.evaluation.evaluation_document import Evaluation, Part, RuleResult
 from ml_assets.model.evaluation.metrics import MetricFacts
 from ml_assets.model.evaluation.pictures import caption, pictures
-from ml_assets.model.evaluation.report_sentences import (
-    comparator_of,
-    left_out,
-    plain_findings,
-    survived,
-    weighted,
-)
-from ml_assets.model.evaluation.serving_chapter import serving_chapters
-from ml_assets.model.evaluation.thresholds_chapter import threshold_chapters
-from ml_assets.model.evaluation.worst_slices_chapter import worst_slices_chapters
+from ml_assets.model.evaluation.report_document import ModelFacts, Report
+from ml_assets.model.evaluation.sentences import comparator_of, left_out, plain_findings, survived, weighted
 from resources.words import counted, dotted, name_some
 
 WEAKEST = 8

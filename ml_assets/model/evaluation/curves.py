@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
-from ml_assets.model.evaluation.block_counts import BlockIds, Matrix, block_sums
-from ml_assets.model.evaluation.bootstrap import Estimate, Interval, interval
+from ml_assets.model.evaluation.bootstrap import BlockIds, Estimate, Interval, Matrix, block_sums, interval
 from ml_assets.model.evaluation.evaluation_document import (
     CalibrationBin,
     ClassFigures,

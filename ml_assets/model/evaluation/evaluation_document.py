@@ -1,28 +1,65 @@
-"""Documents of an evaluation: the content of `evaluation.json` and of the report. Only data."""
+"""Documents of an evaluation: measurements, curves and decisions. Only data."""
 
-import hashlib
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field
 
 from ml_assets.foundation.objective_facts import ObjectiveName
-from ml_assets.model.evaluation.bias_spec import BiasSection
 from ml_assets.model.evaluation.bootstrap import Interval
-from ml_assets.model.evaluation.card_spec import CardSection
-from ml_assets.model.evaluation.document import Document
-from ml_assets.model.evaluation.explanation_document import Explanations
-from ml_assets.model.evaluation.gate import Comparator
 from ml_assets.model.evaluation.list_metrics import ListFigures
 from ml_assets.model.evaluation.metrics import MetricFacts, metrics_of
-from ml_assets.model.evaluation.serving_cost import ServingCost
-from ml_assets.model.evaluation.spec import OwnMetricSection
-from ml_assets.model.evaluation.thresholds import ThresholdTable
-from resources.job.recoveries import Recovery
+from ml_assets.model.evaluation.spec import BiasSection, Comparator, OwnMetricSection
+
+
+class Document(BaseModel):
+    """Base class: immutable; unknown keys are errors when a document is read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Latency(Document):
+    """Wall time of calls with the same number of rows."""
+
+    rows: int
+    """Rows of each call."""
+    calls: int
+    p50_ms: float
+    p99_ms: float
+    """Nearly the slowest of fewer than 100 calls."""
+
+
+class ServingCost(Document):
+    """Latency and size of one bundle, measured by its own runtime."""
+
+    row: Latency
+    """Calls of `predict_row`."""
+    batch: Latency
+    """Calls of `predict`."""
+    bundle_bytes: int
+    """Bytes of all files that the digest of the bundle covers."""
+    threads: int
+    """Threads of onnxruntime in one call."""
+    machine: str
+    """Machine of the step that measured, such as `Linux x86_64, 8 cores`."""
+
+    def values(self) -> dict[str, float]:
+        """Return each of `SERVING_METRICS` by name."""
+        return {
+            "row_p50_ms": self.row.p50_ms,
+            "row_p99_ms": self.row.p99_ms,
+            "batch_p50_ms": self.batch.p50_ms,
+            "batch_p99_ms": self.batch.p99_ms,
+            "bundle_mb": self.bundle_bytes / 1e6,
+        }
+
 
 Role = Literal["challenger", "champion", "baseline", "reference"]
+
+
 RuleStatus = Literal["passed", "failed", "undecided", "not_applicable"]
+
+
 DecisionStatus = Literal["blessed", "rejected", "undecided"]
 
 
@@ -79,8 +116,8 @@ class Part(Document):
     improvements: dict[Comparator, dict[str, Interval]]
     """Improvement of the challenger over the comparator, for every metric; positive if the challenger is better."""
     calibration: Interval | None = None
-    """Mean prediction minus mean label of the challenger (`slice_calibration`); None for a slice that is too small.
-    Intervals of slices hold jointly."""
+    """Mean prediction minus mean label of the challenger (`slices.calibration_of_slices`); None for a slice that is
+    too small. Intervals of slices hold jointly."""
 
 
 class CalibrationBin(Document):
@@ -207,25 +244,6 @@ class BiasFigures(Document):
     groups: tuple[GroupFigures, ...]
 
 
-class ComparedModel(Document):
-    """Another registered model on the same holdout, as `evaluation.compared_with` names it."""
-
-    name: str
-    """Name in reports, such as `flight_delay, version 3`."""
-    bundle: str
-    """Digest of its bundle; empty if no version was found."""
-    seen: tuple[str, ...] = ()
-    """Partitions of this holdout on which it was trained or selected. Its metrics here look too good."""
-    cannot_score: str = ""
-    """Reason why it has no metrics; empty if it has."""
-    weight: str = ""
-    """Column that weighted the rows of its training; empty if each row counted once."""
-    metrics: dict[str, float] = Field(default_factory=dict)
-    """Metric → value; without metrics that are not defined on these rows."""
-    improvements: dict[str, Interval] = Field(default_factory=dict)
-    """Metric → improvement of the challenger over this model; positive if the challenger is better."""
-
-
 class Evaluation(Document):
     """All results of one challenger on one holdout."""
 
@@ -287,141 +305,3 @@ class Evaluation(Document):
         """Return the defined metrics of one model on the whole holdout, without intervals."""
         measured: Mapping[str, Interval] = self.overall.metrics.get(role, {})
         return {name: one.value for name, one in measured.items() if one.value is not None}
-
-
-class WorstSlice(Document):
-    """Rows on which the challenger is worse than on all others."""
-
-    where: tuple[tuple[str, str], ...]
-    """One or two columns, each with its value or range."""
-    rows: int
-    blocks: int
-    losses: dict[Role, float]
-    """Mean loss of each model on these rows."""
-    elsewhere: float
-    """Mean loss of the challenger on all other rows."""
-    difference: Interval
-    """Mean loss of the challenger here minus elsewhere. Intervals of all slices looked at hold jointly."""
-
-
-class WorstSlices(Document):
-    """Slices of one or two columns on which the challenger is worse than on the other rows."""
-
-    loss: str
-    """Name of the loss of a row in a report."""
-    columns: tuple[str, ...]
-    """Columns looked at, declared slices first."""
-    paired: int
-    """Number of them, from the first on, that were looked at in pairs too."""
-    candidates: int
-    """Slices looked at."""
-    least_rows: int
-    """Fewest rows of a slice looked at."""
-    confidence: float
-    worse: int
-    """Slices with an interval above zero."""
-    shown: tuple[WorstSlice, ...]
-    """The most certain of them, without those whose rows lie mostly in slices named before."""
-
-
-class LossCurve(Document):
-    """Losses of the training: (step, loss) points."""
-
-    training: tuple[tuple[int, float], ...] = ()
-    validation: tuple[tuple[int, float], ...] = ()
-    best_step: int | None = None
-    """Step of the weights that were kept."""
-
-
-class SplitRows(Document):
-    """Row counts of one split: rows used and rows left out."""
-
-    split: str
-    """train, validation or holdout."""
-    first: str
-    """Partition key."""
-    last: str
-    rows: int
-    left_out: dict[str, int]
-    """Reason → rows."""
-    known_by: str
-    """ISO 8601 UTC. Rows whose label became known later are left out."""
-
-    @property
-    def known_by_in_words(self) -> str:
-        """`known_by` for people: `2013-11-01 00:00 UTC`."""
-        return f"{datetime.fromisoformat(self.known_by):%Y-%m-%d %H:%M} UTC"
-
-    @property
-    def lost(self) -> int:
-        """Rows left out for any reason."""
-        return sum(self.left_out.values())
-
-
-class ModelFacts(Document):
-    """Facts about a model that no measurement shows, as they were declared when it was trained."""
-
-    description: str
-    card: CardSection
-    table: str
-    """Feature table."""
-    label: str
-    """Column that it predicts."""
-    weight: str = ""
-    """Column with the weights of the rows in training and measurement; empty if each row counts once."""
-    inputs: dict[str, tuple[str, ...]]
-    """`numeric`, `category` or `blob` → columns."""
-    made_by: str
-    """Import path of the model function or of the script."""
-    hyperparameters: dict[str, JsonValue]
-    training: dict[str, JsonValue]
-    """Settings that can change the weights."""
-    seed: int
-    study: str = ""
-    """Digest of the result of a study that chose values; empty for declared values."""
-    values_from: str = ""
-    """Origin of the values in a sentence, with the studies that do not count; empty for a model without a study."""
-    begins_with: str = ""
-    """`model/number` of the version that provided the initial weights; empty for random weights."""
-    seen: str = ""
-    """Days behind the weights: training, validation, initial versions, and the study that chose the values."""
-
-
-class Report(Document):
-    """An evaluation with its lineage: the content of `evaluation.json` and the only source of the HTML."""
-
-    title: str
-    """Name of the model."""
-    partition: str
-    lineage: dict[str, str]
-    """Origin of the model, such as lake commit, snapshot digest, MLflow run, Dagster run. A value may be an http(s)
-    address."""
-    splits: tuple[SplitRows, ...] = ()
-    """Splits on which the model was trained, selected and measured, oldest first."""
-    loss: LossCurve | None = None
-    recoveries: tuple[Recovery, ...] = ()
-    """Interruptions of the training and the cost of each resume, by attempt."""
-    rows_lost: int | None = None
-    """Rows that an interrupted training left out, summed over epochs. Any value but 0 is a bug."""
-    model: ModelFacts
-    evaluation: Evaluation
-    compared: tuple[ComparedModel, ...] = ()
-    """Other registered models on the same holdout. No gate uses them."""
-    thresholds: ThresholdTable | None = None
-    """Thresholds with their costs; None if the pipeline declares no `costs`."""
-    worst_slices: WorstSlices | None = None
-    """None if the objective has no loss of single rows."""
-    explanations: Explanations | None = None
-    """None if the pipeline declares no `explanations`."""
-    predictions: dict[str, Any] | None = None
-    """Profile of the challenger's predictions on the holdout (`validation.profile`), a column for each output: the
-    reference of live performance. None if they were measured without a bundle."""
-
-    def to_json(self) -> str:
-        """Return the content of `evaluation.json`; equal reports give equal text."""
-        return self.model_dump_json(indent=1)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of `to_json()`, 64 hex digits: the identity of the evaluation."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()

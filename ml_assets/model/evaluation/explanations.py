@@ -13,18 +13,15 @@ import numpy as np
 import polars as pl
 
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.model.evaluation.block_counts import block_form
-from ml_assets.model.evaluation.bootstrap import Estimate, estimate, joint_intervals, paired
-from ml_assets.model.evaluation.explanation_document import (
+from ml_assets.model.evaluation.bootstrap import Estimate, block_form, estimate, joint_intervals, paired
+from ml_assets.model.evaluation.holdout_rows import in_range, redraws_of, whole_lists
+from ml_assets.model.evaluation.metrics import Vector, metric_named
+from ml_assets.model.evaluation.report_document import (
     UNNAMED,
     ColumnImportance,
     Explanations,
     PartialDependence,
 )
-from ml_assets.model.evaluation.holdout import redraws_of
-from ml_assets.model.evaluation.holdout_lists import whole_lists
-from ml_assets.model.evaluation.legal_predictions import in_range
-from ml_assets.model.evaluation.metrics import Vector, metric_named
 from ml_assets.model.evaluation.row_weights import weights_of
 from ml_assets.model.evaluation.spec import EvaluationSpec
 

@@ -26,10 +26,9 @@ from ml_assets.model.evaluation.evaluation_document import (
     RuleResult,
     RuleStatus,
 )
-from ml_assets.model.evaluation.gate import EVERY, Comparator, Gate
 from ml_assets.model.evaluation.metrics import MetricFacts, metrics_of
 from ml_assets.model.evaluation.slices import SliceKey
-from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.evaluation.spec import EVERY, Comparator, EvaluationSpec, Gate
 
 
 @dataclass(frozen=True)

@@ -3,49 +3,60 @@
 The caller reads the holdout, scores the models and stores the result.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 import polars as pl
 
-from ml_assets.foundation.objective_facts import Labels, ObjectiveName, facts_of
-from ml_assets.model.evaluation.bias import Grouping, groupings_of
-from ml_assets.model.evaluation.block_counts import BlockForm, BlockIds, Matrix, block_form
-from ml_assets.model.evaluation.bootstrap import Estimate, draw_blocks, estimate, interval, paired
+from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
+from ml_assets.model.evaluation.bootstrap import (
+    BlockForm,
+    BlockIds,
+    Estimate,
+    Matrix,
+    block_form,
+    estimate,
+    interval,
+    paired,
+)
 from ml_assets.model.evaluation.curves import class_figures, curves
+from ml_assets.model.evaluation.declared_metrics import Grouping, Groups, OwnMetric, groupings_of
 from ml_assets.model.evaluation.errors import EvaluationInputError
-from ml_assets.model.evaluation.evaluation_document import Evaluation, OwnMetricFacts, Part, Role, TextFigures
-from ml_assets.model.evaluation.gate import Comparator, Gate
+from ml_assets.model.evaluation.evaluation_document import (
+    Evaluation,
+    OwnMetricFacts,
+    Part,
+    Role,
+    ServingCost,
+    TextFigures,
+)
 from ml_assets.model.evaluation.gates import Cell, Champion, decide
-from ml_assets.model.evaluation.holdout_lists import whole_lists
-from ml_assets.model.evaluation.legal_predictions import in_range, prediction_fault
+from ml_assets.model.evaluation.holdout_rows import (
+    bootstrap_blocks,
+    in_range,
+    labels_of,
+    prediction_fault,
+    redraws,
+    whole_lists,
+)
 from ml_assets.model.evaluation.list_metrics import ListFigures, Lists, in_measured_lists
 from ml_assets.model.evaluation.metrics import Vector, metrics_of
-from ml_assets.model.evaluation.own_metrics import Groups, OwnMetric
 from ml_assets.model.evaluation.row_weights import mean, weights_of
-from ml_assets.model.evaluation.serving_cost import ServingCost
-from ml_assets.model.evaluation.slice_calibration import calibration_gaps, calibration_of_slices
-from ml_assets.model.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
-from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.evaluation.slices import (
+    Rows,
+    SliceKey,
+    calibration_gaps,
+    calibration_of_slices,
+    slice_rows,
+    with_values_of,
+)
+from ml_assets.model.evaluation.spec import Comparator, EvaluationSpec, Gate
 
-_LEGAL_LABELS: dict[Labels, tuple[Callable[[Vector, int], bool], str]] = {
-    "zero or one": (lambda y, _: bool(np.isin(y, (0.0, 1.0)).all()), "0 or 1"),
-    "numbers": (lambda y, _: True, "a number"),
-    "counts": (lambda y, _: bool(((y >= 0) & (y == np.floor(y))).all()), "a whole number of at least 0"),
-    "relevance": (lambda y, _: bool((y >= 0).all()), "a relevance of at least 0"),
-    "numbers of tokens": (
-        lambda y, _: bool(((y >= 1) & (y == np.floor(y))).all()),
-        "a whole number of at least 1",
-    ),
-    "classes": (lambda y, classes: bool(np.isin(y, np.arange(classes)).all()), "the number of a class"),
-}
-"""Labels of an objective → function of labels and number of classes that returns True for legal ones, and words."""
 ROLES: tuple[Role, ...] = ("challenger", "champion", "baseline", "reference")
-MOST_BLOCKS = 500
-"""Blocks that are redrawn: 4 MB for 1,000 redraws. A block for each of 54,000 sessions took 432 MB. An interval from
-500 blocks is about 3 % too wide or too narrow, as it is by the choice of 1,000 redraws."""
+
+
 _COMPARATORS: tuple[Comparator, ...] = ("champion", "baseline", "reference")
 
 
@@ -152,27 +163,6 @@ def _width(objective: ObjectiveName, classes: Sequence[str]) -> tuple[int, ...]:
     return (len(names),) if names else ()
 
 
-def labels_of(holdout: pl.DataFrame, label: str, spec: EvaluationSpec, classes: Sequence[str]) -> Vector:
-    """Return the labels of a holdout, float64 `[N]`. Raises `EvaluationInputError` if they do not fit the objective."""
-    for column in (label, spec.bootstrap_unit):
-        if column not in holdout.columns:
-            raise EvaluationInputError(
-                f"the holdout has no column {column!r}; it has {', '.join(holdout.columns)}"
-            )
-    if holdout.is_empty():
-        raise EvaluationInputError("the holdout has no rows: check `window.holdout`")
-    known = holdout.get_column(label).cast(pl.Float64)
-    if nulls := known.null_count() + int(known.is_nan().sum()):
-        raise EvaluationInputError(
-            f"{nulls} of {holdout.height} holdout rows have no label: leave them out before evaluating"
-        )
-    y = known.to_numpy()
-    is_legal, words = _LEGAL_LABELS[facts_of(spec.objective).labels]
-    if not is_legal(y, len(classes)):
-        raise EvaluationInputError(f"label {label!r} of objective {spec.objective} must be {words}")
-    return y
-
-
 def _predictions(
     given: Mapping[str, Vector], shape: tuple[int, ...], spec: EvaluationSpec, champion: Champion | None
 ) -> dict[Role, Vector]:
@@ -194,32 +184,6 @@ def _predictions(
             raise EvaluationInputError(f"predictions of the {role} {fault}")
         scores[role] = in_range(p, spec.objective)
     return scores
-
-
-def bootstrap_blocks(holdout: pl.DataFrame, spec: EvaluationSpec) -> tuple[BlockIds, list[str]]:
-    """Return the number of each row's block, `[N]`, and the names of the blocks. Raises `EvaluationInputError`.
-
-    If there are more than `MOST_BLOCKS`, several blocks have the same number and are drawn together. Blocks are
-    independent of each other, so groups of them are, too, and the intervals are as wide.
-    """
-    column = holdout.get_column(spec.bootstrap_unit)
-    if nulls := column.null_count():
-        raise EvaluationInputError(
-            f"{nulls} holdout rows have no {spec.bootstrap_unit!r}: give each row its block"
-        )
-    ids = (column.rank("dense").cast(pl.Int64).to_numpy() - 1) % MOST_BLOCKS
-    return ids.astype(np.intp), [str(value) for value in column.unique().sort()]
-
-
-def redraws_of(holdout: pl.DataFrame, spec: EvaluationSpec) -> tuple[BlockIds, Matrix]:
-    """Return the block of each row, `[N]`, and the redraws of the blocks, `[D, B]`. Raises `EvaluationInputError`."""
-    blocks, _ = bootstrap_blocks(holdout, spec)
-    return blocks, redraws(blocks, spec)
-
-
-def redraws(blocks: BlockIds, spec: EvaluationSpec) -> Matrix:
-    """Return the redraws of `blocks` (`bootstrap_blocks`), `[D, B]`."""
-    return draw_blocks(int(blocks.max()) + 1, spec.draws, spec.seed)
 
 
 @dataclass(frozen=True, kw_only=True)

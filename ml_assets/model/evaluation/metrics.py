@@ -1,6 +1,6 @@
 """Metrics: direction, range, and value on rows.
 
-`block_counts.py` has the same metrics as functions of resampled blocks; a property test requires equal results.
+`bootstrap.py` has the same metrics as functions of resampled blocks; a property test requires equal results.
 
 All functions take labels `y`, predictions `p` and weights `w` of the rows, float64 `[N]`, and return a float; NaN where
 the metric is not defined (no rows, one class only, a constant label). A row of weight 2 counts as two rows; equal
@@ -366,3 +366,17 @@ def find_metric(name: str, metrics: Iterable[_M], objective: ObjectiveName) -> _
     if name not in legal:
         raise UnknownMetric(f"no metric {name!r} for objective {objective!r}: use one of {', '.join(legal)}")
     return legal[name]
+
+
+SERVING_METRICS: tuple[MetricFacts, ...] = tuple(
+    MetricFacts(name=name, label=label, higher_is_better=False, lowest=0, needs_skill=False)
+    for name, label in (
+        ("row_p50_ms", "median latency of one row in ms"),
+        ("row_p99_ms", "p99 latency of one row in ms"),
+        ("batch_p50_ms", "median latency of a batch in ms"),
+        ("batch_p99_ms", "p99 latency of a batch in ms"),
+        ("bundle_mb", "size of the bundle in MB"),
+    )
+)
+"""Figures of a bundle that `at_most` of a gate can limit."""
+SERVING_NAMES = tuple(metric.name for metric in SERVING_METRICS)

@@ -4,26 +4,27 @@ The bootstrap is that of the gates: whole blocks, the same draws for both models
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
-from ml_assets.model.evaluation.bias import groupings_of
 from ml_assets.model.evaluation.bootstrap import Estimate, Interval, interval, joint_intervals, paired
+from ml_assets.model.evaluation.declared_metrics import OwnMetric, groupings_of
 from ml_assets.model.evaluation.evaluation_document import Role
 from ml_assets.model.evaluation.gates import Cell
-from ml_assets.model.evaluation.holdout import Scored, bootstrap_blocks, labels_of, measured, redraws
-from ml_assets.model.evaluation.holdout_lists import whole_lists
-from ml_assets.model.evaluation.measurable import measurable
+from ml_assets.model.evaluation.holdout import Scored, measured
+from ml_assets.model.evaluation.holdout_rows import bootstrap_blocks, labels_of, redraws, whole_lists
 from ml_assets.model.evaluation.metrics import MetricFacts, Vector
-from ml_assets.model.evaluation.own_metrics import OwnMetric
 from ml_assets.model.evaluation.row_weights import weights_of
 from ml_assets.model.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
 from ml_assets.model.evaluation.spec import EvaluationSpec
+from resources.words import name_some
 
 _BEFORE: Role = "champion"
+
+
 _AFTER: Role = "challenger"
 
 
@@ -139,3 +140,26 @@ def _change(cell: Cell, metric: MetricFacts, improvement: Interval) -> MetricCha
         after=cell.estimates[_AFTER, metric.name].value,
         improvement=improvement,
     )
+
+
+def measurable(spec: EvaluationSpec, columns: Collection[str]) -> tuple[EvaluationSpec, tuple[str, ...]]:
+    """Return `spec` without slices, metrics and gates that need other columns; and a sentence about them, if any."""
+    cuts = tuple(cut for cut in spec.sliced_by if cut.column in columns)
+    metrics = tuple(one for one in spec.metrics if one.group is None or one.group in columns)
+    bias = tuple(one for one in spec.bias if one.column in columns)
+    found = spec.model_copy(update={"slices": cuts, "metrics": metrics, "bias": bias})
+    sliced, measured = {cut.name for cut in cuts}, {metric.name for metric in found.measured}
+    gates = tuple(
+        gate
+        for gate in spec.gates
+        if (gate.sliced is None or gate.sliced[0] in sliced)
+        and (gate.is_about_serving or gate.metric in measured)
+    )
+    lost = [
+        *(f"slices by {cut.name}" for cut in spec.sliced_by if cut not in cuts),
+        *(metric.label for metric in spec.measured if metric.name not in measured),
+    ]
+    said = (
+        f"These rows lack a column of today's defs.yaml, and are measured without: {name_some(lost, 12)}.",
+    )
+    return found.model_copy(update={"gates": gates}), said if lost else ()

@@ -1,4 +1,4 @@
-"""Plots of an evaluation: SVG for the report, small PNG for an asset page. Computes nothing."""
+"""Plots of an evaluation and of its explanations: SVG for the report, small PNG for an asset page. Computes nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -8,13 +8,8 @@ from ml_assets.foundation.objective_facts import Picture, facts_of
 from ml_assets.foundation.reports.drawing import INK, Axes, Draw, Form, encoded
 from ml_assets.foundation.reports.numbers import number
 from ml_assets.foundation.reports.plain_text import label
-from ml_assets.model.evaluation.evaluation_document import (
-    CalibrationBin,
-    Evaluation,
-    LossCurve,
-    Role,
-    TokenBin,
-)
+from ml_assets.model.evaluation.evaluation_document import CalibrationBin, Evaluation, Role, TokenBin
+from ml_assets.model.evaluation.report_document import Explanations, LossCurve, PartialDependence
 
 COLOURS: dict[Role, str] = {
     "challenger": "#1d5fa6",
@@ -22,10 +17,18 @@ COLOURS: dict[Role, str] = {
     "baseline": "#8b9099",
     "reference": "#3f8f6b",
 }
+
+
 _LINES: dict[Role, str] = {"challenger": "-", "champion": "-.", "baseline": "-", "reference": ":"}
 """Line style of each role, so that readers do not depend on colours."""
+
+
 _FIRST_DRAWN: tuple[Role, ...] = ("baseline", "reference", "champion", "challenger")
+
+
 _POSITIVE, _NEGATIVE = "#b4483e", "#7f93a8"
+
+
 _MOST_NAMED = 12
 """Classes up to which a confusion matrix has names and numbers."""
 
@@ -332,3 +335,44 @@ def caption(name: str, evaluation: Evaluation) -> str:
         "loss": "If training and validation drift apart, the model overfits. The weights of the dashed step "
         "were kept.",
     }[name]
+
+
+_LINES_OF_CLASSES = ("-", "--", "-.", ":", (0, (1, 3)))
+"""Line style of each class, so that readers do not depend on colours."""
+
+
+_TURNED = 4
+"""Categories from which their names are turned."""
+
+
+def dependence_pictures(found: Explanations | None, form: Form) -> dict[str, str]:
+    """Return a picture in base64 for each of the most important columns, by `dependence on COLUMN`."""
+    if found is None:
+        return {}
+    return {
+        f"dependence on {one.column}": encoded(lambda axes, one=one: _dependence(axes, one), form)
+        for one in found.dependence
+    }
+
+
+def _dependence(axes: Axes, one: PartialDependence) -> None:
+    numbers = [value for value in one.values if isinstance(value, float)]
+    at: Sequence[float] = numbers or range(len(one.values))
+    for (name, means), line in zip(one.means.items(), _LINES_OF_CLASSES, strict=False):
+        axes.plot(
+            at,
+            means,
+            linestyle=line if numbers else "none",
+            marker="o",
+            markersize=3.5,
+            linewidth=1.3,
+            color=COLOURS["challenger"] if len(one.means) == 1 else None,
+            label=label(name),
+        )
+    if not numbers:
+        axes.set_xticks(at, list(map(label, one.values)), rotation=45 if len(one.values) > _TURNED else 0)
+    if len(one.means) > 1:
+        axes.legend(loc="best")
+    axes.set_title(f"Dependence on {label(one.column)}")
+    axes.set_xlabel(label(one.column))
+    axes.set_ylabel("mean probability of the class" if len(one.means) > 1 else "mean prediction")

@@ -21,7 +21,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ml_assets.foundation.objective_facts import Link, ObjectiveName, facts_of
-from ml_assets.model.evaluation.holdout_lists import few_lists, few_rows, lists_of
+from ml_assets.model.evaluation.holdout_rows import few_lists, few_rows, lists_of
 from ml_assets.model.evaluation.metrics import Vector, metric_named
 from ml_assets.model.evaluation.row_weights import mean, quantiles, weights_of
 

@@ -13,24 +13,28 @@ from ml_assets.foundation.reports.page import rendered
 from ml_assets.foundation.reports.plain_text import in_markdown, table_in_markdown
 from ml_assets.foundation.reports.written_page import Bullets, Chapter
 from ml_assets.model.evaluation import sentences
-from ml_assets.model.evaluation.bias_chapter import bias_chapters
 from ml_assets.model.evaluation.bootstrap import Interval
-from ml_assets.model.evaluation.calibration_chapter import calibration_chapters
 from ml_assets.model.evaluation.card import model_card
+from ml_assets.model.evaluation.chapters import (
+    bias_chapters,
+    calibration_chapters,
+    explanation_chapters,
+    serving_chapters,
+    threshold_chapters,
+    worst_slices_chapters,
+)
 from ml_assets.model.evaluation.evaluation_document import (
     ClassFigures,
     Evaluation,
     GateDecision,
     Part,
-    Report,
     RuleResult,
 )
-from ml_assets.model.evaluation.explanations_chapter import dependence_pictures, explanation_chapters
-from ml_assets.model.evaluation.gate import Comparator
 from ml_assets.model.evaluation.gates import distance_to_limit
 from ml_assets.model.evaluation.metrics import MetricFacts
-from ml_assets.model.evaluation.pictures import COLOURS, caption, pictures
-from ml_assets.model.evaluation.report_sentences import (
+from ml_assets.model.evaluation.pictures import COLOURS, caption, dependence_pictures, pictures
+from ml_assets.model.evaluation.report_document import Report
+from ml_assets.model.evaluation.sentences import (
     comparator_of,
     left_out,
     lists_in_words,
@@ -38,9 +42,7 @@ from ml_assets.model.evaluation.report_sentences import (
     survived,
     weighted,
 )
-from ml_assets.model.evaluation.serving_chapter import serving_chapters
-from ml_assets.model.evaluation.thresholds_chapter import threshold_chapters
-from ml_assets.model.evaluation.worst_slices_chapter import worst_slices_chapters
+from ml_assets.model.evaluation.spec import Comparator
 from resources.job.recoveries import Recovery
 
 MOST_SLICES = 12

@@ -10,43 +10,18 @@ from typing import Self
 import numpy as np
 import polars as pl
 
-from ml_assets.model.evaluation.block_counts import BlockIds, Matrix, block_form
-from ml_assets.model.evaluation.bootstrap import Interval, estimate, interval
-from ml_assets.model.evaluation.cost_spec import CostSection
-from ml_assets.model.evaluation.document import Document
+from ml_assets.model.evaluation.bootstrap import BlockIds, Matrix, block_form, estimate, interval
 from ml_assets.model.evaluation.metrics import Metric, Vector
+from ml_assets.model.evaluation.report_document import ThresholdFigures, ThresholdTable
 from ml_assets.model.evaluation.row_weights import mean, quantiles
+from ml_assets.model.evaluation.spec import CostSection
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75)
 """Shares of the validation rows that the listed thresholds decide positive, beside none, all and the chosen one."""
+
+
 _SHOWN_ROWS = 1_000
 """Rows to which a cost refers, so that it is readable."""
-
-
-class ThresholdFigures(Document):
-    """Decisions of the challenger at one threshold, on the holdout."""
-
-    threshold: float | None
-    """A row with this probability or a larger one is decided positive; None: no row is."""
-    positive: float
-    """Share of the rows decided positive. All shares are by weight."""
-    precision: float | None
-    """Share of these that have label 1; None without such rows."""
-    recall: float | None
-    """Share of the rows of label 1 that are decided positive; None without such rows."""
-    cost: Interval
-    """Cost of 1,000 rows."""
-
-
-class ThresholdTable(Document):
-    """Thresholds with their costs."""
-
-    declared: CostSection
-    listed: tuple[ThresholdFigures, ...]
-    """From no row to all rows; the chosen threshold is one of them."""
-    chosen: ThresholdFigures
-    """Threshold with the lowest cost on the validation rows."""
-    validation_rows: int
 
 
 @dataclass(frozen=True, kw_only=True)

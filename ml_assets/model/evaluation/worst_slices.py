@@ -7,7 +7,7 @@ Benjamini-Hochberg would need p-values below 1e-5, which 1,000 redraws cannot gi
 slices deviate together.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 
@@ -15,27 +15,126 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ml_assets.model.evaluation.block_counts import BlockIds, Matrix, block_sums, ratio
-from ml_assets.model.evaluation.bootstrap import Interval, draw_blocks, level_of, widening
-from ml_assets.model.evaluation.coded_columns import CodedColumn, coded_columns
-from ml_assets.model.evaluation.evaluation_document import Role, WorstSlice, WorstSlices
-from ml_assets.model.evaluation.holdout import ROLES, bootstrap_blocks, labels_of
-from ml_assets.model.evaluation.legal_predictions import in_range
+from ml_assets.model.evaluation.bootstrap import (
+    BlockIds,
+    Interval,
+    Matrix,
+    block_sums,
+    draw_blocks,
+    level_of,
+    ratio,
+    widening,
+)
+from ml_assets.model.evaluation.evaluation_document import Role
+from ml_assets.model.evaluation.holdout import ROLES
+from ml_assets.model.evaluation.holdout_rows import bootstrap_blocks, in_range, labels_of
 from ml_assets.model.evaluation.metrics import Vector, row_loss_of
+from ml_assets.model.evaluation.report_document import WorstSlice, WorstSlices
 from ml_assets.model.evaluation.row_weights import mean, weights_of
-from ml_assets.model.evaluation.slices import Rows
-from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.evaluation.slices import NOTHING, Rows, slice_rows
+from ml_assets.model.evaluation.spec import EvaluationSpec, SliceBy
+
+MOST_PARTS = 12
+"""Parts of a column: those with most rows. A number with more values is cut into bins."""
+
+
+BINS = 5
+"""Quantile bins of a number."""
+
+
+Part = tuple[str, Rows]
+"""Value or range for people, and the rows that have it."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CodedColumn:
+    """A column cut into parts."""
+
+    name: str
+    parts: tuple[str, ...]
+    """Value or range of each part, for people."""
+    code: npt.NDArray[np.uint8]
+    """Number of each row's part, `[N]`; `len(parts)` for rows in none of them. Of all columns it is held in memory."""
+
+
+def coded_columns(
+    holdout: pl.DataFrame, cuts: Sequence[SliceBy], features: Sequence[str], least_rows: int
+) -> list[CodedColumn]:
+    """Return declared slices, then feature columns, cut into parts of at least `least_rows` rows.
+
+    Features that are neither numbers nor texts nor booleans are left out; so are columns without such a part, or with
+    the same value in all rows.
+    """
+    whole = {cut.column for cut in cuts if cut.by == "value"}
+    found = [
+        *(_coded(cut.name, _values(holdout, cut), holdout.height, least_rows) for cut in cuts),
+        *(
+            _coded(name, _parts(holdout, name), holdout.height, least_rows)
+            for name in dict.fromkeys(features)
+            if name not in whole
+        ),
+    ]
+    return [one for one in found if len(np.unique(one.code)) > 1]
+
+
+def _coded(name: str, parts: Iterable[Part], height: int, least_rows: int) -> CodedColumn:
+    large = sorted((one for one in parts if len(one[1]) >= least_rows), key=lambda one: -len(one[1]))[
+        :MOST_PARTS
+    ]
+    code = np.full(height, len(large), dtype=np.uint8)
+    for number, (_, rows) in enumerate(large):
+        code[rows] = number
+    return CodedColumn(name=name, parts=tuple(words for words, _ in large), code=code)
+
+
+def _values(holdout: pl.DataFrame, cut: SliceBy) -> Iterator[Part]:
+    yield from ((key.value, rows) for key, rows in slice_rows(holdout, [cut]).items())
+
+
+def _parts(holdout: pl.DataFrame, name: str) -> Iterator[Part]:
+    column = holdout.get_column(name)
+    if column.dtype.is_numeric() and column.n_unique() > MOST_PARTS:
+        yield from _bins(column.cast(pl.Float64).fill_null(np.nan).to_numpy())
+    elif column.dtype.is_numeric() or isinstance(
+        column.dtype, pl.String | pl.Boolean | pl.Categorical | pl.Enum
+    ):
+        yield from _values(holdout, SliceBy(column=name))
+
+
+def _bins(values: np.ndarray) -> Iterator[Part]:
+    known = np.isfinite(values)
+    yield NOTHING, np.flatnonzero(~known)
+    if not known.any():
+        return
+    edges = np.unique(np.quantile(values[known], np.linspace(0, 1, BINS + 1)[1:-1]))
+    # A value equal to an edge belongs to the bin below it, so that a frequent smallest value is a bin of its own.
+    bin_of = np.searchsorted(edges, values, "left")
+    for number in range(len(edges) + 1):
+        rows = np.flatnonzero(known & (bin_of == number))
+        if len(rows):
+            yield f"{values[rows].min():.6g} to {values[rows].max():.6g}", rows
+
 
 MOST_PAIRED = 30
 """Columns that are looked at in pairs: the first ones, declared slices before features. Others are looked at alone."""
+
+
 MOST_SHOWN = 10
 """Slices that are named: those that are most certainly worse."""
+
+
 MOST_SHARED = 0.5
 """Share of a slice's rows above which a slice named before it says the same."""
+
+
 MOST_MERGED_BLOCKS = 256
 """Blocks that are redrawn: fewer than for metrics, since each of thousands of slices has sums of each block."""
+
+
 _ROUNDED = 1e-12
 """Share of a total that rounding of its parts explains."""
+
+
 _CELLS = 1 << 22
 """Redraws times slices that are measured together: 32 MiB for each of a few arrays."""
 

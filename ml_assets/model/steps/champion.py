@@ -161,7 +161,7 @@ class _NotComparable(Exception):
 
 
 def _predictions(bundle: "Bundle", rows: MeasuredRows) -> NDArray[np.float64]:
-    from ml_assets.model.evaluation.legal_predictions import prediction_fault
+    from ml_assets.model.evaluation.holdout_rows import prediction_fault
     from ml_assets.model.release.runtime import ServingModel
 
     if difference := bundle.facts.question.other_than(rows.asked):

@@ -17,7 +17,7 @@ from ml_assets.model.steps.spec import PipelineSpec
 from resources.platform import Platform
 
 if TYPE_CHECKING:
-    from ml_assets.model.evaluation.evaluation_document import ComparedModel
+    from ml_assets.model.evaluation.report_document import ComparedModel
     from ml_assets.model.release.registry import RegisteredVersion
 
 
@@ -29,9 +29,9 @@ def compared_models(
     Errors of servers are raised, since a retry of the step may succeed.
     """
     from ml_assets.model.evaluation.errors import EvaluationInputError
-    from ml_assets.model.evaluation.evaluation_document import ComparedModel
-    from ml_assets.model.evaluation.legal_predictions import in_range
+    from ml_assets.model.evaluation.holdout_rows import in_range
     from ml_assets.model.evaluation.model_difference import difference
+    from ml_assets.model.evaluation.report_document import ComparedModel
 
     measured = spec.evaluation.model_copy(update={"slices": (), "gates": ()})
     for declared in spec.evaluation.compared_with:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ml_assets.data.snapshots.split_reader import Snapshot
-    from ml_assets.model.evaluation.evaluation_document import LossCurve, ModelFacts, Report, SplitRows
+    from ml_assets.model.evaluation.report_document import LossCurve, ModelFacts, Report, SplitRows
     from ml_assets.model.release.bundle_store import Bundle, BundleStore
     from ml_assets.model.release.facts import Lineage
     from ml_assets.model.release.matrix import MatrixGraph
@@ -65,10 +65,10 @@ def _score(
     from ml_assets.data.snapshots.split_reader import open_snapshot
     from ml_assets.data.snapshots.split_rows import rows_of
     from ml_assets.model.evaluation.baseline import naive_baseline
-    from ml_assets.model.evaluation.evaluation_document import Report
-    from ml_assets.model.evaluation.holdout import evaluate, redraws_of
-    from ml_assets.model.evaluation.legal_predictions import in_range
+    from ml_assets.model.evaluation.holdout import evaluate
+    from ml_assets.model.evaluation.holdout_rows import in_range, redraws_of
     from ml_assets.model.evaluation.reference import reference_model
+    from ml_assets.model.evaluation.report_document import Report
     from ml_assets.model.evaluation.row_weights import weights_of
     from ml_assets.model.evaluation.thresholds import ScoredRows, threshold_table
     from ml_assets.model.evaluation.worst_slices import worst_slices
@@ -328,7 +328,7 @@ def _lineage(
 
 
 def _model_facts(spec: PipelineSpec, training_set: TrainingSet) -> "ModelFacts":
-    from ml_assets.model.evaluation.evaluation_document import ModelFacts
+    from ml_assets.model.evaluation.report_document import ModelFacts
 
     job, columns = training_set.job, spec.features
     inputs = {
@@ -356,7 +356,7 @@ def _model_facts(spec: PipelineSpec, training_set: TrainingSet) -> "ModelFacts":
 
 def _split_rows(snapshot: "Snapshot") -> "Iterator[SplitRows]":
     from ml_assets.data.snapshots.split_reader import SPLITS
-    from ml_assets.model.evaluation.evaluation_document import SplitRows
+    from ml_assets.model.evaluation.report_document import SplitRows
 
     for name in SPLITS:
         keys = snapshot.keys(name)
@@ -372,7 +372,7 @@ def _split_rows(snapshot: "Snapshot") -> "Iterator[SplitRows]":
 
 def _loss_curve(events: Iterable[TrainingEvent], result: TrainingResult) -> "LossCurve":
     """Return the loss curve from the events in the job's folder, so that a reused job has a curve too."""
-    from ml_assets.model.evaluation.evaluation_document import LossCurve
+    from ml_assets.model.evaluation.report_document import LossCurve
 
     # By step: after a restart, a step may have reported twice.
     last = {(event.kind, event.step): event for event in events}

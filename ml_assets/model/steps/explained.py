@@ -12,7 +12,7 @@ from ml_assets.model.steps.blob_decoding import few_with_blobs
 if TYPE_CHECKING:
     import polars as pl
 
-    from ml_assets.model.evaluation.explanation_document import Explanations
+    from ml_assets.model.evaluation.report_document import Explanations
     from ml_assets.model.release.runtime import ServingModel
 
 FEWEST_ROWS = 100
@@ -44,7 +44,7 @@ def explanations_of(
     Only columns in `shown` are drawn, since a partial dependence names values of real rows.
     """
     from ml_assets.model.evaluation.explanations import NotPredicted, explain
-    from ml_assets.model.evaluation.holdout_lists import few_lists
+    from ml_assets.model.evaluation.holdout_rows import few_lists
     from ml_assets.model.release.golden import spread
     from ml_assets.model.release.runtime import PredictionNotFinite
 

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ml_assets.model.evaluation.serving_cost import SERVING_NAMES
+from ml_assets.model.evaluation.metrics import SERVING_NAMES
 from ml_assets.model.release.rules import deciding_as_json, gates_as_json
 from ml_assets.model.steps.links import report_name
 from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
@@ -21,9 +21,9 @@ from resources.ledger import EvaluationRow, NewEvaluation, RuleOutcome, Transiti
 from resources.platform import Platform
 
 if TYPE_CHECKING:
-    from ml_assets.model.evaluation.evaluation_document import GateDecision, Report, Role
-    from ml_assets.model.evaluation.gate import Gate
-    from ml_assets.model.evaluation.spec import EvaluationSpec
+    from ml_assets.model.evaluation.evaluation_document import GateDecision, Role
+    from ml_assets.model.evaluation.report_document import Report
+    from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
     from ml_assets.model.release.bundle_store import Bundle
 
 
@@ -163,7 +163,7 @@ def recorded_report(platform: Platform, row: EvaluationRow) -> "Report":
     """
     from pydantic import ValidationError
 
-    from ml_assets.model.evaluation.evaluation_document import Report
+    from ml_assets.model.evaluation.report_document import Report
 
     with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:
         target = Path(fetched) / "evaluation.json"

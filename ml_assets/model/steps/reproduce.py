@@ -189,7 +189,7 @@ def _compared(
 ) -> Iterator[ReproducedPart]:
     from ml_assets.data.features.encoding import class_ids
     from ml_assets.data.snapshots.split_rows import rows_of
-    from ml_assets.model.evaluation.legal_predictions import in_range
+    from ml_assets.model.evaluation.holdout_rows import in_range
     from ml_assets.model.evaluation.model_difference import difference
 
     yield _same("snapshot", bundle.facts.lineage.snapshot_digest, snapshot.digest)

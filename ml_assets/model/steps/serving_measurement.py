@@ -1,7 +1,8 @@
 """Measurement of a bundle's latency and size, in the process of the step `evaluate`.
 
 A run measures a bundle once and keeps the figures among the artifacts. A retried step reads them, so it makes the
-same evaluation again. Not here: the document and the gates on it (`evaluation.serving_cost`, `evaluation.gates`).
+same evaluation again. Not here: the document and the gates on it (`evaluation.evaluation_document`,
+`evaluation.gates`).
 """
 
 import time
@@ -16,7 +17,7 @@ from resources.files import whole_file
 if TYPE_CHECKING:
     import polars as pl
 
-    from ml_assets.model.evaluation.serving_cost import Latency, ServingCost
+    from ml_assets.model.evaluation.evaluation_document import Latency, ServingCost
     from ml_assets.model.release.bundle_store import Bundle
     from ml_assets.model.release.runtime import ServingModel
 
@@ -40,7 +41,7 @@ def serving_cost_of(
 
     `rows` are raw rows with all columns that the bundle reads.
     """
-    from ml_assets.model.evaluation.serving_cost import ServingCost
+    from ml_assets.model.evaluation.evaluation_document import ServingCost
 
     name, file = f"{COSTS}/{bundle.digest}", f"{run_id}.json"
     if artifacts.exists(name, file):
@@ -53,7 +54,7 @@ def serving_cost_of(
 
 
 def _measured(bundle: "Bundle", rows: "pl.DataFrame") -> "ServingCost":
-    from ml_assets.model.evaluation.serving_cost import ServingCost
+    from ml_assets.model.evaluation.evaluation_document import ServingCost
     from ml_assets.model.release.golden import spread
     from ml_assets.model.release.runtime import ServingModel
 
@@ -77,7 +78,7 @@ def _rows(model: "ServingModel", frame: "pl.DataFrame") -> Iterator[Callable[[],
 def _latency(calls: Iterator[Callable[[], object]], rows: int) -> "Latency":
     import numpy as np
 
-    from ml_assets.model.evaluation.serving_cost import Latency
+    from ml_assets.model.evaluation.evaluation_document import Latency
 
     for _ in range(_WARM):
         next(calls)()

@@ -35,9 +35,8 @@ from ml_assets.foundation.sections import (
     refuse_at,
     refuse_unknown_keys,
 )
-from ml_assets.model.evaluation.card_spec import CardSection
-from ml_assets.model.evaluation.gate import Gate
-from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.evaluation.report_document import CardSection
+from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION
 from ml_assets.model.release.rules import OF_REQUESTS, ReleaseSection, Rules, WatchedMetric
 from ml_assets.model.steps.metric_functions import own_metric_faults

@@ -119,9 +119,15 @@ def counted_models(
     table: "pl.LazyFrame",
 ) -> TextModels:
     """Count the tokens of the training texts, and measure the counts and the challenger on the texts of the holdout."""
-    from ml_assets.model.evaluation.holdout_lists import few_rows
-    from ml_assets.model.evaluation.ngrams import TRIGRAM, UNIGRAM, NGrams, figures_of_rows
-    from ml_assets.model.evaluation.text_figures import TokenSums, text_figures
+    from ml_assets.model.evaluation.holdout_rows import few_rows
+    from ml_assets.model.evaluation.texts import (
+        TRIGRAM,
+        UNIGRAM,
+        NGrams,
+        TokenSums,
+        figures_of_rows,
+        text_figures,
+    )
 
     if features.blob is None or features.blob.vocabulary is None:
         raise ValueError("rows are not texts")

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from ml_assets.data.snapshots.split_reader import Snapshot
-    from ml_assets.model.evaluation.evaluation_document import Report
     from ml_assets.model.evaluation.model_difference import Difference
+    from ml_assets.model.evaluation.report_document import Report
     from ml_assets.model.release.bundle_store import Bundle
     from ml_assets.model.release.registry import RegisteredVersion
     from resources.ledger import EvaluationRow
@@ -280,7 +280,7 @@ def _on_the_same_rows(
     """Return the change of the metrics, versions that cannot score, the rows in words, versions that have seen them."""
     from ml_assets.data.features.encoding import class_ids
     from ml_assets.model.evaluation.errors import EvaluationInputError
-    from ml_assets.model.evaluation.legal_predictions import in_range
+    from ml_assets.model.evaluation.holdout_rows import in_range
     from ml_assets.model.evaluation.model_difference import difference
     from ml_assets.model.release.rows_behind import InputsUnknown
 

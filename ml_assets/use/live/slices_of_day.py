@@ -10,10 +10,15 @@ from typing import Literal, TypeAlias
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from ml_assets.model.evaluation.block_counts import BlockIds, block_form
-from ml_assets.model.evaluation.bootstrap import Estimate, draw_blocks, estimate, joint_intervals
-from ml_assets.model.evaluation.holdout import MOST_BLOCKS, bootstrap_blocks
-from ml_assets.model.evaluation.holdout_lists import lists_of
+from ml_assets.model.evaluation.bootstrap import (
+    BlockIds,
+    Estimate,
+    block_form,
+    draw_blocks,
+    estimate,
+    joint_intervals,
+)
+from ml_assets.model.evaluation.holdout_rows import MOST_BLOCKS, bootstrap_blocks, lists_of
 from ml_assets.model.evaluation.metrics import Vector, metrics_of
 from ml_assets.model.evaluation.slices import slice_rows
 from ml_assets.model.evaluation.spec import EvaluationSpec

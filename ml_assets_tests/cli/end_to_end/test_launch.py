@@ -21,8 +21,7 @@ from ml_assets.data.tables.reader import TableReader
 from ml_assets.defs.store_demand import features as store_demand
 from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.foundation.checkout import ROOT
-from ml_assets.model.evaluation.gate import Gate
-from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 from ml_assets.model.release.of_platform import registry_of
 from ml_assets.model.release.rules import ReleaseSection
 from ml_assets.model.steps.spec import WindowSection

@@ -23,8 +23,8 @@ from ml_assets.data.features.encoding import FittedState
 from ml_assets.data.snapshots.keep import branches_of, rows_behind_kept, version_branch
 from ml_assets.data.snapshots.split_reader import FITTED, SPLITS, file_sha256
 from ml_assets.foundation.days import Days
-from ml_assets.model.evaluation.evaluation_document import Report
-from ml_assets.model.evaluation.serving_cost import SERVING_NAMES
+from ml_assets.model.evaluation.metrics import SERVING_NAMES
+from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.model.release.runtime import WEIGHTS
 from ml_assets.model.steps.difference_page import difference_page
