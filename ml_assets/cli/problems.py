@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import click
 
-from ml_assets.foundation.reports.plain_text import in_terminal
+from ml_assets.foundation.reports.text import in_terminal
 from resources.extras import missing_extra
 from resources.words import has_remedy
 

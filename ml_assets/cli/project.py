@@ -17,7 +17,7 @@ from ml_assets.cli.problems import Problem
 from ml_assets.cli.variables import read_settings
 from ml_assets.dagster_instance import EVENT_BATCH
 from ml_assets.foundation.checkout import ROOT
-from ml_assets.foundation.reports.plain_text import in_terminal
+from ml_assets.foundation.reports.text import in_terminal
 from resources.files import locked
 from resources.platform import Platform
 from resources.settings import Settings

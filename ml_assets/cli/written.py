@@ -9,7 +9,7 @@ from ml_assets.cli.problems import writing_to
 from ml_assets.cli.project import say
 
 if TYPE_CHECKING:
-    from ml_assets.foundation.reports.written_page import WrittenPage
+    from ml_assets.foundation.reports.page import WrittenPage
 
 html_option = click.option(
     "--html",

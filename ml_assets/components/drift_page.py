@@ -5,7 +5,7 @@ Characters, not a picture: the event of each run holds them, and a table may hav
 
 from ml_assets.data.validation.shifts import TableShifts
 from ml_assets.data.validation.table_drift import ColumnDrift, TableDrift
-from ml_assets.foundation.reports.plain_text import table_in_markdown
+from ml_assets.foundation.reports.text import table_in_markdown
 from resources.words import counted
 
 _BARS = "▁▂▃▄▅▆▇█"

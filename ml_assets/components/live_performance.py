@@ -19,7 +19,7 @@ from ml_assets.components.predictions import PREDICTIONS_GROUP, predictions_key
 from ml_assets.components.specs import ScoringSection, TrainingPipelineSpec
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.refusal import InputsRefused
-from ml_assets.foundation.reports.plain_text import in_markdown
+from ml_assets.foundation.reports.text import in_markdown
 from ml_assets.model.steps.retraining import OF_INPUTS, RetrainSection
 from resources.platform import Platform
 from resources.words import counted

@@ -7,8 +7,8 @@ import dagster as dg
 
 from ml_assets.data.validation.contract import Contract
 from ml_assets.data.validation.profile import completeness
-from ml_assets.extras.tuning.choice import Choice
-from ml_assets.foundation.reports.written_page import Bullets
+from ml_assets.extras.tuning.space import Choice
+from ml_assets.foundation.reports.page import Bullets
 from resources.lake import VersionedStore
 from resources.ledger import RuleOutcome
 from resources.tracking.mlflow_client import page_of

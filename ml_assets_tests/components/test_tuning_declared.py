@@ -13,7 +13,7 @@ from ml_assets.components.attribute_faults import attribute_faults
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.declarations import DeclarationRefused
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.extras.tuning.choice import Choice
+from ml_assets.extras.tuning.space import Choice
 from ml_assets.model.steps.identity import settings_digest, training_job
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.defs_sandbox import DECLARED, load

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ml_assets.foundation.reports.written_page import Bullets, Chapter, Grid, WrittenPage
+from ml_assets.foundation.reports.page import Bullets, Chapter, Grid, WrittenPage
 from ml_assets.model.evaluation.bootstrap import Interval
 from ml_assets.model.evaluation.card import Release, model_card
 from ml_assets.model.evaluation.gates import Champion

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.foundation.reports.written_page import Paragraph
+from ml_assets.foundation.reports.page import Paragraph
 from ml_assets.model.evaluation.chapters import explanation_chapters
 from ml_assets.model.evaluation.explanations import POINTS, NotPredicted, explain
 from ml_assets.model.evaluation.metrics import Vector

@@ -18,13 +18,13 @@ from ml_assets.components.drift_page import drift_in_markdown
 from ml_assets.components.pages import bullets
 from ml_assets.data.validation.profile import profile
 from ml_assets.data.validation.table_drift import ColumnDrift, TableDrift
-from ml_assets.extras.tuning.spec import SpaceSection
+from ml_assets.extras.tuning.space import SpaceSection
 from ml_assets.extras.tuning.study_pictures import study_pictures
 from ml_assets.extras.tuning.study_report import StudyReport
 from ml_assets.extras.tuning.study_report import render as study_page
 from ml_assets.extras.tuning.study_report import summary_markdown as study_summary
-from ml_assets.foundation.reports.drawing import encoded
-from ml_assets.foundation.reports.plain_text import in_markdown, label, table_in_markdown, visible
+from ml_assets.foundation.reports.page import encoded
+from ml_assets.foundation.reports.text import in_markdown, label, table_in_markdown, visible
 from ml_assets.model.evaluation.bootstrap import Interval
 from ml_assets.model.evaluation.card import model_card
 from ml_assets.model.evaluation.holdout import evaluate

@@ -12,7 +12,8 @@ from optuna.study import StudyDirection
 from pydantic import ValidationError
 
 from ml_assets.extras.tuning.prior import Prior, thinned, windows_of
-from ml_assets.extras.tuning.spec import PriorSection, SpaceSection, TuningSection
+from ml_assets.extras.tuning.space import SpaceSection
+from ml_assets.extras.tuning.spec import PriorSection, TuningSection
 from ml_assets.extras.tuning.study import BegunTrial, Study, StudyFacts, is_begun
 from ml_assets.extras.tuning.study_result import KnownPoint, StudyResult, TrialOutcome
 from ml_assets.foundation.days import Days

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ml_assets.extras.tuning.importance import LEAST_TRIALS, MeasuredTrial, importances
-from ml_assets.extras.tuning.spec import SpaceSection
+from ml_assets.extras.tuning.space import SpaceSection
 from ml_assets.extras.tuning.study_pictures import study_pictures
 from ml_assets.extras.tuning.study_report import StudyReport, costs, render, summary_markdown
 from ml_assets.extras.tuning.study_result import StudyResult, TrialOutcome

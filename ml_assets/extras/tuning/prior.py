@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from ml_assets.extras.tuning.spec import PriorSection, SpaceSection
+from ml_assets.extras.tuning.space import SpaceSection
+from ml_assets.extras.tuning.spec import PriorSection
 from ml_assets.extras.tuning.study_result import KnownPoint, StudyResult
 from ml_assets.foundation.days import Days
 from resources.ledger import TrainedOn

@@ -1,192 +1,54 @@
-"""The `tuning` section of a pipeline: the space of a study, its sampler, its number of trials. Runs nothing."""
+"""The `tuning` section of a pipeline: sampler, pruner, number of trials, prior and budget of a study. Runs nothing."""
 
 import itertools
-import math
-from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from ml_assets.extras.tuning.budget import BudgetSection
-from ml_assets.extras.tuning.conditional import Conditional, Scalar, parents_first, points, wrong_conditions
+from ml_assets.extras.tuning.space import SpaceSection
 from ml_assets.foundation.sections import Section, refuse_at
 
-SEARCHED_SETTINGS = (
-    "epochs",
-    "patience",
-    "learning_rate",
-    "weight_decay",
-    "warmup_fraction",
-    "clip_norm",
-    "category_dropout",
-    "global_batch",
-)
-"""Keys of `training` that a space may hold. The others decide the machines, or the arithmetic of a step."""
-_MOST_VALUES = 10_000
-"""Largest number of values of an integer range that a check tries one by one."""
-_ROUNDING = 1e-8
-"""Part of a step by which a value may miss it: 0.1 + 3 · 0.2 is 0.7000000000000001. Optuna allows the same."""
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """Cost of a study so far, over all its launches."""
+
+    hours: float
+    """Wall time in which it ran trials."""
+    worker_hours: float
+    """Hours of all workers of all trials, over all attempts."""
+
+
+class BudgetSection(Section):
+    """Hours after which a study begins no further trial."""
+
+    hours: float | None = Field(default=None, gt=0)
+    """Hours of wall time in which the study runs trials, queues of the cluster included. Time between two launches does
+    not count."""
+    worker_hours: float | None = Field(default=None, gt=0)
+    """Hours of all workers of all trials. The time in which GPUs are only reserved does not count."""
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> Self:
+        if self.hours is None and self.worker_hours is None:
+            raise ValueError("the budget is empty: give hours or worker_hours, or remove budget")
+        return self
+
+    def spent_says(self, spent: Spent) -> str:
+        """Return the spent part of the budget in words; empty if hours are left."""
+        for limit, took, unit in (
+            (self.hours, spent.hours, "hours"),
+            (self.worker_hours, spent.worker_hours, "worker hours"),
+        ):
+            if limit is not None and took >= limit:
+                return f"the budget of {limit:g} {unit} is spent ({took:.3g})"
+        return ""
+
+
 MOST_TRIALS = 10_000
 """Largest number of trials of a study."""
-
-
-class FloatRange(Conditional):
-    """Real numbers from `low` to `high`."""
-
-    has_exact_values: ClassVar[bool] = False
-    kind: Literal["float"]
-    """A range of real numbers."""
-    low: float
-    """Smallest value."""
-    high: float
-    """Largest value."""
-    log: bool = False
-    """Draw the logarithm uniformly, as for a learning rate."""
-    step: float | None = Field(default=None, gt=0)
-    """Distance of two neighbouring values. Not given: every value of the range."""
-
-    @model_validator(mode="after")
-    def _is_a_range(self) -> Self:
-        _require_range(type(self).__name__, self.low, self.high, log=self.log, stepped=self.step is not None)
-        return self
-
-    def values(self) -> tuple[float, ...] | None:
-        """Return all values; None for a continuous range."""
-        if self.step is None:
-            return (self.low,) if self.low == self.high else None
-        count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
-        return tuple(self.low + i * self.step for i in range(count))
-
-    def ends(self) -> tuple[float, float]:
-        """Return the smallest and the largest value."""
-        return self.low, self.high
-
-    def holds(self, value: Scalar) -> bool:
-        """True if `value` lies in the range; with `step`, if it is one of the values but for rounding."""
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        if self.step is None:
-            return self.low <= value <= self.high
-        steps = (value - self.low) / self.step
-        most = len(self.values() or ()) - 1
-        return abs(steps - round(steps)) < _ROUNDING and 0 <= round(steps) <= most
-
-
-class IntRange(Conditional):
-    """Whole numbers from `low` to `high`."""
-
-    kind: Literal["int"]
-    """A range of whole numbers."""
-    low: int
-    """Smallest value."""
-    high: int
-    """Largest value."""
-    log: bool = False
-    """Draw the logarithm uniformly, as for the width of a layer."""
-    step: int = Field(default=1, ge=1)
-    """Distance of two neighbouring values."""
-
-    @model_validator(mode="after")
-    def _is_a_range(self) -> Self:
-        _require_range(type(self).__name__, self.low, self.high, log=self.log, stepped=self.step != 1)
-        return self
-
-    def values(self) -> range:
-        """Return all values."""
-        return range(self.low, self.high + 1, self.step)
-
-    def ends(self) -> tuple[int, int]:
-        """Return the smallest and the largest value."""
-        return self.low, self.values()[-1]
-
-    def holds(self, value: Scalar) -> bool:
-        """True if `value` is one of the values."""
-        return isinstance(value, int) and not isinstance(value, bool) and value in self.values()
-
-
-class Choices(Conditional):
-    """Values without an order."""
-
-    kind: Literal["categorical"]
-    """A list of values."""
-    choices: tuple[Scalar, ...] = Field(min_length=1)
-    """Values to choose from: numbers, texts, true, false or null."""
-
-    @model_validator(mode="after")
-    def _are_listed_once(self) -> Self:
-        for i, value in enumerate(self.choices):
-            if value in self.choices[:i]:
-                # Also 1, 1.0 and true: Optuna takes the first of equal values.
-                raise ValueError(f"{value!r} is listed twice, or equals another choice: list each value once")
-        return self
-
-    def values(self) -> tuple[Scalar, ...]:
-        """Return all values."""
-        return self.choices
-
-    def ends(self) -> tuple[Scalar, ...]:
-        """Return all values, since none is smallest or largest."""
-        return self.choices
-
-    def holds(self, value: Scalar) -> bool:
-        """True if `value` is one of the choices."""
-        return value in self.choices
-
-
-Dimension = Annotated[FloatRange | IntRange | Choices, Field(discriminator="kind")]
-"""Values of one searched parameter."""
-
-
-class SpaceSection(Section):
-    """Parameters that a study varies, and their values."""
-
-    hyperparameters: dict[str, Dimension] = Field(default_factory=dict)
-    """Key of `model.hyperparameters` → its values."""
-    training: dict[str, Dimension] = Field(default_factory=dict)
-    """Key of `training` → its values."""
-
-    @property
-    def dimensions(self) -> Mapping[str, FloatRange | IntRange | Choices]:
-        """Name of a parameter, `hyperparameters.<key>` or `training.<key>` → its values. Parents come first.
-
-        Otherwise in the order of the names: a study draws in this order, and a file whose keys change places declares
-        the same study.
-        """
-        return parents_first(dict(sorted(self._declared.items())))
-
-    @property
-    def is_conditional(self) -> bool:
-        """True if some parameter exists only beside some values of others."""
-        return any(one.when for one in self._declared.values())
-
-    @property
-    def points(self) -> Iterator[dict[str, Scalar]]:
-        """All points of a space without continuous ranges, the last parameter changing first."""
-        return points(self.dimensions)
-
-    def holds(self, parameters: Mapping[str, Scalar]) -> bool:
-        """True if `parameters` name exactly the parameters that exist beside them, each with one of its values."""
-        existing = {name: one for name, one in self.dimensions.items() if one.exists(parameters)}
-        return parameters.keys() == existing.keys() and all(
-            one.holds(parameters[name]) for name, one in existing.items()
-        )
-
-    @model_validator(mode="after")
-    def _conditions_can_hold(self) -> Self:
-        refuse_at(
-            type(self).__name__,
-            {(*name.split(".", 1), "when"): said for name, said in wrong_conditions(self._declared)},
-        )
-        return self
-
-    @property
-    def _declared(self) -> Mapping[str, FloatRange | IntRange | Choices]:
-        return {
-            **{f"hyperparameters.{key}": values for key, values in self.hyperparameters.items()},
-            **{f"training.{key}": values for key, values in self.training.items()},
-        }
-
-
 Sampler = Literal["grid", "random", "tpe", "GPSampler", "QMCSampler"]
 _WHOLE_SPACE: tuple[Sampler, ...] = ("GPSampler", "QMCSampler")
 """Samplers of Optuna that would draw conditional parameters at random, without a word."""
@@ -260,20 +122,3 @@ class TuningSection(Section):
                 f"the grid has {number} combinations, more than trials {self.trials:,}: raise trials, make "
                 "the space smaller, or use sampler random or tpe",
             )
-
-
-def probes(values: FloatRange | IntRange | Choices) -> Iterator[Scalar]:
-    """Yield values with which a check tries a setting: all values if they are few, else the ends of their range."""
-    every = values.values()
-    yield from values.ends() if every is None or len(every) > _MOST_VALUES else every
-
-
-def _require_range(section: str, low: float, high: float, *, log: bool, stepped: bool) -> None:
-    why: dict[tuple[str | int, ...], str] = {}
-    if low > high:
-        why["low",] = f"low {low:g} is above high {high:g}: swap them"
-    elif log and low <= 0:
-        why["low",] = f"log needs a low above 0, not {low:g}: the logarithm of {low:g} does not exist"
-    if log and stepped:
-        why["step",] = "log and step exclude each other: remove one"
-    refuse_at(section, why)

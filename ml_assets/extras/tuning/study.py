@@ -7,39 +7,29 @@ a kill comes before it or after it. A failed trial that trains once more is anot
 number and values. Not here: the training of a trial (`pipeline.trials`), the choice among trials (`study_result`).
 """
 
-import hashlib
 import json
 import math
+import re
 import uuid
-import warnings
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ml_assets.extras.tuning.budget import covered_seconds
-from ml_assets.extras.tuning.difference import difference
 from ml_assets.extras.tuning.importance import MeasuredTrial, importances
 from ml_assets.extras.tuning.prior import Prior
-from ml_assets.extras.tuning.spec import (
-    Choices,
-    FloatRange,
-    IntRange,
-    Sampler,
-    Scalar,
-    SpaceSection,
-    TuningSection,
-)
+from ml_assets.extras.tuning.sampling import ask, pruner_of, sampler_of, with_fixed
+from ml_assets.extras.tuning.space import Scalar
+from ml_assets.extras.tuning.spec import Sampler, TuningSection
 from ml_assets.extras.tuning.study_result import METRIC, KnownPoint, TrialOutcome
 from resources.words import counted
 
 if TYPE_CHECKING:
     import optuna
-    from optuna.pruners import BasePruner
-    from optuna.samplers import BaseSampler
     from optuna.storages import BaseStorage
     from optuna.study import StudySummary
-    from optuna.trial import FrozenTrial, Trial
+    from optuna.trial import FrozenTrial
+
 
 _NUMBER, _OUTCOME = "number", "outcome"
 """User attributes of a trial in the storage: its number in the study, and how it ended."""
@@ -172,15 +162,15 @@ class Study:
         """
         import optuna
 
-        space, sampler = self._section.space, self._sampler(number)
+        space, sampler = self._section.space, sampler_of(self._section, self._seed, number)
         if self._section.sampler == "QMCSampler" or fixed is not None:
             # A place in a sequence, whatever other trials came to. Optuna counts the places in the study.
             seen = optuna.create_study(direction="minimize")
             for _ in range(0 if fixed is not None else number):
-                seen.tell(_ask(seen, sampler, space), 0.0)
+                seen.tell(ask(seen, sampler, space), 0.0)
         else:
             seen = self._copy(self.inherited())
-        asked = _ask(seen, sampler if fixed is None else _fixed(fixed, sampler), space)
+        asked = ask(seen, sampler if fixed is None else with_fixed(fixed, sampler), space)
         return seen.trials[asked.number]
 
     def _copy(
@@ -197,7 +187,11 @@ class Study:
         # The name decides the groups of hyperband.
         copy = optuna.create_study(direction="minimize", study_name=f"{self._seed}")
         for point in points:
-            asked = _ask(copy, _fixed(point.parameters, self._sampler(0)), self._section.space)
+            asked = ask(
+                copy,
+                with_fixed(point.parameters, sampler_of(self._section, self._seed, 0)),
+                self._section.space,
+            )
             copy.tell(asked, point.validation_loss)
         for number, one in sorted(self._newest().items()):
             *_, notes = one.user_attrs.get(_DECIDED, ({},))
@@ -243,7 +237,7 @@ class Study:
         if self._section.pruner == "none":
             return False, {}
         copy = self._copy(epoch={number: epoch})
-        decider = _pruner(self._section, _most_epochs(self._section.space, self._epochs))
+        decider = pruner_of(self._section, self._epochs)
         pauses = bool(decider.prune(copy, copy.trials[number]))  # some return a value of NumPy
         return pauses, dict(copy.trials[number].system_attrs)
 
@@ -386,25 +380,6 @@ class Study:
         )
         return _begun(self._storage.get_trial(self._storage.create_new_trial(self._id, again)))
 
-    def _sampler(self, number: int) -> "BaseSampler":
-        from optuna import samplers
-        from optuna.exceptions import ExperimentalWarning
-
-        digest = hashlib.sha256(f"{self._seed}/{number}".encode()).digest()
-        seed = int.from_bytes(digest[:4])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            match self._section.sampler:
-                case "grid" | "random":
-                    return samplers.RandomSampler(seed=seed)
-                case "tpe":
-                    # Among trials side by side, the running ones count as bad, so that none is drawn twice.
-                    return samplers.TPESampler(seed=seed, constant_liar=self._section.parallel_trials > 1)
-                case "GPSampler":
-                    return samplers.GPSampler(seed=seed)
-                case "QMCSampler":  # one sequence for the whole study
-                    return samplers.QMCSampler(seed=self._seed % 2**32, scramble=True)
-
 
 def is_begun(storage: "BaseStorage", name: str) -> bool:
     """True if the storage has the study `name` with its prior."""
@@ -412,33 +387,6 @@ def is_begun(storage: "BaseStorage", name: str) -> bool:
         return _DIFFERS in storage.get_study_user_attrs(storage.get_study_id_from_name(name))
     except KeyError:
         return False
-
-
-def _most_epochs(space: SpaceSection, declared: int) -> int:
-    """Return the largest number of epochs of a trial; `declared` for trials whose values do not hold the number."""
-    values = space.training.get("epochs")
-    if values is None:
-        return declared
-    return max([*(int(end or 0) for end in values.ends()), *([declared] if values.when else [])])
-
-
-def _ask(study: "optuna.Study", sampler: "BaseSampler", space: SpaceSection) -> "Trial":
-    """Begin a trial of `study` with a value of each parameter that exists beside the others."""
-    study.sampler = sampler
-    asked = study.ask()
-    for name, values in space.dimensions.items():
-        if values.exists(asked.params):
-            _suggest(asked, name, values)
-    return asked
-
-
-def _fixed(parameters: Mapping[str, Scalar], otherwise: "BaseSampler") -> "BaseSampler":
-    from optuna.exceptions import ExperimentalWarning
-    from optuna.samplers import PartialFixedSampler
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        return PartialFixedSampler(dict(parameters), otherwise)
 
 
 def _newest_before(storage: "BaseStorage", name: str, model: str) -> "StudySummary | None":
@@ -470,22 +418,6 @@ def _differs(storage: "BaseStorage", before: "StudySummary", facts: StudyFacts) 
     )
 
 
-def _pruner(section: TuningSection, most_epochs: int) -> "BasePruner":
-    from optuna import pruners
-
-    match section.pruner:
-        case "none":
-            return pruners.NopPruner()
-        case "median":
-            return pruners.MedianPruner(n_warmup_steps=2)
-        case "successive_halving":
-            # The first comparison comes after a ninth of the epochs, because earlier losses say little.
-            first = max(1, round(most_epochs / 9))
-            return pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=2)
-        case "hyperband":
-            return pruners.HyperbandPruner(min_resource=1, max_resource=most_epochs, reduction_factor=3)
-
-
 def _begun(trial: "FrozenTrial") -> BegunTrial:
     return BegunTrial(
         number=trial.user_attrs[_NUMBER],
@@ -495,12 +427,43 @@ def _begun(trial: "FrozenTrial") -> BegunTrial:
     )
 
 
-def _suggest(trial: "Trial", name: str, values: FloatRange | IntRange | Choices) -> None:
-    match values:
-        case FloatRange():
-            high = values.high if values.step is None else (values.values() or (values.high,))[-1]
-            trial.suggest_float(name, values.low, high, log=values.log, step=values.step)
-        case IntRange():
-            trial.suggest_int(name, values.low, values.ends()[1], log=values.log, step=values.step)
-        case Choices():
-            trial.suggest_categorical(name, values.choices)
+def covered_seconds(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the seconds that lie in at least one of `spans`, pairs of a start and an end in seconds.
+
+    Two processes that run the same study at the same time use the wall clock once.
+    """
+    covered, until = 0.0, -math.inf
+    for start, end in sorted(spans):
+        covered += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return covered
+
+
+_MOST_CHANGES = 8
+"""Changes that a sentence lists."""
+_DIGEST = re.compile(r"[0-9a-f]{32,}")
+
+
+def difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return each fact that differs, with its value before and now, in the order of `now`; empty if none does."""
+    names = [*now, *(name for name in before if name not in now)]
+    changes = [
+        _changed_fact(name, before.get(name), now.get(name))
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+    more = len(changes) - _MOST_CHANGES
+    return "; ".join(changes[:_MOST_CHANGES]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _changed_fact(name: str, before: str | None, now: str | None) -> str:
+    if now is None:
+        return f"{name} was removed ({_short(before or '')})"
+    if before is None:
+        return f"{name} is new ({_short(now)})"
+    return f"{name} changed from {_short(before)} to {_short(now)}"
+
+
+def _short(value: str) -> str:
+    """Return a value with digests cut to the length that people compare."""
+    return _DIGEST.sub(lambda digest: digest[0][:12], value)

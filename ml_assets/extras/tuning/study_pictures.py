@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ml_assets.extras.tuning.spec import Choices, FloatRange, IntRange, Scalar, SpaceSection
+from ml_assets.extras.tuning.space import Choices, FloatRange, IntRange, Scalar, SpaceSection
 from ml_assets.extras.tuning.study_result import StudyResult, TrialOutcome
-from ml_assets.foundation.reports import plain_text
-from ml_assets.foundation.reports.drawing import INK, SIZE, Axes, Draw, Form, encoded
-from ml_assets.foundation.reports.numbers import number
+from ml_assets.foundation.reports.page import INK, SIZE, Axes, Draw, Form, encoded
+from ml_assets.foundation.reports.text import label, number
 
 CHOSEN = "#1d5fa6"
 """Colour of the chosen trial."""
@@ -192,7 +191,7 @@ def _parallel(axes: Axes, result: StudyResult, space: SpaceSection, importance: 
             axes.text(
                 at + 0.015 * len(every),
                 height,
-                plain_text.label(text),
+                label(text),
                 fontsize=7,
                 va="center",
                 bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.6},
@@ -210,13 +209,13 @@ def _parallel(axes: Axes, result: StudyResult, space: SpaceSection, importance: 
     _legend(axes)
 
 
-def _axis_of(name: str, values: FloatRange | IntRange | Choices, label: str) -> _Axis:
+def _axis_of(name: str, values: FloatRange | IntRange | Choices, title: str) -> _Axis:
     if isinstance(values, Choices):
         ends = values.choices
         places: dict[Scalar, float] = {one: (i + 0.5) / len(ends) for i, one in enumerate(ends)}
         ticks = [(place, f"{one}") for one, place in places.items()] if len(ends) <= _MOST_TICKS else []
         return _Axis(
-            plain_text.label(label),
+            label(title),
             lambda one: places[one.parameters[name]] if name in one.parameters else _NOT_USED,
             ticks,
         )
@@ -231,9 +230,7 @@ def _axis_of(name: str, values: FloatRange | IntRange | Choices, label: str) -> 
         return (scale(value) - scale(low)) / width if width else 0.5
 
     middle = math.exp((math.log(low) + math.log(high)) / 2) if values.log else (low + high) / 2
-    return _Axis(
-        plain_text.label(label), height, [(0.0, f"{low:.4g}"), (0.5, f"{middle:.3g}"), (1.0, f"{high:.4g}")]
-    )
+    return _Axis(label(title), height, [(0.0, f"{low:.4g}"), (0.5, f"{middle:.3g}"), (1.0, f"{high:.4g}")])
 
 
 def _clipped(loss: float | None, top: float) -> float:

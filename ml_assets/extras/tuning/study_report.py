@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ml_assets.extras.tuning.importance import LEAST_TRIALS
-from ml_assets.extras.tuning.spec import Choices, FloatRange, IntRange, Scalar, SpaceSection
+from ml_assets.extras.tuning.space import Choices, FloatRange, IntRange, Scalar, SpaceSection
 from ml_assets.extras.tuning.study_pictures import CHOSEN, MOST_AXES, brief, caption, study_pictures
 from ml_assets.extras.tuning.study_result import StudyResult, TrialOutcome, each_training
-from ml_assets.foundation.reports.drawing import as_markdown
-from ml_assets.foundation.reports.numbers import count, number
-from ml_assets.foundation.reports.page import rendered
-from ml_assets.foundation.reports.plain_text import in_markdown, table_in_markdown
+from ml_assets.foundation.reports.page import as_markdown, rendered
+from ml_assets.foundation.reports.text import count, in_markdown, number, table_in_markdown
 from resources.words import counted
 
 LISTED = 40
@@ -120,7 +118,7 @@ def render(report: StudyReport) -> str:
     by_importance = sorted(space.dimensions, key=lambda name: -report.importance.get(name, 0.0))
     listed = _best_first(result)
     return rendered(
-        "ml_assets.extras.tuning",
+        __package__ or "",
         "study.html.j2",
         {"value": _written},
         report=report,

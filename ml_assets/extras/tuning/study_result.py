@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
-from ml_assets.extras.tuning.budget import Spent
-from ml_assets.extras.tuning.choice import Choice, in_words
-from ml_assets.extras.tuning.spec import Scalar
+from ml_assets.extras.tuning.space import Choice, Scalar, in_words
+from ml_assets.extras.tuning.spec import Spent
 from ml_assets.foundation.days import Days
 from resources.ledger import TrainedOn
 from resources.words import counted

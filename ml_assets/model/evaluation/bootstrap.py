@@ -47,12 +47,8 @@ from ml_assets.model.evaluation.metrics import (
 from ml_assets.model.evaluation.row_weights import mean as mean_of
 
 Matrix = npt.NDArray[np.float64]
-
-
 BlockIds = npt.NDArray[np.intp]
 """Block of each row, `[N]`, 0 to B − 1."""
-
-
 BlockForm = Callable[[Matrix], Vector]
 """Function from counts `[D, B]` to the metric of each of the D resamples, `[D]`; NaN where it is not defined."""
 
@@ -203,12 +199,8 @@ _FORMS: dict[str, Callable[[Vector, Vector, Vector, BlockIds, int], BlockForm]] 
     "token_accuracy": _token_accuracy,
 }
 """Metrics that are not means of a value of each row."""
-
-
 UNDEFINED_SHARE = 0.05
 """Share of undefined redraws (one class only) above which a metric gets no interval. One infinite redraw is enough."""
-
-
 _LARGEST_LEVEL = 1 - 1e-12
 """Confidence of one interval above which Student's quantile is not computed exactly."""
 

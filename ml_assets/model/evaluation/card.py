@@ -7,16 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.foundation.reports.numbers import count
-from ml_assets.foundation.reports.written_page import (
-    Block,
-    Bullets,
-    Chapter,
-    Drawing,
-    Grid,
-    Paragraph,
-    WrittenPage,
-)
+from ml_assets.foundation.reports.page import Block, Bullets, Chapter, Drawing, Grid, Paragraph, WrittenPage
+from ml_assets.foundation.reports.text import count
 from ml_assets.model.evaluation import sentences
 from ml_assets.model.evaluation.bootstrap import among
 from ml_assets.model.evaluation.chapters import (

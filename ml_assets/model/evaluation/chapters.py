@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
-from ml_assets.foundation.reports.numbers import count, number, share
-from ml_assets.foundation.reports.written_page import Block, Chapter, Drawing, Grid, Paragraph
+from ml_assets.foundation.reports.page import Block, Chapter, Drawing, Grid, Paragraph
+from ml_assets.foundation.reports.text import count, number, share
 from ml_assets.model.evaluation.bootstrap import Interval
 from ml_assets.model.evaluation.evaluation_document import (
     BiasFigures,
@@ -156,8 +156,6 @@ def _share_with_interval(one: Interval) -> str:
 
 MOST_CALIBRATED = 12
 """Slices that a page shows: those that are most certainly off."""
-
-
 _ECE = "ece"
 
 

@@ -37,16 +37,10 @@ from ml_assets.model.evaluation.spec import BiasSection, EvaluationSpec, OwnMetr
 from resources.words import counted
 
 Groups = npt.NDArray[Any]
-
-
 _TRIED = 3
 """Redraws on which a function is tried before it measures, beside both halves of the blocks."""
-
-
 _ROUNDING = 1e-6
 """Relative difference of two sums over the same rows in another order."""
-
-
 _CANCELLED = 64 * float(np.finfo(np.float64).eps)
 """Difference of two such sums near 0, as a share of the largest label or prediction."""
 

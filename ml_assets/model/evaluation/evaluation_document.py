@@ -55,11 +55,7 @@ class ServingCost(Document):
 
 
 Role = Literal["challenger", "champion", "baseline", "reference"]
-
-
 RuleStatus = Literal["passed", "failed", "undecided", "not_applicable"]
-
-
 DecisionStatus = Literal["blessed", "rejected", "undecided"]
 
 
@@ -116,8 +112,8 @@ class Part(Document):
     improvements: dict[Comparator, dict[str, Interval]]
     """Improvement of the challenger over the comparator, for every metric; positive if the challenger is better."""
     calibration: Interval | None = None
-    """Mean prediction minus mean label of the challenger (`slices.calibration_of_slices`); None for a slice that is
-    too small. Intervals of slices hold jointly."""
+    """Mean prediction minus mean label of the challenger; None for a slice that is too small. Intervals of slices hold
+    jointly."""
 
 
 class CalibrationBin(Document):

@@ -55,8 +55,6 @@ from ml_assets.model.evaluation.slices import (
 from ml_assets.model.evaluation.spec import Comparator, EvaluationSpec, Gate
 
 ROLES: tuple[Role, ...] = ("challenger", "champion", "baseline", "reference")
-
-
 _COMPARATORS: tuple[Comparator, ...] = ("champion", "baseline", "reference")
 
 

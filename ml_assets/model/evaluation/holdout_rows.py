@@ -24,8 +24,6 @@ _LEGAL_LABELS: dict[Labels, tuple[Callable[[Vector, int], bool], str]] = {
     "classes": (lambda y, classes: bool(np.isin(y, np.arange(classes)).all()), "the number of a class"),
 }
 """Labels of an objective → function of labels and number of classes that returns True for legal ones, and words."""
-
-
 MOST_BLOCKS = 500
 """Blocks that are redrawn: 4 MB for 1,000 redraws. A block for each of 54,000 sessions took 432 MB. An interval from
 500 blocks is about 3 % too wide or too narrow, as it is by the choice of 1,000 redraws."""
@@ -79,8 +77,6 @@ def redraws(blocks: BlockIds, spec: EvaluationSpec) -> Matrix:
 
 
 _BLOCKS = "_blocks"
-
-
 _NAMED = 3
 """Lists that an error names."""
 
@@ -148,8 +144,6 @@ def require_whole_lists(rows: pl.DataFrame, spec: EvaluationSpec) -> None:
 
 _SUM_ROUNDED = 1e-4
 """Largest distance of a sum of probabilities from 1: a bundle computes them in float32."""
-
-
 _WORDS: dict[Link, str] = {
     "sigmoid": "probabilities",
     "identity": "numbers",

@@ -23,8 +23,6 @@ from ml_assets.model.evaluation.spec import EvaluationSpec
 from resources.words import name_some
 
 _BEFORE: Role = "champion"
-
-
 _AFTER: Role = "challenger"
 
 

@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ml_assets.foundation.objective_facts import Picture, facts_of
-from ml_assets.foundation.reports.drawing import INK, Axes, Draw, Form, encoded
-from ml_assets.foundation.reports.numbers import number
-from ml_assets.foundation.reports.plain_text import label
+from ml_assets.foundation.reports.page import INK, Axes, Draw, Form, encoded
+from ml_assets.foundation.reports.text import label, number
 from ml_assets.model.evaluation.evaluation_document import CalibrationBin, Evaluation, Role, TokenBin
 from ml_assets.model.evaluation.report_document import Explanations, LossCurve, PartialDependence
 
@@ -17,18 +16,10 @@ COLOURS: dict[Role, str] = {
     "baseline": "#8b9099",
     "reference": "#3f8f6b",
 }
-
-
 _LINES: dict[Role, str] = {"challenger": "-", "champion": "-.", "baseline": "-", "reference": ":"}
 """Line style of each role, so that readers do not depend on colours."""
-
-
 _FIRST_DRAWN: tuple[Role, ...] = ("baseline", "reference", "champion", "challenger")
-
-
 _POSITIVE, _NEGATIVE = "#b4483e", "#7f93a8"
-
-
 _MOST_NAMED = 12
 """Classes up to which a confusion matrix has names and numbers."""
 
@@ -339,8 +330,6 @@ def caption(name: str, evaluation: Evaluation) -> str:
 
 _LINES_OF_CLASSES = ("-", "--", "-.", ":", (0, (1, 3)))
 """Line style of each class, so that readers do not depend on colours."""
-
-
 _TURNED = 4
 """Categories from which their names are turned."""
 

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.foundation.reports.drawing import as_markdown
-from ml_assets.foundation.reports.page import rendered
-from ml_assets.foundation.reports.plain_text import in_markdown, table_in_markdown
-from ml_assets.foundation.reports.written_page import Bullets, Chapter
+from ml_assets.foundation.reports.page import Bullets, Chapter, as_markdown, rendered
+from ml_assets.foundation.reports.text import in_markdown, table_in_markdown
 from ml_assets.model.evaluation import sentences
 from ml_assets.model.evaluation.bootstrap import Interval
 from ml_assets.model.evaluation.card import model_card
@@ -134,7 +132,7 @@ def render(report: Report) -> str:
     against = comparator_of(evaluation)
     cuts = list(dict.fromkeys(part.slice for part in evaluation.slices))
     return rendered(
-        "ml_assets.model.evaluation",
+        __package__ or "",
         "report.html.j2",
         {"measured": sentences.with_interval, "gain": sentences.gain, "half": sentences.half_width},
         report=report,

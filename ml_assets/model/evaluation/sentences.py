@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from ml_assets.foundation.reports.numbers import count, decimals, number, share
+from ml_assets.foundation.reports.text import count, decimals, number, share
 from ml_assets.model.evaluation.bootstrap import Interval
 from ml_assets.model.evaluation.evaluation_document import Evaluation
 from ml_assets.model.evaluation.list_metrics import ListFigures

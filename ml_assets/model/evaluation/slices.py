@@ -25,12 +25,8 @@ from ml_assets.model.evaluation.metrics import Vector, hits, is_covered
 from ml_assets.model.evaluation.spec import EVERY, EvaluationSpec, SliceBy, SliceValue
 
 Rows = npt.NDArray[np.intp]
-
-
 NOTHING = "(none)"
 """Value of the slice of rows whose column is null."""
-
-
 _SHOWN = 12
 """Values of a column that an error names."""
 

@@ -22,11 +22,7 @@ from ml_assets.model.evaluation.metrics import (
 Comparator = Literal["champion", "baseline", "reference"]
 """Model to compare a challenger with: the version in production, the naive model, or a regression on the same
 columns (of texts: counts of three tokens in a row)."""
-
-
 SliceValue = str | bool | int | float | date
-
-
 EVERY = "*"
 """Slice value that stands for every value of the column."""
 

@@ -19,15 +19,9 @@ from ml_assets.model.evaluation.evaluation_document import Role, TextFigures, To
 from ml_assets.model.evaluation.metrics import NATS_OF_BIT
 
 Tokens = npt.NDArray[np.int64]
-
-
 Values = npt.NDArray[np.float64]
-
-
 UNIGRAM, TRIGRAM = 1, 3
 """Tokens that are counted together: the predicted one and those before it."""
-
-
 _LARGEST_CODE = 2**63 - 1
 
 

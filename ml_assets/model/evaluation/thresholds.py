@@ -18,8 +18,6 @@ from ml_assets.model.evaluation.spec import CostSection
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75)
 """Shares of the validation rows that the listed thresholds decide positive, beside none, all and the chosen one."""
-
-
 _SHOWN_ROWS = 1_000
 """Rows to which a cost refers, so that it is readable."""
 

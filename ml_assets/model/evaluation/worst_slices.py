@@ -36,12 +36,8 @@ from ml_assets.model.evaluation.spec import EvaluationSpec, SliceBy
 
 MOST_PARTS = 12
 """Parts of a column: those with most rows. A number with more values is cut into bins."""
-
-
 BINS = 5
 """Quantile bins of a number."""
-
-
 Part = tuple[str, Rows]
 """Value or range for people, and the rows that have it."""
 
@@ -117,24 +113,14 @@ def _bins(values: np.ndarray) -> Iterator[Part]:
 
 MOST_PAIRED = 30
 """Columns that are looked at in pairs: the first ones, declared slices before features. Others are looked at alone."""
-
-
 MOST_SHOWN = 10
 """Slices that are named: those that are most certainly worse."""
-
-
 MOST_SHARED = 0.5
 """Share of a slice's rows above which a slice named before it says the same."""
-
-
 MOST_MERGED_BLOCKS = 256
 """Blocks that are redrawn: fewer than for metrics, since each of thousands of slices has sums of each block."""
-
-
 _ROUNDED = 1e-12
 """Share of a total that rounding of its parts explains."""
-
-
 _CELLS = 1 << 22
 """Redraws times slices that are measured together: 32 MiB for each of a few arrays."""
 

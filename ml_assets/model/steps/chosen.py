@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ml_assets.data.tables.refusal import InputsRefused
-from ml_assets.extras.tuning.choice import Choice, in_words
 from ml_assets.extras.tuning.prior import Prior, windows_of
+from ml_assets.extras.tuning.space import Choice, in_words
 from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study_result import StudyResult
 from ml_assets.foundation.days import Days

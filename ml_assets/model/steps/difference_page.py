@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ml_assets.foundation.reports.numbers import count, number
-from ml_assets.foundation.reports.written_page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
+from ml_assets.foundation.reports.page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
+from ml_assets.foundation.reports.text import count, number
 from ml_assets.model.steps.version_difference import VersionDifference
 from resources.words import counted, name_some
 

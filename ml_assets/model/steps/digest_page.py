@@ -1,6 +1,6 @@
 """Page of a digest, for a terminal and as HTML. Arranges; reads nothing."""
 
-from ml_assets.foundation.reports.written_page import Actions, Bullets, Chapter, Paragraph, WrittenPage
+from ml_assets.foundation.reports.page import Actions, Bullets, Chapter, Paragraph, WrittenPage
 from ml_assets.model.steps.nightly_digest import Digest, Line
 from resources.words import counted
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ml_assets.data.tables.environment_merge import conflict_in_words
 from ml_assets.data.tables.environments import EnvironmentChanges
 from ml_assets.data.tables.lake_difference import LakeDifference
-from ml_assets.foundation.reports.written_page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
+from ml_assets.foundation.reports.page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
 from ml_assets.model.steps.difference_page import headline_of, metric_chapters
 from ml_assets.model.steps.environment_models import EnvironmentModel
 from ml_assets.model.steps.lake_page import difference_of_lake

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ml_assets.data.tables.lake_difference import LakeDifference, PartitionDifference
-from ml_assets.foundation.reports.written_page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
+from ml_assets.foundation.reports.page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
 from resources.words import counted, name_some
 
 MOST_PARTITIONS = 20

@@ -11,7 +11,7 @@ from resources.ledger import author_in_words
 from resources.platform import Platform
 
 if TYPE_CHECKING:
-    from ml_assets.foundation.reports.written_page import WrittenPage
+    from ml_assets.foundation.reports.page import WrittenPage
     from ml_assets.model.evaluation.card import Release
     from ml_assets.model.evaluation.report_document import Report
     from ml_assets.model.release.registry import RegisteredVersion

@@ -15,7 +15,7 @@ from ml_assets.data.tables.reader import PartitionMissing, TableReader
 from ml_assets.data.validation.midnight import after, begin_of
 from ml_assets.data.validation.profile import completeness
 from ml_assets.data.validation.verdict import Verdict
-from ml_assets.foundation.reports.written_page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
+from ml_assets.foundation.reports.page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
 from ml_assets.model.steps.partition_pictures import (
     MOST_COLUMNS,
     MOST_HOURS,

@@ -9,9 +9,8 @@ from itertools import accumulate
 from typing import Any
 
 from ml_assets.data.validation.profile import completeness
-from ml_assets.foundation.reports.drawing import INK, Axes, Draw, encoded
-from ml_assets.foundation.reports.plain_text import label
-from ml_assets.foundation.reports.written_page import Drawing
+from ml_assets.foundation.reports.page import INK, Axes, Draw, Drawing, encoded
+from ml_assets.foundation.reports.text import label
 
 Profiles = Mapping[str, Mapping[str, Any]]
 """Key of a partition → its profile (`ml_assets.data.validation.profile`), oldest first."""

@@ -1,8 +1,7 @@
 """Measurement of a bundle's latency and size, in the process of the step `evaluate`.
 
 A run measures a bundle once and keeps the figures among the artifacts. A retried step reads them, so it makes the
-same evaluation again. Not here: the document and the gates on it (`evaluation.evaluation_document`,
-`evaluation.gates`).
+same evaluation again. Not here: the document and the gates on it (`evaluation`).
 """
 
 import time

@@ -22,8 +22,8 @@ from pydantic_core import CoreSchema
 
 from ml_assets.data.tables.cadence import KeyRefused, PartitionsSection
 from ml_assets.data.tables.imports import ColumnNames, ModulePath, StandalonePath
-from ml_assets.extras.tuning.choice import Choice
-from ml_assets.extras.tuning.spec import SEARCHED_SETTINGS, TuningSection, probes
+from ml_assets.extras.tuning.space import SEARCHED_SETTINGS, Choice, probes
+from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.foundation.days import Days
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.foundation.sections import (

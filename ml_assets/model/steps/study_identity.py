@@ -1,6 +1,6 @@
 """Identity of a study: all that decides its trials, as a digest and for people.
 
-Not here: the words of a difference (`tuning.difference`), the study itself (`tune`).
+Not here: the words of a difference (`tuning.study`), the study itself (`tune`).
 """
 
 import dataclasses

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ml_assets.extras.tuning.budget import BudgetSection
-from ml_assets.extras.tuning.choice import Choice, in_words
+from ml_assets.extras.tuning.space import Choice, in_words
+from ml_assets.extras.tuning.spec import BudgetSection
 from ml_assets.extras.tuning.study import BegunTrial, Study
 from ml_assets.extras.tuning.study_result import TrialOutcome, spent_on
 from ml_assets.model.steps.identity import settings_digest

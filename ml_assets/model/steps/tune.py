@@ -13,8 +13,8 @@ from typing import Any
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.refusal import BuildRefused
-from ml_assets.extras.tuning.choice import in_words
 from ml_assets.extras.tuning.prior import Prior
+from ml_assets.extras.tuning.space import in_words
 from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study import Study, StudyFacts, is_begun
 from ml_assets.extras.tuning.study_report import StudyReport, render

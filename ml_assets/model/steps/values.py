@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ml_assets.extras.tuning.choice import Choice
+from ml_assets.extras.tuning.space import Choice
 from ml_assets.foundation.days import Days
 from resources.job.job import TrainingJob, TrainingResult
 from resources.ledger import GateStatus, RuleOutcome, TrainedOn, TransitionOutcome

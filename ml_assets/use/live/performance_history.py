@@ -6,8 +6,8 @@ Not here: the figures of a day (`performance`).
 import math
 from collections.abc import Callable, Sequence
 
-from ml_assets.foundation.reports import plain_text
-from ml_assets.foundation.reports.drawing import Axes, Draw, as_markdown, encoded
+from ml_assets.foundation.reports.page import Axes, Draw, as_markdown, encoded
+from ml_assets.foundation.reports.text import label
 from ml_assets.model.evaluation.metrics import metrics_of
 from ml_assets.use.live.performance import DayFigures
 from ml_assets.use.live.scored_rows import LOOK_BACK, REFERENCE_DAYS, Profiles, Role
@@ -129,7 +129,7 @@ def _lines(
     axes.legend()
 
 
-def _slices(axes: Axes, day: DayFigures, metric: str, label: str) -> None:
+def _slices(axes: Axes, day: DayFigures, metric: str, title: str) -> None:
     """Draw the metric of each slice with its interval, production above canary, and a line at the value of all rows."""
     rows = {part.slice: part.rows for one in day.versions for part in one.slices if metric in part.metrics}
     shown = sorted(rows, key=lambda name: -rows[name])[:DRAWN_SLICES]
@@ -159,6 +159,6 @@ def _slices(axes: Axes, day: DayFigures, metric: str, label: str) -> None:
         )
         if (whole := one.metrics.get(metric)) is not None:
             axes.axvline(whole, color=colour, linewidth=0.8, linestyle=":")
-    axes.set_yticks(list(places.values()), list(map(plain_text.label, places)))
-    axes.set_title(f"{label} by slice, {day.partition}")
+    axes.set_yticks(list(places.values()), list(map(label, places)))
+    axes.set_title(f"{title} by slice, {day.partition}")
     axes.legend()

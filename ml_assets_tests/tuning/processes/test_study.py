@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 
-from ml_assets.extras.tuning.spec import FloatRange, SpaceSection, TuningSection
+from ml_assets.extras.tuning.space import FloatRange, SpaceSection
+from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study import BegunTrial, Study, StudyFacts
 from ml_assets.extras.tuning.study_result import StudyResult, TrialOutcome
 from ml_assets.foundation.days import Days

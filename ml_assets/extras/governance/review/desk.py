@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ml_assets.foundation.reports.written_page import WrittenPage
+from ml_assets.foundation.reports.page import WrittenPage
 from ml_assets.model.release.history import void_approvals
 from ml_assets.model.release.of_platform import registry_of, releases_of
 from ml_assets.model.release.registry import RegisteredVersion, VersionMissing

@@ -1,12 +1,38 @@
-"""Text of others on a page: names of classes, slices and columns, which must not become markup.
+"""Text of a page: figures, and names from data, which must not become markup.
 
-`visible` is for every form. HTML then escapes it, `in_markdown` writes it as Markdown, `label` as text of a picture,
-and `in_terminal` keeps the lines of a command. Here: text alone. Not here: pages (`page`, `written_page`) and pictures
-(`drawing`).
+`visible` is for every form of a name. HTML then escapes it, `in_markdown` writes it as Markdown, `label` as text of a
+picture, and `in_terminal` keeps the lines of a command. Not here: pages and pictures (`page`).
 """
 
+import math
 import re
 from collections.abc import Callable, Sequence
+
+
+def number(value: float | None, *, signed: bool = False) -> str:
+    """Format a measurement: four decimals, fewer if it is large; `–` if undefined."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return format(value, f"{'+' if signed else 'z'},.{decimals(value)}f").replace("-", "−")
+
+
+def decimals(value: float) -> int:
+    """Return the number of decimals with which `number` formats a value of this size."""
+    size = abs(value)
+    return 4 if size < 10 else 3 if size < 100 else 2 if size < 1000 else 0
+
+
+def share(value: float | None, *, signed: bool = False) -> str:
+    """Format a fraction in percent with two decimals; `–` if undefined."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return format(100 * value, "+.2f" if signed else ".2f").replace("-", "−") + "\u00a0%"
+
+
+def count(number: int) -> str:
+    """Format a whole number: `53,991`."""
+    return f"{number:,}"
+
 
 LONGEST_LABEL = 24
 """Characters of a label in a picture."""
