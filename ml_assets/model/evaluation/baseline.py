@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -128,18 +129,8 @@ class ClassShares:
         classes: int,
     ) -> Self:
         """Fit as `GroupMeans.fit` does. Labels are numbers of classes, from 0."""
-        return cls(
-            tuple(
-                GroupMeans.fit(
-                    _is_class(train, label, k),
-                    label=label,
-                    weight=weight,
-                    groups=groups,
-                    prior_rows=prior_rows,
-                )
-                for k in range(classes)
-            )
-        )
+        fit = partial(GroupMeans.fit, label=label, weight=weight, groups=groups, prior_rows=prior_rows)
+        return cls(tuple(fit(_is_class(train, label, k)) for k in range(classes)))
 
     def predict(self, frame: pl.DataFrame) -> Vector:
         """Return the shares of the classes in each row's finest known group, float64 `[N, K]`."""
@@ -177,18 +168,10 @@ def naive_baseline(
     facts = facts_of(objective)
 
     def fitted(prior: float) -> GroupMeans | ClassShares:
+        fit = partial(GroupMeans.fit, quantile=facts.quantile)
         if facts.has_classes:
-            return ClassShares.fit(
-                train, label=label, weight=weight, groups=spec.groups, prior_rows=prior, classes=classes
-            )
-        return GroupMeans.fit(
-            train,
-            label=label,
-            weight=weight,
-            groups=spec.groups,
-            prior_rows=prior,
-            quantile=facts.quantile,
-        )
+            fit = partial(ClassShares.fit, classes=classes)
+        return fit(train, label=label, weight=weight, groups=spec.groups, prior_rows=prior)
 
     if spec.prior_rows is not None:
         return fitted(spec.prior_rows)

@@ -45,6 +45,7 @@ from ml_assets.model.evaluation.metrics import (
     rivals_beaten,
 )
 from ml_assets.model.evaluation.row_weights import mean as mean_of
+from ml_assets.model.evaluation.row_weights import sums_of
 
 Matrix = npt.NDArray[np.float64]
 BlockIds = npt.NDArray[np.intp]
@@ -82,14 +83,9 @@ def ratio(top: npt.NDArray[np.float64], bottom: npt.NDArray[np.float64]) -> npt.
         return np.where(bottom > 0, top / bottom, np.nan)
 
 
-def block_sums(values: Vector, blocks: BlockIds, count: int) -> Vector:
-    """Return the sum of `values` `[N]` over each block, `[B]`."""
-    return np.bincount(blocks, weights=values, minlength=count).astype(np.float64)
-
-
 def mean_form(row_losses: Vector, w: Vector, blocks: BlockIds, count: int) -> BlockForm:
     """Return the mean of a value of each row, of weights `w`, over `count` blocks."""
-    sums, weight = block_sums(w * row_losses, blocks, count), block_sums(w, blocks, count)
+    sums, weight = sums_of(w * row_losses, blocks, count), sums_of(w, blocks, count)
     return lambda counts: ratio(counts @ sums, counts @ weight)
 
 
@@ -127,8 +123,8 @@ def _ece(y: Vector, p: Vector, w: Vector, blocks: BlockIds, count: int) -> Block
     edges = calibration_edges(p, w)
     bins = len(edges) + 1
     cell = blocks * bins + calibration_bin(p, edges)
-    gaps = block_sums(w * (p - y), cell, count * bins).reshape(count, bins)
-    weight = block_sums(w, blocks, count)
+    gaps = sums_of(w * (p - y), cell, count * bins).reshape(count, bins)
+    weight = sums_of(w, blocks, count)
     return lambda counts: ratio(np.abs(counts @ gaps).sum(axis=1), counts @ weight)
 
 
@@ -142,9 +138,9 @@ def _auc(y: Vector, p: Vector, w: Vector, blocks: BlockIds, count: int) -> Block
     for block in np.unique(rival_blocks):
         inside = rival_blocks == block
         beaten = rivals_beaten(rivals[inside], rival_weight[inside], scores)
-        wins[:, block] = block_sums(weight * beaten, score_blocks, count)
-    positives = block_sums(weight, score_blocks, count)
-    negatives = block_sums(rival_weight, rival_blocks, count)
+        wins[:, block] = sums_of(weight * beaten, score_blocks, count)
+    positives = sums_of(weight, score_blocks, count)
+    negatives = sums_of(rival_weight, rival_blocks, count)
 
     def value(counts: Matrix) -> Vector:
         return ratio(((counts @ wins) * counts).sum(axis=1), (counts @ positives) * (counts @ negatives))
@@ -162,7 +158,7 @@ def _macro_f1(y: Vector, p: Vector, w: Vector, blocks: BlockIds, count: int) -> 
     label = y.astype(np.intp)
 
     def per_block(numbers: BlockIds, weight: Vector) -> Matrix:
-        return block_sums(weight, blocks * classes + numbers, count * classes).reshape(count, classes)
+        return sums_of(weight, blocks * classes + numbers, count * classes).reshape(count, classes)
 
     right, total = per_block(label, w * (found == label)), per_block(label, w) + per_block(found, w)
     return lambda counts: _mean_defined(ratio(2 * (counts @ right), counts @ total))

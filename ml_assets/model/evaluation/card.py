@@ -69,7 +69,11 @@ def model_card(report: Report, release: Release | None = None) -> WrittenPage:
         *worst_slices_chapters(report.worst_slices),
         Chapter("Limits", (Bullets(tuple(_limits(report, release))),)),
         Chapter("Training", tuple(_training(report))),
-        *([] if release is None or not release.history else [_history(release)]),
+        *(
+            []
+            if release is None or not release.history
+            else [Chapter("Promotions", (Bullets(release.history),))]
+        ),
         Chapter("Lineage", (Grid(("what", "identity"), tuple(report.lineage.items()), has_addresses=True),)),
     ]
     return WrittenPage(
@@ -123,13 +127,10 @@ def _data(report: Report) -> Iterator[Block]:
         yield Paragraph(by_weight)
 
 
-def _by(evaluation: Evaluation) -> str:
-    return f" weighted by {evaluation.weight}" if evaluation.weight else ""
-
-
 def _how_measured(evaluation: Evaluation) -> str:
+    weighted_by = f" weighted by {evaluation.weight}" if evaluation.weight else ""
     return (
-        f"{counted(evaluation.rows, 'holdout row')}{_by(evaluation)}, the same for all models; "
+        f"{counted(evaluation.rows, 'holdout row')}{weighted_by}, the same for all models; "
         f"{evaluation.confidence:.0%} intervals over {evaluation.blocks} blocks by {evaluation.bootstrap_unit}"
     )
 
@@ -187,7 +188,7 @@ def _slices(evaluation: Evaluation) -> Iterator[Chapter]:
             _named(part),
             count(part.rows),
             sentences.with_interval(part.metrics["challenger"][metric.name]),
-            sentences.gain(part.improvements[against][metric.name], relative=False),
+            sentences.gain(part.improvements[against][metric.name]),
         )
         for part in ranked
     )
@@ -259,7 +260,3 @@ def _training(report: Report) -> Iterator[Block]:
 
 def _values(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in dotted(values)) or "none"
-
-
-def _history(release: Release) -> Chapter:
-    return Chapter("Promotions", (Bullets(release.history),))

@@ -53,11 +53,9 @@ def _threshold_row(one: ThresholdFigures, table: ThresholdTable) -> tuple[str, .
 
 def _of_thresholds(table: ThresholdTable) -> str:
     chosen, costs = table.chosen, table.declared
-    at = (
-        "deciding no row positive"
-        if chosen.threshold is None
-        else f"the threshold {number(chosen.threshold)}"
-    )
+    at = f"the threshold {number(chosen.threshold)}"
+    if chosen.threshold is None:
+        at = "deciding no row positive"
     unit = f" {costs.unit}" if costs.unit else ""
     return (
         f"On {counted(table.validation_rows, 'validation row')}, {at} costs least. On the holdout it costs "
@@ -143,15 +141,13 @@ def _group_row(group: GroupFigures) -> tuple[str, ...]:
     left_out = (("parity", every.left_out), ("opportunity", positives.left_out))
     return (
         group.name,
-        *(cell for of in (every, positives) for cell in (count(of.rows), _share_with_interval(of.share))),
+        *(
+            cell
+            for of in (every, positives)
+            for cell in (count(of.rows), with_interval(of.share, relative=True))
+        ),
         "; ".join(f"{name}: {why}" for name, why in left_out if why),
     )
-
-
-def _share_with_interval(one: Interval) -> str:
-    if one.low is None or one.high is None:
-        return share(one.value)
-    return f"{share(one.value)} [{share(one.low)}, {share(one.high)}]"
 
 
 MOST_CALIBRATED = 12
@@ -173,15 +169,10 @@ def calibration_chapters(evaluation: Evaluation) -> Iterator[Chapter]:
 
 def _slice_calibration(measured: list[tuple[Part, Interval]], evaluation: Evaluation) -> Iterator[Block]:
     off = sum(bool(direction(one)) for _, one in measured)
-    told = (
-        f"{count(off)} of {counted(len(measured), 'slice')}"
-        if off
-        else f"None of {counted(len(measured), 'slice')}"
-    )
     whole = evaluation.overall.calibration
     yield Paragraph(
-        f"{told} {'are' if off > 1 else 'is'} off by more than chance. All rows: "
-        f"{gain(whole, relative=False) if whole else '–'}."
+        f"{count(off) if off else 'None'} of {counted(len(measured), 'slice')} {'are' if off > 1 else 'is'} off by "
+        f"more than chance. All rows: {gain(whole) if whole else '–'}."
     )
     shown = sorted(measured, key=lambda one: _certainty(one[1]), reverse=True)[:MOST_CALIBRATED]
     has_ece = any(metric.name == _ECE for metric in evaluation.measured)
@@ -189,7 +180,7 @@ def _slice_calibration(measured: list[tuple[Part, Interval]], evaluation: Evalua
         (
             f"{part.slice}={part.value}",
             count(part.rows),
-            gain(one, relative=False),
+            gain(one),
             direction(one),
             *([with_interval(part.metrics["challenger"][_ECE])] if has_ece else []),
         )
@@ -259,7 +250,7 @@ def _worst(found: WorstSlices) -> Iterator[Block]:
             count(one.rows),
             number(one.losses["challenger"]),
             number(one.elsewhere),
-            gain(one.difference, relative=False),
+            gain(one.difference),
             *(number(one.losses[role]) for role in others),
         )
         for one in found.shown

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
-from ml_assets.model.evaluation.bootstrap import BlockIds, Estimate, Interval, Matrix, block_sums, interval
+from ml_assets.foundation.objective_facts import ObjectiveFacts, ObjectiveName, facts_of
+from ml_assets.model.evaluation.bootstrap import BlockIds, Estimate, Interval, Matrix, interval
 from ml_assets.model.evaluation.evaluation_document import (
     CalibrationBin,
     ClassFigures,
@@ -26,7 +26,7 @@ from ml_assets.model.evaluation.metrics import (
     is_covered,
     most_likely,
 )
-from ml_assets.model.evaluation.row_weights import mean, quantiles
+from ml_assets.model.evaluation.row_weights import mean, quantiles, sums_of
 
 ROC_POINTS = 200
 SCORE_BINS = 40
@@ -46,52 +46,39 @@ def curves(
     """Return all curves of one holdout with weights `w`; `counts` `[D, B]` are the redraws of its blocks, `lists` its
     lists, if any."""
     facts = facts_of(objective)
-    drawn = facts.pictures
     challenger = predictions["challenger"]
     if facts.has_tokens:
-        return Curves(
-            calibration={}, roc={}, scores=None, density=None
-        )  # `Evaluation.texts` has their numbers
-    if facts.has_classes:
-        right, largest = hits(y, challenger), challenger.max(axis=1)
-        calibration: dict[Role, tuple[CalibrationBin, ...]] = {
-            role: reliability(hits(y, p), p.max(axis=1), w, blocks, counts, confidence)
-            for role, p in predictions.items()
-        }
-        return Curves(
-            calibration=calibration,
-            roc={},
-            scores=_scores(right, largest, w, names=("wrong", "right")),
-            density=None,
-            confusion=tuple(_shares(row) for row in confusion(y, challenger, w)),
-        )
+        return Curves()  # `Evaluation.texts` has their numbers
     if facts.places is not None and lists is not None:
         return Curves(
-            calibration={},
-            roc={},
             scores=_scores_of_lists(y, challenger, w),
-            density=None,
             depth={role: ndcg_by_depth(y, p, lists, facts.places) for role, p in predictions.items()},
         )
-    if facts.quantile is not None:
-        covered: dict[Role, tuple[CalibrationBin, ...]] = {
-            role: reliability(is_covered(y, p), p, w, blocks, counts, confidence)
-            for role, p in predictions.items()
-        }
+    calibration: dict[Role, tuple[CalibrationBin, ...]] = {
+        role: reliability(*_observed_and_predicted(facts, y, p), w, blocks, counts, confidence)
+        for role, p in predictions.items()
+    }
+    if facts.has_classes:
+        right, largest = hits(y, challenger), challenger.max(axis=1)
         return Curves(
-            calibration=covered,
-            roc={},
-            scores=_residuals(y, challenger, w),
-            density=_density(y, challenger, w),
+            calibration=calibration,
+            scores=_scores(right, largest, w, names=("wrong", "right")),
+            confusion=tuple(_shares(row) for row in confusion(y, challenger, w)),
         )
+    drawn = facts.pictures
     return Curves(
-        calibration={
-            role: reliability(y, p, w, blocks, counts, confidence) for role, p in predictions.items()
-        },
+        calibration=calibration,
         roc={role: roc(y, p, w) for role, p in predictions.items()} if "ranking" in drawn else {},
         scores=_scores(y, challenger, w) if "scores" in drawn else _residuals(y, challenger, w),
         density=_density(y, challenger, w) if "fit" in drawn else None,
     )
+
+
+def _observed_and_predicted(facts: ObjectiveFacts, y: Vector, p: Vector) -> tuple[Vector, Vector]:
+    """Return the values of each row that calibration compares, `[N]` each."""
+    if facts.has_classes:
+        return hits(y, p), p.max(axis=1)
+    return (y if facts.quantile is None else is_covered(y, p)), p
 
 
 def reliability(
@@ -104,7 +91,7 @@ def reliability(
     rows = np.bincount(bin_of, minlength=bins)
 
     def per_block(values: Vector) -> Matrix:
-        return block_sums(values, blocks * bins + bin_of, size * bins).reshape(size, bins)
+        return sums_of(values, blocks * bins + bin_of, size * bins).reshape(size, bins)
 
     weight, labels, predicted = per_block(w), per_block(w * y), per_block(w * p)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -151,7 +138,7 @@ def confusion(y: Vector, p: Vector, w: Vector) -> Matrix:
     """Return `[K, K]`: the weight of the rows with label i whose most likely class is j."""
     classes = p.shape[1]
     cell = y.astype(np.intp) * classes + most_likely(p)
-    return block_sums(w, cell, classes * classes).reshape(classes, classes)
+    return sums_of(w, cell, classes * classes).reshape(classes, classes)
 
 
 def class_figures(names: Sequence[str], y: Vector, p: Vector, w: Vector) -> tuple[ClassFigures, ...]:
@@ -187,8 +174,7 @@ def _scores(y: Vector, p: Vector, w: Vector, names: tuple[str, str] = ("negative
 
 
 def _scores_of_lists(y: Vector, p: Vector, w: Vector) -> Histogram:
-    low, high = (float(end) for end in quantiles(p, w, np.array([0.005, 0.995])))
-    edges = np.linspace(low, high if high > low else low + 1, SCORE_BINS + 1)
+    edges = _edges(p, w, 0.005, SCORE_BINS)
     inside = np.clip(p, edges[0], edges[-1])
     return _histogram(edges, inside, w, {"not relevant": y <= 0, "relevant": y > 0})
 
@@ -217,7 +203,7 @@ def _histogram(
 
 
 def _density(y: Vector, p: Vector, w: Vector) -> Density:
-    x_edges, y_edges = _span(p, w), _span(y, w)
+    x_edges, y_edges = _edges(p, w, 0.002, GRID), _edges(y, w, 0.002, GRID)
     grid = np.histogram2d(p, y, bins=(x_edges, y_edges), weights=w)[0] / w.sum()
     return Density(
         prediction_edges=_tuple(x_edges),
@@ -232,9 +218,10 @@ def _shares(weight: Vector) -> tuple[float, ...]:
     return _tuple(weight / (total if total > 0 else 1.0))
 
 
-def _span(values: Vector, w: Vector) -> Vector:
-    low, high = (float(edge) for edge in quantiles(values, w, np.array([0.002, 0.998])))
-    return np.linspace(low, high if high > low else low + 1, GRID + 1)
+def _edges(values: Vector, w: Vector, outside: float, bins: int) -> Vector:
+    """Return the edges of equal bins. A share `outside` of the values lies below them, and as many above."""
+    low, high = (float(edge) for edge in quantiles(values, w, np.array([outside, 1 - outside])))
+    return np.linspace(low, high if high > low else low + 1, bins + 1)
 
 
 def _tuple(values: Vector) -> tuple[float, ...]:

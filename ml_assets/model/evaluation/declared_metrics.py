@@ -25,13 +25,13 @@ from ml_assets.model.evaluation.bootstrap import (
     BlockIds,
     Estimate,
     Matrix,
-    block_sums,
     joint_intervals,
     ratio,
 )
 from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.evaluation_document import BiasFigures, GroupFigures, GroupShare
 from ml_assets.model.evaluation.metrics import MetricFacts, Vector
+from ml_assets.model.evaluation.row_weights import sums_of
 from ml_assets.model.evaluation.slices import NOTHING, Rows, slice_rows
 from ml_assets.model.evaluation.spec import BiasSection, EvaluationSpec, OwnMetricSection, SliceBy
 from resources.words import counted
@@ -180,7 +180,7 @@ class Grouping:
         cell, decided = blocks * groups + self.group[rows], p >= self.declared.threshold
 
         def by_block(values: np.ndarray) -> Matrix:
-            return block_sums(values, cell, count * groups).reshape(count, groups)
+            return sums_of(values, cell, count * groups).reshape(count, groups)
 
         def shares(metric: MetricFacts, of: str, among: np.ndarray) -> _Shares:
             return _Shares(

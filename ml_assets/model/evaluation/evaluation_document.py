@@ -150,14 +150,14 @@ class Density(Document):
 class Curves(Document):
     """Numbers behind the plots."""
 
-    calibration: dict[Role, tuple[CalibrationBin, ...]]
-    roc: dict[Role, tuple[tuple[float, float], ...]]
+    calibration: dict[Role, tuple[CalibrationBin, ...]] = Field(default={})
+    roc: dict[Role, tuple[tuple[float, float], ...]] = Field(default={})
     """(false positive rate, true positive rate), at most 200 points; only for binary labels."""
-    scores: Histogram | None
+    scores: Histogram | None = None
     """Scores of the challenger; None for texts. Binary: scores of `negative` and `positive` rows. Classes: the largest
     probability of rows that are `wrong` and `right`. Lists: those of rows that are `not relevant` and `relevant`.
     Numbers: `residual`, label − prediction; the outermost bars hold all rows beyond them."""
-    density: Density | None
+    density: Density | None = None
     """Only for numbers."""
     confusion: tuple[tuple[float, ...], ...] = ()
     """`confusion[i][j]`: share of the rows with label i, by weight, for which the challenger finds class j most likely.

@@ -64,6 +64,11 @@ class Cell:
     has_one_label: bool = False
     """True if all rows have the same label. Such rows cannot separate a good model from a bad one."""
 
+    def improvement(self, metric: MetricFacts, on: Comparator, *, relative: bool = False) -> Estimate:
+        """Return the challenger's improvement on another model; positive if it is better."""
+        of_challenger, of_other = (self.estimates[role, metric.name] for role in ("challenger", on))
+        return paired(of_challenger, of_other, higher_is_better=metric.higher_is_better, relative=relative)
+
 
 def decide(
     spec: EvaluationSpec,
@@ -161,8 +166,7 @@ def _check_value(gate: Gate, metric: MetricFacts, cell: Cell, spec: EvaluationSp
     one = cell.estimates["challenger", metric.name]
     measured = interval(one, spec.confidence, lowest=metric.lowest, highest=metric.highest)
     if math.isinf(one.value) and (one.value > 0) != least:
-        explanation, would = sentences.infinite(metric, sentences.asks(gate), where=_where(cell))
-        return _result(gate, cell, "failed", explanation, measured=measured, would_pass=would)
+        return _infinitely_worse(gate, metric, cell, measured)
     explanation, would = sentences.value_rule(metric, measured, limit, least=least, where=_where(cell))
     if measured.value is None:
         return _undefined(gate, cell, explanation, measured, would)
@@ -178,16 +182,8 @@ def _check_change(
 ) -> list[RuleResult]:
     if not cells:
         return []
-    better = metric.higher_is_better
-    improvements = [
-        paired(
-            cell.estimates["challenger", metric.name],
-            cell.estimates[comparator, metric.name],
-            higher_is_better=better,
-            relative=gate.required_margin.relative,
-        )
-        for cell in cells
-    ]
+    relative = gate.required_margin.relative
+    improvements = [cell.improvement(metric, comparator, relative=relative) for cell in cells]
     # The redraws of a slice with too few blocks are worthless, and must not set the width for other slices.
     enough = [cell.blocks >= spec.min_blocks for cell in cells]
     kept = [one for one, fine in zip(improvements, enough, strict=True) if fine]
@@ -254,13 +250,8 @@ def _undefined(gate: Gate, cell: Cell, explanation: str, measured: Interval, wou
 
 def _undecided(gate: Gate, cell: Cell, explanation: str, measured: Interval, would_pass: str) -> RuleResult:
     if gate.on_undecided == "pass":
-        return _result(
-            gate,
-            cell,
-            "passed",
-            f"{explanation}; no harm is shown, and `on_undecided: pass` lets the rule pass",
-            measured=measured,
-        )
+        said = f"{explanation}; no harm is shown, and `on_undecided: pass` lets the rule pass"
+        return _result(gate, cell, "passed", said, measured=measured)
     return _result(gate, cell, "undecided", explanation, measured=measured, would_pass=would_pass)
 
 
@@ -291,10 +282,8 @@ def _result(
 
 
 def _limit(gate: Gate) -> float:
-    for threshold in (gate.at_least, gate.at_most):
-        if threshold is not None:
-            return threshold
-    return gate.required_margin.amount
+    given = (one for one in (gate.at_least, gate.at_most) if one is not None)
+    return next(given, gate.required_margin.amount)
 
 
 def _where(cell: Cell) -> str:
@@ -327,32 +316,30 @@ def _seen(champion: Champion) -> str:
 
 
 def _conclude(rules: Sequence[RuleResult], champion: Champion | None, spec: EvaluationSpec) -> GateDecision:
-    by_status: dict[RuleStatus, list[RuleResult]] = {
-        "passed": [], "failed": [], "undecided": [], "not_applicable": []
-    }  # fmt: skip
-    for rule in rules:
-        by_status[rule.status].append(rule)
+    passed, failed, undecided = (
+        [rule for rule in rules if rule.status == status] for status in ("passed", "failed", "undecided")
+    )
     about, said, harm = _doubt(champion, spec)
-    decided = len(rules) - len(by_status["not_applicable"])
+    decided = len(passed) + len(failed) + len(undecided)
     status: DecisionStatus
-    if by_status["failed"] or harm == "failed":
+    if failed or harm == "failed":
         # Do not repeat a sentence about the champion for each rule that compares with it.
-        failed = [one for one in by_status["failed"] if one.explanation not in about]
-        status, reasons = "rejected", [*(about if harm == "failed" else []), *_sentences(failed)]
-        summary = f"Rejected: {len(by_status['failed'])} of {decided} rules failed."
-        if harm == "failed" and not failed:
+        others = [one for one in failed if one.explanation not in about]
+        status, reasons = "rejected", [*(about if harm == "failed" else []), *_sentences(others)]
+        summary = f"Rejected: {len(failed)} of {decided} rules failed."
+        if harm == "failed" and not others:
             summary = f"Rejected: {said}."
-    elif by_status["undecided"] or harm == "undecided":
-        doubts = [one for one in by_status["undecided"] if one.explanation not in about]
+    elif undecided or harm == "undecided":
+        doubts = [one for one in undecided if one.explanation not in about]
         status, reasons = "undecided", [*about, *_sentences(doubts)]
         summary = f"Undecided: nothing failed, but {len(reasons)} of {decided} rules cannot be decided."
         if about:
             summary = f"Undecided: {said}."
-    elif not by_status["passed"]:
+    elif not passed:
         status, reasons = "undecided", ["no rule applied to this model", *_sentences(rules)]
         summary = "Undecided: no rule applied."
     else:
-        status, reasons = "blessed", _condensed(by_status["passed"])
+        status, reasons = "blessed", _condensed(passed)
         summary = (
             f"Blessed: {'all ' if decided > 1 else ''}{decided} rule{'s' if decided > 1 else ''} passed."
         )

@@ -3,9 +3,10 @@
 The caller reads the holdout, scores the models and stores the result.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Self
 
 import numpy as np
 import polars as pl
@@ -19,7 +20,6 @@ from ml_assets.model.evaluation.bootstrap import (
     block_form,
     estimate,
     interval,
-    paired,
 )
 from ml_assets.model.evaluation.curves import class_figures, curves
 from ml_assets.model.evaluation.declared_metrics import Grouping, Groups, OwnMetric, groupings_of
@@ -96,15 +96,9 @@ def evaluate(
         )
     y = labels_of(holdout, label, spec, classes)
     scores = _predictions(predictions, (len(y), *_width(spec.objective, classes)), spec, champion)
-    blocks, names = bootstrap_blocks(holdout, spec)
-    counts = redraws(blocks, spec)
-    lists = whole_lists(holdout, spec)
-    own = {metric: metric.groups_of(holdout) for metric in own_metrics}
-    bias = groupings_of(holdout, spec)
-    w = weights_of(holdout, weight)
-    scored = Scored(y=y, w=w, scores=scores, blocks=blocks, counts=counts, own=own, bias=bias, lists=lists)
-    everything: dict[SliceKey | None, Rows] = {None: np.arange(len(y))}
-    slices = everything | slice_rows(holdout, spec.sliced_by)
+    scored = Scored.of(holdout, y, scores, spec, own_metrics, weight)
+    w, blocks, counts, lists, names = scored.w, scored.blocks, scored.counts, scored.lists, scored.names
+    slices = all_rows_and_slices(holdout, spec)
     cells = [measured(key, rows, scored, spec) for key, rows in slices.items()]
     gaps = calibration_gaps(spec.objective, y, scores["challenger"])
     calibration = calibration_of_slices(gaps, w, list(slices.values())[1:], blocks, counts, spec)
@@ -149,7 +143,9 @@ def evaluate(
         own_metrics=tuple(
             OwnMetricFacts(declared=one.declared, code_version=one.code_version) for one in own_metrics
         ),
-        bias=tuple(one.figures(y, scores["challenger"], w, blocks, counts, spec.confidence) for one in bias),
+        bias=tuple(
+            one.figures(y, scores["challenger"], w, blocks, counts, spec.confidence) for one in scored.bias
+        ),
         serving=serving,
         texts=texts,
     )
@@ -193,6 +189,8 @@ class Scored:
     """Weights of the rows, above 0."""
     scores: Mapping[Role, Vector]
     blocks: BlockIds
+    names: Sequence[str]
+    """Names of the blocks."""
     counts: Matrix
     """`[D, B]`: redraws of the blocks."""
     own: Mapping[OwnMetric, Groups]
@@ -200,6 +198,30 @@ class Scored:
     bias: Sequence[Grouping]
     lists: Lists | None = None
     """List of each row; None if rows do not form lists."""
+
+    @classmethod
+    def of(
+        cls,
+        holdout: pl.DataFrame,
+        y: Vector,
+        scores: Mapping[Role, Vector],
+        spec: EvaluationSpec,
+        own: Iterable[OwnMetric],
+        weight: str | None,
+    ) -> Self:
+        """Take weights, blocks, lists and groups from the rows of `holdout`. Raises `EvaluationInputError`."""
+        blocks, names = bootstrap_blocks(holdout, spec)
+        return cls(
+            y=y,
+            w=weights_of(holdout, weight),
+            scores=scores,
+            blocks=blocks,
+            names=names,
+            counts=redraws(blocks, spec),
+            own={metric: metric.groups_of(holdout) for metric in own},
+            bias=groupings_of(holdout, spec),
+            lists=whole_lists(holdout, spec),
+        )
 
     def count_blocks(self, rows: Rows) -> int:
         """Return the number of blocks among some of the rows. Rows of a list without a value do not count."""
@@ -229,6 +251,11 @@ class Scored:
             yield own.facts.name, own.form(y, p, groups[rows], w, blocks), present
         for grouping in self.bias:
             yield from grouping.forms(rows, y, p, w, blocks, self.counts.shape[1])
+
+
+def all_rows_and_slices(holdout: pl.DataFrame, spec: EvaluationSpec) -> dict[SliceKey | None, Rows]:
+    """Return the numbers of all rows, under None, and of the rows of each slice."""
+    return {None: np.arange(holdout.height), **slice_rows(holdout, spec.sliced_by)}
 
 
 def measured(key: SliceKey | None, rows: Rows, scored: Scored, spec: EvaluationSpec) -> Cell:
@@ -273,14 +300,7 @@ def _part(cell: Cell, rows: Rows, scored: Scored, spec: EvaluationSpec) -> Part:
         },
         improvements={
             comparator: {
-                metric.name: interval(
-                    paired(
-                        cell.estimates["challenger", metric.name],
-                        cell.estimates[comparator, metric.name],
-                        higher_is_better=metric.higher_is_better,
-                    ),
-                    spec.confidence,
-                )
+                metric.name: interval(cell.improvement(metric, comparator), spec.confidence)
                 for metric in metrics
             }
             for comparator in _COMPARATORS

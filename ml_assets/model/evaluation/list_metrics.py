@@ -14,7 +14,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-Vector = npt.NDArray[np.float64]
+from ml_assets.model.evaluation.row_weights import Vector, sums_of
+
 Numbers = npt.NDArray[np.intp]
 Lists = Numbers
 """List of each row, `[N]`: numbers from 0, in any order."""
@@ -57,11 +58,11 @@ class _Ordered:
 
     def per_list(self, values: Vector) -> Vector:
         """Return the sum of `values` `[N]` over each list, `[L]`."""
-        return _sums(self.list_of, values, self.count)
+        return sums_of(values, self.list_of, self.count)
 
     def expected(self, of_place: Vector) -> Vector:
         """Return the mean of `of_place` `[N]` over all orders of the rows of equal score, `[N]`."""
-        return (_sums(self.tie, of_place, len(self.tie_rows)) / self.tie_rows)[self.tie]
+        return (sums_of(of_place, self.tie, len(self.tie_rows)) / self.tie_rows)[self.tie]
 
     @property
     def matters(self) -> npt.NDArray[np.bool]:
@@ -78,10 +79,6 @@ def in_measured_lists(y: Vector, lists: Lists) -> npt.NDArray[np.bool]:
     np.minimum.at(lowest, number, y)
     np.maximum.at(highest, number, y)
     return (lowest < highest)[number]
-
-
-def _sums(numbers: Numbers, values: Vector, count: int) -> Vector:
-    return np.bincount(numbers, weights=values, minlength=count).astype(np.float64)
 
 
 def _where_it_matters(ordered: _Ordered, top: Vector, bottom: Vector) -> Vector:
@@ -116,7 +113,7 @@ def share_found(y: Vector, p: Vector, lists: Lists, places: int) -> Vector:
 def reciprocal_rank(y: Vector, p: Vector, lists: Lists) -> Vector:
     """Return 1 / place of the first relevant row of each list, `[L]`; places count from 1 here."""
     ordered = _Ordered.by(y, p, lists)
-    relevant = _sums(ordered.tie, (ordered.y > 0).astype(np.float64), len(ordered.tie_rows))
+    relevant = sums_of((ordered.y > 0).astype(np.float64), ordered.tie, len(ordered.tie_rows))
     begin = np.append(0, np.cumsum(ordered.tie_rows))[:-1]
     ties = np.flatnonzero(relevant)
     list_of = ordered.list_of[begin[ties]]

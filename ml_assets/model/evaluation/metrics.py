@@ -13,7 +13,8 @@ predicted right; then every token counts the same, not every row.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -205,12 +206,36 @@ def _mean_defined(values: Sequence[float] | Vector) -> float:
     return float(defined.mean()) if len(defined) else float("nan")
 
 
+def _metric(
+    name: str,
+    label: str,
+    on_rows: Callable[[Vector, Vector, Vector], float],
+    *,
+    lowest: float = 0,
+    highest: float = math.inf,
+    higher_is_better: bool = False,
+    needs_skill: bool = True,
+) -> Metric:
+    return Metric(
+        name=name,
+        label=label,
+        higher_is_better=higher_is_better,
+        lowest=lowest,
+        highest=highest,
+        needs_skill=needs_skill,
+        on_rows=on_rows,
+    )
+
+
+_score = partial(_metric, highest=1, higher_is_better=True)
+
+
 def _of_mean(
     name: str,
     label: str,
     values: Callable[[Vector, Vector], Vector],
     *,
-    highest: float = float("inf"),
+    highest: float = math.inf,
     higher_is_better: bool = False,
     target: float | None = None,
 ) -> Metric:
@@ -220,86 +245,38 @@ def _of_mean(
         found = mean(values(y, p), w)
         return found if target is None else abs(found - target)
 
-    return Metric(
-        name=name,
-        label=label,
-        higher_is_better=higher_is_better,
-        lowest=0,
+    plain = _metric(
+        name,
+        label,
+        on_rows,
         highest=highest,
+        higher_is_better=higher_is_better,
         needs_skill=target is None,
-        on_rows=on_rows,
-        values=values,
-        target=target,
     )
+    return replace(plain, values=values, target=target)
 
 
 def _squares(y: Vector, p: Vector) -> Vector:
     return (y - p) ** 2
 
 
-_INFINITY = float("inf")
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric(name="auc", label="AUC", higher_is_better=True, lowest=0, highest=1, on_rows=auc),
+        _score("auc", "AUC", auc),
         _of_mean("logloss", "log loss", log_losses),
         _of_mean("brier", "Brier score", _squares, highest=1),
-        Metric(
-            name="ece",
-            label="calibration error",
-            higher_is_better=False,
-            lowest=0,
-            highest=1,
-            needs_skill=False,
-            on_rows=ece,
-        ),
-        Metric(
-            name="rmse",
-            label="RMSE",
-            higher_is_better=False,
-            lowest=0,
-            highest=_INFINITY,
-            on_rows=lambda y, p, w: float(np.sqrt(mean(_squares(y, p), w))),
-        ),
+        _metric("ece", "calibration error", ece, highest=1, needs_skill=False),
+        _metric("rmse", "RMSE", lambda y, p, w: float(np.sqrt(mean(_squares(y, p), w)))),
         _of_mean("mae", "MAE", lambda y, p: np.abs(y - p)),
-        Metric(name="r2", label="R²", higher_is_better=True, lowest=-_INFINITY, highest=1, on_rows=r2),
+        _score("r2", "R²", r2, lowest=-math.inf),
         _of_mean("poisson_deviance", "Poisson deviance", poisson_deviances),
         _of_mean("accuracy", "accuracy", hits, highest=1, higher_is_better=True),
-        Metric(
-            name="macro_auc", label="macro AUC", higher_is_better=True, lowest=0, highest=1, on_rows=macro_auc
-        ),
-        Metric(
-            name="macro_f1",
-            label="macro F1",
-            higher_is_better=True,
-            lowest=0,
-            highest=1,
-            on_rows=lambda y, p, w: _mean_defined(f1_of_classes(y, p, w)),
-        ),
-        Metric(
-            name="perplexity",
-            label="perplexity",
-            higher_is_better=False,
-            lowest=1,
-            highest=_INFINITY,
-            on_rows=lambda y, p, w: float(np.exp(mean(p[:, 0], w * y))),
-        ),
-        Metric(
-            name="bits_per_token",
-            label="bits per token",
-            higher_is_better=False,
-            lowest=0,
-            highest=_INFINITY,
-            on_rows=lambda y, p, w: mean(p[:, 0], w * y) / NATS_OF_BIT,
-        ),
-        Metric(
-            name="token_accuracy",
-            label="token accuracy",
-            higher_is_better=True,
-            lowest=0,
-            highest=1,
-            on_rows=lambda y, p, w: mean(p[:, 1], w * y),
-        ),
+        _score("macro_auc", "macro AUC", macro_auc),
+        _score("macro_f1", "macro F1", lambda y, p, w: _mean_defined(f1_of_classes(y, p, w))),
+        _metric("perplexity", "perplexity", lambda y, p, w: float(np.exp(mean(p[:, 0], w * y))), lowest=1),
+        _metric("bits_per_token", "bits per token", lambda y, p, w: mean(p[:, 0], w * y) / NATS_OF_BIT),
+        _score("token_accuracy", "token accuracy", lambda y, p, w: mean(p[:, 1], w * y)),
     )
 }
 """Metrics without a parameter."""
@@ -315,15 +292,7 @@ def _of_lists(name: str, label: str, of_lists: OfLists) -> Metric:
     def on_rows(y: Vector, p: Vector, w: Vector) -> float:
         return _mean_defined(of_lists(y, p, np.zeros(len(y), dtype=np.intp)))
 
-    return Metric(
-        name=name,
-        label=label,
-        higher_is_better=True,
-        lowest=0,
-        highest=1,
-        on_rows=on_rows,
-        of_lists=of_lists,
-    )
+    return replace(_score(name, label, on_rows), of_lists=of_lists)
 
 
 def _metrics_of_ranking(places: int) -> dict[str, Metric]:

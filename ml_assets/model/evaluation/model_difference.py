@@ -4,25 +4,23 @@ The bootstrap is that of the gates: whole blocks, the same draws for both models
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
-from ml_assets.model.evaluation.bootstrap import Estimate, Interval, interval, joint_intervals, paired
-from ml_assets.model.evaluation.declared_metrics import OwnMetric, groupings_of
+from ml_assets.model.evaluation.bootstrap import Interval, interval, joint_intervals
+from ml_assets.model.evaluation.declared_metrics import OwnMetric
 from ml_assets.model.evaluation.evaluation_document import Role
 from ml_assets.model.evaluation.gates import Cell
-from ml_assets.model.evaluation.holdout import Scored, measured
-from ml_assets.model.evaluation.holdout_rows import bootstrap_blocks, labels_of, redraws, whole_lists
+from ml_assets.model.evaluation.holdout import Scored, all_rows_and_slices, measured
+from ml_assets.model.evaluation.holdout_rows import labels_of
 from ml_assets.model.evaluation.metrics import MetricFacts, Vector
-from ml_assets.model.evaluation.row_weights import weights_of
-from ml_assets.model.evaluation.slices import Rows, SliceKey, slice_rows, with_values_of
-from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.evaluation.slices import SliceKey, with_values_of
+from ml_assets.model.evaluation.spec import Comparator, EvaluationSpec
 from resources.words import name_some
 
-_BEFORE: Role = "champion"
+_BEFORE: Comparator = "champion"
 _AFTER: Role = "challenger"
 
 
@@ -76,28 +74,17 @@ def difference(
     spec, left_out = measurable(spec, holdout.columns)
     spec = with_values_of(spec, holdout.schema)
     y = labels_of(holdout, label, spec, classes)
-    blocks, names = bootstrap_blocks(holdout, spec)
-    counts = redraws(blocks, spec)
-    scores: Mapping[Role, Vector] = {_BEFORE: before, _AFTER: after}
-    own = {metric: metric.groups_of(holdout) for metric in own_metrics if metric.declared in spec.metrics}
-    bias, lists = groupings_of(holdout, spec), whole_lists(holdout, spec)
-    w = weights_of(holdout, weight)
-    scored = Scored(y=y, w=w, scores=scores, blocks=blocks, counts=counts, own=own, bias=bias, lists=lists)
-    everything: dict[SliceKey | None, Rows] = {None: np.arange(len(y))}
-    cells = [
-        measured(key, rows, scored, spec)
-        for key, rows in (everything | slice_rows(holdout, spec.sliced_by)).items()
-    ]
+    own = [metric for metric in own_metrics if metric.declared in spec.metrics]
+    scored = Scored.of(holdout, y, {_BEFORE: before, _AFTER: after}, spec, own, weight)
+    cells = [measured(key, rows, scored, spec) for key, rows in all_rows_and_slices(holdout, spec).items()]
     whole, *slices = [cell for cell in cells if cell.estimates]
     first = spec.measured[0]
-    joint = joint_intervals(
-        [_paired(cell, first) for cell in slices if cell.blocks >= spec.min_blocks], spec.confidence
-    )
-    found = iter(joint)
+    fair = [cell.improvement(first, _BEFORE) for cell in slices if cell.blocks >= spec.min_blocks]
+    found = iter(joint_intervals(fair, spec.confidence))
     return Difference(
         rows=len(y),
         weight=weight or "",
-        blocks=len(names),
+        blocks=len(scored.names),
         bootstrap_unit=spec.bootstrap_unit,
         confidence=spec.confidence,
         left_out=left_out,
@@ -106,7 +93,9 @@ def difference(
             _change(
                 cell,
                 first,
-                next(found) if cell.blocks >= spec.min_blocks else Interval(_paired(cell, first).value),
+                next(found)
+                if cell.blocks >= spec.min_blocks
+                else Interval(cell.improvement(first, _BEFORE).value),
             )
             for cell in slices
         ),
@@ -115,18 +104,10 @@ def difference(
 
 def _interval(cell: Cell, metric: MetricFacts, spec: EvaluationSpec) -> Interval:
     """Return the interval of an improvement; none if so few blocks, or one label alone, would decide no gate."""
-    one = _paired(cell, metric)
+    one = cell.improvement(metric, _BEFORE)
     if cell.blocks < spec.min_blocks or cell.has_one_label:
         return Interval(one.value if math.isfinite(one.value) else None)
     return interval(one, spec.confidence)
-
-
-def _paired(cell: Cell, metric: MetricFacts) -> Estimate:
-    return paired(
-        cell.estimates[_AFTER, metric.name],
-        cell.estimates[_BEFORE, metric.name],
-        higher_is_better=metric.higher_is_better,
-    )
 
 
 def _change(cell: Cell, metric: MetricFacts, improvement: Interval) -> MetricChange:

@@ -1,6 +1,7 @@
 """Plots of an evaluation and of its explanations: SVG for the report, small PNG for an asset page. Computes nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ COLOURS: dict[Role, str] = {
 _LINES: dict[Role, str] = {"challenger": "-", "champion": "-.", "baseline": "-", "reference": ":"}
 """Line style of each role, so that readers do not depend on colours."""
 _FIRST_DRAWN: tuple[Role, ...] = ("baseline", "reference", "champion", "challenger")
+_DASHED: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (4, 3))}
 _POSITIVE, _NEGATIVE = "#b4483e", "#7f93a8"
 _MOST_NAMED = 12
 """Classes up to which a confusion matrix has names and numbers."""
@@ -39,6 +41,22 @@ def pictures(evaluation: Evaluation, loss: LossCurve | None = None, *, form: For
     return {name: encoded(draw, form) for name, draw in drawings.items()}
 
 
+def _name(axes: Axes, title: str, x: str, y: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+
+
+def _line(axes: Axes, role: Role, x: Sequence[float], y: Sequence[float], **looks: Any) -> None:
+    width = 1.8 if role == "challenger" else 1.2
+    axes.plot(x, y, color=COLOURS[role], linestyle=_LINES[role], linewidth=width, **{"label": role, **looks})
+
+
+def _legend_from_the_top(axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], labels[::-1], loc="lower right")
+
+
 def _calibration(axes: Axes, evaluation: Evaluation) -> None:
     curves = evaluation.curves.calibration
     ends = [
@@ -52,24 +70,25 @@ def _calibration(axes: Axes, evaluation: Evaluation) -> None:
     facts = facts_of(evaluation.objective)
     if facts.is_zero_or_one or facts.has_classes:
         low = 0.0
-    axes.plot([low, high], [low, high], color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+    axes.plot([low, high], [low, high], **_DASHED, zorder=1)
     _bins(axes, curves)
-    axes.set_title("Calibration")
     of = " (most likely class)" if facts.has_classes else ""
-    axes.set_xlabel(f"mean prediction of the bin{of}")
-    axes.set_ylabel(facts.observed)
+    _name(axes, "Calibration", f"mean prediction of the bin{of}", facts.observed)
     axes.legend(loc="upper left")
 
 
 def _coverage(axes: Axes, evaluation: Evaluation) -> None:
     facts = facts_of(evaluation.objective)
-    axes.axhline(facts.quantile, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+    axes.axhline(facts.quantile, **_DASHED, zorder=1)
     _bins(axes, evaluation.curves.calibration)
     bins = evaluation.curves.calibration["challenger"]
     covered = sum(one.share * (one.observed.value or 0.0) for one in bins)
-    axes.set_title(f"Challenger's coverage: {covered:.1%} of the labels")
-    axes.set_xlabel("mean prediction of the bin")
-    axes.set_ylabel("share of labels at or below the prediction")
+    _name(
+        axes,
+        f"Challenger's coverage: {covered:.1%} of the labels",
+        "mean prediction of the bin",
+        "share of labels at or below the prediction",
+    )
     axes.legend(loc="lower right")
 
 
@@ -79,15 +98,13 @@ def _bins(axes: Axes, curves: Mapping[Role, Sequence[CalibrationBin]]) -> None:
         bins = curves[role]
         x, y = [one.predicted for one in bins], [one.observed.value or 0.0 for one in bins]
         if role == "challenger":
-            spans = [(one.predicted, one.observed.low, one.observed.high) for one in bins]
-            axes.vlines(
-                [at for at, bottom, _ in spans if bottom is not None],
-                [bottom for _, bottom, _ in spans if bottom is not None],
-                [top for _, _, top in spans if top is not None],
-                color=COLOURS[role],
-                linewidth=1.1,
-                alpha=0.55,
-            )
+            spans = [
+                (one.predicted, one.observed.low, one.observed.high)
+                for one in bins
+                if one.observed.low is not None
+            ]
+            at, bottom, top = zip(*spans, strict=True) if spans else ((), (), ())
+            axes.vlines(at, bottom, top, color=COLOURS[role], linewidth=1.1, alpha=0.55)
         marker = "o" if role == "challenger" else "s" if role == "baseline" else "."
         line = "none" if role == "baseline" else _LINES[role]
         axes.plot(
@@ -96,26 +113,17 @@ def _bins(axes: Axes, curves: Mapping[Role, Sequence[CalibrationBin]]) -> None:
 
 
 def _ranking(axes: Axes, evaluation: Evaluation) -> None:
-    axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.plot([0, 1], [0, 1], **_DASHED)
     roc: Mapping[Role, Sequence[tuple[float, float]]] = evaluation.curves.roc
     for role in sorted(roc, key=_FIRST_DRAWN.index):
         area = evaluation.overall.metrics[role]["auc"].value
-        axes.plot(
-            [x for x, _ in roc[role]],
-            [y for _, y in roc[role]],
-            color=COLOURS[role],
-            linestyle=_LINES[role],
-            linewidth=1.8 if role == "challenger" else 1.2,
-            label=f"{role}  AUC {number(area)}",
-        )
-    axes.set_title("Ranking (ROC)")
-    axes.set_xlabel("false positive rate")
-    axes.set_ylabel("true positive rate")
+        x, y = zip(*roc[role], strict=True) if roc[role] else ((), ())
+        _line(axes, role, x, y, label=f"{role}  AUC {number(area)}")
+    _name(axes, "Ranking (ROC)", "false positive rate", "true positive rate")
     axes.set_aspect("equal")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], labels[::-1], loc="lower right")
+    _legend_from_the_top(axes)
 
 
 def _scores(axes: Axes, evaluation: Evaluation) -> None:
@@ -127,24 +135,13 @@ def _scores(axes: Axes, evaluation: Evaluation) -> None:
     for group, (colour, line) in zip(histogram.shares, looks, strict=True):
         density, rows = np.asarray(histogram.shares[group]), histogram.rows[group]
         axes.stairs(density, edges, fill=True, color=colour, alpha=0.35)
-        axes.stairs(
-            density,
-            edges,
-            color=colour,
-            linewidth=1.2,
-            linestyle=line,
-            label=f"{label(group)} ({rows:,} rows)",
-        )
-    axes.set_title("Challenger's scores")
+        named = f"{label(group)} ({rows:,} rows)"
+        axes.stairs(density, edges, color=colour, linewidth=1.2, linestyle=line, label=named)
     facts = facts_of(evaluation.objective)
-    axes.set_xlabel(
-        "score"
-        if facts.has_lists
-        else "probability of the most likely class"
-        if facts.has_classes
-        else "predicted probability"
+    of_classes = "probability of the most likely class" if facts.has_classes else "predicted probability"
+    _name(
+        axes, "Challenger's scores", "score" if facts.has_lists else of_classes, "share of the group's rows"
     )
-    axes.set_ylabel("share of the group's rows")
     used = np.flatnonzero(sum(np.asarray(shares) for shares in histogram.shares.values()))
     axes.set_xlim(edges[used[0]], edges[used[-1] + 1])
     axes.legend(loc="upper right")
@@ -153,22 +150,12 @@ def _scores(axes: Axes, evaluation: Evaluation) -> None:
 def _depth(axes: Axes, evaluation: Evaluation) -> None:
     depth: Mapping[Role, Sequence[float]] = evaluation.curves.depth
     for role in sorted(depth, key=_FIRST_DRAWN.index):
-        axes.plot(
-            range(1, len(depth[role]) + 1),
-            depth[role],
-            color=COLOURS[role],
-            linestyle=_LINES[role],
-            linewidth=1.8 if role == "challenger" else 1.2,
-            label=role,
-        )
+        _line(axes, role, range(1, len(depth[role]) + 1), depth[role])
     places = facts_of(evaluation.objective).places
-    axes.axvline(places, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.axvline(places, **_DASHED)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_title("NDCG by places looked at")
-    axes.set_xlabel("first places of a list")
-    axes.set_ylabel("NDCG, mean of the lists")
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], labels[::-1], loc="lower right")
+    _name(axes, "NDCG by places looked at", "first places of a list", "NDCG, mean of the lists")
+    _legend_from_the_top(axes)
 
 
 def _confusion(axes: Axes, evaluation: Evaluation) -> None:
@@ -180,18 +167,9 @@ def _confusion(axes: Axes, evaluation: Evaluation) -> None:
         axes.set_xticks(range(len(names)), names, rotation=0 if len(names) < 6 else 45)
         axes.set_yticks(range(len(names)), names)
         for (i, j), value in np.ndenumerate(shares):
-            axes.text(
-                j,
-                i,
-                f"{value:.0%}",
-                ha="center",
-                va="center",
-                color="white" if value > 0.5 else INK,
-                fontsize=7,
-            )
-    axes.set_title("Challenger's most likely class")
-    axes.set_xlabel("predicted class")
-    axes.set_ylabel("label")
+            ink = "white" if value > 0.5 else INK
+            axes.text(j, i, f"{value:.0%}", ha="center", va="center", color=ink, fontsize=7)
+    _name(axes, "Challenger's most likely class", "predicted class", "label")
 
 
 def _fit(axes: Axes, evaluation: Evaluation) -> None:
@@ -205,23 +183,19 @@ def _fit(axes: Axes, evaluation: Evaluation) -> None:
     axes.pcolormesh(density.prediction_edges, density.label_edges, darkness, cmap="Blues", rasterized=True)
     low = max(density.prediction_edges[0], density.label_edges[0])
     high = min(density.prediction_edges[-1], density.label_edges[-1])
-    axes.plot([low, high], [low, high], color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-    axes.set_title("Challenger's predictions (darker: more rows)")
-    axes.set_xlabel("prediction")
-    axes.set_ylabel("label")
+    axes.plot([low, high], [low, high], **_DASHED)
+    _name(axes, "Challenger's predictions (darker: more rows)", "prediction", "label")
 
 
 def _residuals(axes: Axes, evaluation: Evaluation) -> None:
     histogram = evaluation.curves.scores
     if histogram is None:
         return
-    share = np.asarray(histogram.shares["residual"])
-    axes.stairs(share, np.asarray(histogram.edges), fill=True, color=COLOURS["challenger"], alpha=0.35)
-    axes.stairs(share, np.asarray(histogram.edges), color=COLOURS["challenger"], linewidth=1.2)
-    axes.axvline(0, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-    axes.set_title("Challenger's residuals")
-    axes.set_xlabel("label − prediction")
-    axes.set_ylabel("share of rows")
+    share, colour = histogram.shares["residual"], COLOURS["challenger"]
+    axes.stairs(share, histogram.edges, fill=True, color=colour, alpha=0.35)
+    axes.stairs(share, histogram.edges, color=colour, linewidth=1.2)
+    axes.axvline(0, **_DASHED)
+    _name(axes, "Challenger's residuals", "label − prediction", "share of rows")
 
 
 def _positions(axes: Axes, evaluation: Evaluation) -> None:
@@ -229,8 +203,9 @@ def _positions(axes: Axes, evaluation: Evaluation) -> None:
         return
     bins = evaluation.texts.positions
     _token_bins(axes, bins, [f"{one.least:,}" for one in bins])
-    axes.set_title("Loss by length of the context")
-    axes.set_xlabel("tokens before the predicted one, from … on")
+    _name(
+        axes, "Loss by length of the context", "tokens before the predicted one, from … on", "bits per token"
+    )
 
 
 def _frequencies(axes: Axes, evaluation: Evaluation) -> None:
@@ -240,24 +215,14 @@ def _frequencies(axes: Axes, evaluation: Evaluation) -> None:
     names = [f"10^{len(str(one.least)) - 1}" if one.least else "never" for one in bins]
     shares = (f"{one.tokens / total:.1%}" for one in bins)
     _token_bins(axes, bins, [f"{name}\n{share}" for name, share in zip(names, shares, strict=True)])
-    axes.set_title("Loss by frequency of the predicted token")
-    axes.set_xlabel("times in the training texts, from … on; share of the holdout")
+    at = "times in the training texts, from … on; share of the holdout"
+    _name(axes, "Loss by frequency of the predicted token", at, "bits per token")
 
 
 def _token_bins(axes: Axes, bins: Sequence[TokenBin], names: Sequence[str]) -> None:
     for role in sorted(bins[0].bits, key=_FIRST_DRAWN.index):
-        axes.plot(
-            range(len(bins)),
-            [one.bits[role] for one in bins],
-            color=COLOURS[role],
-            marker="o",
-            markersize=4,
-            linestyle=_LINES[role],
-            linewidth=1.8 if role == "challenger" else 1.2,
-            label=role,
-        )
+        _line(axes, role, range(len(bins)), [one.bits[role] for one in bins], marker="o", markersize=4)
     axes.set_xticks(range(len(bins)), names)
-    axes.set_ylabel("bits per token")
     axes.set_ylim(bottom=0)
     axes.legend(loc="best")
 
@@ -282,25 +247,16 @@ def _loss(axes: Axes, loss: LossCurve) -> None:
         (loss.validation, "validation", COLOURS["challenger"], "o"),
     ):
         if points:
-            axes.plot(
-                [step for step, _ in points],
-                [value for _, value in points],
-                color=colour,
-                marker=marker,
-                markersize=4,
-                linewidth=1.3,
-                label=name,
-            )
+            steps, losses = zip(*points, strict=True)
+            axes.plot(steps, losses, color=colour, marker=marker, markersize=4, linewidth=1.3, label=name)
     if loss.best_step is not None:
-        axes.axvline(loss.best_step, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), label="kept weights")
+        axes.axvline(loss.best_step, **_DASHED, label="kept weights")
     # Ignore the first steps: their losses are so high that later changes would be invisible.
     heights = [value for _, value in loss.training[len(loss.training) // 20 :]]
     heights += [value for _, value in loss.validation]
     low, high = min(heights), max(heights)
     axes.set_ylim(low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1))
-    axes.set_title("Loss during training")
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss")
+    _name(axes, "Loss during training", "step", "loss")
     axes.legend(loc="upper right")
 
 
@@ -362,6 +318,9 @@ def _dependence(axes: Axes, one: PartialDependence) -> None:
         axes.set_xticks(at, list(map(label, one.values)), rotation=45 if len(one.values) > _TURNED else 0)
     if len(one.means) > 1:
         axes.legend(loc="best")
-    axes.set_title(f"Dependence on {label(one.column)}")
-    axes.set_xlabel(label(one.column))
-    axes.set_ylabel("mean probability of the class" if len(one.means) > 1 else "mean prediction")
+    _name(
+        axes,
+        f"Dependence on {label(one.column)}",
+        label(one.column),
+        "mean probability of the class" if len(one.means) > 1 else "mean prediction",
+    )

@@ -222,10 +222,6 @@ def _largest(classes: Sequence[ClassFigures]) -> list[ClassFigures]:
     return [one for one in classes if one in most]
 
 
-def _by_rule(rules: Sequence[RuleResult]) -> list[list[RuleResult]]:
-    return [[one for one in rules if one.rule == name] for name in dict.fromkeys(one.rule for one in rules)]
-
-
 @dataclass(frozen=True)
 class RuleRow:
     """One rule in the table: the results shown, and a line that counts the others."""
@@ -236,7 +232,8 @@ class RuleRow:
 
 
 def _rule_rows(decision: GateDecision) -> list[RuleRow]:
-    return [_rule_row(alike) for alike in _by_rule(decision.rules)]
+    names = dict.fromkeys(one.rule for one in decision.rules)
+    return [_rule_row([one for one in decision.rules if one.rule == name]) for name in names]
 
 
 def _rule_row(alike: Sequence[RuleResult]) -> RuleRow:

@@ -3,6 +3,8 @@
 Rows without weights have the weight 1, so there is no second, unweighted form of a metric.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -13,6 +15,11 @@ Vector = npt.NDArray[np.float64]
 
 _ROUNDED = 1e-9
 """Share of the total weight that rounding of its sums explains."""
+
+
+def sums_of(values: Vector, numbers: npt.NDArray[np.integer[Any]], count: int) -> Vector:
+    """Return the sum of the `values` `[N]` of each of `count` numbers, `[count]`. `numbers` `[N]` begin at 0."""
+    return np.bincount(numbers, weights=values, minlength=count).astype(np.float64)
 
 
 def mean(values: Vector, w: Vector) -> float:

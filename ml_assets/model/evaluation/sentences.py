@@ -37,7 +37,7 @@ def half_width(one: Interval) -> str:
     return f"± {one.high - one.value:,.{decimals(one.value)}f}"
 
 
-def gain(one: Interval, relative: bool) -> str:
+def gain(one: Interval, relative: bool = False) -> str:
     """Format an improvement with its interval, signed."""
     return with_interval(one, signed=True, relative=relative)
 

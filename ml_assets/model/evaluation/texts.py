@@ -17,6 +17,7 @@ from ml_assets.foundation.objective_facts import PADDING
 from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.evaluation_document import Role, TextFigures, TokenBin
 from ml_assets.model.evaluation.metrics import NATS_OF_BIT
+from ml_assets.model.evaluation.row_weights import sums_of
 
 Tokens = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
@@ -195,7 +196,7 @@ class TokenSums:
         return cls(
             by_position=np.stack([np.where(counted, nats, 0.0).sum(axis=0), counted.sum(axis=0)]),
             by_token=np.stack(
-                [_sums(ids, nats[counted], vocabulary), _sums(ids, np.ones(len(ids)), vocabulary)]
+                [sums_of(nats[counted], ids, vocabulary), sums_of(np.ones(len(ids)), ids, vocabulary)]
             ),
         )
 
@@ -233,8 +234,8 @@ def _bins(
     sums: Mapping[Role, Values], group: npt.NDArray[np.intp], least: Sequence[int]
 ) -> tuple[TokenBin, ...]:
     """Return the groups that have tokens. `sums` are `[2, M]`, `group` the number of the group of each of the M."""
-    tokens = _sums(group, next(iter(sums.values()))[1], len(least))
-    nats: dict[Role, Values] = {role: _sums(group, of[0], len(least)) for role, of in sums.items()}
+    tokens = sums_of(next(iter(sums.values()))[1], group, len(least))
+    nats: dict[Role, Values] = {role: sums_of(of[0], group, len(least)) for role, of in sums.items()}
     return tuple(
         TokenBin(
             least=start,
@@ -244,7 +245,3 @@ def _bins(
         for number, (start, count) in enumerate(zip(least, tokens, strict=True))
         if count
     )
-
-
-def _sums(numbers: npt.NDArray[np.intp] | Tokens, values: Values, count: int) -> Values:
-    return np.bincount(numbers, weights=values, minlength=count).astype(np.float64)

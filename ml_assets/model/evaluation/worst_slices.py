@@ -19,7 +19,6 @@ from ml_assets.model.evaluation.bootstrap import (
     BlockIds,
     Interval,
     Matrix,
-    block_sums,
     draw_blocks,
     level_of,
     ratio,
@@ -30,7 +29,7 @@ from ml_assets.model.evaluation.holdout import ROLES
 from ml_assets.model.evaluation.holdout_rows import bootstrap_blocks, in_range, labels_of
 from ml_assets.model.evaluation.metrics import Vector, row_loss_of
 from ml_assets.model.evaluation.report_document import WorstSlice, WorstSlices
-from ml_assets.model.evaluation.row_weights import mean, weights_of
+from ml_assets.model.evaluation.row_weights import mean, sums_of, weights_of
 from ml_assets.model.evaluation.slices import NOTHING, Rows, slice_rows
 from ml_assets.model.evaluation.spec import EvaluationSpec, SliceBy
 
@@ -224,7 +223,7 @@ def _candidates(
         at = blocks * len(cells) + cell
         inside = np.bincount(at, minlength=count * len(cells)).reshape(count, -1)
         sums, weights = (
-            block_sums(values, at, count * len(cells)).reshape(count, -1) for values in (weighted, w)
+            sums_of(values, at, count * len(cells)).reshape(count, -1) for values in (weighted, w)
         )
         enough = np.logical_and.reduce(
             [
@@ -247,8 +246,8 @@ def _candidates(
         blocks=np.array(present, dtype=np.intp),
         weight=np.stack(weight, axis=1) if weight else np.zeros((count, 0)),
         losses=np.stack(losses, axis=1) if losses else np.zeros((count, 0)),
-        all_weight=block_sums(w, blocks, count),
-        all_losses=block_sums(weighted, blocks, count),
+        all_weight=sums_of(w, blocks, count),
+        all_losses=sums_of(weighted, blocks, count),
     )
 
 

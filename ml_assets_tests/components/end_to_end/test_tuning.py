@@ -292,7 +292,7 @@ def test_a_killed_study_continues_and_its_values_are_trained(ready: Installation
     nothing = prior_for(searching.spec, searching.spec.tuning, platform, window)
     assert nothing.repeated == nothing.seen == ()
     assert nothing.left_out.startswith(
-        f"2 points of earlier studies left out: {READINGS} {rejected} is rejected: out_of_range in load"
+        f"3 points of earlier studies left out: {READINGS} {rejected} is rejected: out_of_range in load"
     )
     mend()
     accept_partition(
