@@ -9,21 +9,12 @@ from dataclasses import dataclass
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.foundation.reports.page import Block, Bullets, Chapter, Drawing, Grid, Paragraph, WrittenPage
 from ml_assets.foundation.reports.text import count
-from ml_assets.model.evaluation import sentences
+from ml_assets.model.evaluation import chapters, sentences
 from ml_assets.model.evaluation.bootstrap import among
-from ml_assets.model.evaluation.chapters import (
-    bias_chapters,
-    calibration_chapters,
-    explanation_chapters,
-    serving_chapters,
-    threshold_chapters,
-    worst_slices_chapters,
-)
 from ml_assets.model.evaluation.evaluation_document import Evaluation, Part, RuleResult
 from ml_assets.model.evaluation.metrics import MetricFacts
 from ml_assets.model.evaluation.pictures import caption, pictures
 from ml_assets.model.evaluation.report_document import ModelFacts, Report
-from ml_assets.model.evaluation.sentences import comparator_of, left_out, plain_findings, survived, weighted
 from resources.words import counted, dotted, name_some
 
 WEAKEST = 8
@@ -52,21 +43,21 @@ def model_card(report: Report, release: Release | None = None) -> WrittenPage:
     evaluation, facts = report.evaluation, report.model
     named = [] if release is None else [f"version {release.number} ({release.semantic}), {release.stage}"]
     about = [*named, f"partition {report.partition}", f"evaluation {report.digest[:12]}"]
-    chapters = [
+    written = [
         Chapter("Use", tuple(_use(facts))),
         Chapter("Prediction", tuple(_prediction(evaluation, facts))),
         Chapter(
             "Data", tuple(_data(report)), "label known by: rows whose label became known later are left out"
         ),
         Chapter("Metrics", tuple(_metrics(evaluation)), _how_measured(evaluation)),
-        *threshold_chapters(report.thresholds),
-        *explanation_chapters(report.explanations, evaluation.objective),
-        *bias_chapters(evaluation),
+        *chapters.threshold_chapters(report.thresholds),
+        *chapters.explanation_chapters(report.explanations, evaluation.objective),
+        *chapters.bias_chapters(evaluation),
         Chapter("Gates", (_gates(evaluation),)),
         *_slices(evaluation),
-        *serving_chapters(evaluation.serving),
-        *calibration_chapters(evaluation),
-        *worst_slices_chapters(report.worst_slices),
+        *chapters.serving_chapters(evaluation.serving),
+        *chapters.calibration_chapters(evaluation),
+        *chapters.worst_slices_chapters(report.worst_slices),
         Chapter("Limits", (Bullets(tuple(_limits(report, release))),)),
         Chapter("Training", tuple(_training(report))),
         *(
@@ -81,7 +72,7 @@ def model_card(report: Report, release: Release | None = None) -> WrittenPage:
         about=" · ".join(about),
         headline=evaluation.decision.summary,
         tone=evaluation.decision.status,
-        chapters=tuple(chapters),
+        chapters=tuple(written),
     )
 
 
@@ -123,7 +114,7 @@ def _data(report: Report) -> Iterator[Block]:
     )
     columns = ("split", "partitions", "rows", "left out", "label known by")
     yield Grid(columns, rows, numbers=frozenset({2, 3}))
-    if by_weight := weighted(report):
+    if by_weight := sentences.weighted(report):
         yield Paragraph(by_weight)
 
 
@@ -148,7 +139,7 @@ def _metrics(evaluation: Evaluation) -> Iterator[Block]:
     yield Grid(columns, rows)
     others = [name for role, name in evaluation.names.items() if role in measured and role != "challenger"]
     yield Paragraph(f"Compared with: {'; '.join(others)}. ↑ higher is better, ↓ lower is better.")
-    if plain := plain_findings(evaluation):
+    if plain := sentences.plain_findings(evaluation):
         yield Bullets(tuple(plain))
     drawn = pictures(evaluation, form="svg")
     yield from (Drawing(name, drawn[name], caption(name, evaluation)) for name in _DRAWN if name in drawn)
@@ -181,7 +172,7 @@ def _slices(evaluation: Evaluation) -> Iterator[Chapter]:
     measured = [part for part in evaluation.slices if part.metrics]
     if not measured:
         return
-    against = comparator_of(evaluation)
+    against = sentences.comparator_of(evaluation)
     ranked = sorted(measured, key=lambda part: _badness(part, metric))[:WEAKEST]
     rows = tuple(
         (
@@ -220,15 +211,15 @@ def _limits(report: Report, release: Release | None) -> Iterator[str]:
         yield f"Slices of fewer than {evaluation.min_slice_rows} rows are not measured: {names}."
     if worse := _worse_slices(evaluation):
         metric = evaluation.measured[0].label
-        yield f"{metric} is worse than that of the {comparator_of(evaluation)} on {name_some(worse, _NAMED)}."
-    yield from left_out(report)
+        yield f"{metric} is worse than that of the {sentences.comparator_of(evaluation)} on {name_some(worse, _NAMED)}."
+    yield from sentences.left_out(report)
     if report.recoveries:
-        yield f"The training was {survived(report)}."
+        yield f"The training was {sentences.survived(report)}."
 
 
 def _worse_slices(evaluation: Evaluation) -> list[str]:
     """Return the slices on which the model is worse than the comparator, corrected for the number of slices."""
-    metric, comparator = evaluation.measured[0], comparator_of(evaluation)
+    metric, comparator = evaluation.measured[0], sentences.comparator_of(evaluation)
     measured = [part for part in evaluation.slices if part.metrics]
     found: list[str] = []
     for part in measured:

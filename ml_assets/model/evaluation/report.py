@@ -10,17 +10,9 @@ from pathlib import Path
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.foundation.reports.page import Bullets, Chapter, as_markdown, rendered
 from ml_assets.foundation.reports.text import in_markdown, table_in_markdown
-from ml_assets.model.evaluation import sentences
+from ml_assets.model.evaluation import chapters, sentences
 from ml_assets.model.evaluation.bootstrap import Interval
 from ml_assets.model.evaluation.card import model_card
-from ml_assets.model.evaluation.chapters import (
-    bias_chapters,
-    calibration_chapters,
-    explanation_chapters,
-    serving_chapters,
-    threshold_chapters,
-    worst_slices_chapters,
-)
 from ml_assets.model.evaluation.evaluation_document import (
     ClassFigures,
     Evaluation,
@@ -32,14 +24,6 @@ from ml_assets.model.evaluation.gates import distance_to_limit
 from ml_assets.model.evaluation.metrics import MetricFacts
 from ml_assets.model.evaluation.pictures import COLOURS, caption, dependence_pictures, pictures
 from ml_assets.model.evaluation.report_document import Report
-from ml_assets.model.evaluation.sentences import (
-    comparator_of,
-    left_out,
-    lists_in_words,
-    plain_findings,
-    survived,
-    weighted,
-)
 from ml_assets.model.evaluation.spec import Comparator
 from resources.job.recoveries import Recovery
 
@@ -129,7 +113,7 @@ def render(report: Report) -> str:
     evaluation = report.evaluation
     drawn = pictures(evaluation, report.loss, form="svg")
     metric = evaluation.measured[0]
-    against = comparator_of(evaluation)
+    against = sentences.comparator_of(evaluation)
     cuts = list(dict.fromkeys(part.slice for part in evaluation.slices))
     return rendered(
         __package__ or "",
@@ -140,12 +124,12 @@ def render(report: Report) -> str:
         metrics=evaluation.measured,
         objective=facts_of(evaluation.objective),
         classes=_largest(evaluation.classes),
-        lists="" if evaluation.lists is None else lists_in_words(evaluation.lists),
-        plain=plain_findings(evaluation),
-        weighted=weighted(report),
+        lists="" if evaluation.lists is None else sentences.lists_in_words(evaluation.lists),
+        plain=sentences.plain_findings(evaluation),
+        weighted=sentences.weighted(report),
         reasons=evaluation.decision.reasons,
         recoveries=_longest(report.recoveries),
-        survived=survived(report),
+        survived=sentences.survived(report),
         rules=_rule_rows(evaluation.decision),
         transitions={to: _rule_rows(one) for to, one in evaluation.transitions.items()},
         chapters=_chapters(report, drawn=True),
@@ -169,14 +153,14 @@ def summary_markdown(report: Report, images: dict[str, str] | None = None) -> st
     """
     evaluation = report.evaluation
     roles = list(evaluation.overall.metrics)
-    found = in_markdown(" ".join(plain_findings(evaluation)))
+    found = in_markdown(" ".join(sentences.plain_findings(evaluation)))
     lines = [f"**{in_markdown(evaluation.decision.summary)}** {found}", ""]
     said = [*evaluation.decision.reasons]
-    if by_weight := weighted(report):
+    if by_weight := sentences.weighted(report):
         said.append(by_weight)
     if report.recoveries:
-        said.append(f"The training was {survived(report)}.")
-    said += left_out(report)
+        said.append(f"The training was {sentences.survived(report)}.")
+    said += sentences.left_out(report)
     rows = [
         (
             metric.label,
@@ -198,12 +182,12 @@ def _chapters(report: Report, *, drawn: bool) -> list[Chapter]:
     """Return the parts of report and asset page that need no layout of their own."""
     objective = report.evaluation.objective
     return [
-        *threshold_chapters(report.thresholds),
-        *explanation_chapters(report.explanations, objective, drawn=drawn),
-        *calibration_chapters(report.evaluation),
-        *bias_chapters(report.evaluation),
-        *worst_slices_chapters(report.worst_slices),
-        *serving_chapters(report.evaluation.serving),
+        *chapters.threshold_chapters(report.thresholds),
+        *chapters.explanation_chapters(report.explanations, objective, drawn=drawn),
+        *chapters.calibration_chapters(report.evaluation),
+        *chapters.bias_chapters(report.evaluation),
+        *chapters.worst_slices_chapters(report.worst_slices),
+        *chapters.serving_chapters(report.evaluation.serving),
     ]
 
 
@@ -261,15 +245,13 @@ def _slice_rows(
         large.sort(key=lambda part: -part.rows)
     scale = _scale(evaluation, metric)
     improvement_scale = _improvement_scale(evaluation, metric, against)
-    rows = [
-        SliceRow(
-            part,
-            part.metrics["challenger"][metric.name],
-            scale.place(part.metrics["challenger"][metric.name]),
-            part.improvements[against][metric.name],
-            improvement_scale.place(part.improvements[against][metric.name]),
-        )
+    figures = (
+        (part, part.metrics["challenger"][metric.name], part.improvements[against][metric.name])
         for part in large
+    )
+    rows = [
+        SliceRow(part, value, scale.place(value), gain, improvement_scale.place(gain))
+        for part, value, gain in figures
     ]
     small = sorted((part for part in parts if not part.metrics), key=lambda part: -part.rows)
     return rows[:MOST_SLICES], small, max(len(rows) - MOST_SLICES, 0)
