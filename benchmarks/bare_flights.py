@@ -222,7 +222,7 @@ def score(folder: Path) -> tuple[float, float]:
     """Return AUC and log loss on the holdout."""
     import torch
 
-    from ml_assets.model.evaluation.metrics import metric_named
+    from ml_assets.model.evaluation.metrics.metrics import metric_named
 
     core = new_model(folder, Pipeline.read())
     core.load_state_dict(torch.load(folder / "best.pt"))

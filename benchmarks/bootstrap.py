@@ -19,14 +19,14 @@ import numpy as np
 import polars as pl
 from _report import Result, emit, interleave, parse_args
 
-from ml_assets.model.evaluation.bootstrap import block_form, draw_blocks, estimate, interval, paired
-from ml_assets.model.evaluation.gates import Champion
-from ml_assets.model.evaluation.holdout import evaluate
-from ml_assets.model.evaluation.holdout_rows import redraws_of
-from ml_assets.model.evaluation.metrics import METRICS, Vector, metrics_of
+from ml_assets.model.evaluation.comparison.gates import Champion
+from ml_assets.model.evaluation.comparison.holdout import evaluate
+from ml_assets.model.evaluation.comparison.holdout_rows import redraws_of
+from ml_assets.model.evaluation.comparison.thresholds import ScoredRows, threshold_table
+from ml_assets.model.evaluation.comparison.worst_slices import worst_slices
+from ml_assets.model.evaluation.metrics.bootstrap import block_form, draw_blocks, estimate, interval, paired
+from ml_assets.model.evaluation.metrics.metrics import METRICS, Vector, metrics_of
 from ml_assets.model.evaluation.spec import EvaluationSpec
-from ml_assets.model.evaluation.thresholds import ScoredRows, threshold_table
-from ml_assets.model.evaluation.worst_slices import worst_slices
 
 ROWS, DAYS, DRAWS = 54_000, 61, 1000
 BAR_SECONDS = 5.0

@@ -16,7 +16,7 @@ from _report import Result, emit, parse_args
 from flights_holdout import SEEDS, run_demo
 
 from ml_assets.data.snapshots.split_reader import open_snapshot
-from ml_assets.model.evaluation.metrics import metric_named
+from ml_assets.model.evaluation.metrics.metrics import metric_named
 from ml_assets.model.training.script.data import matrix_of
 from ml_assets.model.training.script.graph import run_graph
 from ml_assets.model.training.script.script_model import read_model

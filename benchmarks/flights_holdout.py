@@ -15,7 +15,7 @@ from pathlib import Path
 from _report import Result, emit, parse_args
 
 from ml_assets.data.snapshots.split_reader import open_snapshot
-from ml_assets.model.evaluation.metrics import metric_named
+from ml_assets.model.evaluation.metrics.metrics import metric_named
 from ml_assets.model.training.step.load import load_model, predict
 from resources.job.job import TrainingJob
 from resources.launcher.local import LocalLauncher

@@ -2,8 +2,8 @@
 
 Rows of a day share what makes them hard, and each model has its own error that a whole day shares, so single rows are
 not independent. The gate is `better_than: champion` at confidence 0.95, that is one-sided 0.025, decided by
-`evaluation.gates` on redraws of days. An equal challenger that is blessed is a false alarm. The peer decides by single
-rows (a z-test of the paired log losses), and blesses equal models too often.
+`evaluation.comparison.gates` on redraws of days. An equal challenger that is blessed is a false alarm. The peer decides
+by single rows (a z-test of the paired log losses), and blesses equal models too often.
 """
 
 import os
@@ -17,10 +17,10 @@ from statistics import NormalDist
 import numpy as np
 from _report import Result, emit, parse_args
 
-from ml_assets.model.evaluation.bootstrap import Estimate, block_form, draw_blocks, estimate
+from ml_assets.model.evaluation.comparison.gates import Cell, Champion, decide
 from ml_assets.model.evaluation.evaluation_document import Role
-from ml_assets.model.evaluation.gates import Cell, Champion, decide
-from ml_assets.model.evaluation.metrics import METRICS, Vector, log_losses
+from ml_assets.model.evaluation.metrics.bootstrap import Estimate, block_form, draw_blocks, estimate
+from ml_assets.model.evaluation.metrics.metrics import METRICS, Vector, log_losses
 from ml_assets.model.evaluation.spec import EvaluationSpec
 
 PAIRS, DRAWS = 2_000, 1_000

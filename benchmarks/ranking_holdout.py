@@ -11,8 +11,8 @@ from pathlib import Path
 
 from _report import Result, emit, parse_args
 
-from ml_assets.model.evaluation.bootstrap import Interval
 from ml_assets.model.evaluation.evaluation_document import Part
+from ml_assets.model.evaluation.metrics.bootstrap import Interval
 from ml_assets.model.evaluation.report_document import Report
 
 LAST = "1998-04-22"

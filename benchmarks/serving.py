@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from benchmarks._report import Result, emit, interleave, parse_args
 from ml_assets.data.features.encoding import FittedState, fit
 from ml_assets.foundation.days import Days
-from ml_assets.model.evaluation.explanations import explain
+from ml_assets.model.evaluation.comparison.explanations import explain
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.release.bundle import BundleContents, build_bundle
 from ml_assets.model.release.bundle_store import BundleStore

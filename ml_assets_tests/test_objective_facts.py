@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 
 from ml_assets.foundation.objective_facts import NAMES, PADDING, ObjectiveName, UnknownObjective, facts_of
-from ml_assets.model.evaluation.holdout import evaluate
-from ml_assets.model.evaluation.report import render
+from ml_assets.model.evaluation.comparison.holdout import evaluate
+from ml_assets.model.evaluation.comparison.texts import NGrams, TokenSums, text_figures
+from ml_assets.model.evaluation.report.report import render
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.evaluation.spec import EvaluationSpec
-from ml_assets.model.evaluation.texts import NGrams, TokenSums, text_figures
 from ml_assets.model.training.step.objectives import objective_of
 from ml_assets_tests.evaluation.holdout_case import model_facts
 

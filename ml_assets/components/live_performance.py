@@ -176,7 +176,7 @@ def _page(platform: Platform, figures: "DayFigures", retrain: RetrainSection | N
 
 def _slices(figures: "DayFigures") -> Iterator[dict[str, str | float]]:
     """Yield a row for each slice and version: rows, and the metrics of the objective with their intervals."""
-    from ml_assets.model.evaluation.metrics import metrics_of
+    from ml_assets.model.evaluation.metrics.metrics import metrics_of
 
     names = [one.name for one in metrics_of(figures.objective)]
     for one in figures.versions:

@@ -26,7 +26,7 @@ from ml_assets.data.validation.drift_rule import LEAST_BLOCKS, DriftRule, SkewRu
 from ml_assets.data.validation.quarantine import OnBadRows, QuarantineSection
 from ml_assets.data.validation.volume import VolumeRule, VolumeSection
 from ml_assets.foundation.sections import Name, Partitions, Section, TimeZone, refuse_at
-from ml_assets.model.evaluation.metrics import metrics_of
+from ml_assets.model.evaluation.metrics.metrics import metrics_of
 from ml_assets.model.steps.retraining import LiveSource, RetrainSection, rule_faults
 from ml_assets.model.steps.scoring import ADDED, PREDICTIONS
 from ml_assets.model.steps.spec import PipelineSpec

@@ -3,7 +3,7 @@
 This is the only place that decides by the name of an objective. Snapshots, training, evaluation and release ask here
 for a fact, such as the allowed labels or the link of the model's output, and do not compare names. Here: plain facts,
 for workers without polars too. Not here: the functions behind them (`training.step.objectives`,
-`evaluation.metrics`, `snapshots.row_choice`).
+`evaluation.metrics.metrics`, `snapshots.row_choice`).
 """
 
 import math
@@ -35,7 +35,7 @@ Picture: TypeAlias = Literal[
     "positions",
     "frequencies",
 ]
-"""Picture of a report: `evaluation.pictures` draws it."""
+"""Picture of a report: `evaluation.report.pictures` draws it."""
 
 
 class UnknownObjective(ValueError):

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from ml_assets.components.tags import ASKED_BY
-from ml_assets.model.evaluation.metrics import SERVING_NAMES
+from ml_assets.model.evaluation.metrics.metrics import SERVING_NAMES
 from ml_assets_tests.browser.dagster_pages import Launch, Pages, open_pages
 from ml_assets_tests.browser.graphql import Dagster
 from ml_assets_tests.browser.ui_process import running_ui

@@ -6,7 +6,7 @@ from datetime import date, timedelta
 import numpy as np
 import polars as pl
 
-from ml_assets.model.evaluation.metrics import Vector
+from ml_assets.model.evaluation.metrics.metrics import Vector
 from ml_assets.model.evaluation.report_document import CardSection, ModelFacts
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.model.evaluation.bootstrap import block_form
-from ml_assets.model.evaluation.metrics import METRICS, Metric, calibration_edges, ece, metrics_of
+from ml_assets.model.evaluation.metrics.bootstrap import block_form
+from ml_assets.model.evaluation.metrics.metrics import METRICS, Metric, calibration_edges, ece, metrics_of
 
 
 @st.composite

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from ml_assets.model.evaluation.bootstrap import (
+from ml_assets.model.evaluation.metrics.bootstrap import (
     Estimate,
     Interval,
     block_form,
@@ -17,7 +17,7 @@ from ml_assets.model.evaluation.bootstrap import (
     paired,
     widening,
 )
-from ml_assets.model.evaluation.metrics import METRICS
+from ml_assets.model.evaluation.metrics.metrics import METRICS
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, make_holdout
 
 LOGLOSS = METRICS["logloss"]

@@ -3,9 +3,9 @@
 import pytest
 
 from ml_assets.foundation.reports.page import Bullets, Chapter, Grid, WrittenPage
-from ml_assets.model.evaluation.bootstrap import Interval
-from ml_assets.model.evaluation.card import Release, model_card
-from ml_assets.model.evaluation.gates import Champion
+from ml_assets.model.evaluation.comparison.gates import Champion
+from ml_assets.model.evaluation.metrics.bootstrap import Interval
+from ml_assets.model.evaluation.report.card import Release, model_card
 from ml_assets.model.evaluation.report_document import Report, SplitRows
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, model_facts
 from ml_assets_tests.evaluation.test_report import make_report

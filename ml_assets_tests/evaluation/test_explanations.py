@@ -7,10 +7,10 @@ import polars as pl
 import pytest
 
 from ml_assets.foundation.reports.page import Paragraph
-from ml_assets.model.evaluation.chapters import explanation_chapters
-from ml_assets.model.evaluation.explanations import POINTS, NotPredicted, explain
-from ml_assets.model.evaluation.metrics import Vector
-from ml_assets.model.evaluation.pictures import dependence_pictures
+from ml_assets.model.evaluation.comparison.explanations import POINTS, NotPredicted, explain
+from ml_assets.model.evaluation.metrics.metrics import Vector
+from ml_assets.model.evaluation.report.chapters import explanation_chapters
+from ml_assets.model.evaluation.report.pictures import dependence_pictures
 from ml_assets.model.evaluation.report_document import Explanations
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.steps.explained import most_rows

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml_assets.model.evaluation.bootstrap import Estimate
+from ml_assets.model.evaluation.comparison.gates import Cell, Champion, decide
+from ml_assets.model.evaluation.comparison.slices import SliceKey
 from ml_assets.model.evaluation.evaluation_document import GateDecision
-from ml_assets.model.evaluation.gates import Cell, Champion, decide
-from ml_assets.model.evaluation.slices import SliceKey
+from ml_assets.model.evaluation.metrics.bootstrap import Estimate
 from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 
 CHAMPION = Champion("version 7")

@@ -8,7 +8,7 @@ import sklearn.metrics as sk
 
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.evaluation.errors import UnknownMetric
-from ml_assets.model.evaluation.metrics import METRICS, Vector, ece, metric_named, metrics_of
+from ml_assets.model.evaluation.metrics.metrics import METRICS, Vector, ece, metric_named, metrics_of
 
 RANDOM = np.random.default_rng(5)
 ROWS = 3000
@@ -64,7 +64,7 @@ def test_calibration_error_sees_only_calibration() -> None:
 
 
 def test_calibration_bins_hold_equally_many_rows() -> None:
-    from ml_assets.model.evaluation.metrics import calibration_bin, calibration_edges
+    from ml_assets.model.evaluation.metrics.metrics import calibration_bin, calibration_edges
 
     p = RANDOM.random(1500)
     counts = np.bincount(calibration_bin(p, calibration_edges(p, np.ones(len(p)))))

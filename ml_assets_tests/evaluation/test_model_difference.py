@@ -1,9 +1,9 @@
 """Change of metrics between two models on the same rows."""
 
-from ml_assets.model.evaluation.declared_metrics import OwnMetric
-from ml_assets.model.evaluation.gates import Champion
-from ml_assets.model.evaluation.holdout import evaluate
-from ml_assets.model.evaluation.model_difference import difference
+from ml_assets.model.evaluation.comparison.declared_metrics import OwnMetric
+from ml_assets.model.evaluation.comparison.gates import Champion
+from ml_assets.model.evaluation.comparison.holdout import evaluate
+from ml_assets.model.evaluation.comparison.model_difference import difference
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase
 

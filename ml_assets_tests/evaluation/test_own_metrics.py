@@ -8,12 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.model.evaluation.bootstrap import draw_blocks
-from ml_assets.model.evaluation.declared_metrics import OwnMetric
+from ml_assets.model.evaluation.comparison.declared_metrics import OwnMetric
+from ml_assets.model.evaluation.comparison.holdout import evaluate
 from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.evaluation_document import Evaluation
-from ml_assets.model.evaluation.holdout import evaluate
-from ml_assets.model.evaluation.report import render
+from ml_assets.model.evaluation.metrics.bootstrap import draw_blocks
+from ml_assets.model.evaluation.report.report import render
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.evaluation.spec import EvaluationSpec, OwnMetricSection
 from ml_assets.model.release.bundle_store import Bundle

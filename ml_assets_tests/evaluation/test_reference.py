@@ -9,13 +9,13 @@ import pytest
 
 from ml_assets.data.features.encoding import FittedState, fit
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
-from ml_assets.model.evaluation import reference
-from ml_assets.model.evaluation.holdout import evaluate
-from ml_assets.model.evaluation.metrics import METRICS, metric_named
-from ml_assets.model.evaluation.reference import PENALTIES, LinearReference, reference_model
-from ml_assets.model.evaluation.report import summary_markdown
+from ml_assets.model.evaluation.comparison import reference
+from ml_assets.model.evaluation.comparison.holdout import evaluate
+from ml_assets.model.evaluation.comparison.reference import PENALTIES, LinearReference, reference_model
+from ml_assets.model.evaluation.comparison.sentences import plain_findings
+from ml_assets.model.evaluation.metrics.metrics import METRICS, metric_named
+from ml_assets.model.evaluation.report.report import summary_markdown
 from ml_assets.model.evaluation.report_document import Report
-from ml_assets.model.evaluation.sentences import plain_findings
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.holdout_case import model_facts
 

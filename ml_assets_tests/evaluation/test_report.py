@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from ml_assets.model import evaluation
-from ml_assets.model.evaluation.bootstrap import Interval
-from ml_assets.model.evaluation.curves import roc
-from ml_assets.model.evaluation.gates import Champion
-from ml_assets.model.evaluation.holdout import evaluate
-from ml_assets.model.evaluation.pictures import pictures
-from ml_assets.model.evaluation.report import render, summary_markdown, write_report
+from ml_assets.model.evaluation.comparison.curves import roc
+from ml_assets.model.evaluation.comparison.gates import Champion
+from ml_assets.model.evaluation.comparison.holdout import evaluate
+from ml_assets.model.evaluation.comparison.sentences import plain_findings, weighted
+from ml_assets.model.evaluation.metrics.bootstrap import Interval
+from ml_assets.model.evaluation.report.pictures import pictures
+from ml_assets.model.evaluation.report.report import render, summary_markdown, write_report
 from ml_assets.model.evaluation.report_document import ComparedModel, LossCurve, Report
-from ml_assets.model.evaluation.sentences import plain_findings, weighted
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, model_facts
 from resources.job.recoveries import Recovery
@@ -238,8 +238,10 @@ def test_roc_is_thin_and_its_area_is_the_auc(case: HoldoutCase) -> None:
 
 
 def test_heavy_libraries_wait_until_they_are_needed() -> None:
-    modules = [path.stem for path in Path(evaluation.__file__).parent.glob("[a-z]*.py")]
-    assert {"gates", "report"} <= set(modules)
+    home = Path(evaluation.__file__).parent
+    paths = [path.relative_to(home).with_suffix("") for path in home.rglob("[a-z]*.py")]
+    modules = [".".join(path.parts) for path in paths]
+    assert {"comparison.gates", "report.report"} <= set(modules)
     imports = "; ".join(f"import ml_assets.model.evaluation.{name}" for name in modules)
     heavy = ["matplotlib", "jinja2", "sklearn", "scipy", "torch", "mlflow", "pandas", "dagster"]
     check = f"{imports}; import sys; print([name for name in {heavy} if name in sys.modules])"

@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
-from ml_assets.model.evaluation.baseline import GroupMeans, naive_baseline
-from ml_assets.model.evaluation.bootstrap import block_form, draw_blocks
-from ml_assets.model.evaluation.declared_metrics import OwnMetric
+from ml_assets.model.evaluation.comparison.baseline import GroupMeans, naive_baseline
+from ml_assets.model.evaluation.comparison.declared_metrics import OwnMetric
+from ml_assets.model.evaluation.comparison.explanations import explain
+from ml_assets.model.evaluation.comparison.holdout import evaluate
+from ml_assets.model.evaluation.comparison.model_difference import difference
+from ml_assets.model.evaluation.comparison.reference import reference_model
+from ml_assets.model.evaluation.comparison.thresholds import ScoredRows, threshold_table
+from ml_assets.model.evaluation.comparison.worst_slices import worst_slices
 from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.evaluation_document import Evaluation
-from ml_assets.model.evaluation.explanations import explain
-from ml_assets.model.evaluation.holdout import evaluate
-from ml_assets.model.evaluation.metrics import Metric, Vector, metrics_of
-from ml_assets.model.evaluation.model_difference import difference
-from ml_assets.model.evaluation.reference import reference_model
-from ml_assets.model.evaluation.row_weights import weights_of
+from ml_assets.model.evaluation.metrics.bootstrap import block_form, draw_blocks
+from ml_assets.model.evaluation.metrics.metrics import Metric, Vector, metrics_of
+from ml_assets.model.evaluation.metrics.row_weights import weights_of
 from ml_assets.model.evaluation.spec import BaselineSpec, CostSection, EvaluationSpec, OwnMetricSection
-from ml_assets.model.evaluation.thresholds import ScoredRows, threshold_table
-from ml_assets.model.evaluation.worst_slices import worst_slices
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, make_holdout
 
 OBJECTIVES = ("binary", "regression", "quantile 0.8", "count", "multiclass")
@@ -115,7 +115,7 @@ def alike(one: Any, other: Any, at: str = "") -> None:
 
 
 def measured(case: HoldoutCase, weight: str | None) -> Evaluation:
-    from ml_assets.model.evaluation.gates import Champion
+    from ml_assets.model.evaluation.comparison.gates import Champion
 
     return evaluate(case.holdout, case.predictions(), SPEC, champion=Champion("version 1"), weight=weight)
 

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml_assets.model.evaluation.bootstrap import draw_blocks
-from ml_assets.model.evaluation.chapters import calibration_chapters, direction
+from ml_assets.model.evaluation.comparison.holdout import evaluate
+from ml_assets.model.evaluation.comparison.slices import calibration_gaps, calibration_of_slices
 from ml_assets.model.evaluation.evaluation_document import Evaluation
-from ml_assets.model.evaluation.holdout import evaluate
-from ml_assets.model.evaluation.slices import calibration_gaps, calibration_of_slices
+from ml_assets.model.evaluation.metrics.bootstrap import draw_blocks
+from ml_assets.model.evaluation.report.chapters import calibration_chapters, direction
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase
 

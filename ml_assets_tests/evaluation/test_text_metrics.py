@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from ml_assets.foundation.objective_facts import PADDING
-from ml_assets.model.evaluation.bootstrap import block_form
+from ml_assets.model.evaluation.comparison.texts import NGrams, TokenSums, figures_of_rows, text_figures
 from ml_assets.model.evaluation.errors import EvaluationInputError
-from ml_assets.model.evaluation.metrics import metrics_of
+from ml_assets.model.evaluation.metrics.bootstrap import block_form
+from ml_assets.model.evaluation.metrics.metrics import metrics_of
 from ml_assets.model.evaluation.spec import EvaluationSpec
-from ml_assets.model.evaluation.texts import NGrams, TokenSums, figures_of_rows, text_figures
 
 IDS = 3
 

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ml_assets.model.evaluation.bootstrap import draw_blocks
-from ml_assets.model.evaluation.holdout import evaluate
-from ml_assets.model.evaluation.report import render, summary_markdown
+from ml_assets.model.evaluation.comparison.holdout import evaluate
+from ml_assets.model.evaluation.comparison.thresholds import SHARES, ScoredRows, cheapest, threshold_table
+from ml_assets.model.evaluation.metrics.bootstrap import draw_blocks
+from ml_assets.model.evaluation.report.report import render, summary_markdown
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.evaluation.spec import CostSection, EvaluationSpec
-from ml_assets.model.evaluation.thresholds import SHARES, ScoredRows, cheapest, threshold_table
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, make_holdout, model_facts
 
 COSTS = CostSection(false_positive=1, false_negative=4, benefit=2, unit="EUR")

@@ -7,18 +7,18 @@ import polars as pl
 import pytest
 
 from ml_assets.foundation.objective_facts import NAMES
-from ml_assets.model.evaluation.holdout import evaluate
-from ml_assets.model.evaluation.metrics import row_loss_of
-from ml_assets.model.evaluation.report import render, summary_markdown
-from ml_assets.model.evaluation.report_document import Report, WorstSlices
-from ml_assets.model.evaluation.spec import EvaluationSpec, SliceBy
-from ml_assets.model.evaluation.worst_slices import (
+from ml_assets.model.evaluation.comparison.holdout import evaluate
+from ml_assets.model.evaluation.comparison.worst_slices import (
     MOST_MERGED_BLOCKS,
     MOST_PARTS,
     MOST_SHOWN,
     coded_columns,
     worst_slices,
 )
+from ml_assets.model.evaluation.metrics.metrics import row_loss_of
+from ml_assets.model.evaluation.report.report import render, summary_markdown
+from ml_assets.model.evaluation.report_document import Report, WorstSlices
+from ml_assets.model.evaluation.spec import EvaluationSpec, SliceBy
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, model_facts
 
 ROWS = 2_400

@@ -26,7 +26,7 @@ _HEAVY = [
     "mlflow.store.model_registry.sqlalchemy_workspace_store", "matplotlib.figure", "onnxruntime",
     "onnxscript.function_libs.torch_lib.ops", "pandera.polars", "pyarrow.pandas_compat", "safetensors.torch",
     "torch._dynamo", "torch._inductor.codecache", "torch.onnx", "ml_assets.data.validation.check",
-    "ml_assets.model.evaluation.report", "ml_assets.model.release.bundle", "ml_assets.model.training.step.load",
+    "ml_assets.model.evaluation.report.report", "ml_assets.model.release.bundle", "ml_assets.model.training.step.load",
 ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ml_assets.model.evaluation.explanations import explain
+from ml_assets.model.evaluation.comparison.explanations import explain
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.release.bundle import (
     TOLERANCE,

@@ -12,8 +12,8 @@ from starlette.testclient import TestClient
 
 from ml_assets.extras.governance.review.desk import ReviewDesk
 from ml_assets.extras.governance.review.review_pages import review_app
-from ml_assets.model.evaluation.holdout import evaluate as measure
-from ml_assets.model.evaluation.report import write_report
+from ml_assets.model.evaluation.comparison.holdout import evaluate as measure
+from ml_assets.model.evaluation.report.report import write_report
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.release.bundle_store import Bundle, BundleStore

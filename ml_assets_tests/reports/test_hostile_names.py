@@ -25,10 +25,10 @@ from ml_assets.extras.tuning.study_report import render as study_page
 from ml_assets.extras.tuning.study_report import summary_markdown as study_summary
 from ml_assets.foundation.reports.page import encoded
 from ml_assets.foundation.reports.text import in_markdown, label, table_in_markdown, visible
-from ml_assets.model.evaluation.bootstrap import Interval
-from ml_assets.model.evaluation.card import model_card
-from ml_assets.model.evaluation.holdout import evaluate
-from ml_assets.model.evaluation.report import render, summary_markdown
+from ml_assets.model.evaluation.comparison.holdout import evaluate
+from ml_assets.model.evaluation.metrics.bootstrap import Interval
+from ml_assets.model.evaluation.report.card import model_card
+from ml_assets.model.evaluation.report.report import render, summary_markdown
 from ml_assets.model.evaluation.report_document import (
     ColumnImportance,
     Explanations,

@@ -59,7 +59,7 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
 
 
 def _page(evaluated: EvaluatedModel, report: "Report", platform: Platform) -> dict[str, Any]:
-    from ml_assets.model.evaluation.report import summary_markdown
+    from ml_assets.model.evaluation.report.report import summary_markdown
 
     figures = report.evaluation.values() | figures_beside(report) | report.evaluation.serving_values
     page = report_page(platform.settings.ui_url, evaluated.report)

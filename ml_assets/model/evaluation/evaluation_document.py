@@ -6,9 +6,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ml_assets.foundation.objective_facts import ObjectiveName
-from ml_assets.model.evaluation.bootstrap import Interval
-from ml_assets.model.evaluation.list_metrics import ListFigures
-from ml_assets.model.evaluation.metrics import MetricFacts, metrics_of
+from ml_assets.model.evaluation.metrics.bootstrap import Interval
+from ml_assets.model.evaluation.metrics.list_metrics import ListFigures
+from ml_assets.model.evaluation.metrics.metrics import MetricFacts, metrics_of
 from ml_assets.model.evaluation.spec import BiasSection, Comparator, OwnMetricSection
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import Field, JsonValue
 
 from ml_assets.foundation.sections import Section
-from ml_assets.model.evaluation.bootstrap import Interval
 from ml_assets.model.evaluation.evaluation_document import Document, Evaluation, Role
+from ml_assets.model.evaluation.metrics.bootstrap import Interval
 from ml_assets.model.evaluation.spec import CostSection
 from resources.job.recoveries import Recovery
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ml_assets.foundation.objective_facts import NAMES, ObjectiveName, facts_of
 from ml_assets.foundation.sections import Section, Seed
-from ml_assets.model.evaluation.metrics import (
+from ml_assets.model.evaluation.metrics.metrics import (
     SERVING_METRICS,
     SERVING_NAMES,
     MetricFacts,

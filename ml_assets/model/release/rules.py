@@ -1,7 +1,7 @@
 """Rules of a model's releases: the `release` section of a pipeline, and the check of an approval.
 
 Here: gates of single transitions, the canary's share, bake time and watched metrics, who may approve a version, and
-whether the ledger has the approval that a promotion needs. Not here: the decision of gates (`evaluation.gates`), the
+whether the ledger has the approval that a promotion needs. Not here: the decision of gates (`evaluation`), the
 promotion itself (`promotion`), the comparison of a canary (`ml_assets.use.live`).
 """
 

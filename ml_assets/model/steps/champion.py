@@ -1,7 +1,7 @@
 """Champion beside a challenger: its predictions on the same holdout, or the reason for which it has none.
 
 A champion that cannot score today's rows is an outcome for the gates, never an error: the challenger is trained by
-then. Not here: the decision (`evaluation.gates`), the version in production (`release.promotion`).
+then. Not here: the decision (`evaluation.comparison.gates`), the version in production (`release.promotion`).
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from resources.platform import Platform
 if TYPE_CHECKING:
     import polars as pl
 
-    from ml_assets.model.evaluation.gates import Champion
+    from ml_assets.model.evaluation.comparison.gates import Champion
     from ml_assets.model.release.bundle_store import Bundle
     from ml_assets.model.release.question import Question
 
@@ -64,7 +64,7 @@ def rival_of(
     the table reads the challenger's rows; its own snapshot only shows the partitions it was trained on. Server errors
     are raised, since a retry of the step may succeed.
     """
-    from ml_assets.model.evaluation.gates import Champion
+    from ml_assets.model.evaluation.comparison.gates import Champion
     from ml_assets.model.release.of_platform import releases_of
 
     promotion = releases_of(platform).in_production(spec.name)
@@ -161,7 +161,7 @@ class _NotComparable(Exception):
 
 
 def _predictions(bundle: "Bundle", rows: MeasuredRows) -> NDArray[np.float64]:
-    from ml_assets.model.evaluation.holdout_rows import prediction_fault
+    from ml_assets.model.evaluation.comparison.holdout_rows import prediction_fault
     from ml_assets.model.release.runtime import ServingModel
 
     if difference := bundle.facts.question.other_than(rows.asked):

@@ -28,9 +28,9 @@ def compared_models(
 
     Errors of servers are raised, since a retry of the step may succeed.
     """
+    from ml_assets.model.evaluation.comparison.holdout_rows import in_range
+    from ml_assets.model.evaluation.comparison.model_difference import difference
     from ml_assets.model.evaluation.errors import EvaluationInputError
-    from ml_assets.model.evaluation.holdout_rows import in_range
-    from ml_assets.model.evaluation.model_difference import difference
     from ml_assets.model.evaluation.report_document import ComparedModel
 
     measured = spec.evaluation.model_copy(update={"slices": (), "gates": ()})

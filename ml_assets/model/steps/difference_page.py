@@ -10,7 +10,7 @@ from resources.words import counted, name_some
 
 if TYPE_CHECKING:
     from ml_assets.data.tables.changed_rows import TableChange
-    from ml_assets.model.evaluation.model_difference import MetricChange
+    from ml_assets.model.evaluation.comparison.model_difference import MetricChange
 
 MOST_DAYS = 20
 """Changed partitions that the page shows: those with most other rows."""
@@ -89,7 +89,7 @@ def metric_chapters(found: VersionDifference) -> Iterator[Chapter]:
 
 def _reported(found: VersionDifference) -> Iterator[Chapter]:
     """Yield the metrics that the evaluations measured: the only ones if a version cannot be scored any more."""
-    from ml_assets.model.evaluation.sentences import with_interval
+    from ml_assets.model.evaluation.comparison.sentences import with_interval
 
     before, after = (
         {} if one.report is None else one.report.evaluation.overall.metrics["challenger"]
@@ -113,7 +113,7 @@ def _by_chance(one: "MetricChange") -> float:
 
 
 def _grid(first: str, changes: "list[MetricChange] | tuple[MetricChange, ...]") -> Grid:
-    from ml_assets.model.evaluation.sentences import gain
+    from ml_assets.model.evaluation.comparison.sentences import gain
 
     words = {1: "better", 0: "", -1: "worse"}
     rows = tuple(

@@ -88,7 +88,7 @@ def _side_by_side(
 
 
 def _metrics(platform: Platform, row: "EvaluationRow") -> dict[str, str]:
-    from ml_assets.model.evaluation.sentences import with_interval
+    from ml_assets.model.evaluation.comparison.sentences import with_interval
 
     try:
         report = recorded_report(platform, row)

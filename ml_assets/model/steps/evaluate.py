@@ -64,14 +64,14 @@ def _score(
     from ml_assets.data.snapshots.fitted import fitted_of
     from ml_assets.data.snapshots.split_reader import open_snapshot
     from ml_assets.data.snapshots.split_rows import rows_of
-    from ml_assets.model.evaluation.baseline import naive_baseline
-    from ml_assets.model.evaluation.holdout import evaluate
-    from ml_assets.model.evaluation.holdout_rows import in_range, redraws_of
-    from ml_assets.model.evaluation.reference import reference_model
+    from ml_assets.model.evaluation.comparison.baseline import naive_baseline
+    from ml_assets.model.evaluation.comparison.holdout import evaluate
+    from ml_assets.model.evaluation.comparison.holdout_rows import in_range, redraws_of
+    from ml_assets.model.evaluation.comparison.reference import reference_model
+    from ml_assets.model.evaluation.comparison.thresholds import ScoredRows, threshold_table
+    from ml_assets.model.evaluation.comparison.worst_slices import worst_slices
+    from ml_assets.model.evaluation.metrics.row_weights import weights_of
     from ml_assets.model.evaluation.report_document import Report
-    from ml_assets.model.evaluation.row_weights import weights_of
-    from ml_assets.model.evaluation.thresholds import ScoredRows, threshold_table
-    from ml_assets.model.evaluation.worst_slices import worst_slices
     from ml_assets.model.release.of_platform import bundles_of
     from ml_assets.model.release.runtime import ServingModel
 

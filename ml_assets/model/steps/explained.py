@@ -1,4 +1,4 @@
-"""Explanations of a bundle: the rows and columns with which `evaluation.explanations` asks its runtime."""
+"""Explanations of a bundle: the rows and columns with which `evaluation` asks its runtime."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -43,8 +43,8 @@ def explanations_of(
 
     Only columns in `shown` are drawn, since a partial dependence names values of real rows.
     """
-    from ml_assets.model.evaluation.explanations import NotPredicted, explain
-    from ml_assets.model.evaluation.holdout_rows import few_lists
+    from ml_assets.model.evaluation.comparison.explanations import NotPredicted, explain
+    from ml_assets.model.evaluation.comparison.holdout_rows import few_lists
     from ml_assets.model.release.golden import spread
     from ml_assets.model.release.runtime import PredictionNotFinite
 

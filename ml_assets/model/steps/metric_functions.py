@@ -1,7 +1,7 @@
 """Own metrics of a pipeline: the functions behind `evaluation.metrics`, with the versions of their code.
 
 Steps of a run and `ml-assets diff` import them, definitions do not. Not here: calling them
-(`evaluation.declared_metrics`).
+(`evaluation.comparison.declared_metrics`).
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.steps.model_functions import find_signature
 
 if TYPE_CHECKING:
-    from ml_assets.model.evaluation.declared_metrics import OwnMetric
+    from ml_assets.model.evaluation.comparison.declared_metrics import OwnMetric
 
 _ARGUMENTS = 4
 
@@ -55,7 +55,7 @@ def require_own_metrics(model: str, spec: EvaluationSpec) -> None:
 
 def own_metrics(spec: EvaluationSpec) -> "tuple[OwnMetric, ...]":
     """Import the functions. Raises `FunctionNotFound`."""
-    from ml_assets.model.evaluation.declared_metrics import OwnMetric
+    from ml_assets.model.evaluation.comparison.declared_metrics import OwnMetric
 
     return tuple(
         OwnMetric(

@@ -1,6 +1,6 @@
 """Model card of a registered version: its newest evaluation, and its standing in the ledger.
 
-Here: finding the version and its report. Not here: the content of a card (`evaluation.card`).
+Here: finding the version and its report. Not here: the content of a card (`evaluation.report.card`).
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from resources.platform import Platform
 
 if TYPE_CHECKING:
     from ml_assets.foundation.reports.page import WrittenPage
-    from ml_assets.model.evaluation.card import Release
+    from ml_assets.model.evaluation.report.card import Release
     from ml_assets.model.evaluation.report_document import Report
     from ml_assets.model.release.registry import RegisteredVersion
     from resources.ledger import EvaluationRow
@@ -24,7 +24,7 @@ class ReportUnavailable(Exception):
 
 def card_of(platform: Platform, version: "RegisteredVersion") -> "WrittenPage":
     """Return the card of a registered version. Raises `ReportUnavailable`."""
-    from ml_assets.model.evaluation.card import model_card
+    from ml_assets.model.evaluation.report.card import model_card
 
     row, report = report_of(platform, version)
     return model_card(report, _release(platform, version, row))
@@ -93,7 +93,7 @@ def _named(version: "RegisteredVersion") -> str:
 
 
 def _release(platform: Platform, version: "RegisteredVersion", row: "EvaluationRow") -> "Release":
-    from ml_assets.model.evaluation.card import Release
+    from ml_assets.model.evaluation.report.card import Release
     from ml_assets.model.release.bundle_standing import PRODUCTION
     from ml_assets.model.release.of_platform import releases_of
 

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ml_assets.model.evaluation.metrics import SERVING_NAMES
+from ml_assets.model.evaluation.metrics.metrics import SERVING_NAMES
 from ml_assets.model.release.rules import deciding_as_json, gates_as_json
 from ml_assets.model.steps.links import report_name
 from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
@@ -87,7 +87,7 @@ def record(
     run_id: str,
 ) -> EvaluatedModel:
     """Store the report in its own folder, append the decision to the ledger, and record metrics in the tracker."""
-    from ml_assets.model.evaluation.report import write_report
+    from ml_assets.model.evaluation.report.report import write_report
     from ml_assets.model.release.of_platform import releases_of
 
     report, bundle = made.report, made.bundle
@@ -189,8 +189,8 @@ def checked_file(platform: Platform, row: EvaluationRow, file: str) -> str:
 
     `file` is one of those that `write_report` writes. Raises what `recorded_report` does.
     """
-    from ml_assets.model.evaluation.card import model_card
-    from ml_assets.model.evaluation.report import render
+    from ml_assets.model.evaluation.report.card import model_card
+    from ml_assets.model.evaluation.report.report import render
 
     report = recorded_report(platform, row)
     match file:

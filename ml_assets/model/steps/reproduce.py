@@ -189,8 +189,8 @@ def _compared(
 ) -> Iterator[ReproducedPart]:
     from ml_assets.data.features.encoding import class_ids
     from ml_assets.data.snapshots.split_rows import rows_of
-    from ml_assets.model.evaluation.holdout_rows import in_range
-    from ml_assets.model.evaluation.model_difference import difference
+    from ml_assets.model.evaluation.comparison.holdout_rows import in_range
+    from ml_assets.model.evaluation.comparison.model_difference import difference
 
     yield _same("snapshot", bundle.facts.lineage.snapshot_digest, snapshot.digest)
     yield _same("weights", bundle.facts.lineage.weights_sha256, result.weights_sha256)

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ml_assets.foundation.sections import Section
-from ml_assets.model.evaluation.metrics import MetricFacts
+from ml_assets.model.evaluation.metrics.metrics import MetricFacts
 from resources.artifacts import Artifacts
 from resources.words import did_you_mean
 

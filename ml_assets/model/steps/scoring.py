@@ -210,7 +210,7 @@ def _predictions(spec: PipelineSpec, scorer: Scorer, rows: "pl.LazyFrame") -> "p
     import polars as pl
 
     from ml_assets.data.snapshots.row_choice import ROW
-    from ml_assets.model.evaluation.holdout_rows import in_range
+    from ml_assets.model.evaluation.comparison.holdout_rows import in_range
     from ml_assets.model.release.runtime import GraphFailed, InputRefused
 
     model = scorer.model

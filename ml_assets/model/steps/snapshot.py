@@ -96,8 +96,8 @@ def build_training_set(
     from ml_assets.data.features.encoding import fit
     from ml_assets.data.snapshots.builder import build_snapshot
     from ml_assets.data.snapshots.row_choice import choose_rows, classes_of
-    from ml_assets.model.evaluation.holdout_rows import require_whole_lists
-    from ml_assets.model.evaluation.slices import require_slices
+    from ml_assets.model.evaluation.comparison.holdout_rows import require_whole_lists
+    from ml_assets.model.evaluation.comparison.slices import require_slices
     from ml_assets.model.release.bundle import tokens_of
 
     columns = spec.features

@@ -119,8 +119,8 @@ def counted_models(
     table: "pl.LazyFrame",
 ) -> TextModels:
     """Count the tokens of the training texts, and measure the counts and the challenger on the texts of the holdout."""
-    from ml_assets.model.evaluation.holdout_rows import few_rows
-    from ml_assets.model.evaluation.texts import (
+    from ml_assets.model.evaluation.comparison.holdout_rows import few_rows
+    from ml_assets.model.evaluation.comparison.texts import (
         TRIGRAM,
         UNIGRAM,
         NGrams,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from ml_assets.data.snapshots.split_reader import Snapshot
-    from ml_assets.model.evaluation.model_difference import Difference
+    from ml_assets.model.evaluation.comparison.model_difference import Difference
     from ml_assets.model.evaluation.report_document import Report
     from ml_assets.model.release.bundle_store import Bundle
     from ml_assets.model.release.registry import RegisteredVersion
@@ -279,9 +279,9 @@ def _on_the_same_rows(
 ) -> "tuple[Difference | None, tuple[str, ...], str, tuple[str, ...]]":
     """Return the change of the metrics, versions that cannot score, the rows in words, versions that have seen them."""
     from ml_assets.data.features.encoding import class_ids
+    from ml_assets.model.evaluation.comparison.holdout_rows import in_range
+    from ml_assets.model.evaluation.comparison.model_difference import difference
     from ml_assets.model.evaluation.errors import EvaluationInputError
-    from ml_assets.model.evaluation.holdout_rows import in_range
-    from ml_assets.model.evaluation.model_difference import difference
     from ml_assets.model.release.rows_behind import InputsUnknown
 
     if old.bundle is None or new.bundle is None:

@@ -14,9 +14,9 @@ import polars as pl
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from ml_assets.data.validation.drift import drift
-from ml_assets.model.evaluation.holdout_rows import labels_of, lists_of
-from ml_assets.model.evaluation.metrics import Vector, metrics_of
-from ml_assets.model.evaluation.row_weights import weights_of
+from ml_assets.model.evaluation.comparison.holdout_rows import labels_of, lists_of
+from ml_assets.model.evaluation.metrics.metrics import Vector, metrics_of
+from ml_assets.model.evaluation.metrics.row_weights import weights_of
 from ml_assets.model.steps.metric_functions import own_metrics
 from ml_assets.model.steps.retraining import LiveSource
 from ml_assets.model.steps.spec import PipelineSpec

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ml_assets.foundation.reports.page import Axes, Draw, as_markdown, encoded
 from ml_assets.foundation.reports.text import label
-from ml_assets.model.evaluation.metrics import metrics_of
+from ml_assets.model.evaluation.metrics.metrics import metrics_of
 from ml_assets.use.live.performance import DayFigures
 from ml_assets.use.live.scored_rows import LOOK_BACK, REFERENCE_DAYS, Profiles, Role
 from resources.artifacts import Artifacts

@@ -10,7 +10,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from ml_assets.model.evaluation.bootstrap import (
+from ml_assets.model.evaluation.comparison.holdout_rows import MOST_BLOCKS, bootstrap_blocks, lists_of
+from ml_assets.model.evaluation.comparison.slices import slice_rows
+from ml_assets.model.evaluation.metrics.bootstrap import (
     BlockIds,
     Estimate,
     block_form,
@@ -18,9 +20,7 @@ from ml_assets.model.evaluation.bootstrap import (
     estimate,
     joint_intervals,
 )
-from ml_assets.model.evaluation.holdout_rows import MOST_BLOCKS, bootstrap_blocks, lists_of
-from ml_assets.model.evaluation.metrics import Vector, metrics_of
-from ml_assets.model.evaluation.slices import slice_rows
+from ml_assets.model.evaluation.metrics.metrics import Vector, metrics_of
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.use.live.scored_rows import CountingRows
 

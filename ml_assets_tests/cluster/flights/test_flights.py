@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ml_assets.data.snapshots.split_reader import open_snapshot
-from ml_assets.model.evaluation.metrics import auc, log_losses
+from ml_assets.model.evaluation.metrics.metrics import auc, log_losses
 from ml_assets.model.training.step.load import load_model, predict
 from ml_assets_tests.cluster.cluster_installation import ClusterInstallation
 from resources.job.job import TrainingJob, TrainingResult

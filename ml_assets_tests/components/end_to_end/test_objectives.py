@@ -13,7 +13,7 @@ from ml_assets.components import TrainingPipeline
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.specs import ScoringSection
 from ml_assets.foundation.code.code_version import code_version
-from ml_assets.model.evaluation.list_metrics import gain
+from ml_assets.model.evaluation.metrics.list_metrics import gain
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.release.bundle_store import FILES
 from ml_assets.model.release.of_platform import bundles_of, releases_of

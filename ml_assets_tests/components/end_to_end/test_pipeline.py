@@ -23,7 +23,7 @@ from ml_assets.data.features.encoding import FittedState
 from ml_assets.data.snapshots.keep import branches_of, rows_behind_kept, version_branch
 from ml_assets.data.snapshots.split_reader import FITTED, SPLITS, file_sha256
 from ml_assets.foundation.days import Days
-from ml_assets.model.evaluation.metrics import SERVING_NAMES
+from ml_assets.model.evaluation.metrics.metrics import SERVING_NAMES
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.model.release.runtime import WEIGHTS

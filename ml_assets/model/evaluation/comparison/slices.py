@@ -10,7 +10,8 @@ import numpy.typing as npt
 import polars as pl
 
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
-from ml_assets.model.evaluation.bootstrap import (
+from ml_assets.model.evaluation.errors import EvaluationInputError
+from ml_assets.model.evaluation.metrics.bootstrap import (
     BlockIds,
     Estimate,
     Interval,
@@ -20,8 +21,7 @@ from ml_assets.model.evaluation.bootstrap import (
     joint_intervals,
     mean_form,
 )
-from ml_assets.model.evaluation.errors import EvaluationInputError
-from ml_assets.model.evaluation.metrics import Vector, hits, is_covered
+from ml_assets.model.evaluation.metrics.metrics import Vector, hits, is_covered
 from ml_assets.model.evaluation.spec import EVERY, EvaluationSpec, SliceBy, SliceValue
 
 Rows = npt.NDArray[np.intp]

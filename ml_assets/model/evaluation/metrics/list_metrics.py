@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from ml_assets.model.evaluation.row_weights import Vector, sums_of
+from ml_assets.model.evaluation.metrics.row_weights import Vector, sums_of
 
 Numbers = npt.NDArray[np.intp]
 Lists = Numbers

@@ -6,10 +6,10 @@ import numpy as np
 import polars as pl
 
 from ml_assets.foundation.objective_facts import ROUNDED, Labels, Link, ObjectiveName, facts_of
-from ml_assets.model.evaluation.bootstrap import BlockIds, Matrix, draw_blocks
 from ml_assets.model.evaluation.errors import EvaluationInputError
-from ml_assets.model.evaluation.list_metrics import Lists
-from ml_assets.model.evaluation.metrics import Vector
+from ml_assets.model.evaluation.metrics.bootstrap import BlockIds, Matrix, draw_blocks
+from ml_assets.model.evaluation.metrics.list_metrics import Lists
+from ml_assets.model.evaluation.metrics.metrics import Vector
 from ml_assets.model.evaluation.spec import EvaluationSpec
 
 _LEGAL_LABELS: dict[Labels, tuple[Callable[[Vector, int], bool], str]] = {

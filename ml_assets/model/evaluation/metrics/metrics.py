@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
 from ml_assets.model.evaluation.errors import UnknownMetric
-from ml_assets.model.evaluation.list_metrics import Lists, gain, reciprocal_rank, share_found
-from ml_assets.model.evaluation.row_weights import Vector, mean, quantiles
+from ml_assets.model.evaluation.metrics.list_metrics import Lists, gain, reciprocal_rank, share_found
+from ml_assets.model.evaluation.metrics.row_weights import Vector, mean, quantiles
 
 OfLists = Callable[[Vector, Vector, Lists], Vector]
 """(labels, predictions, list of each row) → value of each list, `[L]`, by number; NaN for a list without one."""

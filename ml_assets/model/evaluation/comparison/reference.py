@@ -21,9 +21,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ml_assets.foundation.objective_facts import Link, ObjectiveName, facts_of
-from ml_assets.model.evaluation.holdout_rows import few_lists, few_rows, lists_of
-from ml_assets.model.evaluation.metrics import Vector, metric_named
-from ml_assets.model.evaluation.row_weights import mean, quantiles, weights_of
+from ml_assets.model.evaluation.comparison.holdout_rows import few_lists, few_rows, lists_of
+from ml_assets.model.evaluation.metrics.metrics import Vector, metric_named
+from ml_assets.model.evaluation.metrics.row_weights import mean, quantiles, weights_of
 
 Encode = Callable[[pl.DataFrame], tuple[NDArray[np.float32], NDArray[np.int32]]]
 """Rows → standardised numbers `[rows, F]`, NaN where missing, and category ids `[rows, C]`: `FittedState.encode`."""

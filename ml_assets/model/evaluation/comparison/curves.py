@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ml_assets.foundation.objective_facts import ObjectiveFacts, ObjectiveName, facts_of
-from ml_assets.model.evaluation.bootstrap import BlockIds, Estimate, Interval, Matrix, interval
 from ml_assets.model.evaluation.evaluation_document import (
     CalibrationBin,
     ClassFigures,
@@ -15,8 +14,9 @@ from ml_assets.model.evaluation.evaluation_document import (
     Histogram,
     Role,
 )
-from ml_assets.model.evaluation.list_metrics import Lists, gain
-from ml_assets.model.evaluation.metrics import (
+from ml_assets.model.evaluation.metrics.bootstrap import BlockIds, Estimate, Interval, Matrix, interval
+from ml_assets.model.evaluation.metrics.list_metrics import Lists, gain
+from ml_assets.model.evaluation.metrics.metrics import (
     Vector,
     auc,
     calibration_bin,
@@ -26,7 +26,7 @@ from ml_assets.model.evaluation.metrics import (
     is_covered,
     most_likely,
 )
-from ml_assets.model.evaluation.row_weights import mean, quantiles, sums_of
+from ml_assets.model.evaluation.metrics.row_weights import mean, quantiles, sums_of
 
 ROC_POINTS = 200
 SCORE_BINS = 40

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.foundation.reports.page import Block, Bullets, Chapter, Drawing, Grid, Paragraph, WrittenPage
 from ml_assets.foundation.reports.text import count
-from ml_assets.model.evaluation import chapters, sentences
-from ml_assets.model.evaluation.bootstrap import among
+from ml_assets.model.evaluation.comparison import sentences
 from ml_assets.model.evaluation.evaluation_document import Evaluation, Part, RuleResult
-from ml_assets.model.evaluation.metrics import MetricFacts
-from ml_assets.model.evaluation.pictures import caption, pictures
+from ml_assets.model.evaluation.metrics.bootstrap import among
+from ml_assets.model.evaluation.metrics.metrics import MetricFacts
+from ml_assets.model.evaluation.report import chapters
+from ml_assets.model.evaluation.report.pictures import caption, pictures
 from ml_assets.model.evaluation.report_document import ModelFacts, Report
 from resources.words import counted, dotted, name_some
 

@@ -13,16 +13,22 @@ import numpy as np
 import polars as pl
 
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.model.evaluation.bootstrap import Estimate, block_form, estimate, joint_intervals, paired
-from ml_assets.model.evaluation.holdout_rows import in_range, redraws_of, whole_lists
-from ml_assets.model.evaluation.metrics import Vector, metric_named
+from ml_assets.model.evaluation.comparison.holdout_rows import in_range, redraws_of, whole_lists
+from ml_assets.model.evaluation.metrics.bootstrap import (
+    Estimate,
+    block_form,
+    estimate,
+    joint_intervals,
+    paired,
+)
+from ml_assets.model.evaluation.metrics.metrics import Vector, metric_named
+from ml_assets.model.evaluation.metrics.row_weights import weights_of
 from ml_assets.model.evaluation.report_document import (
     UNNAMED,
     ColumnImportance,
     Explanations,
     PartialDependence,
 )
-from ml_assets.model.evaluation.row_weights import weights_of
 from ml_assets.model.evaluation.spec import EvaluationSpec
 
 DRAWN = 5

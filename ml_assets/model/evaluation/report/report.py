@@ -10,9 +10,8 @@ from pathlib import Path
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.foundation.reports.page import Bullets, Chapter, as_markdown, rendered
 from ml_assets.foundation.reports.text import in_markdown, table_in_markdown
-from ml_assets.model.evaluation import chapters, sentences
-from ml_assets.model.evaluation.bootstrap import Interval
-from ml_assets.model.evaluation.card import model_card
+from ml_assets.model.evaluation.comparison import sentences
+from ml_assets.model.evaluation.comparison.gates import distance_to_limit
 from ml_assets.model.evaluation.evaluation_document import (
     ClassFigures,
     Evaluation,
@@ -20,9 +19,11 @@ from ml_assets.model.evaluation.evaluation_document import (
     Part,
     RuleResult,
 )
-from ml_assets.model.evaluation.gates import distance_to_limit
-from ml_assets.model.evaluation.metrics import MetricFacts
-from ml_assets.model.evaluation.pictures import COLOURS, caption, dependence_pictures, pictures
+from ml_assets.model.evaluation.metrics.bootstrap import Interval
+from ml_assets.model.evaluation.metrics.metrics import MetricFacts
+from ml_assets.model.evaluation.report import chapters
+from ml_assets.model.evaluation.report.card import model_card
+from ml_assets.model.evaluation.report.pictures import COLOURS, caption, dependence_pictures, pictures
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.evaluation.spec import Comparator
 from resources.job.recoveries import Recovery

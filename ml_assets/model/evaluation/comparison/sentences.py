@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 
 from ml_assets.foundation.reports.text import count, decimals, number, share
-from ml_assets.model.evaluation.bootstrap import Interval
 from ml_assets.model.evaluation.evaluation_document import Evaluation
-from ml_assets.model.evaluation.list_metrics import ListFigures
-from ml_assets.model.evaluation.metrics import MetricFacts
+from ml_assets.model.evaluation.metrics.bootstrap import Interval
+from ml_assets.model.evaluation.metrics.list_metrics import ListFigures
+from ml_assets.model.evaluation.metrics.metrics import MetricFacts
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.evaluation.spec import Comparator, Gate, Margin
 

@@ -20,7 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ml_assets.model.evaluation.bootstrap import (
+from ml_assets.model.evaluation.comparison.slices import NOTHING, Rows, slice_rows
+from ml_assets.model.evaluation.errors import EvaluationInputError
+from ml_assets.model.evaluation.evaluation_document import BiasFigures, GroupFigures, GroupShare
+from ml_assets.model.evaluation.metrics.bootstrap import (
     BlockForm,
     BlockIds,
     Estimate,
@@ -28,11 +31,8 @@ from ml_assets.model.evaluation.bootstrap import (
     joint_intervals,
     ratio,
 )
-from ml_assets.model.evaluation.errors import EvaluationInputError
-from ml_assets.model.evaluation.evaluation_document import BiasFigures, GroupFigures, GroupShare
-from ml_assets.model.evaluation.metrics import MetricFacts, Vector
-from ml_assets.model.evaluation.row_weights import sums_of
-from ml_assets.model.evaluation.slices import NOTHING, Rows, slice_rows
+from ml_assets.model.evaluation.metrics.metrics import MetricFacts, Vector
+from ml_assets.model.evaluation.metrics.row_weights import sums_of
 from ml_assets.model.evaluation.spec import BiasSection, EvaluationSpec, OwnMetricSection, SliceBy
 from resources.words import counted
 

@@ -15,7 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ml_assets.model.evaluation.bootstrap import (
+from ml_assets.model.evaluation.comparison.holdout import ROLES
+from ml_assets.model.evaluation.comparison.holdout_rows import bootstrap_blocks, in_range, labels_of
+from ml_assets.model.evaluation.comparison.slices import NOTHING, Rows, slice_rows
+from ml_assets.model.evaluation.evaluation_document import Role
+from ml_assets.model.evaluation.metrics.bootstrap import (
     BlockIds,
     Interval,
     Matrix,
@@ -24,13 +28,9 @@ from ml_assets.model.evaluation.bootstrap import (
     ratio,
     widening,
 )
-from ml_assets.model.evaluation.evaluation_document import Role
-from ml_assets.model.evaluation.holdout import ROLES
-from ml_assets.model.evaluation.holdout_rows import bootstrap_blocks, in_range, labels_of
-from ml_assets.model.evaluation.metrics import Vector, row_loss_of
+from ml_assets.model.evaluation.metrics.metrics import Vector, row_loss_of
+from ml_assets.model.evaluation.metrics.row_weights import mean, sums_of, weights_of
 from ml_assets.model.evaluation.report_document import WorstSlice, WorstSlices
-from ml_assets.model.evaluation.row_weights import mean, sums_of, weights_of
-from ml_assets.model.evaluation.slices import NOTHING, Rows, slice_rows
 from ml_assets.model.evaluation.spec import EvaluationSpec, SliceBy
 
 MOST_PARTS = 12

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
 from ml_assets.foundation.reports.page import Block, Chapter, Drawing, Grid, Paragraph
 from ml_assets.foundation.reports.text import count, number, share
-from ml_assets.model.evaluation.bootstrap import Interval
+from ml_assets.model.evaluation.comparison.sentences import gain, with_interval
 from ml_assets.model.evaluation.evaluation_document import (
     BiasFigures,
     Evaluation,
@@ -14,8 +14,9 @@ from ml_assets.model.evaluation.evaluation_document import (
     Role,
     ServingCost,
 )
-from ml_assets.model.evaluation.metrics import metric_named
-from ml_assets.model.evaluation.pictures import dependence_pictures
+from ml_assets.model.evaluation.metrics.bootstrap import Interval
+from ml_assets.model.evaluation.metrics.metrics import metric_named
+from ml_assets.model.evaluation.report.pictures import dependence_pictures
 from ml_assets.model.evaluation.report_document import (
     Explanations,
     ThresholdFigures,
@@ -23,7 +24,6 @@ from ml_assets.model.evaluation.report_document import (
     WorstSlice,
     WorstSlices,
 )
-from ml_assets.model.evaluation.sentences import gain, with_interval
 from resources.words import counted
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Self
 
-from ml_assets.model.evaluation import sentences
-from ml_assets.model.evaluation.bootstrap import Estimate, Interval, interval, joint_intervals, paired
+from ml_assets.model.evaluation.comparison import sentences
+from ml_assets.model.evaluation.comparison.slices import SliceKey
 from ml_assets.model.evaluation.evaluation_document import (
     DecisionStatus,
     GateDecision,
@@ -26,8 +26,8 @@ from ml_assets.model.evaluation.evaluation_document import (
     RuleResult,
     RuleStatus,
 )
-from ml_assets.model.evaluation.metrics import MetricFacts, metrics_of
-from ml_assets.model.evaluation.slices import SliceKey
+from ml_assets.model.evaluation.metrics.bootstrap import Estimate, Interval, interval, joint_intervals, paired
+from ml_assets.model.evaluation.metrics.metrics import MetricFacts, metrics_of
 from ml_assets.model.evaluation.spec import EVERY, Comparator, EvaluationSpec, Gate
 
 

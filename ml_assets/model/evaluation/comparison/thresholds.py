@@ -10,10 +10,10 @@ from typing import Self
 import numpy as np
 import polars as pl
 
-from ml_assets.model.evaluation.bootstrap import BlockIds, Matrix, block_form, estimate, interval
-from ml_assets.model.evaluation.metrics import Metric, Vector
+from ml_assets.model.evaluation.metrics.bootstrap import BlockIds, Matrix, block_form, estimate, interval
+from ml_assets.model.evaluation.metrics.metrics import Metric, Vector
+from ml_assets.model.evaluation.metrics.row_weights import mean, quantiles
 from ml_assets.model.evaluation.report_document import ThresholdFigures, ThresholdTable
-from ml_assets.model.evaluation.row_weights import mean, quantiles
 from ml_assets.model.evaluation.spec import CostSection
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75)

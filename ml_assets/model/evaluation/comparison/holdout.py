@@ -12,17 +12,25 @@ import numpy as np
 import polars as pl
 
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
-from ml_assets.model.evaluation.bootstrap import (
-    BlockForm,
-    BlockIds,
-    Estimate,
-    Matrix,
-    block_form,
-    estimate,
-    interval,
+from ml_assets.model.evaluation.comparison.curves import class_figures, curves
+from ml_assets.model.evaluation.comparison.declared_metrics import Grouping, Groups, OwnMetric, groupings_of
+from ml_assets.model.evaluation.comparison.gates import Cell, Champion, decide
+from ml_assets.model.evaluation.comparison.holdout_rows import (
+    bootstrap_blocks,
+    in_range,
+    labels_of,
+    prediction_fault,
+    redraws,
+    whole_lists,
 )
-from ml_assets.model.evaluation.curves import class_figures, curves
-from ml_assets.model.evaluation.declared_metrics import Grouping, Groups, OwnMetric, groupings_of
+from ml_assets.model.evaluation.comparison.slices import (
+    Rows,
+    SliceKey,
+    calibration_gaps,
+    calibration_of_slices,
+    slice_rows,
+    with_values_of,
+)
 from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.evaluation_document import (
     Evaluation,
@@ -32,26 +40,18 @@ from ml_assets.model.evaluation.evaluation_document import (
     ServingCost,
     TextFigures,
 )
-from ml_assets.model.evaluation.gates import Cell, Champion, decide
-from ml_assets.model.evaluation.holdout_rows import (
-    bootstrap_blocks,
-    in_range,
-    labels_of,
-    prediction_fault,
-    redraws,
-    whole_lists,
+from ml_assets.model.evaluation.metrics.bootstrap import (
+    BlockForm,
+    BlockIds,
+    Estimate,
+    Matrix,
+    block_form,
+    estimate,
+    interval,
 )
-from ml_assets.model.evaluation.list_metrics import ListFigures, Lists, in_measured_lists
-from ml_assets.model.evaluation.metrics import Vector, metrics_of
-from ml_assets.model.evaluation.row_weights import mean, weights_of
-from ml_assets.model.evaluation.slices import (
-    Rows,
-    SliceKey,
-    calibration_gaps,
-    calibration_of_slices,
-    slice_rows,
-    with_values_of,
-)
+from ml_assets.model.evaluation.metrics.list_metrics import ListFigures, Lists, in_measured_lists
+from ml_assets.model.evaluation.metrics.metrics import Vector, metrics_of
+from ml_assets.model.evaluation.metrics.row_weights import mean, weights_of
 from ml_assets.model.evaluation.spec import Comparator, EvaluationSpec, Gate
 
 ROLES: tuple[Role, ...] = ("challenger", "champion", "baseline", "reference")

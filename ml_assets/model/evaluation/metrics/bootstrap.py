@@ -15,7 +15,7 @@ not once per draw:
 * AUC: the matrix `wins[a, b]` of the weight of pairs (positive of block a, negative of block b) that are ranked right.
   With counts n the resample has Σ n_a n_b wins[a, b] of it, so
   AUC(n) = nᵀ·wins·n / (nᵀ·positives × nᵀ·negatives). The matrix takes B² × 8 bytes, 2 MB at the most blocks of a
-  holdout (`holdout_rows.MOST_BLOCKS`).
+  holdout (`comparison.holdout_rows.MOST_BLOCKS`).
 
 All forms are exact: with counts n they equal the metric on rows repeated n times, up to rounding.
 
@@ -33,8 +33,8 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from ml_assets.model.evaluation.list_metrics import Lists
-from ml_assets.model.evaluation.metrics import (
+from ml_assets.model.evaluation.metrics.list_metrics import Lists
+from ml_assets.model.evaluation.metrics.metrics import (
     NATS_OF_BIT,
     Metric,
     OfLists,
@@ -44,8 +44,8 @@ from ml_assets.model.evaluation.metrics import (
     most_likely,
     rivals_beaten,
 )
-from ml_assets.model.evaluation.row_weights import mean as mean_of
-from ml_assets.model.evaluation.row_weights import sums_of
+from ml_assets.model.evaluation.metrics.row_weights import mean as mean_of
+from ml_assets.model.evaluation.metrics.row_weights import sums_of
 
 Matrix = npt.NDArray[np.float64]
 BlockIds = npt.NDArray[np.intp]
