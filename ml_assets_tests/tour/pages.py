@@ -25,8 +25,9 @@ for line in sys.argv[1:]:
     said.append(terminal.named(name)(*words[1:]))
 print(json.dumps([(one.status, one.out + one.err) for one in said]))
 """
-"""Types all `ml-assets` commands of its arguments in one process: starting one takes seconds. `ML_ASSETS_AUTHOR=bob` before
-a command is another person."""
+"""Types all `ml-assets` commands of its arguments in one process: starting one takes seconds.
+
+`ML_ASSETS_AUTHOR=bob` before a command is another person."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,10 @@ def test_another_platform_in_an_image_is_refused(snapshot: Snapshot) -> None:
     refuse_other_code(job, is_pod=True)
     refuse_other_code(dataclasses.replace(job, platform_text="0" * 64), is_pod=True)
     other = dataclasses.replace(job, loop_version="1" * 16, platform_text="0" * 64)
-    words = r"the platform \(ml_assets\.model\.training\) has version [0-9a-f]{16}, submitted was 1{16}.* build the image"
+    words = (
+        r"the platform \(ml_assets\.model\.training\) has version [0-9a-f]{16}, submitted was 1{16}.* "
+        "build the image"
+    )
     with pytest.raises(InputChanged, match=words):
         refuse_other_code(other, is_pod=True)
 
