@@ -12,8 +12,8 @@ from datetime import date, timedelta
 
 import dagster as dg
 
-from ml_assets.components.many_events import log_materializations, log_output
 from ml_assets.components.tags import DATA_VERSION
+from ml_assets.dagster_host.step_events import log_materializations, log_output
 
 NUMBERS = "MANY_TABLES"
 TABLES, DAYS = (int(number) for number in os.environ.get(NUMBERS, "100,1000").split(","))

@@ -1,8 +1,8 @@
 """`python -m deployment.render` (`make render`): writes the files that are kept in git and made from the code.
 
 Belongs here: the files of a cluster and of Dagster's Helm chart, and the names of that chart. Not here: Dagster's
-settings, which `ml_assets.dagster_instance` holds, and pages of the docs (`deployment.site.reference_pages`). A test
-fails if a file in git differs from its rendering.
+settings (`ml_assets.dagster_host.instance`), and pages of the docs (`deployment.site.reference_pages`). A test fails if
+a file in git differs from its rendering.
 """
 
 import sys
@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from deployment.site.reference_pages import reference
-from ml_assets import dagster_instance
-from ml_assets.dagster_instance import DAEMON_SILENCE_SECONDS, on_a_cluster
+from ml_assets.dagster_host import instance as dagster_instance
+from ml_assets.dagster_host.instance import DAEMON_SILENCE_SECONDS, on_a_cluster
 from ml_assets.foundation.checkout import ROOT
 
 PAGES_PORT, CODE_PORT = 3000, 4000
@@ -31,7 +31,7 @@ def rendered() -> dict[Path, str]:
     return {
         CLUSTER: _text(
             "Dagster's instance on a cluster.\n"
-            "Rendered by `make render` from ml_assets/dagster_instance.py, which says why: change it there.",
+            "Rendered by `make render` from ml_assets/dagster_host/instance.py, which says why: change it there.",
             on_a_cluster(),
         ),
         HELM: _text(
@@ -39,7 +39,7 @@ def rendered() -> dict[Path, str]:
             "  kubectl apply -k deployment/kubernetes/teams/YOURS   # namespace, accounts, limits, network\n"
             f"  helm install dagster dagster/dagster --version {version('dagster')} -n team-YOURS -f YOURS.yaml\n"
             "YOURS.yaml is a copy of this file with your address of PostgreSQL and the digest of your image.\n"
-            "Rendered by `make render` from deployment/render.py and ml_assets/dagster_instance.py, which say why.",
+            "Rendered by `make render` from deployment/render.py and ml_assets/dagster_host/instance.py: they say why.",
             helm_values(),
         ),
     }

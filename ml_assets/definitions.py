@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import dagster as dg
 
-from ml_assets.dagster_commands import require_home, require_whole_models
+from ml_assets.dagster_host.commands import require_home, require_whole_models
 from resources.settings import Settings
 
 

@@ -1,4 +1,4 @@
-"""`dagster.yaml` in Dagster's home, written from the settings that `ml_assets.dagster_instance` holds.
+"""`dagster.yaml` in Dagster's home, written from the settings that `ml_assets.dagster_host.instance` holds.
 
 Here: the text of the file, and the conditions under which it is written again. Not here: the settings themselves, and
 opening the instance (`project`).
@@ -9,7 +9,7 @@ import hashlib
 import yaml
 
 from ml_assets.cli.problems import Problem
-from ml_assets.dagster_instance import on_this_machine
+from ml_assets.dagster_host.instance import on_this_machine
 from resources.files import whole_file
 from resources.settings import Settings
 

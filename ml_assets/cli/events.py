@@ -26,7 +26,7 @@ def prune(delete: bool, as_json: bool) -> None:
     Events of the last ML_ASSETS_HISTORY_DAYS stay, and those of runs that have not ended. Pages of older runs lose
     their log lines.
     """
-    from ml_assets.dagster_prune import find_prunable, prune_events
+    from ml_assets.extras.event_pruning.prune import find_prunable, prune_events
 
     project = Project.here()
     since = datetime.now(UTC) - timedelta(days=project.settings.history_days)

@@ -13,9 +13,9 @@ from resources.words import name_some
 
 if TYPE_CHECKING:
     import dagster as dg
-    from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
     from ml_assets.components.specs import TrainingPipelineSpec
+    from ml_assets.dagster_host.asset_graph import BaseAssetGraph
     from ml_assets.data.tables.declared import DeclaredTable
     from ml_assets.data.tables.guard import WindowValidation
     from ml_assets.model.steps.chosen import Chosen

@@ -15,7 +15,7 @@ import click
 from ml_assets.cli.dagster_settings import write_dagster_settings
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.variables import read_settings
-from ml_assets.dagster_instance import EVENT_BATCH
+from ml_assets.dagster_host.instance import EVENT_BATCH
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.foundation.reports.text import in_terminal
 from resources.files import locked
@@ -101,7 +101,7 @@ class Project:
     @cached_property
     def defs(self) -> "dg.Definitions":
         """All definitions."""
-        from dagster._utils.warnings import BetaWarning, PreviewWarning
+        from dagster import BetaWarning, PreviewWarning
 
         from ml_assets.definitions import load
 
@@ -116,7 +116,9 @@ class Project:
         import dagster as dg
 
         home, url = str(self.settings.dagster_home), self.settings.dagster_url
-        if url is None:  # `dagster_sqlite` creates its files completely, even if several processes open them
+        if (
+            url is None
+        ):  # `dagster_host.storage` creates its files completely, even if several processes open them
             return dg.DagsterInstance.from_config(home)
         from dagster_postgres.utils import DagsterPostgresException
         from sqlalchemy.exc import SQLAlchemyError

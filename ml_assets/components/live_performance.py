@@ -12,11 +12,11 @@ import dagster as dg
 
 from ml_assets.components.conditions import ON_LATE_INPUTS, condition_named
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.many_events import log_materializations, log_output
 from ml_assets.components.pages import readable, table_of
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.predictions import PREDICTIONS_GROUP, predictions_key
 from ml_assets.components.specs import ScoringSection, TrainingPipelineSpec
+from ml_assets.dagster_host.step_events import log_materializations, log_output
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.refusal import InputsRefused
 from ml_assets.foundation.reports.text import in_markdown

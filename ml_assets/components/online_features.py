@@ -10,9 +10,9 @@ import dagster as dg
 
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.many_events import log_materializations, log_output
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.specs import FeatureTableSpec, OnlineSection
+from ml_assets.dagster_host.step_events import log_materializations, log_output
 from ml_assets.data.tables.declared import DeclaredTables, InputTable
 from ml_assets.data.tables.derive import plan
 from ml_assets.data.tables.online_fill import fill_online

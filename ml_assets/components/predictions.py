@@ -11,11 +11,11 @@ import dagster as dg
 
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.many_events import log_output
 from ml_assets.components.partitions import lookback_mapping, partitions_definition
 from ml_assets.components.specs import ScoringSection, TrainingPipelineSpec
 from ml_assets.components.table_asset import check_specs
 from ml_assets.components.table_report import Reported, publish_and_report
+from ml_assets.dagster_host.step_events import log_output
 from ml_assets.data.tables.declared import DeclaredTables, InputTable
 from ml_assets.data.tables.derive import plan
 from ml_assets.data.tables.reader import TableReader

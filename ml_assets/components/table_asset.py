@@ -13,7 +13,6 @@ from ml_assets.components.columns import COLUMN_SCHEMA, DAYS_BEGIN_IN, NAMED_COL
 from ml_assets.components.conditions import condition_named
 from ml_assets.components.declared_metadata import DECLARED
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.many_events import log_output
 from ml_assets.components.pages import (
     column_schema,
 )
@@ -21,6 +20,7 @@ from ml_assets.components.partitions import partitions_definition
 from ml_assets.components.specs import TableSpecSection
 from ml_assets.components.table_report import CONTRACT, DRIFT, VOLUME, WARNINGS, Reported
 from ml_assets.components.tags import DEPRECATED
+from ml_assets.dagster_host.step_events import log_output
 from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.data.tables.spec import TableSpec
 from ml_assets.data.validation.drift_rule import DriftRule

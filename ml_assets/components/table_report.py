@@ -12,7 +12,6 @@ import dagster as dg
 
 from ml_assets.components.drift_page import drift_in_markdown
 from ml_assets.components.failures import OUT_OF_REACH
-from ml_assets.components.many_events import log_materializations
 from ml_assets.components.pages import (
     ON_A_PAGE,
     commit_facts,
@@ -21,6 +20,7 @@ from ml_assets.components.pages import (
     table_of,
 )
 from ml_assets.components.tags import DATA_VERSION, ROOT_RUN
+from ml_assets.dagster_host.step_events import log_materializations
 from ml_assets.data.sources.protocol import PageFacts
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.landing import MAIN

@@ -1,1 +1,4 @@
-"""Optional parts, each switched on by name. They import the core; the core imports none of them at module level."""
+"""Optional rooms: the core works without them, and imports none of them at the top of a module.
+
+An extra may import the core, never another extra. A command or a setting that names the extra switches it on.
+"""

@@ -1,12 +1,12 @@
-"""`ml-assets events prune` as a person types it. What stays: `test_dagster_prune.py`."""
+"""`ml-assets events prune` as a person types it. What stays: `extras/test_event_pruning.py`."""
 
 import json
 import sqlite3
 from contextlib import closing
 
 from ml_assets_tests.cli.terminal import Terminal
-from ml_assets_tests.pruned_assets import KEYS
-from ml_assets_tests.pruned_histories import opened, run
+from ml_assets_tests.extras.pruned_assets import KEYS
+from ml_assets_tests.extras.pruned_histories import opened, run
 from resources.settings import Settings
 
 

@@ -24,7 +24,7 @@ from dagster._daemon.monitoring.run_monitoring import execute_run_monitoring_ite
 
 from deployment.testbed.cluster.commands import CommandFailed
 from ml_assets.components.pruning import NOTHING_TO_PRUNE, prune_trainings
-from ml_assets.dagster_instance import HOME
+from ml_assets.dagster_host.instance import HOME
 from ml_assets_tests.cluster.cluster_environment import (
     ENVIRONMENT,
     MOUNTS,

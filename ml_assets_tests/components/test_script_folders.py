@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 from pydantic import ValidationError
 
-from ml_assets.components.loading import load_pipelines
+from ml_assets.dagster_host.defs_folder import load_pipelines
 from ml_assets.foundation.code.code_version import script_version
 from ml_assets.foundation.code.reach import SourceUnavailable
 from ml_assets.model.steps.spec import ModelSection

@@ -13,7 +13,7 @@ from dagster._serdes import class_from_code_pointer
 from deployment.render import CODE_PORT, HELM, PAGES_PORT, helm_values, rendered
 from ml_assets.cli.dagster_settings import dagster_settings
 from ml_assets.cli.variables import unknown_variables
-from ml_assets.dagster_instance import (
+from ml_assets.dagster_host.instance import (
     DAEMON_SILENCE_SECONDS,
     EVENT_BATCH,
     HOME,
@@ -133,7 +133,7 @@ def test_the_chart_is_told_every_setting_of_a_cluster() -> None:
 
 
 def test_places_differ_only_in_what_has_a_reason() -> None:
-    """Reasons are beside the values, in `ml_assets/dagster_instance.py`."""
+    """Reasons are beside the values, in `ml_assets/dagster_host/instance.py`."""
     here, cluster = on_this_machine(EMBEDDED.model_copy(update=ON_SERVERS)), on_a_cluster()
     differ = {name for name in here.keys() | cluster.keys() if here.get(name) != cluster.get(name)}
     assert differ == {

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from ml_assets.dagster_sqlite import OneFileStorage
+from ml_assets.dagster_host.storage import OneFileStorage
 from ml_assets_tests.faults.child_processes import forkserver
 
 PATIENCE = 180.0

@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.dagster_prune import find_prunable, prune_events
-from ml_assets_tests.pruned_histories import GRAPH, answers, opened, short_history, without_stored_statuses
+from ml_assets.extras.event_pruning.prune import find_prunable, prune_events
+from ml_assets_tests.extras.pruned_histories import (
+    GRAPH,
+    answers,
+    opened,
+    short_history,
+    without_stored_statuses,
+)
 from ml_assets_tests.servers.running_servers import RunningServers
 
 

@@ -1,7 +1,6 @@
 """Reports over HTTP: those files and no others, as documents in which nothing runs.
 
-Not here: the content of a report, and the servers that have these routes (`ml_assets.webserver`,
-`ml_assets.extras.governance.review`).
+Not here: the content of a report, and the servers that have these routes (`dagster_host.webserver`, `review`).
 """
 
 import tempfile

@@ -1,6 +1,6 @@
 """Pages of partitions over HTTP, beside Dagster's pages: made when somebody opens one, from the lake and the ledger.
 
-Not here: the content of a page (`partition_page`), and the server that has this route (`ml_assets.webserver`).
+Not here: the content of a page (`partition_page`), and the server that has this route (`dagster_host.webserver`).
 """
 
 from collections.abc import Callable

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.components.partitions import partitions_definition
-from ml_assets.dagster_partitions import page_backwards_from_the_end
+from ml_assets.dagster_host.webserver import page_backwards_from_the_end
 from ml_assets.data.tables.cadence import PartitionsSection
 
 DAYS = st.dates(date(2023, 12, 20), date(2024, 3, 1))

@@ -1,7 +1,7 @@
 """Events that Dagster's answers of today need: statuses, staleness, lineage, newest verdicts of checks.
 
 An event is needed if its id is returned here, or if it is as new as the first event that is kept for its age. Not here:
-deleting the others (`dagster_prune`).
+deleting the others (`prune`).
 """
 
 from bisect import bisect_left, bisect_right
@@ -11,21 +11,23 @@ from typing import Any
 
 import dagster as dg
 import sqlalchemy as sa
-from dagster import DagsterEventType
-from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
-from dagster._core.definitions.data_version import (
-    INPUT_EVENT_POINTER_TAG_PREFIX,
-    SKIP_PARTITION_DATA_VERSION_DEPENDENCY_THRESHOLD,
+from dagster import (
+    DagsterEventType,
     DataProvenance,
-    extract_data_provenance_from_entry,
+    EventLogEntry,
+    deserialize_value,
+    partition_loading_context,
 )
-from dagster._core.definitions.partitions.context import partition_loading_context
-from dagster._core.events.log import EventLogEntry
-from dagster._core.storage.event_log import SqlEventLogStorageTable
-from dagster._core.storage.event_log.schema import AssetEventTagsTable
-from dagster._serdes import deserialize_value
 
 from ml_assets.components.tags import DATA_VERSION
+from ml_assets.dagster_host.asset_graph import BaseAssetGraph
+from ml_assets.dagster_host.event_log import (
+    INPUT_EVENT_POINTER_TAG_PREFIX,
+    SKIP_PARTITION_DATA_VERSION_DEPENDENCY_THRESHOLD,
+    AssetEventTagsTable,
+    SqlEventLogStorageTable,
+    extract_data_provenance_from_entry,
+)
 
 _MATERIALIZATION = DagsterEventType.ASSET_MATERIALIZATION.value
 _MADE = (_MATERIALIZATION, DagsterEventType.ASSET_OBSERVATION.value)
@@ -112,7 +114,9 @@ class NeededEvents:
         found: set[int] = set()
         looked_at: set[int] = set()
         waiting = {
-            id_ for asset in self._graph.get_all_asset_keys() for id_ in self._newest_made(asset.to_string())
+            ids[-1]
+            for asset in self._graph.get_all_asset_keys()
+            for ids in self._made_of(asset.to_string()).values()
         }
         while waiting:
             more: set[int] = set()
@@ -160,9 +164,6 @@ class NeededEvents:
                 provenance = extract_data_provenance_from_entry(deserialize_value(text, EventLogEntry))
                 if key is not None and provenance is not None:
                     yield key, partition, provenance
-
-    def _newest_made(self, asset: str) -> list[int]:
-        return [ids[-1] for ids in self._made_of(asset).values()]
 
     def _made_of(self, asset: str) -> Made:
         """Return the ids of all materializations and observations of an asset, also of those after `before`."""

@@ -1,8 +1,10 @@
 """Events of a published table: many materializations in one write, and the output that downstream steps wait for.
 
 A single event costs 15 ms on SQLite and 50 ms on PostgreSQL, because each opens a connection and commits several times:
-half a minute for a year. Dagster's storages accept a batch, but its contexts have no method for it. So only this module
-uses the internals of `context.log_event`. Not here: the content of events (`publishing`).
+half a minute for a year. Not here: the content of events.
+
+Private area: events of a running step. The public `context.log_event` stores one event at a time, although Dagster's
+storages accept a batch. The public `dg.Output` would materialize every partition again, all with one data version.
 """
 
 import uuid
@@ -26,10 +28,7 @@ def log_materializations(
 
 
 def log_output(context: dg.AssetExecutionContext) -> None:
-    """Log the output event of a table's step. Without it Dagster skips the downstream steps, in a green run.
-
-    Yielding a `dg.Output` instead would materialize every partition again, all with the same data version.
-    """
+    """Log the output event of a table's step. Without it Dagster skips the downstream steps, in a green run."""
     step = context.get_step_execution_context()
     name = context.assets_def.get_output_name_for_asset_key(context.asset_key)
     handle = StepOutputHandle(step.step.key, name)

@@ -11,7 +11,7 @@ import pytest
 
 from ml_assets.cli.dagster_settings import write_dagster_settings
 from ml_assets.components.training_pipeline import whole_model
-from ml_assets.dagster_commands import CommandRefused, require_home, require_whole_models
+from ml_assets.dagster_host.commands import CommandRefused, require_home, require_whole_models
 from ml_assets.foundation.checkout import ROOT
 from ml_assets_tests.components.installation import Installation
 from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL

@@ -7,7 +7,7 @@ import dagster as dg
 
 from benchmarks._asset_answers import asked
 from ml_assets.cli.dagster_settings import write_dagster_settings
-from ml_assets_tests.pruned_assets import KEYS, defs
+from ml_assets_tests.extras.pruned_assets import KEYS, defs
 from resources.settings import Settings
 
 GRAPH = defs.resolve_asset_graph()
@@ -46,7 +46,7 @@ def short_history(instance: dg.DagsterInstance) -> None:
 
 def answers(instance: dg.DagsterInstance) -> str:
     """Return what Dagster's pages show of all assets."""
-    with asked(instance, "ml_assets_tests.pruned_assets", "defs") as graphql:
+    with asked(instance, "ml_assets_tests.extras.pruned_assets", "defs") as graphql:
         return graphql.everything()
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 import click
 import dagster as dg
 
-from ml_assets.components.training_pipeline import whole_model
-
 _RUNS_ASSETS = ("dev", "launch", "asset", "job")
 """Subcommands of `dg` and `dagster` that keep history. The others, such as `dg list`, need no home."""
 _SELECTIONS = {"launch": "assets", "materialize": "select"}
@@ -66,7 +64,12 @@ def require_whole_models(defs: dg.Definitions, arguments: Sequence[str]) -> None
     if not incomplete:
         return
     asked = ", ".join(sorted(key.to_user_string() for key in chosen & incomplete))
-    models = sorted({whole_model(key.path[0]) for key in incomplete})
+    ordered = [key for key in graph.toposorted_asset_keys if key in incomplete]
+    models = sorted(
+        ",".join(key.to_user_string() for key in ordered if key in made_together)
+        for made_together in partly
+        if not made_together <= chosen
+    )
     whole = ",".join([*([selection] if chosen - incomplete else []), *models])
     program, *others = arguments
     corrected = [one.replace(selection, whole) if one.endswith(selection) else one for one in others]

@@ -1,7 +1,7 @@
 """Prune Dagster's event log: delete old events that none of its answers of today needs, and make the files smaller.
 
 Answers about assets stay the same, word for word: statuses, staleness, lineage, newest verdicts of checks, statuses of
-partitions. Pages of old runs lose their log lines. Not here: which events an asset needs (`dagster_needed_events`).
+partitions. Pages of old runs lose their log lines. Not here: which events an asset needs (`needed_events`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,15 +14,20 @@ from typing import Any
 import dagster as dg
 import sqlalchemy as sa
 from dagster import DagsterEventType
-from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
-from dagster._core.storage.asset_check_execution_record import COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
-from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
-from dagster._core.storage.event_log import SqlEventLogStorage, SqlEventLogStorageTable
-from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, AssetEventTagsTable
 from sqlalchemy.pool import NullPool
 
-from ml_assets.dagster_needed_events import NeededEvents
-from ml_assets.dagster_sqlite import OneFileEventLog
+from ml_assets.dagster_host.asset_graph import BaseAssetGraph
+from ml_assets.dagster_host.event_log import (
+    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES,
+    NOT_FINISHED_STATUSES,
+    AssetCheckExecutionsTable,
+    AssetEventTagsTable,
+    SqlEventLogStorage,
+    SqlEventLogStorageTable,
+)
+from ml_assets.dagster_host.storage import OneFileEventLog
+from ml_assets.extras.event_pruning.needed_events import NeededEvents
+from ml_assets.extras.event_pruning.sqlite_rewrite import rewrite
 from resources.words import counted, name_some
 
 _SILENT_SECONDS = 120.0
@@ -42,15 +47,13 @@ _WAITING = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED)
 """Runs that write nothing while no daemon works."""
 _ENDED = tuple(one.value for one in COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES)
 
-_NEEDED = sa.Table(
-    "needed", sa.MetaData(), sa.Column("id", sa.BigInteger, primary_key=True), prefixes=["TEMPORARY"]
-)
-_CHECKED = sa.Table(
-    "checked", sa.MetaData(), sa.Column("id", sa.BigInteger, primary_key=True), prefixes=["TEMPORARY"]
-)
-_RUNS = sa.Table(
-    "runs_needed", sa.MetaData(), sa.Column("run_id", sa.Text, primary_key=True), prefixes=["TEMPORARY"]
-)
+
+def _temporary(name: str, column: str, kind: type[sa.BigInteger | sa.Text]) -> sa.Table:
+    return sa.Table(name, sa.MetaData(), sa.Column(column, kind, primary_key=True), prefixes=["TEMPORARY"])
+
+
+_NEEDED, _CHECKED = _temporary("needed", "id", sa.BigInteger), _temporary("checked", "id", sa.BigInteger)
+_RUNS = _temporary("runs_needed", "run_id", sa.Text)
 
 
 class HistoryInUse(RuntimeError):
@@ -175,11 +178,11 @@ class _Log:
         with self._transaction("BEGIN"):
             for table in (_NEEDED, _CHECKED, _RUNS):
                 table.create(self.connection)
-            self._insert(_NEEDED, [{"id": one} for one in sorted(events)])
-            self._insert(_RUNS, [{"run_id": one} for one in unfinished])
-            self._add(
-                _NEEDED, sa.select(_EVENTS.c.id).where(self._is_old(), _EVENTS.c.run_id.in_(sa.select(_RUNS)))
-            )
+            for table, column, values in ((_NEEDED, "id", sorted(events)), (_RUNS, "run_id", unfinished)):
+                if values:
+                    self.connection.execute(table.insert(), [{column: one} for one in values])
+            of_unfinished = _EVENTS.c.run_id.in_(sa.select(_RUNS))
+            self._add(_NEEDED, sa.select(_EVENTS.c.id).where(_EVENTS.c.id < self.before, of_unfinished))
             for question in self._checks(since):
                 self._add(_CHECKED, question)
             stays = _CHECKS.c.id.in_(sa.select(_CHECKED))
@@ -199,7 +202,7 @@ class _Log:
             )
             self._add(_RUNS, of_events)
             of_runs = sa.select(_EVENTS.c.id).where(
-                self._is_old(),
+                _EVENTS.c.id < self.before,
                 _EVENTS.c.dagster_event_type.in_(_OF_RUNS),
                 _EVENTS.c.run_id.in_(sa.select(_RUNS)),
             )
@@ -224,13 +227,12 @@ class _Log:
 
     def unneeded(self) -> dict[str, int]:
         """Return the numbers of rows that do not stay."""
+        kinds = {"events": _EVENTS, "tags of events": _TAGS, "results of checks": _CHECKS}
         return {
-            said: self._count(sa.not_(self._stays(table)), table)
-            for said, table in (
-                ("events", _EVENTS),
-                ("tags of events", _TAGS),
-                ("results of checks", _CHECKS),
-            )
+            said: self.connection.execute(
+                sa.select(sa.func.count()).select_from(table).where(sa.not_(self._stays(table)))
+            ).scalar_one()
+            for said, table in kinds.items()
         }
 
     def size(self) -> int:
@@ -258,7 +260,7 @@ class _Log:
         if isinstance(self.storage, OneFileEventLog):
             with self._transaction("BEGIN IMMEDIATE"):
                 for table in _PRUNED:
-                    self._rewrite(table)
+                    rewrite(self.connection, table, self._stays(table))
             self.connection.exec_driver_sql("VACUUM")
             self.connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
             return
@@ -267,27 +269,6 @@ class _Log:
                 self.connection.execute(table.delete().where(sa.not_(self._stays(table))))
         for table in _PRUNED:
             self.connection.exec_driver_sql(f"VACUUM (FULL, ANALYZE) {table.name}")
-
-    def _rewrite(self, table: sa.Table) -> None:
-        """Copy the rows that stay and drop the others with their table. Ten times as fast as deleting each of many."""
-        driver = self.connection.exec_driver_sql
-        made = driver(
-            "SELECT type, sql FROM sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL", (table.name,)
-        ).all()
-        (create,) = (sql for kind, sql in made if kind == "table")
-        new = f"pruned_{table.name}"
-        driver(create.replace(table.name, new, 1))
-        copied = sa.select(table).where(self._stays(table)).order_by(table.c.id)
-        self.connection.execute(
-            sa.insert(sa.table(new, *(sa.column(one) for one in self._columns(table)))).from_select(
-                self._columns(table), copied
-            )
-        )
-        driver(f"DROP TABLE {table.name}")
-        driver(f"ALTER TABLE {new} RENAME TO {table.name}")
-        for kind, sql in made:
-            if kind == "index":
-                driver(sql)
 
     def _stays(self, table: sa.Table) -> sa.ColumnElement[bool]:
         if table is _CHECKS:
@@ -300,21 +281,6 @@ class _Log:
             if table is _EVENTS
             else sa.or_(stays, table.c.id == sa.select(sa.func.max(table.c.id)).scalar_subquery())
         )
-
-    def _is_old(self) -> sa.ColumnElement[bool]:
-        return _EVENTS.c.id < self.before
-
-    def _columns(self, table: sa.Table) -> list[str]:
-        return [one.name for one in table.columns]
-
-    def _count(self, condition: sa.ColumnElement[bool], table: sa.Table) -> int:
-        return self.connection.execute(
-            sa.select(sa.func.count()).select_from(table).where(condition)
-        ).scalar_one()
-
-    def _insert(self, table: sa.Table, rows: Sequence[Mapping[str, object]]) -> None:
-        if rows:
-            self.connection.execute(table.insert(), rows)
 
     def _add(self, table: sa.Table, question: sa.Select[Any]) -> None:
         """Insert the answers of `question` that the table lacks."""

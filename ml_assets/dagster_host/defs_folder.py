@@ -2,7 +2,10 @@
 
 Dagster imports every Python file of a folder that has no `defs.yaml`. But a training script runs when it is imported,
 and modules beside it import libraries that this process may lack. One such file took all pipelines down. Not here:
-faults in the files (declarations).
+faults in the files (`components.declarations`).
+
+Private area: the tree of components. The public `dg.load_from_defs_folder` imports every file, and also every component
+of Dagster's integrations for its page, which takes longer than all of our definitions.
 """
 
 import dataclasses
@@ -58,10 +61,7 @@ class _Tree(dg.ComponentTree):
         return super().build_defs(loc)
 
     def _documented(self) -> dg.Definitions:
-        """Return the component types for Dagster's page of components.
-
-        Dagster itself also imports those of its integrations, which takes longer than all of our definitions.
-        """
+        """Return the component types for Dagster's page of components, without those of its integrations."""
         entries = [
             entry.value for entry in get_plugin_entry_points() if not entry.value.startswith("dagster_")
         ]

@@ -2,16 +2,18 @@
 
 dagster-postgres opens a connection for every event and stores the "planned" events of a run one by one: a minute for
 365 partitions. Here each process keeps a connection open and stores planned events in one statement, as
-dagster-postgres does with materializations. `dagster.yaml` names this storage (`dagster_instance`). Not here: the
-content of events.
+dagster-postgres does with materializations. `dagster.yaml` names this storage (`instance`). Not here: the content of
+events.
+
+Private area: the storages of dagster-postgres. The public way is `storage: postgres:`, whose settings name neither the
+pool of connections nor a batch of planned events.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from dagster import DagsterEventType
-from dagster._core.events.log import EventLogEntry
+from dagster import DagsterEventType, EventLogEntry
 from dagster._core.storage.event_log import SqlEventLogStorageTable
 from dagster._serdes import ConfigurableClassData
 from dagster_postgres.event_log import PostgresEventLogStorage
@@ -20,7 +22,7 @@ from dagster_postgres.schedule_storage import PostgresScheduleStorage
 from dagster_postgres.storage import DagsterPostgresStorage
 from dagster_postgres.utils import create_pg_engine, pg_url_from_config
 
-from ml_assets.dagster_planned import OnePlanACheck
+from ml_assets.dagster_host.storage import OnePlanACheck
 
 
 class PooledEventLog(OnePlanACheck, PostgresEventLogStorage):

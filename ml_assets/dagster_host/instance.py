@@ -35,7 +35,7 @@ def on_this_machine(settings: Settings) -> Section:
         # As `sqlite:`, but each event once, in one file, and many at once.
         instance["storage"] = {
             "custom": {
-                "module": "ml_assets.dagster_sqlite",
+                "module": "ml_assets.dagster_host.storage",
                 "class": "OneFileStorage",
                 "config": {"base_dir": str(settings.dagster_home)},
             }
@@ -114,7 +114,7 @@ def _postgres() -> Section:
     """Return the storage: as `postgres:`, but with kept connections, and a year's planned events at once."""
     return {
         "custom": {
-            "module": "ml_assets.dagster_storage",
+            "module": "ml_assets.dagster_host.postgres_storage",
             "class": "PooledPostgresStorage",
             "config": {"postgres_url": {"env": "ML_ASSETS_DAGSTER_URL"}},
         }

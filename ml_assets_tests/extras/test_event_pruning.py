@@ -10,9 +10,9 @@ import pytest
 from dagster._core.storage.event_log import SqlEventLogStorage
 from dagster._daemon.types import DaemonHeartbeat
 
-from ml_assets.dagster_prune import HistoryInUse, find_prunable, prune_events
-from ml_assets_tests.pruned_assets import KEYS, defs
-from ml_assets_tests.pruned_histories import (
+from ml_assets.extras.event_pruning.prune import HistoryInUse, find_prunable, prune_events
+from ml_assets_tests.extras.pruned_assets import KEYS, defs
+from ml_assets_tests.extras.pruned_histories import (
     GRAPH,
     answers,
     opened,
