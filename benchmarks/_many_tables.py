@@ -12,7 +12,7 @@ from datetime import date, timedelta
 
 import dagster as dg
 
-from ml_assets.components.tags import DATA_VERSION
+from ml_assets.components.metadata import DATA_VERSION
 from ml_assets.dagster_host.step_events import log_materializations, log_output
 
 NUMBERS = "MANY_TABLES"

@@ -31,7 +31,7 @@ def step(home: Path, days: int, number: int) -> dict[str, Any]:
 
     from ml_assets.assembly import build_defs
     from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
-    from ml_assets.components.tags import RANGE_END, RANGE_START
+    from ml_assets.components.metadata import RANGE_END, RANGE_START
     from resources.settings import Settings
 
     declared = tables.components(days)

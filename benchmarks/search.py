@@ -33,7 +33,7 @@ from _report import Result, emit
 
 from ml_assets.cli.project import Project
 from ml_assets.components import TrainingPipeline
-from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.components.metadata import declared_tables
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study_report import costs, render

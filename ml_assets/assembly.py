@@ -11,15 +11,13 @@ from typing import Any
 
 import dagster as dg
 
+from ml_assets.components.assets.digest import nightly_digest
 from ml_assets.components.base import SpecComponent
+from ml_assets.components.checks.leakage import request_leakage_tests
 from ml_assets.components.declarations import in_one_line, require_consistent
-from ml_assets.components.declared_metadata import declared_tables
-from ml_assets.components.digest_asset import nightly_digest
-from ml_assets.components.ended_launches import tell_failures
-from ml_assets.components.leakage_check import request_leakage_tests
-from ml_assets.components.pruning import prune_trainings
-from ml_assets.components.reconcile import report_missing_materializations
-from ml_assets.components.sensors import build_missing_upstream
+from ml_assets.components.metadata import declared_tables
+from ml_assets.components.sensors.ended_runs import build_missing_upstream, prune_trainings, tell_failures
+from ml_assets.components.sensors.reconcile import report_missing_materializations
 from ml_assets.dagster_host.defs_folder import load_pipelines
 from ml_assets.dagster_host.step_values import step_values
 from resources.platform import Platform

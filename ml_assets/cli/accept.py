@@ -16,7 +16,7 @@ def command(table: str, partition: str, reason: str) -> None:
     A range `FIRST..LAST` accepts all partitions in it that only the number of rows rejects, as a new level: later
     partitions are compared with it. The finding of such a partition names the range.
     """
-    from ml_assets.components.reconcile import report_acceptance
+    from ml_assets.components.sensors.reconcile import report_acceptance
     from ml_assets.data.tables.accept import accept_level, accept_partition
     from ml_assets.data.tables.reader import TableReader
 

@@ -93,7 +93,7 @@ def _mlflow_pages(project: Project) -> str:
 
 def _is_finished(project: Project, table: str) -> bool:
     """Return True if the guard finds every partition current: usable and not stale."""
-    from ml_assets.components.declared_metadata import declared_tables
+    from ml_assets.components.metadata import declared_tables
     from ml_assets.data.tables.guard import validate_window
     from ml_assets.data.tables.reader import TableReader
 

@@ -19,8 +19,8 @@ def command(model: str | None, day: datetime | None, html: Path | None) -> None:
     With MODEL only that model. Changes nothing.
     """
     from ml_assets.cli.problems import Problem
-    from ml_assets.components.digest_asset import declared_subjects
-    from ml_assets.components.ended_launches import ended_launches
+    from ml_assets.components.assets.digest import declared_subjects
+    from ml_assets.components.sensors.ended_runs import ended_launches
     from ml_assets.model.steps.digest_page import digest_page
     from ml_assets.model.steps.nightly_digest import bounds_of, digest_of
     from resources.words import did_you_mean

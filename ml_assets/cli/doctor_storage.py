@@ -209,8 +209,8 @@ def dagster_storage(project: Project) -> str:
 
 def dagster_events(project: Project) -> str:
     """Check that Dagster knows the partitions that main holds."""
-    from ml_assets.components.declared_metadata import declared_tables
-    from ml_assets.components.reconcile import compare, tables_of
+    from ml_assets.components.metadata import declared_tables
+    from ml_assets.components.sensors.reconcile import compare, tables_of
     from ml_assets.data.tables.environments import inherited_by
     from ml_assets.data.tables.reader import TableReader
 

@@ -23,7 +23,7 @@ def command(delete: bool, as_json: bool) -> None:
     Partitions that their table does not retain leave main. Rows that left a branch stay in the lake's history for
     ML_ASSETS_HISTORY_DAYS. It is safe beside running launches.
     """
-    from ml_assets.components.declared_metadata import declared_tables
+    from ml_assets.components.metadata import declared_tables
     from ml_assets.components.training_pipeline import TrainingPipeline
     from ml_assets.model.steps.waste import delete_waste, find_waste
 

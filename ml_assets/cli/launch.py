@@ -47,8 +47,8 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
     from rich.console import Console
 
     from ml_assets.cli.runs import materialize
-    from ml_assets.components.hyperparameters import HYPERPARAMETERS
-    from ml_assets.components.tags import RESOURCES
+    from ml_assets.components.assets.hyperparameters import HYPERPARAMETERS
+    from ml_assets.components.metadata import RESOURCES
     from ml_assets.components.training_pipeline import STAGES, stage_key
     from resources.launcher.resource_profile import changes_of
     from resources.words import counted
@@ -114,10 +114,10 @@ def _model_named(project: Project, target: str, partitions: str | None) -> "Trai
 
     A name without a slash is first looked up as a model, although tables of the same folder often share it.
     """
-    from ml_assets.components.declared_metadata import is_table
-    from ml_assets.components.hyperparameters import HYPERPARAMETERS
-    from ml_assets.components.live_performance import LIVE
-    from ml_assets.components.online_features import is_online
+    from ml_assets.components.assets.hyperparameters import HYPERPARAMETERS
+    from ml_assets.components.assets.predictions import LIVE
+    from ml_assets.components.feature_table import is_online
+    from ml_assets.components.metadata import is_table
     from ml_assets.components.training_pipeline import STAGES, TrainingPipeline
     from ml_assets.model.steps.scoring import PREDICTIONS
 

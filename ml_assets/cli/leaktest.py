@@ -34,9 +34,9 @@ def command(table: str, first: datetime | None, last: datetime | None, cuts: int
     Exit status 1 if a column changed. Such a column uses the future, is random, depends on state that the function
     keeps, or needs a longer lookback than declared.
     """
+    from ml_assets.components.checks.leakage import feature_declaration
     from ml_assets.components.dataset import Dataset
     from ml_assets.components.feature_table import FeatureTable
-    from ml_assets.components.leakage_check import feature_declaration
     from ml_assets.data.tables.leakage import find_leaks, newest_partitions
     from ml_assets.data.tables.reader import TableReader
 

@@ -135,7 +135,7 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
 
 def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> PlannedPartition:
     """Validate the window as the first step of a run would. Raises `Problem` if the window is empty."""
-    from ml_assets.components.declared_metadata import declared_tables
+    from ml_assets.components.metadata import declared_tables
     from ml_assets.components.steps.train import READ_AT, READ_DIGEST
     from ml_assets.components.training_pipeline import stage_key
     from ml_assets.data.tables.cadence import UNPARTITIONED

@@ -137,7 +137,7 @@ class Project:
     def tidy(self) -> None:
         """Update Dagster's records: cancel runs whose process is gone, and log partitions that Dagster lacks."""
         from ml_assets.cli.abandoned import end_abandoned
-        from ml_assets.components.reconcile import reconcile, tables_of
+        from ml_assets.components.sensors.reconcile import reconcile, tables_of
         from ml_assets.data.tables.environments import inherited_by
         from ml_assets.data.tables.reader import TableReader
 

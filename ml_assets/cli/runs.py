@@ -18,7 +18,7 @@ from ml_assets.cli.interrupts import not_for_children
 from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project
 from ml_assets.components.failures import Stop, Terminated, stopping_by
-from ml_assets.components.tags import RANGE_END, RANGE_START
+from ml_assets.components.metadata import RANGE_END, RANGE_START
 from resources.acting import launched_in_terminal
 from resources.beside import working_beside
 

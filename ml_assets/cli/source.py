@@ -16,7 +16,7 @@ from resources.words import counted
 if TYPE_CHECKING:
     import polars as pl
 
-    from ml_assets.components.declared_sources import DeclaredSource
+    from ml_assets.components.documents import DeclaredSource
 
 _PATIENCE_SECONDS = 3.0
 """Wait for a server. Shorter than in a run: a person expects a quick answer."""
@@ -69,7 +69,7 @@ def check(table: str | None) -> None:
     Prints a sentence with a remedy for each fault. Exit status 1 if there is any.
     """
     from ml_assets.components.declarations import DEFS
-    from ml_assets.components.declared_sources import declared_names
+    from ml_assets.components.documents import declared_names
 
     named = [] if table is None else [_declared(table).table.name]
     names = named or [f"datasets/{name}" for name in declared_names(DEFS)]
@@ -124,7 +124,7 @@ def dead_letters(table: str, newest: int, as_json: bool) -> None:
 
 def _faults(table: str, platform: Platform) -> list[str]:
     """Return a sentence for each fault of a table's source; say `ok` if there is none."""
-    from ml_assets.components.declared_sources import SourceNotDeclared
+    from ml_assets.components.documents import SourceNotDeclared
 
     try:
         declared = _declared(table)
@@ -138,7 +138,7 @@ def _faults(table: str, platform: Platform) -> list[str]:
 
 def _declared(table: str) -> "DeclaredSource":
     from ml_assets.components.declarations import DEFS
-    from ml_assets.components.declared_sources import declared_source
+    from ml_assets.components.documents import declared_source
 
     return declared_source(DEFS, table.removeprefix("datasets/"))
 

@@ -19,7 +19,7 @@ def prune() -> None:
     ended is kept until the run returns, for ML_ASSETS_KUBERNETES_RETURN_SECONDS at most.
     """
     from ml_assets.cli.abandoned import end_abandoned
-    from ml_assets.components.pruning import NOTHING_TO_PRUNE, has_ended
+    from ml_assets.components.sensors.ended_runs import NOTHING_TO_PRUNE, has_ended
 
     project = Project.here()
     end_abandoned(project.settings, project.instance)

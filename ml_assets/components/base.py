@@ -1,4 +1,7 @@
-"""Base of the components: a strict spec from YAML."""
+"""Base of the components: a strict spec from YAML, and Dagster's objects for its sections.
+
+Here: partitions and their mappings, automation conditions, freshness policies.
+"""
 
 from datetime import timedelta
 from typing import Any, ClassVar, Self
@@ -7,6 +10,8 @@ import dagster as dg
 from pydantic import BaseModel
 
 from ml_assets.components.specs import FreshnessSection
+from ml_assets.data.tables.cadence import HOUR_KEY, CadenceKind, PartitionsSection
+from ml_assets.data.validation.midnight import after
 from ml_assets.foundation.sections import Section
 
 
@@ -49,3 +54,82 @@ def freshness_policy(section: FreshnessSection | None) -> dg.FreshnessPolicy | N
         fail_window=timedelta(hours=section.fail_after_hours),
         warn_window=timedelta(hours=warn) if warn is not None else None,
     )
+
+
+MONDAY = 1
+_DAYS_OF_A_WEEK, _HOURS_OF_A_DAY = 7, 24
+_LENGTHS: dict[tuple[CadenceKind, CadenceKind], int] = {
+    ("daily", "weekly"): _DAYS_OF_A_WEEK,
+    ("hourly", "daily"): _HOURS_OF_A_DAY,
+    ("hourly", "weekly"): _DAYS_OF_A_WEEK * _HOURS_OF_A_DAY,
+}
+"""(cadence of a table, cadence of its coarser input) → partitions of the table in one of the input."""
+
+
+def partitions_definition(section: PartitionsSection | None) -> dg.TimeWindowPartitionsDefinition | None:
+    """Return Dagster's partitions for a section; None for a table without partitions."""
+    if section is None:
+        return None
+    cadence = section.as_cadence
+    start, end = cadence.key_of(section.start), _after_last(section)
+    match section.cadence:
+        case "hourly":
+            return dg.HourlyPartitionsDefinition(start, end_date=end, fmt=HOUR_KEY)
+        case "daily":
+            return dg.DailyPartitionsDefinition(start, end_date=end)
+        case "weekly":
+            return dg.WeeklyPartitionsDefinition(start, day_offset=MONDAY, end_date=end)
+        case "monthly":
+            return dg.MonthlyPartitionsDefinition(start, end_date=end)
+
+
+def lookback_mapping(partitions: int) -> dg.PartitionMapping:
+    """Return the mapping by which a partition reads itself and the given number before it, within the table's start."""
+    return dg.TimeWindowPartitionMapping(start_offset=-partitions, allow_nonexistent_upstream_partitions=True)
+
+
+def coarser_mapping(own: CadenceKind, read: CadenceKind, partitions: int) -> dg.PartitionMapping:
+    """Return the mapping by which a day reads the week before its own and the given number of weeks before that; an
+    hour, days or weeks."""
+    # Dagster shifts the window of the reader, in its own partitions, and takes those of the input in which its ends
+    # lie.
+    length = _LENGTHS[own, read]
+    return dg.TimeWindowPartitionMapping(
+        start_offset=-length * (partitions + 1),
+        end_offset=-length,
+        allow_nonexistent_upstream_partitions=True,
+    )
+
+
+def _after_last(section: PartitionsSection) -> str | None:
+    """Return the day after the last partition, or its first hour, because Dagster's end is exclusive."""
+    if section.end is None:
+        return None
+    cadence = section.as_cadence
+    _, last = cadence.bounds(cadence.keys(section.end, section.end)[-1])
+    return cadence.key_of(after(last))
+
+
+ON_VALID_INPUTS = (
+    dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_blocking_checks_passed()
+).with_label("on_valid_inputs")
+"""Upstream changed and its blocking checks passed. `eager()` alone would ignore the checks."""
+
+ON_LATE_INPUTS = (
+    dg.AutomationCondition.eager().without(dg.AutomationCondition.in_latest_time_window())
+    & dg.AutomationCondition.all_deps_blocking_checks_passed()
+).with_label("on_late_inputs")
+"""As `ON_VALID_INPUTS`, but for partitions of any age: labels arrive after the day has passed."""
+
+
+def condition_named(name: str, optional: dg.AssetKey | None = None) -> dg.AutomationCondition | None:
+    """Return the condition that a `defs.yaml` names; None for `none`.
+
+    `optional` is an input that need not exist: a study that nobody has run yet must not keep a model from training.
+    """
+    condition = {"none": None, "on_valid_inputs": ON_VALID_INPUTS}[name]
+    if condition is None or optional is None:
+        return condition
+    missing = dg.AutomationCondition.any_deps_missing()
+    needed = missing.ignore(dg.AssetSelection.assets(optional))
+    return condition.replace(missing, needed).with_label(name)

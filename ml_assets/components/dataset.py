@@ -1,26 +1,42 @@
-"""`Dataset`: a table that comes from a source, by write–audit–publish."""
+"""`Dataset`: a table that comes from a source, by write–audit–publish, and the sensor that looks for new data there."""
 
-from collections.abc import Iterable, Iterator
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import zip_longest
 
 import dagster as dg
 
+from ml_assets.components.assets.table import (
+    Reported,
+    publish_and_report,
+    runs_of_retries,
+    table_asset,
+    table_spec,
+)
 from ml_assets.components.base import SpecComponent
-from ml_assets.components.scaffolders import DatasetScaffolder
-from ml_assets.components.sensors import new_data_sensor, recheck_facts
+from ml_assets.components.metadata import RANGE_END, RANGE_START
+from ml_assets.components.pages import ON_A_PAGE
+from ml_assets.components.scaffold.scaffolders import DatasetScaffolder
 from ml_assets.components.specs import DatasetSpec
-from ml_assets.components.table_asset import table_asset, table_spec
-from ml_assets.components.table_report import Reported, publish_and_report, runs_of_retries
 from ml_assets.data.sources.kinds import open_source
-from ml_assets.data.sources.reading import read_partitions
-from ml_assets.data.tables.cadence import UNPARTITIONED
+from ml_assets.data.sources.protocol import PageFacts, ReadPartition, SourceReader
+from ml_assets.data.sources.reading import read_partitions, span_of
+from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.data.tables.declared import DeclaredTables
+from ml_assets.data.tables.guard import validate_window
 from ml_assets.data.tables.landing import MAIN
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.resumed import published_by
 from ml_assets.data.tables.spec import Incoming, TableSpec
 from resources.platform import Platform
+from resources.words import counted, name_some
+
+RECHECKED = 2
+"""Newest partitions on main that each tick compares with the source, if `source.watch` says nothing else."""
 
 
 @dg.scaffold_with(DatasetScaffolder)
@@ -85,3 +101,132 @@ def _noting_older_marks(
                     "The rows of today count. If they are wrong, correct the source and materialize the partition again"
                 )
         yield one
+
+
+def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
+    """Return the sensor that asks the source for its latest day and requests partitions that are new or not usable.
+
+    After `retry_seconds` it requests partitions again that failed, were rejected or are missing. It also requests
+    partitions whose rows changed at the source (`SourceReader.look`), until they were read.
+    """
+    watch = spec.source.watch
+    if watch is None:
+        raise ValueError(f"datasets/{spec.name} declares no source.watch")
+    table = "/".join(key.path)
+    unit = "hour" if spec.cadence.kind == "hourly" else "day"
+
+    @dg.sensor(
+        name=f"{spec.name}_new_data",
+        asset_selection=[key],
+        minimum_interval_seconds=watch.every_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING if watch.enabled else dg.DefaultSensorStatus.STOPPED,
+        description=f"Asks the source of {table} for its latest {unit} and requests new or unusable partitions.",
+    )
+    def new_data(
+        context: dg.SensorEvaluationContext,
+        platform: dg.ResourceParam[Platform],
+        tables: dg.ResourceParam[DeclaredTables],
+    ) -> dg.SensorResult:
+        now, cadence = datetime.now(UTC), spec.cadence
+        reader = TableReader.at(platform.lake, MAIN)
+        read = _read_partitions(reader, spec, table)
+        asked: dict[str, float] = json.loads(context.cursor or "{}")
+        # A change that was requested and not read, because its run failed, stays in the window until it is.
+        window = rechecked(spec, sorted(read)) | (asked.keys() & read.keys())
+        by_span = {span: key for key in read if (span := span_of(cadence, key)) is not None}
+        with closing(open_source(spec.source, spec.source_table, platform)) as source:
+            look = source.look(
+                {span: read[key] for span, key in by_span.items()},
+                [span for span, key in by_span.items() if key in window],
+            )
+        told = f"{_cost(look.cost)} for {counted(len(window), 'rechecked partition')}"
+        context.log.info(f"the source of {table}: {told}")
+        if look.ahead:
+            named = name_some(sorted(by_span[span] for span in look.ahead), ON_A_PAGE)
+            context.log.warning(
+                f"the source of {table} dated changes of {named} later than its clock says now: its clock was set "
+                "back, or was ahead before. Changes made since then look older than what was read, so these "
+                "partitions are requested again. Set the clock right; then materialize them once more"
+            )
+        complete = cadence.complete(look.latest) if look.latest is not None else []
+        closed = [key for key in complete if (spec.closes_at(key) or now) <= now]
+        lacking = _lacking(reader, platform, tables, table, closed) | {by_span[span] for span in look.changed}
+        if not lacking:
+            if look.latest is None:
+                said = f"the source of {table} has no complete {unit} yet"
+            else:
+                so_far = f"is complete up to {closed[-1]}" if closed else "has no partition that is over"
+                said = f"{table} {so_far}; the latest {unit} of the source is {look.latest}"
+            return dg.SensorResult(skip_reason=f"{said} ({told})", cursor="")
+        moment = now.timestamp()
+        asked = {key: at for key, at in asked.items() if key in lacking}
+        due = sorted(key for key in lacking if moment - asked.get(key, -math.inf) >= watch.retry_seconds)
+        cursor = json.dumps(asked | dict.fromkeys(due, moment))
+        if not due:
+            wait = f"waiting {watch.retry_seconds} s after the last request for {table}"
+            named = name_some(sorted(lacking), ON_A_PAGE)
+            return dg.SensorResult(skip_reason=f"{wait} {named}", cursor=cursor)
+        ranges = _neighbours(cadence, due)
+        requests = [dg.RunRequest(tags={RANGE_START: first, RANGE_END: last}) for first, last in ranges]
+        return dg.SensorResult(run_requests=requests, cursor=cursor)
+
+    return new_data
+
+
+def rechecked(spec: DatasetSpec, present: Sequence[str]) -> frozenset[str]:
+    """Return the partitions among `present`, sorted keys on main, whose rows each tick compares with the source."""
+    time = spec.source.watch.recheck_time if spec.source.watch else None
+    if time is None or not present:
+        return frozenset(present[-RECHECKED:])
+    ends = {key: spec.cadence.end_of(key, spec.contract.event_time_zone) for key in present}
+    newest = ends[present[-1]]
+    return frozenset(key for key, end in ends.items() if end and newest and end > newest - time)
+
+
+def recheck_facts(spec: DatasetSpec, source: SourceReader, platform: Platform) -> PageFacts:
+    """Return what each tick compares with the source, and what it reads there, for the asset's page."""
+    if spec.source.watch is None:
+        return {}
+    reader, table = TableReader.at(platform.lake, MAIN), f"datasets/{spec.name}"
+    window = sorted(rechecked(spec, _present(reader, spec, table)))
+    rows = sum(one.rows for one in reader.checked_manifests(table, window)[0].values())
+    return {"recheck": f"{counted(len(window), 'partition')} with {rows:,} rows; reads {source.looks_at}"}
+
+
+def _cost(cost: Mapping[str, int]) -> str:
+    """Return what a look at a source read, in words."""
+    return ", ".join(f"{name} {number:,}" for name, number in cost.items()) or "no look at its rows"
+
+
+def _lacking(
+    reader: TableReader, platform: Platform, tables: DeclaredTables, table: str, keys: Sequence[str]
+) -> set[str]:
+    """Return the keys that another run may fix: missing, rejected or unusable."""
+    validation = validate_window(reader, platform.ledger, tables, table, keys)
+    rejected = {key for key in keys if f"{table} {key}" in validation.rejected}
+    return rejected | {*validation.to_build.get(table, ())}
+
+
+def _present(reader: TableReader, spec: DatasetSpec, table: str) -> list[str]:
+    """Return the keys on main that the table covers, sorted."""
+    return sorted(key for key in reader.digests(table) if spec.cadence.covers(key))
+
+
+def _read_partitions(reader: TableReader, spec: DatasetSpec, table: str) -> dict[str, ReadPartition]:
+    """Return the partitions of today's cadence that main holds, with what is known of their last read."""
+    readable, _ = reader.checked_manifests(table, _present(reader, spec, table))
+    return {
+        key: ReadPartition(one.watermark, one.source_version)
+        for key, one in readable.items()
+        if one.cadence == spec.cadence.kind
+    }
+
+
+def _neighbours(cadence: Cadence, keys: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the first and last of each run of `keys`, which are sorted, without a partition between them."""
+    first = None
+    for key, following in zip_longest(keys, keys[1:]):
+        first = first or key
+        if following is None or not cadence.are_neighbours(key, following):
+            yield first, key
+            first = None

@@ -1,11 +1,13 @@
-"""Documents of all `defs.yaml` files, and the faults of each: file, line, key, and the nearest right word.
+"""Documents of all `defs.yaml` files, their faults, and the sources that they declare.
 
-Here: reading the files, and the lines of their faults. Not here: faults of the attributes (`attribute_faults`), and
-faults across documents (`declarations`).
+Each fault has file, line, key, and the nearest right word. Not here: faults across documents (`declarations`), and the
+rules of a section, which the section itself declares.
 """
 
+import copy
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,17 @@ from typing import Any
 import yaml
 from dagster_shared.yaml_utils import parse_yamls_with_source_position
 from dagster_shared.yaml_utils.source_position import ValueAndSourcePositionTree
+from pydantic import TypeAdapter, ValidationError
 
-from ml_assets.components.attribute_faults import attribute_faults
+from ml_assets.components.specs import DatasetSpec
+from ml_assets.data.sources.dead_letters import DeadLetter, newest_dead_letters
+from ml_assets.data.sources.kinds import AnySource
+from ml_assets.data.sources.preview import Preview, faults, preview
+from ml_assets.data.sources.protocol import SourceTable
+from ml_assets.data.sources.stream_log import StreamLog
 from ml_assets.foundation.checkout import ROOT
+from ml_assets.foundation.sections import OldWord, WrongKey
+from resources.platform import Platform
 from resources.words import did_you_mean
 
 _KEYS = ("attributes", "post_processing", "requirements", "template_vars_module", "type")
@@ -117,3 +127,192 @@ def _nearest_type(path: str) -> str:
     by_name = {each.rpartition(".")[2]: each for each in _component_types()}
     nearest = get_close_matches(path.rpartition(".")[2], by_name, n=1)
     return f": did you mean '{by_name[nearest[0]]}'?" if nearest else did_you_mean(path, by_name.values())
+
+
+Keys = tuple[str | int, ...]
+"""Keys and indexes from the attributes to a part of them."""
+
+
+def attribute_faults(model: Any, attributes: Any) -> list[tuple[Keys, str]]:
+    """Return path and words of each fault that the pydantic `model` finds in the attributes of a YAML document.
+
+    pydantic does not look into a section that has a wrong key. So each wrong key gets its right name in a copy, and the
+    copy is validated again, until every section was read. A rule about several sections is still tried only when each
+    of them is right.
+    """
+    mended: Any = {} if attributes is None else copy.deepcopy(attributes)
+    written: dict[Keys, str | int] = {}
+    names: dict[Keys, str] = {}
+    while True:
+        errors = _errors(model, mended)
+        found = [(_as_written(one["loc"], mended, written), _words(one)) for one in errors]
+        wrong = [isinstance(_raised(one), WrongKey | OldWord) for one in errors]
+        names.update(one for one, is_name in zip(found, wrong, strict=True) if is_name)
+        again = False
+        for one, is_name in zip(errors, wrong, strict=True):
+            again |= is_name and _mend(mended, one["loc"], _raised(one), written)
+        if not again:
+            return [*names.items(), *_smallest([one for one in found if one[0] not in names])]
+
+
+def _errors(model: Any, attributes: Any) -> list[Any]:
+    try:
+        TypeAdapter(model).validate_python(attributes)
+    except ValidationError as error:
+        return list(error.errors())
+    return []
+
+
+def _mend(part: Any, path: Keys, fault: Any, written: dict[Keys, str | int]) -> bool:
+    """Give the key or the word at `path` its right name; delete a key without one. False if the path leads nowhere.
+
+    `written` gets the path of the right key → the key in the file.
+    """
+    *above, key = path
+    for step in above:
+        part = _below(part, step)
+    if not isinstance(part, dict) or key not in part:
+        return False
+    section: dict[Any, Any] = part
+    value = section.pop(key)
+    if isinstance(fault, OldWord):
+        section[key] = fault.meant
+    elif fault.meant is not None and fault.meant not in section:
+        section[fault.meant] = value
+        written[*above, fault.meant] = key
+    return True
+
+
+def _below(part: Any, step: str | int) -> Any:
+    """Return the part at `step`; `part` itself if `step` is the kind of a section, which pydantic puts into paths."""
+    try:
+        return part[step]
+    except (LookupError, TypeError):
+        return part
+
+
+def _as_written(path: Keys, attributes: Any, written: Mapping[Keys, str | int]) -> Keys:
+    """Return the path of keys in the file: with the file's wrong keys, and without kinds of sections."""
+    steps: list[str | int] = []
+    for i, step in enumerate(path):
+        section: dict[Any, Any] = attributes if isinstance(attributes, dict) else {}
+        is_last = i == len(path) - 1
+        # The last step may also be a key that is missing, or a type among those that a value may have.
+        is_kind = (
+            isinstance(step, str) and step not in section and (not is_last or section.get("kind") == step)
+        )
+        if not is_kind:
+            steps.append(written.get(path[: i + 1], step))
+            attributes = _below(attributes, step)
+    return tuple(steps)
+
+
+def _smallest(faults: list[tuple[Keys, str]]) -> list[tuple[Keys, str]]:
+    """Return the faults of the smallest parts: a faulty part makes the whole around it faulty, too."""
+    return [
+        (path, words)
+        for path, words in faults
+        if not any(len(other) > len(path) and other[: len(path)] == path for other, _ in faults)
+    ]
+
+
+def _raised(error: Any) -> Any:
+    """Return the exception that a validator raised; None for an error of pydantic's own."""
+    return error.get("ctx", {}).get("error")
+
+
+def _words(error: Any) -> str:
+    match error["type"]:
+        case "missing":
+            return "this key is required"
+        case "value_error":
+            return str(error["msg"]).removeprefix("Value error, ")
+        case "literal_error":
+            given, expected = str(error["input"]), str(error["ctx"]["expected"])
+            return f"'{given}' should be {expected}"
+        case "union_tag_not_found":
+            return f"the key {error['ctx']['discriminator']} is required"
+        case "union_tag_invalid":
+            key = error["ctx"]["discriminator"].removesuffix("()")  # a function has the name of its key
+            return f"{key} '{error['ctx']['tag']}' should be {error['ctx']['expected_tags']}"
+        case "string_pattern_mismatch" if error["ctx"]["pattern"] == r"^[A-Za-z0-9_]+$":
+            return f"'{error['input']}' may only contain A to Z, a to z, 0 to 9 and _"
+        case _:
+            return f"{error['msg']}; found {str(error['input'])[:80]!r}"
+
+
+class SourceNotDeclared(Exception):
+    """No dataset has this name, or its declaration has faults. Each line of the message names the remedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredSource:
+    """Source of a dataset, and the facts of the table that it fills."""
+
+    section: AnySource
+    table: SourceTable
+    """Without a contract if the declaration has no column yet."""
+
+    def preview(self, platform: Platform) -> Preview:
+        """Read some of the newest rows. Raises `SourceRefused`, and the errors of a user's function."""
+        return preview(self.section, self.table, platform)
+
+    def dead_letters(self, platform: Platform, count: int) -> tuple[Mapping[str, int], Sequence[DeadLetter]]:
+        """Return kind → number of all dead letters of a stream, and the newest ones. Reads the lake alone."""
+        log = StreamLog(platform.lake, self.table.name)
+        version = log.newest()
+        counts = version.state.dead if version.state else {}
+        return counts, newest_dead_letters(log, version, self.table.contract, count)
+
+    def faults(self, platform: Platform) -> list[str]:
+        """Return a sentence with a remedy for each fault."""
+        return faults(self.section, self.table, platform)
+
+
+def declared_names(defs_folder: Path) -> list[str]:
+    """Return the names of all datasets below `defs_folder`, sorted."""
+    return sorted(name for name, _ in _datasets(defs_folder))
+
+
+def declared_source(defs_folder: Path, name: str) -> DeclaredSource:
+    """Return the source of the dataset `name`. Raises `SourceNotDeclared`."""
+    document = next((one for other, one in _datasets(defs_folder) if other == name), None)
+    if document is None:
+        names = ", ".join(f"datasets/{one}" for one in declared_names(defs_folder))
+        raise SourceNotDeclared(f"no dataset is named '{name}'; there are: {names or 'none'}")
+    attributes: dict[str, Any] = document.value["attributes"]
+    is_draft = not _has_columns(attributes.get("contract"))
+    if is_draft:
+        attributes = attributes | {"contract": _any_contract(attributes.get("source"))}
+    if faults := lines_of_faults(document, DatasetSpec, attributes):
+        raise SourceNotDeclared("\n".join(faults))
+    spec = DatasetSpec.model_validate(attributes)
+    table = spec.source_table
+    if is_draft:
+        table = replace(table, contract=None)
+    return DeclaredSource(section=spec.source, table=table)
+
+
+def _datasets(defs_folder: Path) -> Iterator[tuple[str, ValueAndSourcePositionTree]]:
+    for document in documents_of(defs_folder):
+        said: Any = document.value
+        if not isinstance(said, dict) or not str(said.get("type")).endswith(".Dataset"):  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+            continue
+        attributes: Any = said.get("attributes")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        if isinstance(attributes, dict) and isinstance(attributes.get("name"), str):  # pyright: ignore[reportUnknownMemberType]
+            yield attributes["name"], document
+
+
+def _any_contract(source: object) -> dict[str, Any]:
+    """Return a contract with a key and an event time, which some kinds of sources need."""
+    said: Any = source.get("time_column") if isinstance(source, Mapping) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    moment = said if isinstance(said, str) and said else "unknown_at"
+    return {
+        "primary_key": ["unknown_key"],
+        "event_time": moment,
+        "columns": [{"name": "unknown_key", "dtype": "string"}, {"name": moment, "dtype": "datetime"}],
+    }
+
+
+def _has_columns(contract: object) -> bool:
+    return isinstance(contract, Mapping) and bool(contract.get("columns"))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]

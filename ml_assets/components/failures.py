@@ -1,6 +1,6 @@
-"""Failures of steps, with a sentence for people and metadata for sensors."""
+"""Failures of steps and of sensors' ticks, with a sentence for people and metadata for sensors."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +10,11 @@ from dagster import DagsterExecutionInterruptedError
 
 from ml_assets.components.pages import table_of
 from ml_assets.data.tables.refusal import BuildRefused, InputsRefused
-from resources.artifacts import ArtifactsUnavailable
+from resources.artifacts import ArtifactsError, ArtifactsUnavailable
 from resources.extras import missing_extra
 from resources.job.errors import ClusterUnavailable
-from resources.lake import LakeBusy, LakeUnavailable
-from resources.ledger import LedgerBusy, LedgerUnavailable
+from resources.lake import LakeBusy, LakeError, LakeUnavailable
+from resources.ledger import LedgerBusy, LedgerError, LedgerUnavailable
 from resources.online import OnlineStoreUnavailable
 from resources.tracking.mlflow_client import TrackerUnavailable
 from resources.tracking.studies import StudiesUnavailable
@@ -121,6 +121,39 @@ def final_unless_transient() -> Iterator[None]:
             raise _failure_of(error) from error
         why = missing_extra(error) or f"{type(error).__name__}: {error}"
         raise dg.Failure(why, allow_retries=False) from error
+
+
+def guarded_sensor(
+    tick: Callable[..., dg.SensorResult],
+    *,
+    name: str,
+    asset_selection: Sequence[dg.AssetKey] | dg.AssetSelection,
+    every_seconds: int,
+    description: str,
+    resources: Sequence[str] = ("platform",),
+    otherwise: str = "not compared this time",
+) -> dg.SensorDefinition:
+    """Return a running sensor that calls `tick` with its context and `resources`.
+
+    A tick without artifacts, lake or ledger is skipped with the reason, after `otherwise`. It keeps its cursor, and the
+    next tick looks again.
+    """
+
+    @dg.sensor(
+        name=name,
+        asset_selection=asset_selection,
+        minimum_interval_seconds=every_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=description,
+        required_resource_keys=set(resources),
+    )
+    def guarded(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        try:
+            return tick(context, *(getattr(context.resources, one) for one in resources))
+        except (ArtifactsError, LakeError, LedgerError) as error:
+            return dg.SensorResult(skip_reason=f"{otherwise}: {error}", cursor=context.cursor)
+
+    return guarded
 
 
 _INTERRUPTIONS = (DagsterExecutionInterruptedError, KeyboardInterrupt)

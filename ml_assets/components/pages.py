@@ -1,17 +1,21 @@
-"""Content of asset and run pages: tables, links, short sentences, as Dagster metadata."""
+"""Content of asset and run pages: tables, links, drift, short sentences, as Dagster metadata."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import dagster as dg
 
 from ml_assets.data.validation.contract import Contract
 from ml_assets.data.validation.profile import completeness
+from ml_assets.data.validation.shifts import TableShifts
+from ml_assets.data.validation.table_drift import ColumnDrift, TableDrift
 from ml_assets.extras.tuning.space import Choice
 from ml_assets.foundation.reports.page import Bullets
+from ml_assets.foundation.reports.plain_text import table_in_markdown
 from resources.lake import VersionedStore
 from resources.ledger import RuleOutcome
 from resources.tracking.mlflow_client import page_of
+from resources.words import counted
 
 MAX_ROWS = 100
 """Largest number of rows of a table on a page, because an event stores them."""
@@ -121,6 +125,11 @@ def tracked_facts(tracking_uri: str, run_id: str, place: str | None = None) -> d
     return {"mlflow/run": run_id} | ({"mlflow/page": dg.MetadataValue.url(page)} if page else {})
 
 
+def severity_of(name: Literal["error", "warn"]) -> dg.AssetCheckSeverity:
+    """Return Dagster's severity for the key `severity` of a rule."""
+    return dg.AssetCheckSeverity.ERROR if name == "error" else dg.AssetCheckSeverity.WARN
+
+
 def readable(value: float) -> float:
     """Round a figure to six significant digits for people."""
     return float(f"{value:.6g}")
@@ -148,3 +157,72 @@ def profile_table(profiled: Mapping[str, Any]) -> dg.TableMetadataValue | dg.Tex
 
 def _short(value: float | str | None) -> str:
     return "" if value is None else value if isinstance(value, str) else f"{value:.5g}"
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+_SHOWN = 40
+"""Columns on a page, those nearest to their limits first."""
+_SHOWN_MEANS = 12
+"""The same of means."""
+
+
+def drift_in_markdown(key: str, drift: TableDrift, noun: str = "partition") -> str:
+    """Return the comparison of partition `key` as Markdown. `noun` names what the past consists of.
+
+    A full bar is a distance at the column's limit or above it. The last bar is partition `key` against the window, the
+    others are the partitions of the window, each against the others.
+    """
+    shown = drift.columns[:_SHOWN]
+    lines = [
+        f"{key} against {counted(len(drift.past), noun)}, {drift.past[0]} to {drift.past[-1]}. Distances are "
+        "PSI beyond chance. A full bar is at the limit or above it; the last bar is this partition.",
+        "",
+        *table_in_markdown(
+            ("column", "past, now", "distance", "limit", ""),
+            [
+                (
+                    one.column,
+                    _line(one),
+                    f"{one.distance:.3g}",
+                    f"{one.limit:.3g}",
+                    "drifts" if one.drifts else "",
+                )
+                for one in shown
+            ],
+        ),
+    ]
+    if len(drift.columns) > _SHOWN:
+        lines += [
+            "",
+            f"{counted(len(drift.columns) - _SHOWN, 'column')} farther below their limits are not shown.",
+        ]
+    return "\n".join([*lines, *([] if drift.shifts is None else _means(drift.shifts))])
+
+
+def _means(shifts: TableShifts) -> list[str]:
+    """Return the lines of a table of means and their predictions."""
+    return [
+        "",
+        f"Means against their predictions from the other columns, by {counted(len(shifts.past), 'partition')}, "
+        f"{shifts.past[0]} to {shifts.past[-1]}. Distances are in standard deviations of the column.",
+        "",
+        *table_in_markdown(
+            ("column", "mean", "predicted", "distance", "limit", ""),
+            [
+                (
+                    one.column,
+                    f"{one.mean:.4g}",
+                    f"{one.expected:.4g}",
+                    f"{one.residual:+.2f}",
+                    f"{one.limit:.2f}",
+                    "drifts" if one.drifts else "",
+                )
+                for one in shifts.columns[:_SHOWN_MEANS]
+            ],
+        ),
+    ]
+
+
+def _line(one: ColumnDrift) -> str:
+    top = len(_BARS) - 1
+    return "".join(_BARS[min(top, int(top * value / one.limit))] for value in (*one.past, one.distance))

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
-from dagster._core.definitions.utils import DISALLOWED_NAMES, is_valid_owner
-from dagster._utils.schedules import is_valid_cron_schedule
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from ml_assets.dagster_host.declaration_rules import DISALLOWED_NAMES, is_valid_cron_schedule, is_valid_owner
 from ml_assets.data.features.cut_and_rebuild import KnowledgeRule
 from ml_assets.data.sources.errors import PartitionOpen
 from ml_assets.data.sources.kinds import AnySource

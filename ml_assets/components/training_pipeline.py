@@ -9,32 +9,37 @@ from collections.abc import Mapping
 import dagster as dg
 import yaml
 
-from ml_assets.components.base import SpecComponent, freshness_policy
-from ml_assets.components.canary_sensor import canary_sensor
-from ml_assets.components.columns import (
+from ml_assets.components.assets.hyperparameters import study_asset, study_key
+from ml_assets.components.assets.predictions import live_asset, predictions_asset
+from ml_assets.components.base import (
+    SpecComponent,
+    condition_named,
+    freshness_policy,
+    lookback_mapping,
+    partitions_definition,
+)
+from ml_assets.components.checks.skew import served_skew_check, served_skew_sensor, skew_check, skew_sensor
+from ml_assets.components.metadata import (
     COUNTED_DRIFT,
     DAYS_BEGIN_IN,
     EVALUATED_SLICES,
     LABEL_IS_CLASS,
     NAMED_COLUMNS,
+    TRAINS,
 )
-from ml_assets.components.conditions import condition_named
-from ml_assets.components.hyperparameters import study_asset, study_key
-from ml_assets.components.live_performance import live_asset
-from ml_assets.components.partitions import lookback_mapping, partitions_definition
-from ml_assets.components.predictions import predictions_asset
-from ml_assets.components.release_sensor import production_asset, release_sensor
-from ml_assets.components.retrain_sensor import retrain_sensor
-from ml_assets.components.scaffolders import TrainingPipelineScaffolder
-from ml_assets.components.schedules import TRAINS, nightly_training
-from ml_assets.components.served_skew_check import served_skew_check, served_skew_sensor
-from ml_assets.components.skew_check import skew_check, skew_sensor
+from ml_assets.components.scaffold.scaffolders import TrainingPipelineScaffolder
+from ml_assets.components.sensors.models import (
+    canary_sensor,
+    production_asset,
+    release_sensor,
+    retrain_sensor,
+)
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.evaluate import evaluate_op
 from ml_assets.components.steps.register import register_op
-from ml_assets.components.steps.snapshot import STUDY, snapshot_op
 from ml_assets.components.steps.train import train_op
-from ml_assets.components.steps.validate_inputs import validate_inputs_op
+from ml_assets.components.steps.training_set import STUDY, snapshot_op, validate_inputs_op
+from ml_assets.data.tables.imports import resolve_latest
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.steps.retraining import TABLE_DRIFT
 
@@ -232,3 +237,42 @@ def _evaluated_slices(spec: TrainingPipelineSpec) -> Mapping[str, Mapping[str, s
         else gates.model_dump(exclude_defaults=True),
     }
     return {EVALUATED_SLICES: {spec.features.table: yaml.safe_dump(declared)}}
+
+
+def nightly_training(
+    spec: TrainingPipelineSpec, job_name: str, evaluation: dg.AssetKey
+) -> dg.ScheduleDefinition:
+    """Return the schedule that trains the newest complete partition of the source.
+
+    A tick skips, with the reason, if that partition is trained already.
+    """
+    schedule = spec.schedule
+    if schedule is None:
+        raise ValueError(f"{spec.name} declares no schedule")
+    latest = resolve_latest(schedule.latest)
+    cadence = spec.partitions.as_cadence
+
+    @dg.schedule(
+        name=f"{job_name}_schedule",
+        cron_schedule=schedule.cron,
+        execution_timezone=schedule.time_zone,
+        job_name=job_name,
+        default_status=dg.DefaultScheduleStatus.RUNNING
+        if schedule.enabled
+        else dg.DefaultScheduleStatus.STOPPED,
+        description=f"Trains {spec.name} on the latest day of its source.",
+    )
+    def tick(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        day = latest()
+        complete = cadence.complete(day)
+        if not complete:
+            return dg.SkipReason(
+                f"the latest day of the source, {day}, is before the first partition of {spec.name}"
+            )
+        if complete[-1] in context.instance.get_materialized_partitions(evaluation):
+            return dg.SkipReason(
+                f"nothing new: {spec.name} {complete[-1]} is trained, and the latest day of the source is {day}"
+            )
+        return dg.RunRequest(run_key=complete[-1], partition_key=complete[-1])
+
+    return tick

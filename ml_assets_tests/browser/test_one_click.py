@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from ml_assets.components.tags import ASKED_BY
+from ml_assets.components.metadata import ASKED_BY
 from ml_assets.model.evaluation.metrics.metrics import SERVING_NAMES
 from ml_assets_tests.browser.dagster_pages import Launch, Pages, open_pages
 from ml_assets_tests.browser.graphql import Dagster

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ml_assets.components import declarations
-from ml_assets.components.attribute_faults import attribute_faults
+from ml_assets.components.documents import attribute_faults
 from ml_assets.components.specs import DatasetSpec
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.sources import sales

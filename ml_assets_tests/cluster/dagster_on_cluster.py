@@ -23,7 +23,7 @@ from dagster._core.workspace.load_target import EmptyWorkspaceTarget
 from dagster._daemon.monitoring.run_monitoring import execute_run_monitoring_iteration
 
 from deployment.testbed.cluster.commands import CommandFailed
-from ml_assets.components.pruning import NOTHING_TO_PRUNE, prune_trainings
+from ml_assets.components.sensors.ended_runs import NOTHING_TO_PRUNE, prune_trainings
 from ml_assets.dagster_host.instance import HOME
 from ml_assets_tests.cluster.cluster_environment import (
     ENVIRONMENT,

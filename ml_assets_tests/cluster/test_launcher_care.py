@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ml_assets.components.pruning import NOTHING_TO_PRUNE, prune_trainings
+from ml_assets.components.sensors.ended_runs import NOTHING_TO_PRUNE, prune_trainings
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
 from ml_assets_tests.cluster.launched_job import (
     kubeconfig_of,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ml_assets.components.pruning import EVERY_SECONDS
+from ml_assets.components.sensors.ended_runs import EVERY_SECONDS
 from ml_assets_tests.cluster.cluster_environment import waited_for
 from ml_assets_tests.cluster.launched_job import (
     LaunchedJob,

@@ -14,7 +14,7 @@ from dagster._core.execution.execute_in_process_result import ExecuteInProcessRe
 from ml_assets.assembly import build_defs
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
-from ml_assets.components.tags import DATA_VERSION, RANGE_END, RANGE_START
+from ml_assets.components.metadata import DATA_VERSION, RANGE_END, RANGE_START
 from ml_assets.data.tables.reader import TableReader
 from ml_assets_tests.components import readings_pipeline
 from resources.platform import Platform

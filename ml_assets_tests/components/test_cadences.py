@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from ml_assets.components import Dataset, FeatureTable
+from ml_assets.components.base import coarser_mapping, lookback_mapping, partitions_definition
 from ml_assets.components.declarations import DeclarationRefused, require_consistent
-from ml_assets.components.partitions import coarser_mapping, lookback_mapping, partitions_definition
 from ml_assets.data.tables.cadence import PartitionsSection, fit_of
 from ml_assets.data.tables.declared import InputTable
 from ml_assets_tests.components.installation import (

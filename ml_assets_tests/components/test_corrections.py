@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from ml_assets.components import Dataset, FeatureTable
-from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.components.metadata import declared_tables
 from ml_assets.data.tables.guard import WindowValidation, validate_window
 from ml_assets.model.steps.partition_users import users_of
 from ml_assets_tests.components.installation import Installation, component, failure_of, versions

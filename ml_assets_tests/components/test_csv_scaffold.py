@@ -18,7 +18,7 @@ from dagster.components.testing import DefsFolderSandbox, create_defs_folder_san
 
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
-from ml_assets.components.csv_tables import CsvRefused, infer
+from ml_assets.components.scaffold.csv_tables import CsvRefused, infer
 from ml_assets.data.features.cut_and_rebuild import leak_test
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.imports import resolve_function

@@ -8,9 +8,9 @@ import dagster as dg
 import pytest
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
-from ml_assets.components.digest_asset import declared_subjects
-from ml_assets.components.ended_launches import ended_launches, tell_failures
-from ml_assets.components.tags import ASKED_BY, ROOT_RUN, SCHEDULE, WILL_RETRY
+from ml_assets.components.assets.digest import declared_subjects
+from ml_assets.components.metadata import ASKED_BY, ROOT_RUN, SCHEDULE, WILL_RETRY
+from ml_assets.components.sensors.ended_runs import ended_launches, tell_failures
 from ml_assets.model.steps.digest_page import digest_page
 from ml_assets.model.steps.nightly_digest import Digest, bounds_of, digest_of
 from ml_assets_tests.components.installation import STAGES, Installation

@@ -13,10 +13,9 @@ import pytest
 from pydantic import ValidationError
 
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
+from ml_assets.components.checks.leakage import feature_declaration
 from ml_assets.components.declarations import DeclarationRefused, require_consistent
-from ml_assets.components.declared_metadata import declared_tables
-from ml_assets.components.leakage_check import feature_declaration
-from ml_assets.components.tags import RANGE_END, RANGE_START
+from ml_assets.components.metadata import RANGE_END, RANGE_START, declared_tables
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.leakage import find_leaks, newest_partitions

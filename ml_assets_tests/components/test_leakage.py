@@ -10,8 +10,8 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 from dagster._core.loader import LoadingContextForTest
 
-from ml_assets.components import leakage_check
 from ml_assets.components.base import SpecComponent
+from ml_assets.components.checks import leakage as leakage_check
 from ml_assets_tests.components.installation import QUIET, Installation, key_of, readings_components
 from ml_assets_tests.components.readings_pipeline import FEATURE_TABLE, FEATURES, READINGS, WINDOW, days
 

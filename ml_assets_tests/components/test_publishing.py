@@ -8,8 +8,8 @@ import dagster as dg
 import polars as pl
 from dagster import ExecuteInProcessResult
 
-from ml_assets.components.table_report import UNCHANGED
-from ml_assets.components.tags import ROOT_RUN
+from ml_assets.components.assets.table import UNCHANGED
+from ml_assets.components.metadata import ROOT_RUN
 from ml_assets.data.tables.accept import accept_partition
 from ml_assets.data.tables.reader import TableReader
 from ml_assets_tests.components.installation import (

@@ -5,7 +5,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ml_assets.components.reconcile import (
+from ml_assets.components.sensors.reconcile import (
     Apart,
     compare,
     reconcile,

@@ -7,7 +7,7 @@ import pytest
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 from pydantic import ValidationError
 
-from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.components.metadata import declared_tables
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets_tests.components.canary_home import DAYS, begun, log_features
 from ml_assets_tests.components.installation import QUIET, Installation, readings_components

@@ -8,9 +8,8 @@ import polars as pl
 import pytest
 from pydantic import ValidationError
 
-from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.components.metadata import RETRAINS, declared_tables
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.components.tags import RETRAINS
 from ml_assets.use.live.retrain import next_request
 from ml_assets_tests.components.installation import Installation, readings_components
 from ml_assets_tests.components.readings_pipeline import (

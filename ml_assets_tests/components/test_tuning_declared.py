@@ -9,9 +9,9 @@ import yaml
 
 from ml_assets.assembly import build_defs
 from ml_assets.components import TrainingPipeline
-from ml_assets.components.attribute_faults import attribute_faults
-from ml_assets.components.conditions import condition_named
+from ml_assets.components.base import condition_named
 from ml_assets.components.declarations import DeclarationRefused
+from ml_assets.components.documents import attribute_faults
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.extras.tuning.space import Choice
 from ml_assets.model.steps.identity import settings_digest, training_job

@@ -10,7 +10,7 @@ from dagster._core.definitions.temporal_context import TemporalContext
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.components.partitions import partitions_definition
+from ml_assets.components.base import partitions_definition
 from ml_assets.dagster_host.webserver import page_backwards_from_the_end
 from ml_assets.data.tables.cadence import PartitionsSection
 

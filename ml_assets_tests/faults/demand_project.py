@@ -16,7 +16,7 @@ import yaml
 from ml_assets import components
 from ml_assets.cli.project import Project, prepare_home
 from ml_assets.cli.runs import materialize
-from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.components.metadata import declared_tables
 from ml_assets.components.training_pipeline import STAGES
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.foundation.checkout import ROOT

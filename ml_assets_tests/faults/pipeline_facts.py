@@ -14,7 +14,7 @@ from typing import Any
 
 import dagster as dg
 
-from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.components.metadata import declared_tables
 from ml_assets.components.training_pipeline import STAGES
 from ml_assets.data.snapshots.keep import versions_of
 from ml_assets.data.snapshots.split_reader import open_snapshot

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from ml_assets.components.digest_asset import nightly_digest
+from ml_assets.components.assets.digest import nightly_digest
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.releases import Releases
 from ml_assets.model.release.rules import Rules

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from ml_assets.components import TrainingPipeline
-from ml_assets.components.release_sensor import production_asset, release_sensor
+from ml_assets.components.sensors.models import production_asset, release_sensor
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.releases import Releases
 from ml_assets.model.release.rules import deciding_as_json

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from ml_assets.components.drift_page import drift_in_markdown
-from ml_assets.components.pages import bullets
+from ml_assets.components.pages import bullets, drift_in_markdown
 from ml_assets.data.validation.profile import profile
 from ml_assets.data.validation.table_drift import ColumnDrift, TableDrift
 from ml_assets.extras.tuning.space import SpaceSection

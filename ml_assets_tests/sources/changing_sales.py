@@ -19,8 +19,7 @@ from deltalake import DeltaTable
 from hypothesis import strategies as st
 
 from ml_assets.components import Dataset
-from ml_assets.components.declared_metadata import declared_tables
-from ml_assets.components.tags import RANGE_END, RANGE_START
+from ml_assets.components.metadata import RANGE_END, RANGE_START, declared_tables
 from ml_assets.data.sources.kinds import open_source
 from ml_assets.data.sources.reading import read_partitions
 from ml_assets.data.tables.declared import NOTHING_DECLARED

@@ -11,9 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from ml_assets.components import Dataset
-from ml_assets.components.attribute_faults import attribute_faults
-from ml_assets.components.declared_metadata import declared_tables
-from ml_assets.components.tags import RANGE_START
+from ml_assets.components.documents import attribute_faults
+from ml_assets.components.metadata import RANGE_START, declared_tables
 from ml_assets.data.sources.delta_source import DeltaReader
 from ml_assets_tests.components.installation import Installation, failure_of, materialized
 from ml_assets_tests.sources.conftest import Declare

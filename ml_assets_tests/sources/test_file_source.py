@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 
 from ml_assets.components import Dataset
-from ml_assets.components.attribute_faults import attribute_faults
+from ml_assets.components.documents import attribute_faults
 from ml_assets.data.sources import file_source
 from ml_assets.data.sources.errors import SourceRefused
 from ml_assets.data.sources.file_names import is_left_out

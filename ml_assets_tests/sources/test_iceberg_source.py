@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from ml_assets.components import Dataset
-from ml_assets.components.attribute_faults import attribute_faults
+from ml_assets.components.documents import attribute_faults
 from ml_assets_tests.components.installation import failure_of, materialized
 from ml_assets_tests.sources.conftest import Declare
 from ml_assets_tests.sources.iceberg_shop import IcebergShop

@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from ml_assets.components import Dataset
-from ml_assets.components.attribute_faults import attribute_faults
-from ml_assets.components.declared_sources import declared_source
+from ml_assets.components.documents import attribute_faults, declared_source
 from ml_assets.data.sources.errors import VariableMissing
 from ml_assets.data.sources.kafka_source import KafkaSource
 from ml_assets_tests.sources.sales import DATASET

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from ml_assets.components import Dataset, FeatureTable
-from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.components.metadata import declared_tables
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.data.sources.errors import PartitionOpen
 from ml_assets.data.sources.protocol import SourceRows, Span

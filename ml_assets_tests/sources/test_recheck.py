@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ml_assets.components import Dataset
-from ml_assets.components.attribute_faults import attribute_faults
-from ml_assets.components.sensors import rechecked
+from ml_assets.components.dataset import rechecked
+from ml_assets.components.documents import attribute_faults
 from ml_assets.components.specs import DatasetSpec
 from ml_assets_tests.components.installation import materialized
 from ml_assets_tests.sources.changing_sales import (

@@ -3,7 +3,7 @@
 import pytest
 
 from ml_assets.components import Dataset
-from ml_assets.components.attribute_faults import attribute_faults
+from ml_assets.components.documents import attribute_faults
 from ml_assets.data.sources.sql_source import SqlSource
 from ml_assets_tests.sources.sales import DATASET
 

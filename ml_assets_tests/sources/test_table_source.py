@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from ml_assets.components import Dataset
-from ml_assets.components.attribute_faults import attribute_faults
+from ml_assets.components.documents import attribute_faults
 from ml_assets.data.sources.errors import SourceRefused
 from ml_assets.data.sources.protocol import ReadPartition, SourceReader, Span
 from ml_assets_tests.components.installation import Installation, component, failure_of, materialized

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ml_assets.components import Dataset
-from ml_assets.components.attribute_faults import attribute_faults
+from ml_assets.components.documents import attribute_faults
 from ml_assets.data.sources.errors import SourceRefused
 from ml_assets.data.sources.file_source import FileReader, FileSource, FileUnreadable, ValueUnreadable
 from ml_assets.data.sources.inferred_contract import inferred_contract

@@ -7,9 +7,9 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
+from ml_assets.components.metadata import RESOURCES
 from ml_assets.components.pages import bullets, readable, study_facts, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.components.tags import RESOURCES
 from ml_assets.model.steps.train import train_model
 from ml_assets.model.steps.values import TrainedModel, TrainingSet
 from resources.job.events import TrainingEvent, read_events

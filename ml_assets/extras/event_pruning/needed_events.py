@@ -19,7 +19,7 @@ from dagster import (
     partition_loading_context,
 )
 
-from ml_assets.components.tags import DATA_VERSION
+from ml_assets.components.metadata import DATA_VERSION
 from ml_assets.dagster_host.asset_graph import BaseAssetGraph
 from ml_assets.dagster_host.event_log import (
     INPUT_EVENT_POINTER_TAG_PREFIX,

@@ -13,9 +13,8 @@ import dagster as dg
 import polars as pl
 import pytest
 
-from ml_assets.components.declared_metadata import declared_tables
-from ml_assets.components.digest_asset import declared_subjects
-from ml_assets.components.tags import RETRAINS
+from ml_assets.components.assets.digest import declared_subjects
+from ml_assets.components.metadata import RETRAINS, declared_tables
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.of_platform import releases_of
 from ml_assets.model.release.rules import CanarySection, Rules

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ml_assets.components.pruning import NOTHING_TO_PRUNE, prune_trainings
+from ml_assets.components.sensors.ended_runs import NOTHING_TO_PRUNE, prune_trainings
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
 from resources.launcher.kubernetes.cluster import Cluster

@@ -15,7 +15,7 @@ import yaml
 
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
-from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.components.metadata import declared_tables
 from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.defs.flights import source
 from ml_assets.foundation.checkout import ROOT

@@ -1,14 +1,17 @@
-"""Step 2 for Dagster: the page of the training set, and the check that its inputs are current."""
+"""Steps 1 and 2 for Dagster: validate the window before anything is launched, freeze it, and show the training set."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
+from ml_assets.components.metadata import RANGE_END, RANGE_START
 from ml_assets.components.pages import commit_facts, study_facts, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.data.tables.declared import DeclaredTables
+from ml_assets.data.tables.refusal import BuildRefused
+from ml_assets.model.steps import window
 from ml_assets.model.steps.chosen import chosen_for, require_chosen_on_valid_rows
 from ml_assets.model.steps.snapshot import take_snapshot
 from ml_assets.model.steps.values import TrainingSet, ValidatedWindow
@@ -17,6 +20,47 @@ from resources.platform import Platform
 
 if TYPE_CHECKING:
     from ml_assets.data.snapshots.split_reader import Snapshot
+
+
+def validate_inputs_op(spec: TrainingPipelineSpec) -> dg.OpDefinition:
+    """Return the op that refuses missing, rejected or unusable inputs by name and lists stale inputs."""
+
+    @dg.op(
+        name=f"{spec.name}__validate_inputs",
+        ins={"features": dg.In(dg.Nothing)},
+        description="Check the partitions that the snapshot will read, and all partitions behind them; refuse missing, "
+        "rejected and unusable ones by name.",
+        retry_policy=RETRY_TRANSIENT,
+    )
+    def validate_inputs(
+        context: dg.OpExecutionContext,
+        platform: dg.ResourceParam[Platform],
+        tables: dg.ResourceParam[DeclaredTables],
+    ) -> ValidatedWindow:
+        with final_unless_transient():
+            _require_one_partition(spec.name, context.run.tags)
+            keys = [*context.asset_partition_keys_for_input("features")]
+            validated = window.validate_inputs(spec, platform, tables, context.partition_key, keys)
+            context.log.info(
+                f"{len(validated.keys)} partitions of {validated.table} are valid, {len(validated.stale)} stale"
+            )
+            return validated
+
+    return validate_inputs
+
+
+class ManyPartitions(BuildRefused):
+    """A run was asked to train a range of partitions."""
+
+
+def _require_one_partition(model: str, tags: Mapping[str, str]) -> None:
+    first, last = tags.get(RANGE_START), tags.get(RANGE_END)
+    if first != last:
+        raise ManyPartitions(
+            f"{model} {first} to {last}: a run trains one partition. Launch a backfill in Dagster, which starts a run "
+            "for each, or launch one partition at a time"
+        )
+
 
 STUDY = "study"
 """Input that carries no value: it only orders the step after a study."""

@@ -1,7 +1,7 @@
-"""Asset `<model>/live`: drift of each day's predictions, and their metrics once labels are there.
+"""Assets `<model>/predictions` and `<model>/live`: scores by the version in production, their drift and their metrics.
 
-Here: Dagster's side, and the choice of the source: table of predictions, or log of requests. Not here: the figures
-(`live.performance`), the predictions (`components.predictions`).
+Here: Dagster's side, and the source of the figures: the table of predictions, or the log of requests. Not here: the
+predictions (`pipeline.scoring`), the figures (`live.performance`).
 """
 
 from collections.abc import Iterator
@@ -10,22 +10,105 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from ml_assets.components.conditions import ON_LATE_INPUTS, condition_named
+from ml_assets.components.assets.table import Reported, publish_and_report
+from ml_assets.components.base import ON_LATE_INPUTS, condition_named, lookback_mapping, partitions_definition
+from ml_assets.components.checks.table import check_specs
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import readable, table_of
-from ml_assets.components.partitions import lookback_mapping, partitions_definition
-from ml_assets.components.predictions import PREDICTIONS_GROUP, predictions_key
 from ml_assets.components.specs import ScoringSection, TrainingPipelineSpec
 from ml_assets.dagster_host.step_events import log_materializations, log_output
+from ml_assets.data.tables.declared import DeclaredTables, InputTable
+from ml_assets.data.tables.derive import plan
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.refusal import InputsRefused
 from ml_assets.foundation.reports.text import in_markdown
 from ml_assets.model.steps.retraining import OF_INPUTS, RetrainSection
+from ml_assets.model.steps.scoring import (
+    PREDICTIONS,
+    CanaryCannotScore,
+    predictions_table,
+    scored_partitions,
+    scorers_of,
+)
 from resources.platform import Platform
-from resources.words import counted
+from resources.words import counted, name_some
 
 if TYPE_CHECKING:
     from ml_assets.use.live.performance import DayFigures, VersionFigures
+
+
+PREDICTIONS_GROUP = "predictions"
+"""Group of all such assets: "Materialize all" of a pipeline's group trains, when nothing may be in production yet."""
+
+
+def predictions_key(model: str) -> dg.AssetKey:
+    """Return the asset key `<model>/predictions`."""
+    return dg.AssetKey([model, PREDICTIONS])
+
+
+def predictions_asset(spec: TrainingPipelineSpec, scoring: ScoringSection) -> dg.AssetsDefinition:
+    """Return the asset that scores partitions of the feature table of `spec`."""
+    key = predictions_key(spec.name)
+
+    @dg.asset(
+        key=key,
+        deps=[dg.AssetDep(spec.features.table.split("/"), partition_mapping=lookback_mapping(0))],
+        partitions_def=partitions_definition(spec.partitions),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        output_required=False,
+        check_specs=check_specs(key),
+        group_name=PREDICTIONS_GROUP,
+        description=f"Predictions of the version of {spec.name} in production for each row of {spec.features.table}, "
+        f"and of the canary beside it. Run it: `ml-assets launch {spec.name}/{PREDICTIONS} PARTITION`.",
+        owners=list(spec.owners) or None,
+        kinds={"onnx", "parquet"},
+        metadata={"lake/table": f"{spec.name}/{PREDICTIONS}"},
+        automation_condition=condition_named(scoring.automation_condition),
+        retry_policy=RETRY_TRANSIENT,
+    )
+    def predictions(
+        context: dg.AssetExecutionContext,
+        platform: dg.ResourceParam[Platform],
+        tables: dg.ResourceParam[DeclaredTables],
+    ) -> Iterator[Any]:
+        with final_unless_transient():
+            yield from _publish(context, spec, scoring, platform, tables)
+            log_output(context)
+
+    return predictions
+
+
+def _publish(
+    context: dg.AssetExecutionContext,
+    spec: TrainingPipelineSpec,
+    scoring: ScoringSection,
+    platform: Platform,
+    tables: DeclaredTables,
+) -> Iterator[Reported]:
+    """Score the partitions of the run whose features may be used; raise for the others when these have landed."""
+    features = tables.find(spec.features.table)
+    assert features is not None  # otherwise `require_consistent` refuses the declarations
+    scorers = scorers_of(platform, spec.name)
+    reader = TableReader.at(platform.lake, "main")
+    table = predictions_table(spec, scoring.volume, dict(features.columns), scorers)
+    inputs = [InputTable(table=features.table, cadence=features.cadence)]
+    possible = plan(reader, platform.ledger, tables, inputs, context.partition_keys, table.cadence)
+    keys = [key for one in possible.ranges for key in one]
+    faults: dict[str, str] = {}
+    if keys:
+        partitions = scored_partitions(spec, scorers, reader, keys, faults)
+        yield from publish_and_report(context, platform, tables, table, partitions, total=len(keys))
+    if possible.refused:
+        refused = {f"{table.table} {key}": why for key, why in possible.refused.items()}
+        raise InputsRefused(table.table, refused, possible.missing)
+    fault = scorers.canary_fault or next(iter(faults.values()), "")
+    if fault:
+        lacking = name_some(sorted(faults) or keys)
+        raise CanaryCannotScore(
+            f"the predictions of production are on main, but the canary has none for {lacking}: {fault}. "
+            f"Take it back: ml-assets demote {spec.name} --canary --reason '…'"
+        )
+
 
 LIVE = "live"
 """Last part of the asset's key."""

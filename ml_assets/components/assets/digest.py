@@ -7,17 +7,14 @@ from datetime import date
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.freshness import TimeWindowFreshnessPolicy
 
-from ml_assets.components.declared_metadata import is_table
-from ml_assets.components.ended_launches import ended_launches
-from ml_assets.components.notices import claim
-from ml_assets.components.release_sensor import RELEASE
+from ml_assets.components.metadata import RELEASE, is_table
+from ml_assets.components.sensors.ended_runs import claim, ended_launches, told
+from ml_assets.dagster_host.declaration_rules import TimeWindowFreshnessPolicy
 from ml_assets.model.steps.digest_page import digest_page
 from ml_assets.model.steps.links import DIGESTS, report_page
 from ml_assets.model.steps.nightly_digest import Digest, Subjects, bounds_of, digest_of, subjects_from
 from resources.platform import Platform
-from resources.web.webhook import send
 
 FIRST_DAY = "2026-11-01"
 MINUTES_AFTER_MIDNIGHT = 15
@@ -87,9 +84,6 @@ def nightly_digest(pipelines: dg.Definitions) -> dg.Definitions:
 
 def _tell(platform: Platform, instance: dg.DagsterInstance, found: Digest) -> str:
     """Send the digest once for each day; return who was told."""
-    webhook = platform.settings.webhook
-    if webhook is None:
-        return "nobody: ML_ASSETS_WEBHOOK is not set"
-    if not claim(instance, f"digest/{found.day}"):
+    if platform.settings.webhook is not None and not claim(instance, f"digest/{found.day}"):
         return "nobody: the digest of this day was sent before"
-    return send(webhook.get_secret_value(), found.to_json()) or "the webhook"
+    return told(platform, found.to_json())

@@ -10,9 +10,9 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
+from ml_assets.components.metadata import RESOURCES
 from ml_assets.components.pages import readable, report_facts, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.components.tags import RESOURCES
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study_report import summary_markdown

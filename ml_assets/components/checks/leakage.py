@@ -14,14 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import dagster as dg
-from dagster._core.definitions.asset_checks.asset_check_evaluation import (
-    AssetCheckEvaluationTargetMaterializationData,
-)
-from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import table_of
 from ml_assets.components.specs import FeatureTableSpec
+from ml_assets.dagster_host.check_history import evaluations, is_shown, newest_build, without_a_run
 from ml_assets.data.features.cut_and_rebuild import LeakTestError
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import DeclaredTables, InputTable
@@ -37,9 +34,6 @@ LEAKAGE = "leakage"
 WEEK_SECONDS = 7 * 24 * 3600.0
 _DECLARATION, _TESTED = "declaration", "tested"
 """Metadata: digest of the tested declaration (check and result), time of the test (result)."""
-_READ = 100
-"""Results to search for the newest one of a test."""
-_ENDED = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED}
 
 
 @dataclass(frozen=True)
@@ -57,11 +51,8 @@ class LeakageResult:
 
         Skips results that a person reported to Dagster by hand: they test nothing.
         """
-        found = instance.event_log_storage.get_asset_check_execution_history(key, limit=_READ, status=_ENDED)
-        evaluations = [one.evaluation for one in found if one.evaluation is not None]
-        evaluation = next(
-            (one for one in evaluations if {_DECLARATION, _TESTED} <= one.metadata.keys()), None
-        )
+        found = evaluations(instance, key)
+        evaluation = next((one for one in found if {_DECLARATION, _TESTED} <= one.metadata.keys()), None)
         if evaluation is None:
             return None
         return cls(
@@ -76,56 +67,6 @@ class LeakageResult:
                 metadata=evaluation.metadata,
             ),
         )
-
-    def outside_of_a_run(
-        self, key: dg.AssetCheckKey, built: AssetCheckEvaluationTargetMaterializationData | None
-    ) -> dg.AssetCheckEvaluation:
-        """Return the result as an event that a sensor can report; `built` is the newest materialization."""
-        return dg.AssetCheckEvaluation(
-            target_materialization_data=built,
-            asset_key=key.asset_key,
-            check_name=key.name,
-            passed=self.result.passed,
-            severity=self.result.severity,
-            description=self.result.description,
-            metadata=self.result.metadata,
-        )
-
-
-def _newest_build(
-    instance: dg.DagsterInstance, key: dg.AssetKey
-) -> AssetCheckEvaluationTargetMaterializationData | None:
-    """Return the newest materialization of a table; None if it has none."""
-    found = instance.fetch_materializations(key, limit=1).records
-    return (
-        AssetCheckEvaluationTargetMaterializationData(
-            storage_id=found[0].storage_id, run_id=found[0].run_id, timestamp=found[0].timestamp
-        )
-        if found
-        else None
-    )
-
-
-def _is_shown(
-    instance: dg.DagsterInstance,
-    key: dg.AssetCheckKey,
-    built: AssetCheckEvaluationTargetMaterializationData | None,
-) -> bool:
-    """Return true if the table's page shows a result, or will once a run has ended.
-
-    The page shows the newest execution of a check, and only if it is of the newest materialization, `built`.
-    """
-    newest = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
-    if newest is None or built is None:
-        return newest is not None
-    if newest.status not in _ENDED:
-        run = instance.get_run_by_id(newest.run_id)
-        return run is not None and not run.is_finished
-    if newest.run_id == built.run_id:
-        return True
-    seen = newest.evaluation.target_materialization_data if newest.evaluation else None
-    # SQLite keeps whole seconds of a check's time, so times decide only for results that name no materialization.
-    return newest.create_timestamp > built.timestamp if seen is None else seen.storage_id == built.storage_id
 
 
 def leakage_check(spec: FeatureTableSpec, table: TableSpec) -> dg.AssetChecksDefinition:
@@ -221,9 +162,9 @@ def request_leakage_tests(
             run_key = f"{table} {declaration} {int(now // WEEK_SECONDS)}"
             requests.append(dg.RunRequest(run_key=run_key, asset_selection=[], asset_check_keys=[key]))
             continue
-        built = _newest_build(context.instance, key.asset_key)
-        if not _is_shown(context.instance, key, built):
-            repeated.append(newest.outside_of_a_run(key, built))
+        built = newest_build(context.instance, key.asset_key)
+        if not is_shown(context.instance, key, built):
+            repeated.append(without_a_run(newest.result, key, built))
     skip = None if requests else "no feature table is due"
     return dg.SensorResult(requests, skip_reason=skip, asset_events=repeated)
 

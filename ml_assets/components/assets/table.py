@@ -1,8 +1,8 @@
-"""Report of a table's publish to Dagster: an event for each partition, chunk by chunk, and the results of the checks.
+"""Asset of a published table, for datasets and feature tables, and the report of its publish to Dagster.
 
-Good partitions are materialized also if others are rejected. The step fails afterwards, so that no run is green with
-missing partitions. Not here: the asset and its checks (`table_asset`), the publish itself
-(`ml_assets.data.tables.publish`).
+Each partition gets an event, chunk by chunk. Good partitions are materialized also if others are rejected. The step
+fails afterwards, so that no run is green with missing partitions. Not here: the rows (`dataset`, `feature_table`), the
+checks (`checks.table`), the publish itself (`ml_assets.data.tables.publish`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,19 +10,31 @@ from typing import Any
 
 import dagster as dg
 
-from ml_assets.components.drift_page import drift_in_markdown
-from ml_assets.components.failures import OUT_OF_REACH
+from ml_assets.components.base import condition_named, freshness_policy, partitions_definition
+from ml_assets.components.checks.table import check_results, check_specs
+from ml_assets.components.failures import OUT_OF_REACH, RETRY_TRANSIENT, final_unless_transient
+from ml_assets.components.metadata import (
+    COLUMN_SCHEMA,
+    DATA_VERSION,
+    DAYS_BEGIN_IN,
+    DECLARED,
+    DEPRECATED,
+    NAMED_COLUMNS,
+    ROOT_RUN,
+)
 from ml_assets.components.pages import (
     ON_A_PAGE,
+    column_schema,
     commit_facts,
+    drift_in_markdown,
     profile_table,
     readable,
     table_of,
 )
-from ml_assets.components.tags import DATA_VERSION, ROOT_RUN
-from ml_assets.dagster_host.step_events import log_materializations
+from ml_assets.components.specs import TableSpecSection
+from ml_assets.dagster_host.step_events import log_materializations, log_output
 from ml_assets.data.sources.protocol import PageFacts
-from ml_assets.data.tables.declared import DeclaredTables
+from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.data.tables.landing import MAIN
 from ml_assets.data.tables.manifest import PartitionManifest
 from ml_assets.data.tables.past_profiles import drift_of_partitions
@@ -34,23 +46,109 @@ from ml_assets.data.tables.publish import (
 )
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, SourceFailed, TableSpec
-from ml_assets.data.validation.findings import Finding, table_rows
-from ml_assets.data.validation.verdict import Verdict
+from ml_assets.data.validation.findings import table_rows
 from ml_assets.model.steps.links import partition_address, run_url
 from resources.platform import Platform
 from resources.words import counted, name_some
 
 Reported = dg.AssetCheckResult | dg.AssetMaterialization
-CONTRACT = "contract"
-VOLUME = "volume"
-WARNINGS = "warnings"
-DRIFT = "drift"
-"""Check of tables that declare `drift`; its findings have a rule of this name."""
 UNCHANGED = "main already held this content"
-_OUTCOMES = {WARNINGS: "warned", DRIFT: "drifted"}
-"""Check → word for partitions with findings; `rejected` for the others."""
-VOLUME_RULES = ("volume", "empty_partition")
-"""Rules shown under the check `volume`; all others belong to `contract`."""
+PublishTable = Callable[[dg.AssetExecutionContext, Platform, DeclaredTables], Iterator[Reported]]
+
+
+def table_spec(
+    kind: str, spec: TableSpecSection, version: str, inputs: Mapping[str, int | None] | None = None
+) -> TableSpec:
+    """Return the publishing specification of a declared table; `version` is the version of its code or source."""
+    return TableSpec(
+        kind=kind,
+        name=spec.name,
+        contract=spec.contract,
+        cadence=spec.cadence,
+        volume=spec.volume,
+        drift=spec.drift,
+        quarantine_limit=spec.quarantine_limit,
+        retain=spec.retain,
+        deprecated=spec.deprecated,
+        code_version=version,
+        inputs=inputs or {},
+    )
+
+
+def table_asset(
+    section: TableSpecSection,
+    table: TableSpec,
+    deps: Sequence[dg.AssetDep],
+    kind: str,
+    publish_table: PublishTable,
+    facts: Mapping[str, Any] | None = None,
+) -> dg.AssetsDefinition:
+    """Return the asset of a published table, with `facts` among its metadata.
+
+    `publish_table` yields check results and logs materializations. It raises if a partition is missing.
+    """
+    key = dg.AssetKey([table.kind, table.name])
+    read = {dep.asset_key for dep in deps}
+    looked_up = [dg.AssetKey(one.split("/")) for one in section.referred_columns]
+    named = {
+        name: {**section.referred_columns.get(name, {}), **own.get(name, {})}
+        for own in [(facts or {}).get(NAMED_COLUMNS, {})]
+        for name in [*section.referred_columns, *own]
+    }
+
+    @dg.asset(
+        key=key,
+        deps=[*deps, *(dg.AssetDep(one) for one in looked_up if one not in read)],
+        partitions_def=partitions_definition(section.partitions),
+        # A range is one run: validated as one frame and merged once, with one event per day.
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        output_required=False,
+        check_specs=check_specs(key, section.drift),
+        group_name=section.group_name,
+        description=_description(section),
+        tags={DEPRECATED: ""} if section.deprecated else None,
+        owners=list(section.owners) or None,
+        kinds={kind, "parquet"},
+        code_version=table.code_version,
+        metadata={
+            COLUMN_SCHEMA: column_schema(section.contract),
+            "lake/table": table.table,
+            DECLARED: dg.MetadataValue.json(DeclaredTable.of(table).to_facts()),
+            **_days_begin(section),
+            **(facts or {}),
+            NAMED_COLUMNS: named,
+        },
+        automation_condition=condition_named(section.automation_condition),
+        freshness_policy=freshness_policy(section.freshness),
+        retry_policy=RETRY_TRANSIENT,
+    )
+    def published(
+        context: dg.AssetExecutionContext,
+        platform: dg.ResourceParam[Platform],
+        tables: dg.ResourceParam[DeclaredTables],
+    ) -> Iterator[Any]:
+        with final_unless_transient():
+            yield from publish_table(context, platform, tables)
+            log_output(context)
+
+    return published
+
+
+def _description(section: TableSpecSection) -> str | None:
+    if not section.deprecated:
+        return section.description or None
+    return f"**Deprecated: {section.deprecated}**\n\n{section.description}".rstrip()
+
+
+def _days_begin(section: TableSpecSection) -> dict[str, str]:
+    """Return the zone of the table's days as metadata; empty if its event time is a date or missing.
+
+    Hours are hours of UTC, whatever the zone by which their numbers of rows are compared.
+    """
+    contract, event_time = section.contract, section.contract.event_time
+    if event_time is None or contract.by_name[event_time].dtype != "datetime":
+        return {}
+    return {DAYS_BEGIN_IN: "UTC" if section.cadence.kind == "hourly" else contract.event_time_zone}
 
 
 def runs_of_retries(context: dg.AssetExecutionContext) -> frozenset[str]:
@@ -203,53 +301,6 @@ def _materialization(
         metadata=facts,
         tags={DATA_VERSION: partition.content_digest},
     )
-
-
-def check_results(
-    verdicts: Mapping[str, Verdict], *, has_drift: bool = False
-) -> Iterator[dg.AssetCheckResult]:
-    """Yield the results of a table's checks that follow from the verdicts on some of its partitions.
-
-    `has_drift`: the table declares `drift`, and so has that check.
-    """
-    for check in (CONTRACT, VOLUME, WARNINGS, *([DRIFT] if has_drift else [])):
-        shown = {
-            key: [one for one in verdict.findings if _shown_by(one, verdict) == check]
-            for key, verdict in verdicts.items()
-        }
-        found = [row for key, findings in shown.items() for row in table_rows(key, findings)]
-        named = [key for key, findings in shown.items() if findings]
-        outcome = _OUTCOMES.get(check, "rejected")
-        only_warns = check == WARNINGS or (
-            check == DRIFT and not any(one.blocks for findings in shown.values() for one in findings)
-        )
-        said = f"{counted(len(verdicts), 'partition')} validated, {len(named)} {outcome}"
-        yield dg.AssetCheckResult(
-            check_name=check,
-            passed=not found,
-            severity=dg.AssetCheckSeverity.WARN if only_warns else dg.AssetCheckSeverity.ERROR,
-            description=f"{said}: {name_some(named, ON_A_PAGE)}{_columns(check, shown)}" if named else said,
-            metadata={
-                "findings": table_of(found),
-                "partitions validated": len(verdicts),
-                f"partitions {outcome}": len(named),
-            },
-        )
-
-
-def _columns(check: str, shown: Mapping[str, Sequence[Finding]]) -> str:
-    """Return the end of the sentence about drifts: the columns that drift."""
-    columns = dict.fromkeys(one.column for findings in shown.values() for one in findings if one.column)
-    return f" in {name_some(columns, ON_A_PAGE)}" if check == DRIFT else ""
-
-
-def _shown_by(finding: Finding, verdict: Verdict) -> str:
-    if finding.rule == DRIFT and finding.blocks <= verdict.blocks:
-        return DRIFT
-    # Findings of an accepted partition no longer keep it from main.
-    if not (finding.blocks and verdict.blocks):
-        return WARNINGS
-    return VOLUME if finding.rule in VOLUME_RULES else CONTRACT
 
 
 def _fail_if_any_is_lacking(

@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.asset_checks.asset_check_evaluation import (
-    AssetCheckEvaluationTargetMaterializationData,
-)
-from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
-from ml_assets.components.declared_metadata import is_table
+from ml_assets.components.checks.table import DRIFT, check_results
+from ml_assets.components.metadata import DATA_VERSION, is_table
 from ml_assets.components.pages import ON_A_PAGE, commit_facts
-from ml_assets.components.table_report import DRIFT, check_results
-from ml_assets.components.tags import DATA_VERSION
+from ml_assets.dagster_host.asset_graph import BaseAssetGraph
+from ml_assets.dagster_host.check_history import newest_build, without_a_run
 from ml_assets.data.tables.cadence import UNPARTITIONED
 from ml_assets.data.tables.environments import inherited_by
 from ml_assets.data.tables.publish import verdict_of
@@ -149,22 +146,13 @@ def _report_checks(
     rows = {key: row for key, row in ledger.newest_verdicts(table).items() if row.blocks or key in accepted}
     who = "; ".join(f"{key} accepted by {one.author}: {one.reason}" for key, one in accepted.items())
     asset = _asset(table)
-    (newest,) = instance.fetch_materializations(asset, limit=1).records
+    built = newest_build(instance, asset)
     verdicts = {key: verdict_of(row) for key, row in rows.items()}
     has_drift = any(one.rule == DRIFT for verdict in verdicts.values() for one in verdict.findings)
     for result in check_results(verdicts, has_drift=has_drift):
-        evaluation = dg.AssetCheckEvaluation(
-            asset_key=asset,
-            check_name=result.check_name or "",
-            passed=result.passed,
-            severity=result.severity,
-            description=f"{who}. {result.description}",
-            metadata=result.metadata,
-            target_materialization_data=AssetCheckEvaluationTargetMaterializationData(
-                storage_id=newest.storage_id, run_id=newest.run_id, timestamp=newest.timestamp
-            ),
-        )
-        instance.report_runless_asset_event(evaluation)
+        key = dg.AssetCheckKey(asset, result.check_name or "")
+        said = result._replace(description=f"{who}. {result.description}")
+        instance.report_runless_asset_event(without_a_run(said, key, built))
 
 
 @dg.sensor(
