@@ -1,7 +1,7 @@
 """Digest of a UTC day for people: trained, decided, waiting, late, spent, each with the next command.
 
 Here: the facts, from ledger and MLflow. Not here: the page (`digest_page`), storing and sending it
-(`components.digest_asset`).
+(`components.assets.digest`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

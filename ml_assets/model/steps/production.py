@@ -1,6 +1,6 @@
 """Version in production and versions that wait for an approval, as facts for people.
 
-Not here: the decisions (`release.promotion`), and the page (`components.release_sensor`).
+Not here: the decisions (`release.promotion`), and the page (`components.sensors.models`).
 """
 
 from dataclasses import dataclass

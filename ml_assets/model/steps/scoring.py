@@ -1,7 +1,7 @@
 """Batch scoring: predictions of the version in production, and of the canary beside it, for rows of the feature table.
 
 Here: the versions, their predictions as partitions of a table, and the table's contract. Not here: validating and
-landing a partition (`tables.publish`), the asset (`components.predictions`), one request at a time (`serving`).
+landing a partition (`tables.publish`), the asset (`components.assets.predictions`), one request at a time (`serving`).
 """
 
 import os

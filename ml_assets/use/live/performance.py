@@ -1,7 +1,7 @@
 """Live performance of a day: how far each version's predictions have moved, and its metrics where labels are known.
 
 Here: the figures. Not here: predictions and labels (`scored_rows`, `logged_rows`), storing and drawing figures
-(`performance_history`), the asset (`components.live_performance`).
+(`performance_history`), the asset (`components.assets.predictions`).
 """
 
 import math

@@ -2,7 +2,7 @@
 
 The verdict of a partition is in the ledger, because the log of requests behind it is deleted some day. It names the
 log's files and the features that were compared, so what came later is compared again. Not here: the comparison
-(`served_skew`), its policy (`served_policy`), the check (`components.served_skew_check`).
+(`served_skew`), its policy (`served_policy`), the check (`components.checks.skew`).
 """
 
 import hashlib

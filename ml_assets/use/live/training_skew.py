@@ -2,7 +2,7 @@
 
 Profiles of both are in the lake: those of the training's window at the commit that it read. No rows are read. The
 window is cut into blocks as long as the newest partitions together, so that their distances from each other say what is
-usual (`ml_assets.data.validation.table_drift`). Not here: the check and its page (`components.skew_check`).
+usual (`ml_assets.data.validation.table_drift`). Not here: the check and its page (`components.checks.skew`).
 """
 
 from dataclasses import dataclass
