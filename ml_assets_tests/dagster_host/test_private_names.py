@@ -81,7 +81,11 @@ def test_a_step_has_a_list_of_events() -> None:
     def asked(context: dg.OpExecutionContext) -> None:
         assert context._events == [], "ml_assets/dagster_host/step_events.py appends to this list"
 
-    assert dg.job(lambda: asked()).execute_in_process().success
+    @dg.job
+    def asking() -> None:
+        asked()
+
+    assert asking.execute_in_process().success
 
 
 def test_tags_are_those_of_dagster() -> None:
