@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import dagster as dg
@@ -130,10 +131,9 @@ def guarded_sensor(
     asset_selection: Sequence[dg.AssetKey] | dg.AssetSelection,
     every_seconds: int,
     description: str,
-    resources: Sequence[str] = ("platform",),
     otherwise: str = "not compared this time",
 ) -> dg.SensorDefinition:
-    """Return a running sensor that calls `tick` with its context and `resources`.
+    """Return a running sensor that calls `tick`, with the resources that its signature names.
 
     A tick without artifacts, lake or ledger is skipped with the reason, after `otherwise`. It keeps its cursor, and the
     next tick looks again.
@@ -145,11 +145,11 @@ def guarded_sensor(
         minimum_interval_seconds=every_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=description,
-        required_resource_keys=set(resources),
     )
-    def guarded(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+    @wraps(tick)
+    def guarded(context: dg.SensorEvaluationContext, **resources: object) -> dg.SensorResult:
         try:
-            return tick(context, *(getattr(context.resources, one) for one in resources))
+            return tick(context, **resources)
         except (ArtifactsError, LakeError, LedgerError) as error:
             return dg.SensorResult(skip_reason=f"{otherwise}: {error}", cursor=context.cursor)
 

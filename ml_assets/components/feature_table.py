@@ -4,13 +4,14 @@ Not here: the rows that are stored online (`tables.online_fill`), the store (`re
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import dagster as dg
 
 from ml_assets.components.assets.table import (
     Reported,
     publish_and_report,
+    ranged_asset,
+    require_all,
     runs_of_retries,
     table_asset,
     table_spec,
@@ -20,14 +21,12 @@ from ml_assets.components.base import (
     coarser_mapping,
     condition_named,
     lookback_mapping,
-    partitions_definition,
 )
 from ml_assets.components.checks.leakage import leakage_check
-from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.metadata import INPUT_CADENCES, LABELS, NAMED_COLUMNS, PARTITION_DATE, SENSITIVE
 from ml_assets.components.scaffold.scaffolders import FeatureTableScaffolder
 from ml_assets.components.specs import FeatureTableSpec, InputSection, OnlineSection
-from ml_assets.dagster_host.step_events import log_materializations, log_output
+from ml_assets.dagster_host.step_events import log_materializations
 from ml_assets.data.tables.cadence import Cadence, fit_of
 from ml_assets.data.tables.declared import DeclaredTables, InputTable
 from ml_assets.data.tables.derive import derive, in_pieces, plan
@@ -35,7 +34,6 @@ from ml_assets.data.tables.imports import resolve_function
 from ml_assets.data.tables.landing import MAIN
 from ml_assets.data.tables.online_fill import fill_online
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.data.tables.refusal import InputsRefused
 from ml_assets.data.tables.resumed import published_by
 from ml_assets.data.tables.spec import TableSpec
 from ml_assets.foundation.code.code_version import code_version
@@ -91,9 +89,7 @@ class FeatureTable(SpecComponent):
                 yield from publish_and_report(
                     context, platform, tables, table, partitions, total=total, resumed=resumed
                 )
-            if possible.refused:
-                refused = {f"{table.table} {key}": why for key, why in possible.refused.items()}
-                raise InputsRefused(table.table, refused, possible.missing)
+            require_all(table.table, possible)
 
         deps = [_dependency(section, spec.cadence) for section in spec.inputs]
         facts = {
@@ -150,38 +146,27 @@ def is_online(key: dg.AssetKey) -> bool:
 
 def online_asset(spec: FeatureTableSpec, online: OnlineSection) -> dg.AssetsDefinition:
     """Return the asset that stores the newest rows of the feature table of `spec`."""
-    table = dg.AssetKey(["features", spec.name])
-    ttl = (
-        "never expires"
-        if online.ttl_hours is None
-        else f"expires {online.ttl_hours:g} h after {spec.predicted_at}"
-    )
+    table, ttl = dg.AssetKey(["features", spec.name]), "never expires"
+    if online.ttl_hours is not None:
+        ttl = f"expires {online.ttl_hours:g} h after {spec.predicted_at}"
 
-    @dg.asset(
-        key=dg.AssetKey([*table.path, ONLINE]),
+    def publish(
+        context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables
+    ) -> Iterator[Reported]:
+        _fill(context, spec, platform, tables)
+        yield from ()
+
+    return ranged_asset(
+        dg.AssetKey([*table.path, ONLINE]),
+        publish,
+        spec,
+        condition_named(online.automation_condition),
         deps=[dg.AssetDep(table, partition_mapping=lookback_mapping(0))],
-        partitions_def=partitions_definition(spec.partitions),
-        backfill_policy=dg.BackfillPolicy.single_run(),
-        output_required=False,
         group_name=spec.group_name,
         description=f"Newest row of each {', '.join(online.entity)} in the online store; it {ttl}. "
         f"Read one: `ml-assets online get {spec.name} {' '.join(f'{name}=…' for name in online.entity)}`.",
-        owners=list(spec.owners) or None,
         kinds={"online"},
-        automation_condition=condition_named(online.automation_condition),
-        retry_policy=RETRY_TRANSIENT,
     )
-    def newest_rows(
-        context: dg.AssetExecutionContext,
-        platform: dg.ResourceParam[Platform],
-        tables: dg.ResourceParam[DeclaredTables],
-    ) -> Iterator[Any]:
-        with final_unless_transient():
-            _fill(context, spec, platform, tables)
-            log_output(context)
-        yield from ()
-
-    return newest_rows
 
 
 def _fill(
@@ -212,7 +197,4 @@ def _fill(
                 for key in keys
             ],
         )
-    if possible.refused:
-        name = context.asset_key.to_user_string()
-        refused = {f"{name} {key}": why for key, why in possible.refused.items()}
-        raise InputsRefused(name, refused, possible.missing)
+    require_all(context.asset_key.to_user_string(), possible)

@@ -84,14 +84,7 @@ def report_facts(page: str, file: str) -> dict[str, dg.MetadataValue]:
     return {"report": dg.MetadataValue.url(page), "report_file": dg.MetadataValue.text(file)}
 
 
-def card_facts(page: str) -> dict[str, dg.MetadataValue]:
-    """Return the link to a model card."""
-    return {"model_card": dg.MetadataValue.url(page)}
-
-
-def rules_table(
-    rules: Sequence[RuleOutcome],
-) -> dg.TableMetadataValue | dg.TextMetadataValue:
+def rules_table(rules: Sequence[RuleOutcome]) -> dg.TableMetadataValue | dg.TextMetadataValue:
     """Return a table of gates with requirement, measurement and the condition that would pass."""
     return table_of(
         [
@@ -153,6 +146,35 @@ def profile_table(profiled: Mapping[str, Any]) -> dg.TableMetadataValue | dg.Tex
             for name, column in profiled["columns"].items()
         ]
     )
+
+
+class RunPage:
+    """Reporter of a training to the page of its run and, by observations, to the page of `asset`.
+
+    `facts` are in each observation; `prefix` begins each line of the log.
+    """
+
+    def __init__(
+        self,
+        context: dg.OpExecutionContext | dg.AssetExecutionContext,
+        asset: dg.AssetKey,
+        *,
+        partition: str | None = None,
+        prefix: str = "",
+        **facts: int,
+    ) -> None:
+        self._context, self._asset = context, asset
+        self._partition, self._prefix, self._facts = partition, prefix, facts
+
+    def info(self, text: str) -> None:
+        self._context.log.info(f"{self._prefix}{text}")
+
+    def warning(self, text: str) -> None:
+        self._context.log.warning(f"{self._prefix}{text}")
+
+    def observe(self, step: int, numbers: Mapping[str, float]) -> None:
+        facts = {**self._facts, "step": step, **numbers}
+        self._context.log_event(dg.AssetObservation(self._asset, partition=self._partition, metadata=facts))
 
 
 def _short(value: float | str | None) -> str:

@@ -4,14 +4,13 @@ It has no partitions: each materialization searches on the newest window. Nothin
 study costs many trainings. Not here: the study (`pipeline.tune`), the steps that use its result (`steps.snapshot`).
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.metadata import RESOURCES
-from ml_assets.components.pages import readable, report_facts, table_of
+from ml_assets.components.pages import RunPage, readable, report_facts, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.extras.tuning.spec import TuningSection
@@ -61,7 +60,7 @@ def study_asset(spec: TrainingPipelineSpec, tuning: TuningSection) -> dg.AssetsD
                 tuning,
                 platform,
                 tables,
-                _Page(context, key),
+                _StudyPage(context, key),
                 run_id=context.run.run_id,
                 resources=changes_of(context.run.tags.get(RESOURCES, "")),
             )
@@ -71,34 +70,11 @@ def study_asset(spec: TrainingPipelineSpec, tuning: TuningSection) -> dg.AssetsD
     return hyperparameters
 
 
-class _Page:
-    """Reporter of a study to the page of the run."""
-
-    def __init__(self, context: dg.AssetExecutionContext, asset: dg.AssetKey) -> None:
-        self._context, self._asset = context, asset
-
-    def info(self, text: str) -> None:
-        self._context.log.info(text)
+class _StudyPage(RunPage):
+    """Reporter of a study, whose trials are observations of its page."""
 
     def of_trial(self, number: int) -> TrainingPage:
-        return _TrialPage(self._context, self._asset, number)
-
-
-class _TrialPage:
-    """Reporter of one trial to the page of the run and, by observations, to the page of the study."""
-
-    def __init__(self, context: dg.AssetExecutionContext, asset: dg.AssetKey, number: int) -> None:
-        self._context, self._asset, self._number = context, asset, number
-
-    def info(self, text: str) -> None:
-        self._context.log.info(f"trial {self._number}: {text}")
-
-    def warning(self, text: str) -> None:
-        self._context.log.warning(f"trial {self._number}: {text}")
-
-    def observe(self, step: int, numbers: Mapping[str, float]) -> None:
-        facts = {"trial": self._number, "step": step, **numbers}
-        self._context.log_event(dg.AssetObservation(self._asset, metadata=facts))
+        return RunPage(self._context, self._asset, prefix=f"trial {number}: ", trial=number)
 
 
 def _saved(result: StudyResult) -> dict[str, Any]:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from ml_assets.components.assets.table import Reported, publish_and_report
-from ml_assets.components.base import ON_LATE_INPUTS, condition_named, lookback_mapping, partitions_definition
+from ml_assets.components.assets.table import Reported, publish_and_report, ranged_asset, require_all
+from ml_assets.components.base import ON_LATE_INPUTS, condition_named, lookback_mapping
 from ml_assets.components.checks.table import check_specs
-from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import readable, table_of
 from ml_assets.components.specs import ScoringSection, TrainingPipelineSpec
-from ml_assets.dagster_host.step_events import log_materializations, log_output
+from ml_assets.dagster_host.step_events import log_materializations
 from ml_assets.data.tables.declared import DeclaredTables, InputTable
 from ml_assets.data.tables.derive import plan
 from ml_assets.data.tables.reader import TableReader
@@ -50,32 +49,24 @@ def predictions_asset(spec: TrainingPipelineSpec, scoring: ScoringSection) -> dg
     """Return the asset that scores partitions of the feature table of `spec`."""
     key = predictions_key(spec.name)
 
-    @dg.asset(
-        key=key,
+    def publish(
+        context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables
+    ) -> Iterator[Reported]:
+        return _publish(context, spec, scoring, platform, tables)
+
+    return ranged_asset(
+        key,
+        publish,
+        spec,
+        condition_named(scoring.automation_condition),
         deps=[dg.AssetDep(spec.features.table.split("/"), partition_mapping=lookback_mapping(0))],
-        partitions_def=partitions_definition(spec.partitions),
-        backfill_policy=dg.BackfillPolicy.single_run(),
-        output_required=False,
         check_specs=check_specs(key),
         group_name=PREDICTIONS_GROUP,
         description=f"Predictions of the version of {spec.name} in production for each row of {spec.features.table}, "
         f"and of the canary beside it. Run it: `ml-assets launch {spec.name}/{PREDICTIONS} PARTITION`.",
-        owners=list(spec.owners) or None,
         kinds={"onnx", "parquet"},
         metadata={"lake/table": f"{spec.name}/{PREDICTIONS}"},
-        automation_condition=condition_named(scoring.automation_condition),
-        retry_policy=RETRY_TRANSIENT,
     )
-    def predictions(
-        context: dg.AssetExecutionContext,
-        platform: dg.ResourceParam[Platform],
-        tables: dg.ResourceParam[DeclaredTables],
-    ) -> Iterator[Any]:
-        with final_unless_transient():
-            yield from _publish(context, spec, scoring, platform, tables)
-            log_output(context)
-
-    return predictions
 
 
 def _publish(
@@ -98,9 +89,7 @@ def _publish(
     if keys:
         partitions = scored_partitions(spec, scorers, reader, keys, faults)
         yield from publish_and_report(context, platform, tables, table, partitions, total=len(keys))
-    if possible.refused:
-        refused = {f"{table.table} {key}": why for key, why in possible.refused.items()}
-        raise InputsRefused(table.table, refused, possible.missing)
+    require_all(table.table, possible)
     fault = scorers.canary_fault or next(iter(faults.values()), "")
     if fault:
         lacking = name_some(sorted(faults) or keys)
@@ -116,40 +105,29 @@ LIVE = "live"
 
 def live_asset(spec: TrainingPipelineSpec, scoring: ScoringSection) -> dg.AssetsDefinition:
     """Return the asset that measures partitions of the table of predictions of `spec`."""
-    same_day = lookback_mapping(0)
+    # The label may come after the prediction, with a later build of the same features.
+    read = [dg.AssetKey(spec.features.table.split("/"))]
+    if scoring.live_source == "predictions":
+        read.insert(0, predictions_key(spec.name))
 
-    @dg.asset(
-        key=dg.AssetKey([spec.name, LIVE]),
-        deps=[
-            *(
-                [dg.AssetDep(predictions_key(spec.name), partition_mapping=same_day)]
-                if scoring.live_source == "predictions"
-                else []
-            ),
-            # The label may come after the prediction, with a later build of the same features.
-            dg.AssetDep(spec.features.table.split("/"), partition_mapping=same_day),
-        ],
-        partitions_def=partitions_definition(spec.partitions),
-        backfill_policy=dg.BackfillPolicy.single_run(),
-        output_required=False,
+    def publish(
+        context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables
+    ) -> Iterator[Reported]:
+        measure = _measure if scoring.live_source == "predictions" else _measure_log
+        measure(context, spec, platform)
+        yield from ()  # a returned value would be a second materialization of each partition
+
+    return ranged_asset(
+        dg.AssetKey([spec.name, LIVE]),
+        publish,
+        spec,
+        None if condition_named(scoring.automation_condition) is None else ON_LATE_INPUTS,
+        deps=[dg.AssetDep(one, partition_mapping=lookback_mapping(0)) for one in read],
         group_name=PREDICTIONS_GROUP,
         description=f"Drift of the predictions of {spec.name}, and their metrics once labels are there, for production "
         f"and canary. Run it: `ml-assets launch {spec.name}/{LIVE} PARTITION`.",
-        owners=list(spec.owners) or None,
         kinds={"python"},
-        automation_condition=None
-        if condition_named(scoring.automation_condition) is None
-        else ON_LATE_INPUTS,
-        retry_policy=RETRY_TRANSIENT,
     )
-    def live(context: dg.AssetExecutionContext, platform: dg.ResourceParam[Platform]) -> Iterator[Any]:
-        with final_unless_transient():
-            measure = _measure if scoring.live_source == "predictions" else _measure_log
-            measure(context, spec, platform)
-            log_output(context)
-            yield from ()  # a returned value would be a second materialization of each partition
-
-    return live
 
 
 def _measure(context: dg.AssetExecutionContext, spec: TrainingPipelineSpec, platform: Platform) -> None:

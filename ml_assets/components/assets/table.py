@@ -31,10 +31,11 @@ from ml_assets.components.pages import (
     readable,
     table_of,
 )
-from ml_assets.components.specs import TableSpecSection
+from ml_assets.components.specs import TableSpecSection, TrainingPipelineSpec
 from ml_assets.dagster_host.step_events import log_materializations, log_output
 from ml_assets.data.sources.protocol import PageFacts
 from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.data.tables.derive import Plan
 from ml_assets.data.tables.landing import MAIN
 from ml_assets.data.tables.manifest import PartitionManifest
 from ml_assets.data.tables.past_profiles import drift_of_partitions
@@ -45,6 +46,7 @@ from ml_assets.data.tables.publish import (
     publish_in_chunks,
 )
 from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.refusal import InputsRefused
 from ml_assets.data.tables.spec import Incoming, PublishingRun, SourceFailed, TableSpec
 from ml_assets.data.validation.findings import table_rows
 from ml_assets.model.steps.links import partition_address, run_url
@@ -54,6 +56,48 @@ from resources.words import counted, name_some
 Reported = dg.AssetCheckResult | dg.AssetMaterialization
 UNCHANGED = "main already held this content"
 PublishTable = Callable[[dg.AssetExecutionContext, Platform, DeclaredTables], Iterator[Reported]]
+
+
+def ranged_asset(
+    key: dg.AssetKey,
+    publish: PublishTable,
+    spec: TableSpecSection | TrainingPipelineSpec,
+    condition: dg.AutomationCondition | None,
+    **declared: Any,
+) -> dg.AssetsDefinition:
+    """Return an asset with the partitions and owners of `spec`, whose run makes a range of partitions.
+
+    `publish` yields check results and logs materializations. It raises if a partition is missing.
+    """
+
+    def published(
+        context: dg.AssetExecutionContext,
+        platform: dg.ResourceParam[Platform],
+        tables: dg.ResourceParam[DeclaredTables],
+    ) -> Iterator[Any]:
+        with final_unless_transient():
+            yield from publish(context, platform, tables)
+            log_output(context)
+
+    made: Any = dg.asset(
+        key=key,
+        partitions_def=partitions_definition(spec.partitions),
+        # A range is one run: validated as one frame and merged once, with one event per day.
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        output_required=False,
+        owners=list(spec.owners) or None,
+        automation_condition=condition,
+        retry_policy=RETRY_TRANSIENT,
+        **declared,
+    )
+    return made(published)
+
+
+def require_all(made: str, possible: Plan) -> None:
+    """Raise `InputsRefused` for the partitions of `made` that the plan refused. Call it when the others have landed."""
+    if possible.refused:
+        refused = {f"{made} {key}": why for key, why in possible.refused.items()}
+        raise InputsRefused(made, refused, possible.missing)
 
 
 def table_spec(
@@ -83,10 +127,7 @@ def table_asset(
     publish_table: PublishTable,
     facts: Mapping[str, Any] | None = None,
 ) -> dg.AssetsDefinition:
-    """Return the asset of a published table, with `facts` among its metadata.
-
-    `publish_table` yields check results and logs materializations. It raises if a partition is missing.
-    """
+    """Return the asset of a published table, with `facts` among its metadata; see `ranged_asset`."""
     key = dg.AssetKey([table.kind, table.name])
     read = {dep.asset_key for dep in deps}
     looked_up = [dg.AssetKey(one.split("/")) for one in section.referred_columns]
@@ -96,18 +137,16 @@ def table_asset(
         for name in [*section.referred_columns, *own]
     }
 
-    @dg.asset(
-        key=key,
+    return ranged_asset(
+        key,
+        publish_table,
+        section,
+        condition_named(section.automation_condition),
         deps=[*deps, *(dg.AssetDep(one) for one in looked_up if one not in read)],
-        partitions_def=partitions_definition(section.partitions),
-        # A range is one run: validated as one frame and merged once, with one event per day.
-        backfill_policy=dg.BackfillPolicy.single_run(),
-        output_required=False,
         check_specs=check_specs(key, section.drift),
         group_name=section.group_name,
         description=_description(section),
         tags={DEPRECATED: ""} if section.deprecated else None,
-        owners=list(section.owners) or None,
         kinds={kind, "parquet"},
         code_version=table.code_version,
         metadata={
@@ -118,20 +157,8 @@ def table_asset(
             **(facts or {}),
             NAMED_COLUMNS: named,
         },
-        automation_condition=condition_named(section.automation_condition),
         freshness_policy=freshness_policy(section.freshness),
-        retry_policy=RETRY_TRANSIENT,
     )
-    def published(
-        context: dg.AssetExecutionContext,
-        platform: dg.ResourceParam[Platform],
-        tables: dg.ResourceParam[DeclaredTables],
-    ) -> Iterator[Any]:
-        with final_unless_transient():
-            yield from publish_table(context, platform, tables)
-            log_output(context)
-
-    return published
 
 
 def _description(section: TableSpecSection) -> str | None:
@@ -241,7 +268,15 @@ def _materialize(
                 name: value if isinstance(value, str | int) else table_of(value)
                 for name, value in source_facts().items()
             }
-        materializations.append(_materialization(context.asset_key, spec, key, partition, facts))
+        materializations.append(
+            dg.AssetMaterialization(
+                context.asset_key,
+                partition=None if spec.cadence.kind == "none" else key,
+                description=None if partition.changed else UNCHANGED,
+                metadata=facts,
+                tags={DATA_VERSION: partition.content_digest},
+            )
+        )
     log_materializations(context, materializations[:-1])
     yield from materializations[-1:]
 
@@ -291,18 +326,6 @@ def _facts(key: str, partition: PublishedPartition) -> dict[str, Any]:
     return facts
 
 
-def _materialization(
-    asset: dg.AssetKey, spec: TableSpec, key: str, partition: PublishedPartition, facts: dict[str, Any]
-) -> dg.AssetMaterialization:
-    return dg.AssetMaterialization(
-        asset,
-        partition=None if spec.cadence.kind == "none" else key,
-        description=None if partition.changed else UNCHANGED,
-        metadata=facts,
-        tags={DATA_VERSION: partition.content_digest},
-    )
-
-
 def _fail_if_any_is_lacking(
     spec: TableSpec,
     passed: int,
@@ -311,32 +334,24 @@ def _fail_if_any_is_lacking(
     *,
     allow_retries: bool,
 ) -> None:
-    said = _rejected(spec, passed, rejected) + _failed(spec, failed)
+    said: list[str] = []
+    if rejected:
+        first, bad = next(iter(rejected.items()))
+        said = [
+            f"{spec.table}: rejected and not merged into main: {name_some(rejected, ON_A_PAGE)} "
+            f"({len(rejected)} of {counted(len(rejected) + passed, 'partition')}). Their rows are kept on branch "
+            f"{bad.branch}.",
+            bad.verdict.explain(),
+            f"Fix the source and materialize them again, or accept one as it is: "
+            f"ml-assets accept {spec.table} {first} --reason '…'",
+        ]
+    if failed:
+        why = next(iter(failed.values()))
+        said.append(f"{spec.table}: the source failed for {name_some(failed, ON_A_PAGE)}: {why}")
     if said:
-        why = {key: one.verdict.explain() for key, one in rejected.items()} | dict(failed)
+        lacking = {key: one.verdict.explain() for key, one in rejected.items()} | dict(failed)
         raise dg.Failure(
             "\n".join(said),
-            metadata={"lacking": table_of([{"partition": key, "why": text} for key, text in why.items()])},
+            metadata={"lacking": table_of([{"partition": key, "why": why} for key, why in lacking.items()])},
             allow_retries=allow_retries,
         )
-
-
-def _rejected(spec: TableSpec, passed: int, rejected: Mapping[str, RejectedPartition]) -> list[str]:
-    if not rejected:
-        return []
-    first, bad = next(iter(rejected.items()))
-    return [
-        f"{spec.table}: rejected and not merged into main: {name_some(rejected, ON_A_PAGE)} "
-        f"({len(rejected)} of {counted(len(rejected) + passed, 'partition')}). Their rows are kept on branch "
-        f"{bad.branch}.",
-        bad.verdict.explain(),
-        f"Fix the source and materialize them again, or accept one as it is: "
-        f"ml-assets accept {spec.table} {first} --reason '…'",
-    ]
-
-
-def _failed(spec: TableSpec, failed: Mapping[str, str]) -> list[str]:
-    if not failed:
-        return []
-    named = name_some(failed, ON_A_PAGE)
-    return [f"{spec.table}: the source failed for {named}: {next(iter(failed.values()))}"]

@@ -48,7 +48,7 @@ def skew_sensor(spec: TrainingPipelineSpec, rule: SkewRule, production: dg.Asset
     """Return the sensor, which reports the check when main or the version in production changed."""
     check = dg.AssetCheckKey(production, SKEW)
 
-    def tick(context: dg.SensorEvaluationContext, platform: Platform) -> dg.SensorResult:
+    def tick(context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]) -> dg.SensorResult:
         from ml_assets.use.live.training_skew import NotCompared
 
         promotion = platform.ledger.models.in_production(spec.name)
@@ -115,7 +115,7 @@ def served_skew_sensor(
     """Return the sensor, which requests a run of the check if the requests of a partition were not compared yet."""
     check = dg.AssetCheckKey(production, RULE)
 
-    def tick(context: dg.SensorEvaluationContext, platform: Platform) -> dg.SensorResult:
+    def tick(context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]) -> dg.SensorResult:
         from ml_assets.use.live.served_verdicts import due_partitions
 
         now = datetime.now(UTC)

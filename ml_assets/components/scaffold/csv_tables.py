@@ -182,8 +182,11 @@ def infer(path: Path, *, label: str = "", known: Sequence[str] = (), time_zone: 
     except ValueRefused as error:
         raise CsvRefused(f"{path}, {error}") from error
     frame = frame.with_columns(moments.alias(event_time))
-    frame = _without_empty_dates(frame, event_time, titles)
-    days = _days(frame[event_time], time_zone)
+    if empty := frame[event_time].null_count():
+        raise CsvRefused(
+            f"'{titles[event_time]}' is empty in {empty} rows: give each row a date, or delete the row"
+        )
+    days = frame[event_time].dt.convert_time_zone(time_zone).dt.date() if is_time else frame[event_time]
     cadence = "weekly" if _is_weekly(days) else "daily"
     starts = days.dt.truncate("1w") if cadence == "weekly" else days
     length = 7 if cadence == "weekly" else 1
@@ -378,22 +381,6 @@ def _parses(texts: pl.Series, form: str) -> bool:
     return time_format(form).read(texts).local.null_count() == 0
 
 
-def _without_empty_dates(frame: pl.DataFrame, event_time: str, titles: dict[str, str]) -> pl.DataFrame:
-    empty = frame[event_time].null_count()
-    if empty:
-        raise CsvRefused(
-            f"'{titles[event_time]}' is empty in {empty} rows: give each row a date, or delete the row"
-        )
-    return frame
-
-
-def _days(events: pl.Series, time_zone: str) -> pl.Series:
-    """Return the day of each row; days begin at midnight in `time_zone`."""
-    if events.dtype == pl.Date:
-        return events
-    return events.dt.convert_time_zone(time_zone).dt.date()
-
-
 def _is_weekly(days: pl.Series) -> bool:
     """Return True if the median gap between days with rows is a week or more."""
     gaps = days.unique().sort().diff().drop_nulls().dt.total_days()
@@ -408,9 +395,7 @@ def _label(frame: pl.DataFrame, wanted: str, titles: dict[str, str], *taken: str
         if name not in taken and (frame.schema[name].is_numeric() or frame.schema[name] == pl.Boolean)
     ]
     if wanted:
-        named = next((name for name, title in titles.items() if wanted in (name, title)), None)
-        if named is None:
-            raise CsvRefused(f"--label {wanted} is not a column{did_you_mean(wanted, titles.values())}")
+        named = _named("--label", wanted, titles)
         if named not in usable:
             raise CsvRefused(
                 f"--label {wanted} holds {type_name(frame.schema[named])}: a label is a number, or true and false. "
@@ -426,11 +411,16 @@ def _label(frame: pl.DataFrame, wanted: str, titles: dict[str, str], *taken: str
     return numbers[-1]
 
 
+def _named(option: str, wanted: str, titles: dict[str, str]) -> str:
+    """Return the name of a column that an option names by its heading or name."""
+    for name, title in titles.items():
+        if wanted in (name, title):
+            return name
+    raise CsvRefused(f"{option} {wanted} is not a column{did_you_mean(wanted, titles.values())}")
+
+
 def _known(wanted: str, titles: dict[str, str], event_time: str, label: str) -> str:
-    """Return the name of a column that `--known` names by its heading or name."""
-    named = next((name for name, title in titles.items() if wanted in (name, title)), None)
-    if named is None:
-        raise CsvRefused(f"--known {wanted} is not a column{did_you_mean(wanted, titles.values())}")
+    named = _named("--known", wanted, titles)
     if named == label:
         raise CsvRefused(f"--known {wanted} is the label, which the model predicts: leave it out")
     if named == event_time:

@@ -48,7 +48,7 @@ def production_asset(spec: TrainingPipelineSpec, registered_model: dg.AssetKey) 
 def release_sensor(spec: TrainingPipelineSpec, production: dg.AssetKey) -> dg.SensorDefinition:
     """Return the sensor that shows decisions and tells who has to decide. It requests no run."""
 
-    def tick(context: dg.SensorEvaluationContext, platform: Platform) -> dg.SensorResult:
+    def tick(context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]) -> dg.SensorResult:
         events: list[dg.AssetObservation | dg.AssetMaterialization] = []
         cursor = context.cursor or ""
         try:
@@ -113,7 +113,7 @@ def canary_sensor(spec: TrainingPipelineSpec, every_seconds: int, page: dg.Asset
     For models whose `release.canary` has `watch`. It requests no run. `page` is the asset that shows the evidence.
     """
 
-    def tick(context: dg.SensorEvaluationContext, platform: Platform) -> dg.SensorResult:
+    def tick(context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]) -> dg.SensorResult:
         from ml_assets.use.live.canary_watch import watch_canary
 
         state = watch_canary(spec, platform)
@@ -155,7 +155,9 @@ def retrain_sensor(
     """
 
     def tick(
-        context: dg.SensorEvaluationContext, platform: Platform, tables: DeclaredTables
+        context: dg.SensorEvaluationContext,
+        platform: dg.ResourceParam[Platform],
+        tables: dg.ResourceParam[DeclaredTables],
     ) -> dg.SensorResult:
         from ml_assets.use.live.retrain import next_request
 
@@ -182,5 +184,4 @@ def retrain_sensor(
         every_seconds=300,
         description=f"Requests a training of {spec.name} when its live performance breaks a limit of scoring.retrain, "
         f"at most once in {section.cool_down_hours:g} hours.",
-        resources=("platform", "tables"),
     )

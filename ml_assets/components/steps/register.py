@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.pages import card_facts, commit_facts, report_facts, rules_table, tracked_facts
+from ml_assets.components.pages import commit_facts, report_facts, rules_table, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.model.steps.links import report_page, review_page
 from ml_assets.model.steps.register import register_model
@@ -85,7 +85,11 @@ def _page(
         **commit_facts(platform.lake, training_set.commit),
         "lake/branch": version.branch,
         **_dossier(model, version),
-        **(report_facts(page, version.report_file) | card_facts(card) if version.evaluation else {}),
+        **(
+            report_facts(page, version.report_file) | {"model_card": dg.MetadataValue.url(card)}
+            if version.evaluation
+            else {}
+        ),
     }
 
 

@@ -1,6 +1,6 @@
 """Step 3 for Dagster: the run's page while workers train, and the checkpoint's page afterwards."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.metadata import RESOURCES
-from ml_assets.components.pages import bullets, readable, study_facts, tracked_facts
+from ml_assets.components.pages import RunPage, bullets, readable, study_facts, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.model.steps.train import train_model
 from ml_assets.model.steps.values import TrainedModel, TrainingSet
@@ -43,7 +43,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
                 spec,
                 platform,
                 training_set,
-                _Page(context, checkpoint),
+                RunPage(context, checkpoint, partition=context.partition_key),
                 run_id=context.run_id,
                 resources=changes_of(context.get_tag(RESOURCES) or ""),
             )
@@ -65,25 +65,6 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
             )
 
     return train
-
-
-class _Page:
-    """Reporter to the page of the run and, by observations, to the page of the checkpoint."""
-
-    def __init__(self, context: dg.OpExecutionContext, checkpoint: dg.AssetKey) -> None:
-        self._context, self._checkpoint = context, checkpoint
-
-    def info(self, text: str) -> None:
-        self._context.log.info(text)
-
-    def warning(self, text: str) -> None:
-        self._context.log.warning(text)
-
-    def observe(self, step: int, numbers: Mapping[str, float]) -> None:
-        partition = self._context.partition_key
-        self._context.log_event(
-            dg.AssetObservation(self._checkpoint, partition=partition, metadata={"step": step, **numbers})
-        )
 
 
 def _survived(events: Iterable[TrainingEvent]) -> dict[str, Any]:
