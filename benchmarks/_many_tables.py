@@ -13,7 +13,7 @@ from datetime import date, timedelta
 import dagster as dg
 
 from ml_assets.components.metadata import DATA_VERSION
-from ml_assets.dagster_host.step_events import log_materializations, log_output
+from ml_assets.dagster_host.steps import log_materializations, log_output
 
 NUMBERS = "MANY_TABLES"
 TABLES, DAYS = (int(number) for number in os.environ.get(NUMBERS, "100,1000").split(","))

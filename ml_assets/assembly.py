@@ -19,7 +19,7 @@ from ml_assets.components.metadata import declared_tables
 from ml_assets.components.sensors.ended_runs import build_missing_upstream, prune_trainings, tell_failures
 from ml_assets.components.sensors.reconcile import report_missing_materializations
 from ml_assets.dagster_host.defs_folder import load_pipelines
-from ml_assets.dagster_host.step_values import step_values
+from ml_assets.dagster_host.steps import step_values
 from resources.platform import Platform
 from resources.settings import Settings
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 import yaml
@@ -109,12 +109,12 @@ def _misfit(asset: dg.AssetsDefinition, source: dg.AssetsDefinition, table: str)
     fit = fit_of(mine, its)
     if fit is None or (fit != "same" and min(asset.keys).path[0] != "features"):
         return f"is {mine}", f"is {its}: give both one cadence"
-    if (_stated(asset, table) or mine) != its:
+    if _of_table(asset).get(INPUT_CADENCES, {}).get(table, mine) != its:
         return f"is {mine}", f"is {its}: write `cadence: {its}` in this input"
     remedy = "give that of the days `event_time_zone: UTC`"
-    if its == "hourly" and (zone := _zone_of_days(asset)) != "UTC":
+    if its == "hourly" and (zone := _of_table(asset).get(DAYS_BEGIN_IN, "UTC")) != "UTC":
         return f"begins its days in {zone}", f"has hours of UTC: {remedy}"
-    if mine == "hourly" and (zone := _zone_of_days(source)) != "UTC":
+    if mine == "hourly" and (zone := _of_table(source).get(DAYS_BEGIN_IN, "UTC")) != "UTC":
         return "has hours of UTC", f"begins its days in {zone}: {remedy}"
     first = read.start + (timedelta(days=7 if its == "weekly" else 1) if fit == "coarser" else timedelta(0))
     if own.start < first:
@@ -125,25 +125,14 @@ def _misfit(asset: dg.AssetsDefinition, source: dg.AssetsDefinition, table: str)
     return None
 
 
-def _zone_of_days(asset: dg.AssetsDefinition) -> str:
-    return str(asset.metadata_by_key.get(min(asset.keys), {}).get(DAYS_BEGIN_IN, "UTC"))
-
-
-def _stated(asset: dg.AssetsDefinition, table: str) -> str:
-    """Return the cadence that a feature table states for an input; empty if it states none."""
-    metadata = asset.metadata_by_key.get(min(asset.keys), {})
-    return str(metadata.get(INPUT_CADENCES, {}).get(table, ""))
+def _of_table(asset: dg.AssetsDefinition) -> Mapping[str, Any]:
+    """Return the metadata of a table's asset."""
+    return asset.metadata_by_key.get(min(asset.keys), {})
 
 
 def _cadence(partitions: dg.TimeWindowPartitionsDefinition) -> CadenceKind:
-    kinds: dict[str, CadenceKind] = {
-        "HOURLY": "hourly",
-        "DAILY": "daily",
-        "WEEKLY": "weekly",
-        "MONTHLY": "monthly",
-    }
     assert partitions.schedule_type is not None  # `partitions_definition` makes no others
-    return kinds[partitions.schedule_type.value]
+    return cast("CadenceKind", partitions.schedule_type.value.lower())
 
 
 def _places(line: str, defs_folder: Path) -> list[str]:

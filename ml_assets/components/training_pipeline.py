@@ -34,7 +34,7 @@ from ml_assets.components.sensors.models import (
     release_sensor,
     retrain_sensor,
 )
-from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.specs import ScheduleSection, TrainingPipelineSpec
 from ml_assets.components.steps.evaluate import evaluate_op
 from ml_assets.components.steps.register import register_op
 from ml_assets.components.steps.train import train_op
@@ -43,13 +43,8 @@ from ml_assets.data.tables.imports import resolve_latest
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.steps.retraining import TABLE_DRIFT
 
-TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL = (
-    "training_set",
-    "checkpoint",
-    "evaluation",
-    "registered_model",
-)
-STAGES = (TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL)
+STAGES = ("training_set", "checkpoint", "evaluation", "registered_model")
+TRAINING_SET, CHECKPOINT, EVALUATION, REGISTERED_MODEL = STAGES
 
 _DESCRIPTIONS = {
     TRAINING_SET: "An immutable snapshot of the window: splits, fitted encodings and shards.",
@@ -77,48 +72,42 @@ class TrainingPipeline(SpecComponent):
         """Return the execution set, its job and, if declared, its schedule."""
         spec = self.spec
         pipeline = training_assets(spec)
-        studies = [] if spec.tuning is None else [study_asset(spec, spec.tuning)]
+        registered = stage_key(spec, REGISTERED_MODEL)
+        live = production_asset(spec, registered)
+        assets: list[dg.AssetsDefinition | dg.AssetSpec] = [pipeline, live]
+        checks: list[dg.AssetChecksDefinition] = []
+        sensors = [release_sensor(spec, live.key)]
         selection = dg.AssetSelection.assets(*pipeline.keys)
         upstream = selection.upstream()
-        if studies:  # No job runs a study: that costs many trainings.
-            upstream -= dg.AssetSelection.assets(study_key(spec.name))
-        job = dg.define_asset_job(
-            f"{TRAINS}{spec.name}",
-            # A scheduled run also materializes everything upstream. Dagster runs all assets of a job for the same
-            # partition, so all dated tables of a scheduled model have the model's partitions.
-            selection=upstream if spec.schedule else selection,
-            description="From the sources to the registry."
-            if spec.schedule
-            else "From features to the registry.",
-        )
-        schedules = [nightly_training(spec, job.name, stage_key(spec, EVALUATION))] if spec.schedule else []
-        scored = (
-            []
-            if spec.scoring is None
-            else [predictions_asset(spec, spec.scoring), live_asset(spec, spec.scoring)]
-        )
-        canary = spec.release.canary
-        watches = (
-            [canary_sensor(spec, canary.every_seconds, stage_key(spec, REGISTERED_MODEL))]
-            if canary is not None and canary.watch
-            else []
-        )
-        retrain = None if spec.scoring is None else spec.scoring.retrain
-        if retrain is not None:
-            watches.append(retrain_sensor(spec, retrain, list(pipeline.keys), scored[-1].key))
-        live = production_asset(spec, stage_key(spec, REGISTERED_MODEL))
-        checks = [] if spec.skew is None else [skew_check(spec, spec.skew, live.key)]
+        if spec.tuning is not None:
+            assets.append(study_asset(spec, spec.tuning))
+            upstream -= dg.AssetSelection.assets(study_key(spec.name))  # no job runs a study: many trainings
+        if (scoring := spec.scoring) is not None:
+            measured = live_asset(spec, scoring)
+            assets += [predictions_asset(spec, scoring), measured]
+            if scoring.retrain is not None:
+                sensors.append(retrain_sensor(spec, scoring.retrain, list(pipeline.keys), measured.key))
+        if (canary := spec.release.canary) is not None and canary.watch:
+            sensors.append(canary_sensor(spec, canary.every_seconds, registered))
         if spec.skew is not None:
-            watches.append(skew_sensor(spec, spec.skew, live.key))
+            checks.append(skew_check(spec, spec.skew, live.key))
+            sensors.append(skew_sensor(spec, spec.skew, live.key))
         if spec.served_skew is not None:
             checks.append(served_skew_check(spec, spec.served_skew, live.key))
-            watches.append(served_skew_sensor(spec, spec.served_skew, live.key))
+            sensors.append(served_skew_sensor(spec, spec.served_skew, live.key))
+        # A scheduled run also materializes everything upstream. Dagster runs all assets of a job for the same
+        # partition, so all dated tables of a scheduled model have the model's partitions.
+        job = dg.define_asset_job(
+            f"{TRAINS}{spec.name}",
+            selection=upstream if spec.schedule else selection,
+            description=f"From {'the sources' if spec.schedule else 'features'} to the registry.",
+        )
         return dg.Definitions(
-            assets=[pipeline, *studies, *scored, live],
+            assets=assets,
             asset_checks=checks,
             jobs=[job],
-            schedules=schedules,
-            sensors=[release_sensor(spec, live.key), *watches],
+            schedules=[nightly_training(spec, spec.schedule, job.name)] if spec.schedule else [],
+            sensors=sensors,
         )
 
 
@@ -221,34 +210,32 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
 
 def _counted_drift(spec: TrainingPipelineSpec) -> Mapping[str, Mapping[str, str]]:
     retrain = None if spec.scoring is None else spec.scoring.retrain
-    rules = () if retrain is None else retrain.when
-    keys = [f"scoring.retrain.when.{n}.metric" for n, rule in enumerate(rules) if rule.metric == TABLE_DRIFT]
-    return {COUNTED_DRIFT: {spec.features.table: keys[0]}} if keys else {}
+    for n, rule in enumerate([] if retrain is None else retrain.when):
+        if rule.metric == TABLE_DRIFT:
+            return {COUNTED_DRIFT: {spec.features.table: f"scoring.retrain.when.{n}.metric"}}
+    return {}
 
 
 def _evaluated_slices(spec: TrainingPipelineSpec) -> Mapping[str, Mapping[str, str]]:
     evaluation = spec.evaluation
     if not evaluation.sliced_by:
         return {}
+    gates = spec.release.gates
     declared = {
         "evaluation": evaluation.model_dump(exclude_defaults=True),
-        "transitions": {}
-        if (gates := spec.release.gates) is None
-        else gates.model_dump(exclude_defaults=True),
+        "transitions": {} if gates is None else gates.model_dump(exclude_defaults=True),
     }
     return {EVALUATED_SLICES: {spec.features.table: yaml.safe_dump(declared)}}
 
 
 def nightly_training(
-    spec: TrainingPipelineSpec, job_name: str, evaluation: dg.AssetKey
+    spec: TrainingPipelineSpec, schedule: ScheduleSection, job_name: str
 ) -> dg.ScheduleDefinition:
     """Return the schedule that trains the newest complete partition of the source.
 
     A tick skips, with the reason, if that partition is trained already.
     """
-    schedule = spec.schedule
-    if schedule is None:
-        raise ValueError(f"{spec.name} declares no schedule")
+    evaluation = stage_key(spec, EVALUATION)
     latest = resolve_latest(schedule.latest)
     cadence = spec.partitions.as_cadence
 

@@ -27,7 +27,7 @@ def newest_build(
 
 
 def without_a_run(
-    result: dg.AssetCheckResult,
+    result: dg.AssetCheckResult | dg.AssetCheckEvaluation,
     key: dg.AssetCheckKey,
     built: AssetCheckEvaluationTargetMaterializationData | None,
 ) -> dg.AssetCheckEvaluation:

@@ -78,7 +78,7 @@ def test_the_test_runs_by_itself_and_builds_repeat_its_result(
     assert _tick(installation) == []  # nothing to test
     installation.with_tables(1)
     page = dg.AssetCheckKey(key_of(FEATURES), leakage_check.LEAKAGE)
-    assert leakage_check.LeakageResult.newest(installation.instance, page) is None  # the build tested nothing
+    assert leakage_check.newest_result(installation.instance, page) is None  # the build tested nothing
 
     (request,) = _tick(installation)
     (result,) = _results(_run(installation, request))

@@ -5,7 +5,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ml_assets.dagster_host.step_values import step_values
+from ml_assets.dagster_host.steps import step_values
 from ml_assets.model.steps.values import ValidatedWindow
 
 FIXED = "fixed"

@@ -79,7 +79,7 @@ def test_dagster_has_each_method_that_a_storage_changes(ours: type) -> None:
 def test_a_step_has_a_list_of_events() -> None:
     @dg.op
     def asked(context: dg.OpExecutionContext) -> None:
-        assert context._events == [], "ml_assets/dagster_host/step_events.py appends to this list"
+        assert context._events == [], "ml_assets/dagster_host/steps.py appends to this list"
 
     @dg.job
     def asking() -> None:

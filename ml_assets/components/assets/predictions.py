@@ -15,7 +15,7 @@ from ml_assets.components.base import ON_LATE_INPUTS, condition_named, lookback_
 from ml_assets.components.checks.table import check_specs
 from ml_assets.components.pages import readable, table_of
 from ml_assets.components.specs import ScoringSection, TrainingPipelineSpec
-from ml_assets.dagster_host.step_events import log_materializations
+from ml_assets.dagster_host.steps import log_materializations
 from ml_assets.data.tables.declared import DeclaredTables, InputTable
 from ml_assets.data.tables.derive import plan
 from ml_assets.data.tables.reader import TableReader

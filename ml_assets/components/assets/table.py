@@ -32,7 +32,7 @@ from ml_assets.components.pages import (
     table_of,
 )
 from ml_assets.components.specs import TableSpecSection, TrainingPipelineSpec
-from ml_assets.dagster_host.step_events import log_materializations, log_output
+from ml_assets.dagster_host.steps import log_materializations, log_output
 from ml_assets.data.sources.protocol import PageFacts
 from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.data.tables.derive import Plan

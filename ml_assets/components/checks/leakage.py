@@ -10,8 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, TypeGuard
 
 import dagster as dg
 
@@ -36,37 +35,18 @@ _DECLARATION, _TESTED = "declaration", "tested"
 """Metadata: digest of the tested declaration (check and result), time of the test (result)."""
 
 
-@dataclass(frozen=True)
-class LeakageResult:
-    """Newest result of a table's test."""
+def newest_result(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
+    """Return the newest result of a table's test; None if the table was never tested.
 
-    declaration: str
-    tested: float
-    """Seconds since the epoch."""
-    result: dg.AssetCheckResult
+    Skips results that a person reported to Dagster by hand: they test nothing.
+    """
+    found = evaluations(instance, key)
+    return next((one for one in found if {_DECLARATION, _TESTED} <= one.metadata.keys()), None)
 
-    @classmethod
-    def newest(cls, instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> Self | None:
-        """Read it from Dagster's history; None if the table was never tested.
 
-        Skips results that a person reported to Dagster by hand: they test nothing.
-        """
-        found = evaluations(instance, key)
-        evaluation = next((one for one in found if {_DECLARATION, _TESTED} <= one.metadata.keys()), None)
-        if evaluation is None:
-            return None
-        return cls(
-            declaration=str(evaluation.metadata[_DECLARATION].value),
-            tested=float(str(evaluation.metadata[_TESTED].value)),
-            result=dg.AssetCheckResult(
-                asset_key=key.asset_key,
-                check_name=key.name,
-                passed=evaluation.passed,
-                severity=evaluation.severity,
-                description=evaluation.description,
-                metadata=evaluation.metadata,
-            ),
-        )
+def _tests(result: dg.AssetCheckEvaluation | None, declaration: str) -> TypeGuard[dg.AssetCheckEvaluation]:
+    """True if the result is of the declaration with this digest."""
+    return result is not None and result.metadata[_DECLARATION].value == declaration
 
 
 def leakage_check(spec: FeatureTableSpec, table: TableSpec) -> dg.AssetChecksDefinition:
@@ -96,9 +76,16 @@ def leakage_check(spec: FeatureTableSpec, table: TableSpec) -> dg.AssetChecksDef
     ) -> Iterator[dg.AssetCheckResult]:
         with final_unless_transient():
             if asset in context.op_execution_context.job_def.asset_layer.executable_asset_keys:
-                newest = LeakageResult.newest(context.instance, check.key)
-                if newest is not None and newest.declaration == digest:
-                    yield newest.result
+                newest = newest_result(context.instance, check.key)
+                if _tests(newest, digest):
+                    yield dg.AssetCheckResult(
+                        asset_key=asset,
+                        check_name=LEAKAGE,
+                        passed=newest.passed,
+                        severity=newest.severity,
+                        description=newest.description,
+                        metadata=newest.metadata,
+                    )
                 return
             cadences = {one.table: one.cadence for one in tables.inputs_of(table.table)}
             yield _tested(platform, feature_declaration(spec, cadences), digest)
@@ -157,14 +144,15 @@ def request_leakage_tests(
         if key.name != LEAKAGE or len(reader.keys(table)) < 2:
             continue
         declaration = str(graph.get(key).metadata[_DECLARATION])
-        newest = LeakageResult.newest(context.instance, key)
-        if newest is None or newest.declaration != declaration or now - newest.tested >= WEEK_SECONDS:
+        newest = newest_result(context.instance, key)
+        is_tested = _tests(newest, declaration)
+        if not is_tested or now - float(str(newest.metadata[_TESTED].value)) >= WEEK_SECONDS:
             run_key = f"{table} {declaration} {int(now // WEEK_SECONDS)}"
             requests.append(dg.RunRequest(run_key=run_key, asset_selection=[], asset_check_keys=[key]))
             continue
         built = newest_build(context.instance, key.asset_key)
         if not is_shown(context.instance, key, built):
-            repeated.append(without_a_run(newest.result, key, built))
+            repeated.append(without_a_run(newest, key, built))
     skip = None if requests else "no feature table is due"
     return dg.SensorResult(requests, skip_reason=skip, asset_events=repeated)
 

@@ -36,6 +36,30 @@ class ScaffoldRefused(click.ClickException):
     """A folder cannot be written for this name or file. The message has the remedy."""
 
 
+class CsvParams(BaseModel):
+    """Options of the commands that can begin with a file."""
+
+    # By name, too: dg validates the options, dumps them by field name and validates them again.
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+    from_file: str = Field(default="", alias="from", description="A CSV file whose rows become the table.")
+    label: str = Field(default="", description="Column to predict. Default: the last column with numbers.")
+    known: str = Field(
+        default="",
+        description="Columns that are known before their day begins, with commas between: they become features.",
+    )
+    time_zone: str = Field(
+        default="",
+        description="Time zone whose midnight begins a day, by default UTC. Times without an offset from UTC need it.",
+    )
+
+
+class FeatureTableParams(BaseModel):
+    """Options of the feature table's command."""
+
+    input: str = Field(default="", description="The table it reads; datasets/NAME if not given.")
+
+
 class TemplateScaffolder(dg.Scaffolder[Any]):
     """Scaffolder that writes one folder from templates. A subclass names the templates."""
 
@@ -45,6 +69,13 @@ class TemplateScaffolder(dg.Scaffolder[Any]):
     """Templates of the Python files beside it."""
     next_commands: Sequence[str]
     """Commands to try next; `{name}`, `{days}` and `{last}` are filled in."""
+    params: type[BaseModel] = CsvParams
+    """Options of the command."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[BaseModel]:
+        """Return `params`."""
+        return cls.params
 
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
         """Write the folder and print the next commands."""
@@ -75,41 +106,12 @@ class TemplateScaffolder(dg.Scaffolder[Any]):
             click.echo(f"  ml-assets {command.format(name=names['name'], days=days, last=names['last_key'])}")
 
 
-class CsvParams(BaseModel):
-    """Options of the commands that can begin with a file."""
-
-    # By name, too: dg validates the options, dumps them by field name and validates them again.
-    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
-
-    from_file: str = Field(default="", alias="from", description="A CSV file whose rows become the table.")
-    label: str = Field(default="", description="Column to predict. Default: the last column with numbers.")
-    known: str = Field(
-        default="",
-        description="Columns that are known before their day begins, with commas between: they become features.",
-    )
-    time_zone: str = Field(
-        default="",
-        description="Time zone whose midnight begins a day, by default UTC. Times without an offset from UTC need it.",
-    )
-
-
 class DatasetScaffolder(TemplateScaffolder):
     """A dataset and its source."""
 
     documents = ("dataset",)
     modules = ("source",)
     next_commands = ("launch datasets/{name} {days}",)
-
-    @classmethod
-    def get_scaffold_params(cls) -> type[BaseModel]:
-        """`--from`, `--label`, `--known`, `--time-zone`."""
-        return CsvParams
-
-
-class FeatureTableParams(BaseModel):
-    """Options of the feature table's command."""
-
-    input: str = Field(default="", description="The table it reads; datasets/NAME if not given.")
 
 
 class FeatureTableScaffolder(TemplateScaffolder):
@@ -118,11 +120,7 @@ class FeatureTableScaffolder(TemplateScaffolder):
     documents = ("feature_table",)
     modules = ("features",)
     next_commands = ("launch features/{name} {days}", "leaktest features/{name}")
-
-    @classmethod
-    def get_scaffold_params(cls) -> type[BaseModel]:
-        """`--input`."""
-        return FeatureTableParams
+    params = FeatureTableParams
 
 
 class TrainingPipelineScaffolder(TemplateScaffolder):
@@ -135,11 +133,6 @@ class TrainingPipelineScaffolder(TemplateScaffolder):
         *FeatureTableScaffolder.next_commands,
         "launch {name} {last}",
     )
-
-    @classmethod
-    def get_scaffold_params(cls) -> type[BaseModel]:
-        """`--from`, `--label`, `--known`, `--time-zone`."""
-        return CsvParams
 
 
 def _infer(request: dg.ScaffoldRequest[Any], file: str) -> CsvTable:

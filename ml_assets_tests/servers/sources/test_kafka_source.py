@@ -16,7 +16,7 @@ from deployment.testbed.servers import Servers
 from ml_assets.components import Dataset, declarations
 from ml_assets.components.declarations import in_one_line
 from ml_assets.components.metadata import RANGE_END, RANGE_START, declared_tables
-from ml_assets.dagster_host.step_values import step_values
+from ml_assets.dagster_host.steps import step_values
 from ml_assets.data.sources.kafka_source import KafkaReader
 from ml_assets.data.sources.preview import preview
 from ml_assets.data.sources.protocol import ReadPartition, SourceTable
