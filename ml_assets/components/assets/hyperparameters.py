@@ -15,7 +15,6 @@ from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study_report import summary_markdown
-from ml_assets.extras.tuning.study_result import StudyResult
 from ml_assets.model.steps.chosen import REPORT, RESULT
 from ml_assets.model.steps.links import report_page
 from ml_assets.model.steps.live import TrainingPage
@@ -77,13 +76,6 @@ class _StudyPage(RunPage):
         return RunPage(self._context, self._asset, prefix=f"trial {number}: ", trial=number)
 
 
-def _saved(result: StudyResult) -> dict[str, Any]:
-    if result.pruner == "none":
-        return {}
-    saved, budget = result.epochs_saved
-    return {"epochs saved": f"{saved:,} of {budget:,} ({saved / budget:.0%}) by pruner {result.pruner}"}
-
-
 def _shown(stored: StoredStudy, platform: Platform) -> dict[str, Any]:
     result = stored.report.result
     best = result.chosen
@@ -101,6 +93,11 @@ def _shown(stored: StoredStudy, platform: Platform) -> dict[str, Any]:
         }
         for one in result.trials
     ]
+    saved, (epochs, budget) = {}, result.epochs_saved
+    if result.pruner != "none":
+        saved = {
+            "epochs saved": f"{epochs:,} of {budget:,} ({epochs / budget:.0%}) by pruner {result.pruner}"
+        }
     page = report_page(platform.settings.ui_url, stored.folder)
     return {
         "summary": dg.MetadataValue.md(summary_markdown(stored.report)),
@@ -108,7 +105,7 @@ def _shown(stored: StoredStudy, platform: Platform) -> dict[str, Any]:
         "chosen because": result.because,
         "best validation loss": readable(best.validation_loss),
         "trials": table_of(rows),
-        **_saved(result),
+        **saved,
         **({"new study": result.differs} if result.differs else {}),
         **({"began from": result.prior} if result.prior else {}),
         "partition": result.partition,

@@ -27,31 +27,17 @@ def check_specs(key: dg.AssetKey, drift: DriftRule | None = None) -> list[dg.Ass
     Only findings that keep a partition from main fail a blocking check. Automation waits for blocking checks, and a
     warning is no reason to wait.
     """
+    declared = [
+        (CONTRACT, True, "Columns, types, keys, ranges, categories and event times keep the contract."),
+        (VOLUME, True, "Number of rows, compared with earlier partitions."),
+        (WARNINGS, False, "Findings that do not keep a partition from main."),
+    ]
+    if drift is not None:
+        said = "Distributions of the columns, compared with those of earlier partitions."
+        declared.append((DRIFT, drift.severity == "error", said))
     return [
-        dg.AssetCheckSpec(
-            CONTRACT,
-            asset=key,
-            blocking=True,
-            description="Columns, types, keys, ranges, categories and event times keep the contract.",
-        ),
-        dg.AssetCheckSpec(
-            VOLUME, asset=key, blocking=True, description="Number of rows, compared with earlier partitions."
-        ),
-        dg.AssetCheckSpec(
-            WARNINGS, asset=key, description="Findings that do not keep a partition from main."
-        ),
-        *(
-            []
-            if drift is None
-            else [
-                dg.AssetCheckSpec(
-                    DRIFT,
-                    asset=key,
-                    blocking=drift.severity == "error",
-                    description="Distributions of the columns, compared with those of earlier partitions.",
-                )
-            ]
-        ),
+        dg.AssetCheckSpec(name, asset=key, blocking=blocking, description=description)
+        for name, blocking, description in declared
     ]
 
 

@@ -162,7 +162,12 @@ def infer(path: Path, *, label: str = "", known: Sequence[str] = (), time_zone: 
     Raises `CsvRefused`.
     """
     if time_zone:
-        _require_zone(time_zone)
+        try:
+            TypeAdapter(TimeZone).validate_python(time_zone)
+        except ValidationError as error:
+            raise CsvRefused(
+                f"--time-zone: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
+            ) from error
     separator, frame = _read(path)
     frame, titles = _renamed(frame)
     frame, decimal_comma, as_text = _typed(frame, titles)
@@ -242,13 +247,6 @@ def _unevenness(starts: pl.Series) -> float:
     usual = pl.col("count").shift(1).rolling_median(4).over(pl.col("start").dt.weekday())
     found = counted.select((pl.col("count") / usual - 1).abs().max()).item()
     return float(found or 0)
-
-
-def _require_zone(time_zone: str) -> None:
-    try:
-        TypeAdapter(TimeZone).validate_python(time_zone)
-    except ValidationError as error:
-        raise CsvRefused(f"--time-zone: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
 
 
 def _read(path: Path) -> tuple[str, pl.DataFrame]:

@@ -54,19 +54,14 @@ class NeededEvents:
     def ids(self) -> set[int]:
         """Return the needed ids below `before`."""
         needed: set[int] = set()
-        for asset in self._assets():
+        column = SqlEventLogStorageTable.c.asset_key
+        assets = sa.select(column).distinct().where(column.is_not(None))
+        for asset in self._connection.execute(assets).scalars().all():
             needed |= self._newest_of(asset)
             needed |= self._first_seen(asset, needed)
         with partition_loading_context(dynamic_partitions_store=None):
             needed |= self._inputs()
         return needed
-
-    def _assets(self) -> list[str]:
-        table = SqlEventLogStorageTable.c
-        found = self._connection.execute(
-            sa.select(table.asset_key).distinct().where(table.asset_key.is_not(None))
-        )
-        return sorted(row[0] for row in found)
 
     def _newest_of(self, asset: str) -> set[int]:
         """Return the newest event of each kind and partition, and the newest one with a data version."""
