@@ -4,6 +4,7 @@ Not here: the rows that are stored online (`tables.online_fill`), the store (`re
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import dagster as dg
 
@@ -150,15 +151,9 @@ def online_asset(spec: FeatureTableSpec, online: OnlineSection) -> dg.AssetsDefi
     if online.ttl_hours is not None:
         ttl = f"expires {online.ttl_hours:g} h after {spec.predicted_at}"
 
-    def publish(
-        context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables
-    ) -> Iterator[Reported]:
-        _fill(context, spec, platform, tables)
-        yield from ()
-
     return ranged_asset(
         dg.AssetKey([*table.path, ONLINE]),
-        publish,
+        partial(_fill, spec),
         spec,
         condition_named(online.automation_condition),
         deps=[dg.AssetDep(table, partition_mapping=lookback_mapping(0))],
@@ -170,8 +165,8 @@ def online_asset(spec: FeatureTableSpec, online: OnlineSection) -> dg.AssetsDefi
 
 
 def _fill(
-    context: dg.AssetExecutionContext, spec: FeatureTableSpec, platform: Platform, tables: DeclaredTables
-) -> None:
+    spec: FeatureTableSpec, context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables
+) -> Iterator[Reported]:
     """Store the rows of the run's partitions that may be used; raise for the others when these are stored."""
     reader = TableReader.at(platform.lake, "main")
     inputs = [InputTable(table=f"features/{spec.name}", cadence=spec.cadence)]
@@ -198,3 +193,4 @@ def _fill(
             ],
         )
     require_all(context.asset_key.to_user_string(), possible)
+    yield from ()  # a returned value would be a second materialization of each partition

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ml_assets.components.sensors.ended_runs import EVERY_SECONDS
+from ml_assets.components.sensors.ended_runs import PRUNE_EVERY_SECONDS
 from ml_assets_tests.cluster.cluster_environment import waited_for
 from ml_assets_tests.cluster.launched_job import (
     LaunchedJob,
@@ -33,7 +33,7 @@ def test_a_killed_launcher_is_pruned_after(launching: Launch) -> None:
     while not (said := launch.prune()).startswith("removed"):
         late += time.monotonic() - killed > KubernetesSettings().lease_seconds
         assert late <= 3, said  # prunes in vain after the lease ran out
-        time.sleep(EVERY_SECONDS)  # as the daemon's sensor
+        time.sleep(PRUNE_EVERY_SECONDS)  # as the daemon's sensor
     assert launch.job.fingerprint[:12] in said
     assert launch.left() == []
 

@@ -49,14 +49,9 @@ def predictions_asset(spec: TrainingPipelineSpec, scoring: ScoringSection) -> dg
     """Return the asset that scores partitions of the feature table of `spec`."""
     key = predictions_key(spec.name)
 
-    def publish(
-        context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables
-    ) -> Iterator[Reported]:
-        return _publish(context, spec, scoring, platform, tables)
-
     return ranged_asset(
         key,
-        publish,
+        partial(_publish, spec, scoring),
         spec,
         condition_named(scoring.automation_condition),
         deps=[dg.AssetDep(spec.features.table.split("/"), partition_mapping=lookback_mapping(0))],
@@ -70,9 +65,9 @@ def predictions_asset(spec: TrainingPipelineSpec, scoring: ScoringSection) -> dg
 
 
 def _publish(
-    context: dg.AssetExecutionContext,
     spec: TrainingPipelineSpec,
     scoring: ScoringSection,
+    context: dg.AssetExecutionContext,
     platform: Platform,
     tables: DeclaredTables,
 ) -> Iterator[Reported]:
@@ -110,16 +105,9 @@ def live_asset(spec: TrainingPipelineSpec, scoring: ScoringSection) -> dg.Assets
     if scoring.live_source == "predictions":
         read.insert(0, predictions_key(spec.name))
 
-    def publish(
-        context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables
-    ) -> Iterator[Reported]:
-        measure = _measure if scoring.live_source == "predictions" else _measure_log
-        measure(context, spec, platform)
-        yield from ()  # a returned value would be a second materialization of each partition
-
     return ranged_asset(
         dg.AssetKey([spec.name, LIVE]),
-        publish,
+        partial(_measure if scoring.live_source == "predictions" else _measure_log, spec),
         spec,
         None if condition_named(scoring.automation_condition) is None else ON_LATE_INPUTS,
         deps=[dg.AssetDep(one, partition_mapping=lookback_mapping(0)) for one in read],
@@ -130,7 +118,9 @@ def live_asset(spec: TrainingPipelineSpec, scoring: ScoringSection) -> dg.Assets
     )
 
 
-def _measure(context: dg.AssetExecutionContext, spec: TrainingPipelineSpec, platform: Platform) -> None:
+def _measure(
+    spec: TrainingPipelineSpec, context: dg.AssetExecutionContext, platform: Platform, _: DeclaredTables
+) -> Iterator[Reported]:
     """Measure the scored partitions of the run; then raise `InputsRefused` for the others."""
     from ml_assets.use.live.holdout_reference import holdout_of
     from ml_assets.use.live.performance import measure_day
@@ -148,9 +138,12 @@ def _measure(context: dg.AssetExecutionContext, spec: TrainingPipelineSpec, plat
     if missing := sorted(set(context.partition_keys) - scored):
         refused = {f"{table} {key}": "not scored yet" for key in missing}
         raise InputsRefused(f"{spec.name}/{LIVE}", refused, {table: missing})
+    yield from ()  # a returned value would be a second materialization of each partition
 
 
-def _measure_log(context: dg.AssetExecutionContext, spec: TrainingPipelineSpec, platform: Platform) -> None:
+def _measure_log(
+    spec: TrainingPipelineSpec, context: dg.AssetExecutionContext, platform: Platform, _: DeclaredTables
+) -> Iterator[Reported]:
     """Measure the answers to requests that arrived in the partitions of the run.
 
     Where parts of the log were deleted since an earlier measurement, its figures stay.
@@ -178,6 +171,7 @@ def _measure_log(context: dg.AssetExecutionContext, spec: TrainingPipelineSpec, 
         events.append(_stored(context, spec, platform, figures))
         mark_measured(spec, artifacts, key, logged)
     log_materializations(context, events)
+    yield from ()
 
 
 def _stored(

@@ -35,9 +35,6 @@ from resources.platform import Platform
 from resources.web.webhook import send
 from resources.words import name_some
 
-EVERY_SECONDS = 10
-NOTHING_TO_PRUNE = "nothing to remove: every training has a launcher, or a run that may resume it"
-
 
 def claim(instance: dg.DagsterInstance, notice: str) -> bool:
     """Return True once for each notice. Stored before the notice is sent: a process that dies sends nothing twice."""
@@ -177,9 +174,13 @@ def tell_failures(context: dg.RunFailureSensorContext, platform: dg.ResourcePara
     return dg.SkipReason(send(webhook.get_secret_value(), notice) or "told the webhook")
 
 
+PRUNE_EVERY_SECONDS = 10
+NOTHING_TO_PRUNE = "nothing to remove: every training has a launcher, or a run that may resume it"
+
+
 @dg.sensor(
     name="prune_trainings",
-    minimum_interval_seconds=EVERY_SECONDS,
+    minimum_interval_seconds=PRUNE_EVERY_SECONDS,
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Removes trainings from the cluster whose launcher is gone and whose run has ended; checkpoints stay.",
 )
