@@ -125,11 +125,8 @@ class CsvTable:
         """One line per guess."""
         zone = "UTC, the default; set --time-zone Europe/Berlin if days begin at midnight there"
         shown = next(example for form, example in _DATES if self.date_format.startswith(form))
-        time = (
-            ""
-            if self.column.dtype == "date"
-            else ", with a time" + " and its offset from UTC" * self.has_offset
-        )
+        offset = " and its offset from UTC" * self.has_offset
+        time = "" if self.column.dtype == "date" else f", with a time{offset}"
         gaps = f"; {self.gaps} of {self.partitions} {self.unit}s have no row" if self.gaps else ""
         kind = "true or false" if self.label_is_binary else "a number"
         renamed = [
@@ -143,12 +140,8 @@ class CsvTable:
             f"series       {', '.join(self.series) or 'none: all rows are about the same thing'}",
             f"label        {self.label}, {kind}; --label COLUMN for another",
             f"in advance   {', '.join(self.known) or 'no column is known'}; --known COLUMN,COLUMN for others",
-            *([f"new names    {name_some(renamed)}"] if renamed else []),
-            *(
-                [f"as text      {name_some(self.texts)}: as numbers, digits would be lost"]
-                if self.texts
-                else []
-            ),
+            *([f"new names    {name_some(renamed)}"] * bool(renamed)),
+            *([f"as text      {name_some(self.texts)}: as numbers, digits would be lost"] * bool(self.texts)),
         )
 
 
@@ -192,15 +185,13 @@ def infer(path: Path, *, label: str = "", known: Sequence[str] = (), time_zone: 
             f"'{titles[event_time]}' is empty in {empty} rows: give each row a date, or delete the row"
         )
     days = frame[event_time].dt.convert_time_zone(time_zone).dt.date() if is_time else frame[event_time]
-    cadence = "weekly" if _is_weekly(days) else "daily"
-    starts = days.dt.truncate("1w") if cadence == "weekly" else days
-    length = 7 if cadence == "weekly" else 1
+    weekly = _is_weekly(days)
+    starts, length = (days.dt.truncate("1w"), 7) if weekly else (days, 1)
     present = sorted(set(starts.to_list()))
     if len(present) < LEAST_PARTITIONS:
-        unit = "weeks" if cadence == "weekly" else "days"
         raise CsvRefused(
-            f"{path} has rows of {len(present)} {unit}: a first model needs at least {LEAST_PARTITIONS} for "
-            f"training, validation and holdout"
+            f"{path} has rows of {len(present)} {'weeks' if weekly else 'days'}: a first model needs at least "
+            f"{LEAST_PARTITIONS} for training, validation and holdout"
         )
     asked = _label(frame, label, titles, event_time) if label else None
     candidates = [name for name in frame.columns if name not in (event_time, asked)]
@@ -220,7 +211,7 @@ def infer(path: Path, *, label: str = "", known: Sequence[str] = (), time_zone: 
         date_format=date_format,
         has_offset=has_offset,
         time_zone=time_zone,
-        cadence=cadence,
+        cadence="weekly" if weekly else "daily",
         first_day=days.min(),  # pyright: ignore[reportArgumentType]
         last_day=days.max(),  # pyright: ignore[reportArgumentType]
         rows=len(frame),
@@ -234,7 +225,7 @@ def infer(path: Path, *, label: str = "", known: Sequence[str] = (), time_zone: 
         known=in_advance,
         objective="binary" if set(values.unique().to_list()) <= {0.0, 1.0} else "regression",
         typical=float(values.abs().mean() or 1.0),  # pyright: ignore[reportArgumentType]
-        lags=_lags(present, length, weekly=cadence == "weekly"),
+        lags=_lags(present, length),
     )
 
 
@@ -484,12 +475,12 @@ def _is_unique(frame: pl.DataFrame, columns: Sequence[str]) -> bool:
     return frame.select(columns).n_unique() == len(frame)
 
 
-def _lags(present: Sequence[date], length: int, *, weekly: bool) -> tuple[int, ...]:
+def _lags(present: Sequence[date], length: int) -> tuple[int, ...]:
     """Return the distances, in partitions, at which at least a fifth of the partitions have earlier rows."""
     known = set(present)
     return tuple(
         lag
-        for lag in ((1, 2, 3, 4) if weekly else (1, 2, 3, 7, 14, 21, 28))
+        for lag in ((1, 2, 3, 4) if length == 7 else (1, 2, 3, 7, 14, 21, 28))
         if 5 * sum(day - timedelta(days=lag * length) in known for day in present) >= len(present)
     )
 
