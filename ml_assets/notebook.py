@@ -68,8 +68,8 @@ class OpenedSnapshot:
 
         They are raw: neither filled nor standardised.
         """
+        from ml_assets.data.snapshots.builder import rows_of
         from ml_assets.data.snapshots.row_choice import ROW
-        from ml_assets.data.snapshots.split_rows import rows_of
 
         found = rows_of(self._table, self._snapshot)
         if split not in found:

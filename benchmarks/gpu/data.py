@@ -10,9 +10,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ml_assets.data.snapshots.blob_archives import ArchiveWriter
-from ml_assets.data.snapshots.index import write_index
-from ml_assets.data.snapshots.shards import Rows, write_rows
+from ml_assets.data.snapshots.builder import write_index
+from ml_assets.data.snapshots.shards import ArchiveWriter, Rows, write_rows
 from ml_assets.data.snapshots.split_reader import (
     MANIFEST,
     SPLITS,

@@ -18,7 +18,7 @@ def command(model: str, version: int | None, html: Path | None) -> None:
 
     Changes nothing.
     """
-    from ml_assets.model.steps.model_card import card_of
+    from ml_assets.model.steps.record import card_of
 
     with Project.to_read() as project:
         page = card_of(project.platform, registered(project, model, version))

@@ -86,7 +86,7 @@ def diff(
     Reads data files only of the partitions that differ.
     """
     from ml_assets.data.tables.lake_difference import compare_lake
-    from ml_assets.model.steps.lake_page import difference_of_lake
+    from ml_assets.model.steps.difference_page import difference_of_lake
 
     with Project.to_read() as project:
         old, new = _at(project, before), _at(project, after)
@@ -216,8 +216,12 @@ def show_partition(table: str, partition: str, as_json: bool, html: Path | None)
     adds pictures. --json prints the users alone.
     """
     from ml_assets.data.tables.reader import TableReader
-    from ml_assets.model.steps.partition_page import newest_partition, partition_page, require_partition
-    from ml_assets.model.steps.partition_users import users_of
+    from ml_assets.model.steps.partition_page import (
+        newest_partition,
+        partition_page,
+        require_partition,
+        users_of,
+    )
 
     with Project.to_read() as project:
         key = partition or newest_partition(project.platform, table)
@@ -268,7 +272,7 @@ def _commit_beginning(project: Project, begin: str) -> str:
 def _window(project: Project, ref: str) -> "TrainedOn | None":
     """Return the window behind `MODEL/VERSION`; None for other refs."""
     from ml_assets.cli.registered import registered
-    from ml_assets.model.steps.model_card import evaluation_of
+    from ml_assets.model.steps.record import evaluation_of
 
     model, slash, number = ref.partition("/")
     if not slash:

@@ -21,8 +21,7 @@ def command(model: str | None, day: datetime | None, html: Path | None) -> None:
     from ml_assets.cli.problems import Problem
     from ml_assets.components.assets.digest import declared_subjects
     from ml_assets.components.sensors.ended_runs import ended_launches
-    from ml_assets.model.steps.digest_page import digest_page
-    from ml_assets.model.steps.nightly_digest import bounds_of, digest_of
+    from ml_assets.model.steps.digest import bounds_of, digest_of, digest_page
     from resources.words import did_you_mean
 
     today = datetime.now(UTC).date()

@@ -85,8 +85,8 @@ def diff(name: str, no_rows: bool, markdown: bool, as_json: bool, html: Path | N
     from ml_assets.components.training_pipeline import TrainingPipeline
     from ml_assets.data.tables.environments import changes_of
     from ml_assets.data.tables.lake_difference import compare_lake
-    from ml_assets.model.steps.environment_models import models_trained_in
-    from ml_assets.model.steps.environment_page import as_comment, environment_page
+    from ml_assets.model.steps.difference_page import as_comment, environment_page
+    from ml_assets.model.steps.version_difference import models_trained_in
     from resources.lake.lake_environment import read_environment
 
     project = Project.read_only(on_main=True)

@@ -119,7 +119,7 @@ def _model_named(project: Project, target: str, partitions: str | None) -> "Trai
     from ml_assets.components.feature_table import is_online
     from ml_assets.components.metadata import is_table
     from ml_assets.components.training_pipeline import STAGES, TrainingPipeline
-    from ml_assets.model.steps.scoring import PREDICTIONS
+    from ml_assets.model.steps.spec import PREDICTIONS
 
     models = {one.spec.name: one.spec for one in project.components(TrainingPipeline)}
     if target in models:

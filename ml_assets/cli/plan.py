@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ml_assets.data.tables.declared import DeclaredTable
     from ml_assets.data.tables.guard import WindowValidation
     from ml_assets.model.steps.chosen import Chosen
-    from ml_assets.model.steps.read_changes import ColumnChange, ReadBy
+    from ml_assets.model.steps.window import ColumnChange, ReadBy
 
 SHOWN = 10
 """Stale partitions that the plan names. It counts the others."""
@@ -143,8 +143,8 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
     from ml_assets.data.tables.reader import TableReader
     from ml_assets.model.steps.champion import champion_columns, champion_has_seen
     from ml_assets.model.steps.chosen import chosen_for
-    from ml_assets.model.steps.read_changes import changes_since
     from ml_assets.model.steps.snapshot import source_values
+    from ml_assets.model.steps.window import changes_since
 
     graph = project.defs.resolve_asset_graph()
     reader = TableReader.at(project.platform.lake, "main")
@@ -183,7 +183,7 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
 
 
 def _metric_fault(spec: "TrainingPipelineSpec") -> str:
-    from ml_assets.model.steps.metric_functions import MetricUnusable, require_own_metrics
+    from ml_assets.model.steps.declared_functions import MetricUnusable, require_own_metrics
 
     try:
         require_own_metrics(spec.name, spec.evaluation)

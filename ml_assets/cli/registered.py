@@ -34,7 +34,7 @@ def registered(project: Project, model: str, number: int | None) -> "RegisteredV
     Raises `Problem` for a model that is not declared, or has no version, and `VersionMissing` with the versions.
     """
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.model.steps.model_card import version_to_show
+    from ml_assets.model.steps.record import version_to_show
 
     version = version_to_show(project.platform, model, number)
     if version is None:

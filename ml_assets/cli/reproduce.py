@@ -93,8 +93,7 @@ def _restored(
     from rich.console import Console
 
     from ml_assets.foundation.checkout import ROOT
-    from ml_assets.model.steps.recorded_code import recorded_tree, run_in
-    from ml_assets.model.steps.recorded_packages import locked_interpreter
+    from ml_assets.model.steps.recorded_environment import locked_interpreter, recorded_tree, run_in
     from ml_assets.model.steps.reproduce import recorded_launch
 
     launch = recorded_launch(project.platform, version)

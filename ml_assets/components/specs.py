@@ -27,8 +27,7 @@ from ml_assets.data.validation.volume import VolumeRule, VolumeSection
 from ml_assets.foundation.sections import Name, Partitions, Section, TimeZone, refuse_at
 from ml_assets.model.evaluation.metrics.metrics import metrics_of
 from ml_assets.model.steps.retraining import LiveSource, RetrainSection, rule_faults
-from ml_assets.model.steps.scoring import ADDED, PREDICTIONS
-from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.steps.spec import ADDED, PREDICTIONS, PipelineSpec
 from ml_assets.use.live.served_policy import ServedSkewRule
 from resources.words import did_you_mean
 

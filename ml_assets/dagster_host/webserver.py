@@ -22,8 +22,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from ml_assets.model.steps.links import TABLES
-from ml_assets.model.steps.served_reports import SERVED, serving
-from ml_assets.model.steps.served_tables import serving_tables
+from ml_assets.model.steps.served import SERVED, serving, serving_tables
 from resources.platform import Platform
 from resources.settings import Settings
 from resources.web.bounded_uvicorn import bounded_options

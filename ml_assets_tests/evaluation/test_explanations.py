@@ -13,7 +13,7 @@ from ml_assets.model.evaluation.report.chapters import explanation_chapters
 from ml_assets.model.evaluation.report.pictures import dependence_pictures
 from ml_assets.model.evaluation.report_document import Explanations
 from ml_assets.model.evaluation.spec import EvaluationSpec
-from ml_assets.model.steps.explained import most_rows
+from ml_assets.model.steps.evaluate import most_rows
 
 KINDS = {"strong": "numeric", "weak": "numeric", "kind": "category", "ignored": "numeric", "empty": "numeric"}
 LEVELS = {"a": 0.0, "b": 0.5, "c": 1.0}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.model.steps.stragglers import Stragglers
+from ml_assets.model.steps.live_report import Stragglers
 from ml_assets_tests.layouts.slow_rank_model import SLOW_RANK
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.events import TrainingEvent

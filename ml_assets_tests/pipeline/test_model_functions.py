@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.data.tables.imports import FunctionNotFound
-from ml_assets.model.steps.model_functions import find_signature, wrong_arguments
+from ml_assets.model.steps.declared_functions import find_signature, wrong_arguments
 
 Write = Callable[..., str]
 NAMES = ("depth", "hidden", "width")

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from ml_assets.components import TrainingPipeline
-from ml_assets.model.steps.one_process import one_process_library
+from ml_assets.model.steps.declared_functions import one_process_library
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import component
 

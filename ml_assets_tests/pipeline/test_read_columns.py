@@ -16,10 +16,10 @@ from ml_assets.data.tables.publish import publish
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.data.validation.contract import Contract
-from ml_assets.model.steps.read_changes import changes_since
 from ml_assets.model.steps.snapshot import build_training_set, source_values, take_snapshot
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import TrainingSet, ValidatedWindow
+from ml_assets.model.steps.window import changes_since
 from ml_assets_tests.components.readings_pipeline import HERE
 from ml_assets_tests.tables import orders_table
 from ml_assets_tests.tables.orders_table import FIRST, keys

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.model.steps.side_by_side import SideBySide, StoppedWithOthers
+from ml_assets.model.steps.trials import SideBySide, StoppedWithOthers
 from resources.files import open_lock
 from resources.launcher.process import TrainingPaused, run_process
 

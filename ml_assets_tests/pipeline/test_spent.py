@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.model.steps.spending import Attempts, Reports, spent
+from ml_assets.model.steps.live_report import Attempts, Reports, spent
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingResult
 

@@ -1,6 +1,6 @@
 """A worker that holds the others up is named once, in words that say by how much."""
 
-from ml_assets.model.steps.stragglers import Stragglers
+from ml_assets.model.steps.live_report import Stragglers
 from resources.job.events import TrainingEvent
 
 

@@ -13,8 +13,8 @@ from ml_assets.data.snapshots.split_reader import SnapshotError
 from ml_assets.defs import tiny_text
 from ml_assets.defs.tiny_text import features
 from ml_assets.model.release.runtime import InputRefused
+from ml_assets.model.steps.blobs import read_texts, require_tokens
 from ml_assets.model.steps.snapshot import row_choice
-from ml_assets.model.steps.texts import read_texts, require_tokens
 
 WEEKS = [date(2018, 11, 5) + timedelta(weeks=n) for n in range(3)]
 

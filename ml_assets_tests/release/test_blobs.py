@@ -25,7 +25,7 @@ from ml_assets.model.release.bundle import (
 from ml_assets.model.release.bundle_store import Bundle, BundleDamaged, BundleStore, seal
 from ml_assets.model.release.facts import BundleFacts
 from ml_assets.model.release.runtime import BlobReader, BundleRefused, InputRefused, ServingModel
-from ml_assets.model.steps.serving_measurement import serving_cost_of
+from ml_assets.model.steps.bundling import serving_cost_of
 from resources.artifacts import FolderArtifacts
 
 DECODE = BlobDecoder(

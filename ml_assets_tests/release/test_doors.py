@@ -32,7 +32,7 @@ from ml_assets.model.release.runtime import (
     RowRefused,
     ServingModel,
 )
-from ml_assets.model.steps.blob_decoding import predicted
+from ml_assets.model.steps.blobs import predicted
 from ml_assets.use.serving.raw_rows import predict_many
 from ml_assets_tests.release.conftest import contents_of
 from resources.artifacts import FolderArtifacts

@@ -18,7 +18,7 @@ from ml_assets.model.release.refusals import NotPromotable
 from ml_assets.model.release.registry import NumberReused, Registry, VersionMissing
 from ml_assets.model.release.releases import Releases
 from ml_assets.model.release.rows_behind import InputsRejected
-from ml_assets.model.steps.model_card import version_to_show
+from ml_assets.model.steps.record import version_to_show
 from ml_assets_tests.release.conftest import Evaluate, Meanwhile
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, keys, reject

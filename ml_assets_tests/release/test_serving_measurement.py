@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from ml_assets.model.release.bundle_store import FILES, Bundle
-from ml_assets.model.steps.serving_measurement import BATCH_ROWS, serving_cost_of
+from ml_assets.model.steps.bundling import BATCH_ROWS, serving_cost_of
 from resources.artifacts import FolderArtifacts
 
 

@@ -14,9 +14,7 @@ import polars as pl
 import pytest
 
 from ml_assets.data.features.encoding import FittedState, fit, fit_classes
-from ml_assets.data.snapshots.builder import build_snapshot
-from ml_assets.data.snapshots.fitted import fitted_of
-from ml_assets.data.snapshots.index import read_index, write_index
+from ml_assets.data.snapshots.builder import build_snapshot, fitted_of, read_index, rows_of, write_index
 from ml_assets.data.snapshots.row_choice import LABEL_TOO_LATE, NO_LABEL, choose_rows, classes_of
 from ml_assets.data.snapshots.spec import Cutoffs
 from ml_assets.data.snapshots.split_reader import (
@@ -30,7 +28,6 @@ from ml_assets.data.snapshots.split_reader import (
     open_snapshot,
     verify,
 )
-from ml_assets.data.snapshots.split_rows import rows_of
 from ml_assets_tests.training.small_jobs import (
     CATEGORICAL,
     NUMERIC,

@@ -1,6 +1,6 @@
 """Asset `digest`: what happened on a UTC day, as a page and as one message, made each night.
 
-Here: Dagster's side. Not here: the facts (`pipeline.nightly_digest`) and their page (`pipeline.digest_page`).
+Here: Dagster's side. Not here: the facts (`pipeline.digest`) and their page (`pipeline.digest`).
 """
 
 from datetime import date
@@ -11,9 +11,8 @@ import dagster as dg
 from ml_assets.components.metadata import RELEASE, is_table
 from ml_assets.components.sensors.ended_runs import claim, ended_launches, told
 from ml_assets.dagster_host.declaration_rules import TimeWindowFreshnessPolicy
-from ml_assets.model.steps.digest_page import digest_page
+from ml_assets.model.steps.digest import Digest, Subjects, bounds_of, digest_of, digest_page, subjects_from
 from ml_assets.model.steps.links import DIGESTS, report_page
-from ml_assets.model.steps.nightly_digest import Digest, Subjects, bounds_of, digest_of, subjects_from
 from resources.platform import Platform
 
 FIRST_DAY = "2026-11-01"

@@ -4,7 +4,7 @@ It has no partitions: each materialization searches on the newest window. Nothin
 study costs many trainings. Not here: the study (`pipeline.tune`), the steps that use its result (`steps.snapshot`).
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -15,12 +15,13 @@ from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study_report import summary_markdown
-from ml_assets.model.steps.chosen import REPORT, RESULT
 from ml_assets.model.steps.links import report_page
-from ml_assets.model.steps.live import TrainingPage
-from ml_assets.model.steps.tune import StoredStudy, run_study
 from resources.launcher.resource_profile import changes_of
 from resources.platform import Platform
+
+if TYPE_CHECKING:
+    from ml_assets.model.steps.live_report import TrainingPage
+    from ml_assets.model.steps.tune import StoredStudy
 
 HYPERPARAMETERS = "hyperparameters"
 """Last part of the asset's key."""
@@ -53,6 +54,8 @@ def study_asset(spec: TrainingPipelineSpec, tuning: TuningSection) -> dg.AssetsD
         platform: dg.ResourceParam[Platform],
         tables: dg.ResourceParam[DeclaredTables],
     ) -> dg.Output[None]:
+        from ml_assets.model.steps.tune import run_study
+
         with final_unless_transient():
             stored = run_study(
                 spec,
@@ -76,7 +79,9 @@ class _StudyPage(RunPage):
         return RunPage(self._context, self._asset, prefix=f"trial {number}: ", trial=number)
 
 
-def _shown(stored: StoredStudy, platform: Platform) -> dict[str, Any]:
+def _shown(stored: "StoredStudy", platform: Platform) -> dict[str, Any]:
+    from ml_assets.model.steps.chosen import REPORT, RESULT
+
     result = stored.report.result
     best = result.chosen
     assert best.validation_loss is not None  # of a finished trial

@@ -8,9 +8,7 @@ import dagster as dg
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import bullets, readable, report_facts, rules_table
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.model.steps.evaluate import evaluate_model
 from ml_assets.model.steps.links import report_page
-from ml_assets.model.steps.record import figures_beside
 from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
 from resources.ledger import evaluation_name
 from resources.platform import Platform
@@ -34,6 +32,8 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
         training_set: TrainingSet,
         trained: TrainedModel,
     ) -> Iterator[Any]:
+        from ml_assets.model.steps.evaluate import evaluate_model
+
         with final_unless_transient():
             evaluated, report = evaluate_model(spec, platform, training_set, trained, context.run_id)
             yield dg.AssetCheckResult(
@@ -60,6 +60,7 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
 
 def _page(evaluated: EvaluatedModel, report: "Report", platform: Platform) -> dict[str, Any]:
     from ml_assets.model.evaluation.report.report import summary_markdown
+    from ml_assets.model.steps.record import figures_beside
 
     figures = report.evaluation.values() | figures_beside(report) | report.evaluation.serving_values
     page = report_page(platform.settings.ui_url, evaluated.report)

@@ -9,7 +9,6 @@ from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transien
 from ml_assets.components.pages import commit_facts, report_facts, rules_table, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.model.steps.links import report_page, review_page
-from ml_assets.model.steps.register import register_model
 from ml_assets.model.steps.values import EvaluatedModel, RegisteredModel, TrainedModel, TrainingSet
 from resources.addresses import Address
 from resources.platform import Platform
@@ -31,6 +30,8 @@ def register_op(spec: TrainingPipelineSpec, registered_model: dg.AssetKey) -> dg
         trained: TrainedModel,
         evaluated: EvaluatedModel,
     ) -> Iterator[Any]:
+        from ml_assets.model.steps.register import register_model
+
         with final_unless_transient():
             version = register_model(spec, platform, training_set, trained, evaluated)
             if version is None:

@@ -10,7 +10,6 @@ from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transien
 from ml_assets.components.metadata import RESOURCES
 from ml_assets.components.pages import RunPage, bullets, readable, study_facts, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.model.steps.train import train_model
 from ml_assets.model.steps.values import TrainedModel, TrainingSet
 from resources.job.events import TrainingEvent, read_events
 from resources.job.job import TrainingResult
@@ -38,6 +37,8 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
     def train(
         context: dg.OpExecutionContext, platform: dg.ResourceParam[Platform], training_set: TrainingSet
     ) -> dg.Output[TrainedModel]:
+        from ml_assets.model.steps.train import train_model
+
         with final_unless_transient():
             trained = train_model(
                 spec,

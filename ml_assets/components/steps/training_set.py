@@ -12,10 +12,7 @@ from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.refusal import BuildRefused
 from ml_assets.model.steps import window
-from ml_assets.model.steps.chosen import chosen_for, require_chosen_on_valid_rows
-from ml_assets.model.steps.snapshot import take_snapshot
 from ml_assets.model.steps.values import TrainingSet, ValidatedWindow
-from ml_assets.model.steps.window import require_as_validated
 from resources.platform import Platform
 
 if TYPE_CHECKING:
@@ -85,6 +82,10 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
         tables: dg.ResourceParam[DeclaredTables],
         validated: ValidatedWindow,
     ) -> Iterator[Any]:
+        from ml_assets.model.steps.chosen import chosen_for, require_chosen_on_valid_rows
+        from ml_assets.model.steps.snapshot import take_snapshot
+        from ml_assets.model.steps.window import require_as_validated
+
         with final_unless_transient():
             require_as_validated(spec, tables, context.partition_key, validated)
             yield _inputs_current(current_check, asset, validated)

@@ -1,27 +1,30 @@
-"""Builder of a snapshot: turns chosen rows into encoded, balanced shards and their manifest.
+"""Builder of a snapshot: turns chosen rows into encoded, balanced shards, index files and their manifest.
 
-Here: distributing rows over shards, and writing a folder that is either complete or absent. Not here: choosing rows
-(row_choice), fitting (features.encoding), reading (split_reader).
+The rows of a split are chosen once, when the snapshot is made, and an evaluation reads the rows that its index names.
+An index file is one delta-encoded Parquet file, in which row numbers of whole partitions take almost no space. Here:
+distributing rows over shards, writing a folder that is either complete or absent, and reading index and fitted state
+back. Not here: choosing rows (row_choice), fitting (features.encoding), the rows for training (split_reader).
 """
 
 import errno
 import shutil
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from ml_assets.data.features.encoding import FittedState, class_ids
-from ml_assets.data.snapshots.blob_archives import MEMBER_BYTES, ArchiveWriter, Blobs
-from ml_assets.data.snapshots.fitted import fitted_of
-from ml_assets.data.snapshots.index import write_index
 from ml_assets.data.snapshots.row_choice import LIST, ROW, WEIGHT, ChosenRows
-from ml_assets.data.snapshots.shards import Rows, write_rows
+from ml_assets.data.snapshots.shards import MEMBER_BYTES, ArchiveWriter, Blobs, Rows, write_rows
+from ml_assets.data.snapshots.spec import SnapshotError
 from ml_assets.data.snapshots.split_reader import (
     FITTED,
     MANIFEST,
+    REBUILD,
     SPLITS,
     Archive,
     InputSpec,
@@ -29,8 +32,10 @@ from ml_assets.data.snapshots.split_reader import (
     ShardChanged,
     Snapshot,
     SourceValues,
+    SplitIndex,
     SplitName,
     file_sha256,
+    index_name,
     open_snapshot,
     schema_hash,
     verify,
@@ -217,3 +222,73 @@ def _is_whole(folder: Path, snapshot: Snapshot) -> bool:
     except ShardChanged:
         return False
     return True
+
+
+_COLUMN = "row"
+
+
+def write_index(folder: Path, split: SplitName, rows: NDArray[np.int64]) -> SplitIndex:
+    """Write the index of a split: ascending row numbers of the table, 0-based."""
+    pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest of the module strict
+    path = folder / index_name(split)
+    table = pa.table({_COLUMN: pa.array(rows, pa.int64())})
+    encoding = {_COLUMN: "DELTA_BINARY_PACKED"}
+    _parquet().write_table(table, path, use_dictionary=False, column_encoding=encoding, compression="zstd")
+    return SplitIndex(
+        split=split, path=path.name, sha256=file_sha256(path), rows=len(rows), bytes=path.stat().st_size
+    )
+
+
+def read_index(snapshot: Snapshot, split: SplitName) -> NDArray[np.int64]:
+    """Return the row numbers of a split, `[rows]`, ascending. `ShardChanged` if the file differs from the manifest."""
+    index = snapshot.index_of(split)
+    path = snapshot.folder / index.path
+    verify_file(path, index)
+    rows: NDArray[np.int64] = _parquet().read_table(path)[_COLUMN].to_numpy()
+    return rows
+
+
+def _parquet() -> Any:
+    return import_module("pyarrow.parquet")
+
+
+def fitted_of(snapshot: Snapshot) -> FittedState:
+    """Return the scales, vocabularies and classes of a snapshot.
+
+    Raises `ShardChanged` if the file is not the one whose digest the manifest has: the model was trained on rows that
+    the original encoded.
+    """
+    file = snapshot.folder / FITTED
+    try:
+        fitted = FittedState.from_json(file.read_text())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ShardChanged(f"{file} cannot be read: {error}. {REBUILD}") from error
+    if fitted.digest != snapshot.fitted_digest:
+        raise ShardChanged(
+            f"{file} was altered: the manifest says digest {snapshot.fitted_digest[:12]}…, its content gives "
+            f"{fitted.digest[:12]}…. {REBUILD}"
+        )
+    return fitted
+
+
+def rows_of(table: pl.LazyFrame, snapshot: Snapshot) -> dict[SplitName, pl.DataFrame]:
+    """Return split → its rows of `table`, from which `snapshot` was made.
+
+    The rows have the table's columns without binary columns, and `ROW`. They are in the order of the table, as
+    `ChosenRows.of` returned them for the snapshot. Raises `ShardChanged` for a damaged index, `SnapshotError` for a
+    table that lacks rows.
+    """
+    schema = table.collect_schema()
+    binary = [name for name, dtype in schema.items() if dtype == pl.Binary]
+    numbered = table.with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.Int64)).drop(binary)
+    frame = numbered.collect(engine="streaming" if binary else "auto")
+    found: dict[SplitName, pl.DataFrame] = {}
+    for split in SPLITS:
+        rows = read_index(snapshot, split)
+        if len(rows) and rows[-1] >= frame.height:
+            raise SnapshotError(
+                f"the {split} split has row {rows[-1]}, but the table has {frame.height} rows: the snapshot "
+                f"was made from another table. Launch the training again"
+            )
+        found[split] = frame[rows]
+    return found

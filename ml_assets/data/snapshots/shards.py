@@ -1,22 +1,112 @@
-"""Format of a shard: an Arrow IPC file with one uncompressed record batch, so that a batch is a view.
+"""Format of a shard: an Arrow IPC file with one uncompressed record batch, so that a batch is a view, and its blobs.
 
 Columns: `numeric` FixedSizeList<float32>[F], `category` FixedSizeList<int32>[C], `label` float32 and `row` int64. A
 matrix is a single column, because reading F columns would cost a stack per batch. Where rows form lists, `list` int64
 names the list of a row, whose rows are neighbours. Weighted rows have `weight` float32. Rows with blobs also have
-`blob` FixedSizeList<int64>[2]: first byte and number of bytes in the archive beside the file. Not here: that archive
-(blob_archives), distributing rows over shards (builder), verifying the file (split_reader).
+`blob` FixedSizeList<int64>[2]: first byte and number of bytes in the archive beside the file.
+
+An archive, for blobs of 10 KB and more, is a tar file with one uncompressed member per row, in the order of the table.
+A member is named by the row's number in the table. Any tool that reads tar reads it. Not here: distributing rows over
+shards (builder), verifying the file (split_reader), decoding a blob (the pipeline's `decode`).
 """
 
-from collections.abc import Sequence
+import mmap
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_assets.data.snapshots.blob_archives import Blobs
+MEMBER_BYTES = 2 * tarfile.BLOCKSIZE
+"""Approximate bytes that tar adds to a member: a header, and zeros up to the next block."""
+_END = bytes(2 * tarfile.BLOCKSIZE)
+
+
+def member_name(row: int) -> str:
+    """Return the name of a row's blob in an archive."""
+    return f"{row:012d}.bin"
+
+
+class Blobs:
+    """Stored blobs of some rows. A blob is read only when it is requested."""
+
+    def __init__(self, archives: Sequence[mmap.mmap], places: NDArray[np.int64]) -> None:
+        """Take mapped archives and `places` `[rows, 3]`: index in `archives`, first byte, number of bytes.
+
+        Raises `ValueError` if an archive ends before its last blob.
+        """
+        self.archives, self.places = tuple(archives), places
+        sizes = np.array([len(archive) for archive in archives], dtype=np.int64)
+        if len(places) and (places[:, 1] + places[:, 2] > sizes[places[:, 0]]).any():
+            raise ValueError("its archive ends before the last blob does")
+
+    @classmethod
+    def map(cls, path: Path, places: NDArray[np.int64]) -> Self:
+        """Map one archive; `places` `[rows, 2]`: first byte and number of bytes. Raises `OSError`, `ValueError`."""
+        with path.open("rb") as file:
+            archive = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return cls([archive], np.insert(places, 0, 0, axis=1))
+
+    @classmethod
+    def concatenate(cls, parts: Iterable[Self]) -> Self:
+        """Join the blobs of all `parts`, in order."""
+        archives: list[mmap.mmap] = []
+        places: list[NDArray[np.int64]] = []
+        for part in parts:
+            places.append(part.places + np.array([len(archives), 0, 0]))
+            archives += part.archives
+        return cls(archives, np.concatenate(places))
+
+    def reordered(self, rows: NDArray[np.int64]) -> Self:
+        """Return the blobs of these rows, 0-based, in their order."""
+        return type(self)(self.archives, self.places[rows])
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, row: int) -> bytes:
+        """Return the blob of a row, 0-based."""
+        return next(self.take(np.array([row])))
+
+    def take(self, rows: NDArray[np.int64]) -> Iterator[bytes]:
+        """Yield the blobs of these rows, in their order."""
+        for archive, first, size in self.places[rows].tolist():
+            yield self.archives[archive][first : first + size]
+
+
+class ArchiveWriter:
+    """Writer of one archive. The same blobs give the same bytes. The file is open only while blobs are added."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._places: list[tuple[int, int]] = []
+        self._end = 0
+        path.touch()
+
+    def add(self, rows: Iterable[int], contents: Iterable[bytes]) -> None:
+        """Append the blobs of these rows of the table."""
+        with self._path.open("ab") as file:
+            for row, content in zip(rows, contents, strict=True):
+                member = tarfile.TarInfo(member_name(row))  # without time and owner
+                member.size = len(content)
+                header = member.tobuf(tarfile.USTAR_FORMAT)
+                padding = -len(content) % tarfile.BLOCKSIZE
+                file.write(header)
+                file.write(content)
+                file.write(bytes(padding))
+                self._places.append((self._end + len(header), len(content)))
+                self._end += len(header) + len(content) + padding
+
+    def finish(self) -> Blobs:
+        """End the archive and return its blobs."""
+        with self._path.open("ab") as file:
+            file.write(_END)
+        return Blobs.map(self._path, np.array(self._places, dtype=np.int64).reshape(-1, 2))
+
 
 _pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest of the module strict
 

@@ -1,7 +1,7 @@
 """Import paths in a `defs.yaml`: functions, scripts, and lists of column names.
 
 Here: resolving them when the file is read, so that a wrong path is an error at its own line. Not here: calling them,
-and model functions (`model_functions`), whose source is read without an import.
+and model functions (`pipeline.declared_functions`), whose source is read without an import.
 """
 
 import importlib

@@ -1,28 +1,40 @@
-"""Champion beside a challenger: its predictions on the same holdout, or the reason for which it has none.
+"""Champion, and other registered models, beside a challenger: predictions on its holdout, or the reason for none.
 
 A champion that cannot score today's rows is an outcome for the gates, never an error: the challenger is trained by
-then. Not here: the decision (`evaluation.comparison.gates`), the version in production (`release.promotion`).
+then. No gate uses the figures of `evaluation.compared_with`; they are for reports. Not here: the decision
+(`evaluation.gates`), the version in production (`release.promotion`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.foundation.days import Days
-from ml_assets.model.steps.blob_decoding import predicted
+from ml_assets.model.evaluation.errors import EvaluationInputError
+from ml_assets.model.evaluation.evaluation_document import ComparedModel
+from ml_assets.model.evaluation.gates import Champion
+from ml_assets.model.evaluation.legal_predictions import in_range, prediction_fault
+from ml_assets.model.evaluation.model_difference import difference
+from ml_assets.model.release.bundle_store import Bundle, BundleDamaged, BundleMissing
+from ml_assets.model.release.of_platform import bundles_of, releases_of
+from ml_assets.model.release.question import Question
+from ml_assets.model.release.registry import RegisteredVersion, VersionMissing
+from ml_assets.model.release.runtime import (
+    BundleRefused,
+    GoldenMismatch,
+    GraphFailed,
+    InputRefused,
+    ServingModel,
+)
+from ml_assets.model.steps.blobs import predicted
+from ml_assets.model.steps.declared_functions import own_metrics
+from ml_assets.model.steps.record import version_to_show
 from ml_assets.model.steps.spec import PipelineSpec
 from resources.platform import Platform
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from ml_assets.model.evaluation.comparison.gates import Champion
-    from ml_assets.model.release.bundle_store import Bundle
-    from ml_assets.model.release.question import Question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +42,7 @@ class Rival:
     """Champion, as one evaluation sees it."""
 
     bundle_digest: str
-    champion: "Champion"
+    champion: Champion
     predictions: NDArray[np.float64] | None
     """`[rows]` on the holdout; None exactly if `champion.cannot_score` has a reason."""
     columns: tuple[str, ...] = ()
@@ -41,16 +53,16 @@ class Rival:
 class MeasuredRows:
     """Rows on which models are compared, and what they are asked."""
 
-    holdout: "pl.DataFrame"
+    holdout: pl.DataFrame
     weight: str | None
     """Column with the weights of the rows; None if each row counts once."""
     partitions: tuple[str, ...]
     """Partition keys of the holdout."""
     cadence: Cadence
     """Partitions of the model."""
-    table: "pl.LazyFrame"
+    table: pl.LazyFrame
     """Feature table with these rows, for blobs."""
-    asked: "Question"
+    asked: Question
     primary_key: tuple[str, ...]
     """Columns that name a row in errors."""
 
@@ -65,7 +77,6 @@ def rival_of(
     are raised, since a retry of the step may succeed.
     """
     from ml_assets.model.evaluation.comparison.gates import Champion
-    from ml_assets.model.release.of_platform import releases_of
 
     promotion = releases_of(platform).in_production(spec.name)
     if promotion is None or promotion.bundle_digest == challenger_digest:
@@ -87,8 +98,6 @@ def rival_of(
 
 def champion_columns(spec: PipelineSpec, platform: Platform) -> tuple[str, ...]:
     """Return the columns that the version in production reads; empty without one, and if its bundle is lost."""
-    from ml_assets.model.release.of_platform import releases_of
-
     promotion = releases_of(platform).in_production(spec.name)
     if promotion is None:
         return ()
@@ -98,12 +107,12 @@ def champion_columns(spec: PipelineSpec, platform: Platform) -> tuple[str, ...]:
         return ()
 
 
-def _columns_of(bundle: "Bundle") -> tuple[str, ...]:
+def _columns_of(bundle: Bundle) -> tuple[str, ...]:
     blob = bundle.facts.blob
     return (*(one.name for one in bundle.facts.inputs), *(() if blob is None else (blob.column,)))
 
 
-def partitions_seen(bundle: "Bundle", cadence: Cadence, partitions: Sequence[str]) -> list[str]:
+def partitions_seen(bundle: Bundle, cadence: Cadence, partitions: Sequence[str]) -> list[str]:
     """Return those of `partitions` of which the model has seen a day (`Lineage.seen`)."""
     seen = bundle.facts.lineage.seen
     return [key for key in partitions if seen & Days.of([cadence.bounds(key)])]
@@ -114,8 +123,6 @@ def champion_has_seen(spec: PipelineSpec, platform: Platform, window: Sequence[s
 
     Also empty without a champion, and if its bundle is lost: then it cannot score the holdout at all.
     """
-    from ml_assets.model.release.of_platform import releases_of
-
     promotion = releases_of(platform).in_production(spec.name)
     if promotion is None:
         return ""
@@ -131,25 +138,20 @@ class CannotScore(Exception):
     """A stored model has no predictions for some rows. The message has the reason."""
 
 
-def scored(bundle: "Bundle", rows: MeasuredRows) -> NDArray[np.float64]:
+def scored(bundle: Bundle, rows: MeasuredRows) -> NDArray[np.float64]:
     """Return the predictions of `bundle` on `rows`.
 
     Raises `CannotScore` also for a model that answers another question than asked, or with values that cannot be its
     answer. Server errors are raised as they are, since a retry may succeed.
     """
-    from ml_assets.model.release.runtime import BundleRefused, GoldenMismatch, GraphFailed, InputRefused
-
     try:
         return _predictions(bundle, rows)
     except (_NotComparable, InputRefused, GraphFailed, BundleRefused, GoldenMismatch) as error:
         raise CannotScore(str(error)) from error
 
 
-def opened(platform: Platform, digest: str) -> "Bundle":
+def opened(platform: Platform, digest: str) -> Bundle:
     """Return a stored bundle. Raises `CannotScore` if it is lost or damaged."""
-    from ml_assets.model.release.bundle_store import BundleDamaged, BundleMissing
-    from ml_assets.model.release.of_platform import bundles_of
-
     try:
         return bundles_of(platform).open(digest)
     except (BundleMissing, BundleDamaged) as error:
@@ -160,13 +162,63 @@ class _NotComparable(Exception):
     """The champion answers another question, or its answers cannot be measured."""
 
 
-def _predictions(bundle: "Bundle", rows: MeasuredRows) -> NDArray[np.float64]:
-    from ml_assets.model.evaluation.comparison.holdout_rows import prediction_fault
-    from ml_assets.model.release.runtime import ServingModel
-
+def _predictions(bundle: Bundle, rows: MeasuredRows) -> NDArray[np.float64]:
     if difference := bundle.facts.question.other_than(rows.asked):
         raise _NotComparable(difference)
     predictions = predicted(ServingModel.load(bundle.folder), rows.holdout, rows.table, rows.primary_key)
     if fault := prediction_fault(predictions, rows.asked.objective):
         raise _NotComparable(f"its predictions {fault}")
     return predictions
+
+
+def compared_models(
+    spec: PipelineSpec, platform: Platform, rows: MeasuredRows, challenger: NDArray[np.float64]
+) -> Iterator[ComparedModel]:
+    """Yield each model of `evaluation.compared_with`, measured on `rows` like the challenger with these predictions.
+
+    Errors of servers are raised, since a retry of the step may succeed.
+    """
+    measured = spec.evaluation.model_copy(update={"slices": (), "gates": ()})
+    for declared in spec.evaluation.compared_with:
+        try:
+            version = _version(platform, declared)
+        except CannotScore as missing:
+            yield ComparedModel(name=declared, bundle="", cannot_score=str(missing))
+            continue
+        name, digest = f"{version.model}, version {version.number}", version.bundle_digest
+        try:
+            bundle = opened(platform, digest)
+            predictions = scored(bundle, rows)
+            change = difference(
+                rows.holdout,
+                in_range(predictions, rows.asked.objective),
+                in_range(challenger, rows.asked.objective),
+                measured,
+                own_metrics=own_metrics(spec.evaluation),
+                label=rows.asked.label,
+                weight=rows.weight,
+                classes=rows.asked.classes,
+            )
+        except (CannotScore, EvaluationInputError) as error:
+            yield ComparedModel(name=name, bundle=digest, cannot_score=str(error))
+            continue
+        yield ComparedModel(
+            name=name,
+            bundle=digest,
+            seen=tuple(partitions_seen(bundle, rows.cadence, rows.partitions)),
+            weight=bundle.facts.lineage.weight,
+            metrics={one.metric.name: one.before for one in change.overall if np.isfinite(one.before)},
+            improvements={one.metric.name: one.improvement for one in change.overall},
+        )
+
+
+def _version(platform: Platform, declared: str) -> RegisteredVersion:
+    """Return the version that a name in `compared_with` means now. Raises `CannotScore` if there is none."""
+    model, _, number = declared.partition("/")
+    try:
+        version = version_to_show(platform, model, int(number) if number else None)
+    except VersionMissing as missing:
+        raise CannotScore(str(missing)) from missing
+    if version is None:
+        raise CannotScore(f"it has no registered version yet; `ml-assets launch {model} PARTITION` makes one")
+    return version

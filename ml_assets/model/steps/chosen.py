@@ -13,6 +13,7 @@ from ml_assets.extras.tuning.space import Choice, in_words
 from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study_result import StudyResult
 from ml_assets.foundation.days import Days
+from ml_assets.model.release import rows_behind
 from ml_assets.model.steps.links import STUDIES
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.window import rejected_behind
@@ -165,8 +166,6 @@ def prior_for(spec: PipelineSpec, tuning: TuningSection, platform: Platform, win
     learned from the holdout into the choice. Points whose window now holds a rejected partition, at any depth, or is no
     longer in the lake are left out.
     """
-    from ml_assets.model.release import rows_behind
-
     usable, _ = _split_at(spec.holdout_of(window), results_of(platform, spec.name))
     result = None if usable is None else _read(platform, spec.name, usable)
     refused: dict[TrainedOn, str] = {}

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Set
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ml_assets.extras.governance.dossier.contents import (
     CARD,
@@ -25,25 +24,23 @@ from ml_assets.extras.governance.dossier.keys import SigningKey
 from ml_assets.extras.governance.dossier.ledger_rows import decisions_about
 from ml_assets.extras.governance.dossier.signature import SIGNATURE
 from ml_assets.extras.governance.dossier.writing import write
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.dossiers import dossier_name, lay_out
+from ml_assets.model.release.of_platform import bundles_of
+from ml_assets.model.release.registry import RegisteredVersion
+from ml_assets.model.release.rows_behind import contents_of
 from ml_assets.model.steps.launches import DIFFERENCE, read_launches, source
 from ml_assets.model.steps.launches import LOCK as LOCK_FILE
-from ml_assets.model.steps.model_card import card_of, report_of
+from ml_assets.model.steps.record import card_of, report_of
+from resources.ledger import DossierRow
 from resources.platform import Platform
 
-if TYPE_CHECKING:
-    from ml_assets.model.release.bundle_store import Bundle
-    from ml_assets.model.release.registry import RegisteredVersion
-    from resources.ledger import DossierRow
 
-
-def write_dossier(platform: Platform, version: "RegisteredVersion", key: SigningKey) -> "DossierRow":
+def write_dossier(platform: Platform, version: RegisteredVersion, key: SigningKey) -> DossierRow:
     """Make, sign, verify and store the dossier of a version as it stands now; record it in the ledger.
 
     Earlier dossiers stay. Raises `ReportUnavailable`, `LaunchUnknown`, `InputsUnknown`, and the bundle store's errors.
     """
-    from ml_assets.model.release.dossiers import dossier_name, lay_out
-    from ml_assets.model.release.of_platform import bundles_of
-
     bundle = bundles_of(platform).open(version.bundle_digest)
     row, report = report_of(platform, version)
     card = card_of(platform, version)
@@ -67,9 +64,7 @@ def write_dossier(platform: Platform, version: "RegisteredVersion", key: Signing
     )
 
 
-def _facts(platform: Platform, version: "RegisteredVersion", bundle: "Bundle") -> DossierFacts:
-    from ml_assets.model.release.rows_behind import contents_of
-
+def _facts(platform: Platform, version: RegisteredVersion, bundle: Bundle) -> DossierFacts:
     row, report = report_of(platform, version)
     facts, lineage = bundle.facts, bundle.facts.lineage
     launches = read_launches(platform, version.model, lineage.fingerprint, row.launches)

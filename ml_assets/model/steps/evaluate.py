@@ -7,46 +7,58 @@ snapshot names the rows; this step chooses none.
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ml_assets.data.features.encoding import class_ids
+from ml_assets.data.snapshots.builder import fitted_of, rows_of
+from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot, open_snapshot
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.foundation.days import Days
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.model.steps.blob_decoding import decoder_of, few_with_blobs, predicted
-from ml_assets.model.steps.champion import MeasuredRows, rival_of
-from ml_assets.model.steps.compared import compared_models
-from ml_assets.model.steps.explained import explanations_of
+from ml_assets.model.evaluation.baseline import naive_baseline
+from ml_assets.model.evaluation.evaluation_document import LossCurve, ModelFacts, Report, SplitRows
+from ml_assets.model.evaluation.explanation_document import Explanations
+from ml_assets.model.evaluation.explanations import NotPredicted, explain
+from ml_assets.model.evaluation.holdout import evaluate, redraws_of
+from ml_assets.model.evaluation.holdout_lists import few_lists
+from ml_assets.model.evaluation.legal_predictions import in_range
+from ml_assets.model.evaluation.reference import reference_model
+from ml_assets.model.evaluation.row_weights import weights_of
+from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.evaluation.thresholds import ScoredRows, threshold_table
+from ml_assets.model.evaluation.worst_slices import worst_slices
+from ml_assets.model.release.golden import spread
+from ml_assets.model.release.of_platform import bundles_of
+from ml_assets.model.release.runtime import PredictionNotFinite, ServingModel
+from ml_assets.model.steps.blobs import counted_models, few_with_blobs, predicted
+from ml_assets.model.steps.bundling import bundle_of, serving_cost_of, versions_behind
+from ml_assets.model.steps.champion import MeasuredRows, compared_models, rival_of
+from ml_assets.model.steps.declared_functions import own_metrics
 from ml_assets.model.steps.identity import require_as_frozen
 from ml_assets.model.steps.links import run_url
-from ml_assets.model.steps.metric_functions import own_metrics
 from ml_assets.model.steps.record import UnrecordedEvaluation, record
 from ml_assets.model.steps.scoring import prediction_profile
-from ml_assets.model.steps.serving_measurement import serving_cost_of
-from ml_assets.model.steps.shown_columns import shown_features
-from ml_assets.model.steps.spec import PipelineSpec
-from ml_assets.model.steps.texts import counted_models
+from ml_assets.model.steps.spec import ModelInputsSection, PipelineSpec
 from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
 from ml_assets.model.steps.window import require_nothing_rejected_since
 from resources.job.events import TrainingEvent, read_events
-from resources.job.job import TrainingJob, TrainingResult
+from resources.job.job import TrainingResult
 from resources.job.recoveries import recoveries_of, rows_lost
 from resources.platform import Platform
 from resources.tracking.mlflow_client import page_of
 
-if TYPE_CHECKING:
-    import polars as pl
-    from torch import nn
-
-    from ml_assets.data.snapshots.split_reader import Snapshot
-    from ml_assets.model.evaluation.report_document import LossCurve, ModelFacts, Report, SplitRows
-    from ml_assets.model.release.bundle_store import Bundle, BundleStore
-    from ml_assets.model.release.facts import Lineage
-    from ml_assets.model.release.matrix import MatrixGraph
+FEWEST_ROWS = 100
+"""Rows of a model that reads blobs, since each prediction decodes them again; and of one with very many columns."""
+_MOST_VALUES = 200_000_000
+"""Values to predict from, over all shuffled columns: about ten seconds of a small network. All of up to 316 columns of
+2,000 rows; a table of a thousand columns took minutes."""
 
 
 def evaluate_model(
     spec: PipelineSpec, platform: Platform, training_set: TrainingSet, trained: TrainedModel, run_id: str
-) -> "tuple[EvaluatedModel, Report]":
+) -> tuple[EvaluatedModel, Report]:
     """Score the job's weights and the models in the comparison, let the gates decide, and record the evaluation.
 
     A rejection is a normal outcome. Raises `InputsRefused` if a partition of the window was rejected since.
@@ -60,10 +72,6 @@ def evaluate_model(
 def _score(
     spec: PipelineSpec, platform: Platform, training_set: TrainingSet, trained: TrainedModel
 ) -> UnrecordedEvaluation:
-    from ml_assets.data.features.encoding import class_ids
-    from ml_assets.data.snapshots.fitted import fitted_of
-    from ml_assets.data.snapshots.split_reader import open_snapshot
-    from ml_assets.data.snapshots.split_rows import rows_of
     from ml_assets.model.evaluation.comparison.baseline import naive_baseline
     from ml_assets.model.evaluation.comparison.holdout import evaluate
     from ml_assets.model.evaluation.comparison.holdout_rows import in_range, redraws_of
@@ -72,8 +80,6 @@ def _score(
     from ml_assets.model.evaluation.comparison.worst_slices import worst_slices
     from ml_assets.model.evaluation.metrics.row_weights import weights_of
     from ml_assets.model.evaluation.report_document import Report
-    from ml_assets.model.release.of_platform import bundles_of
-    from ml_assets.model.release.runtime import ServingModel
 
     job, result = training_set.job, trained.result
     snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest, job.schema_hash)
@@ -152,7 +158,7 @@ def _score(
         serving=serving_cost_of(bundle, raw, platform.artifacts, training_set.run_id),
         transitions=spec.transition_gates,
     )
-    shown = shown_features(spec.features, reader, snapshot.keys("holdout"))
+    shown = _shown_features(spec.features, reader, snapshot.keys("holdout"))
     report = Report(
         title=spec.name,
         partition=job.partition,
@@ -228,108 +234,7 @@ def _digest_of_columns(reader: TableReader, training_set: TrainingSet, columns: 
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _trained(job: TrainingJob, snapshot: "Snapshot", result: TrainingResult) -> "nn.Module | MatrixGraph":
-    from resources.job.errors import UnmeasuredModel
-
-    weights = Path(result.weights)
-    if not result.has_weights(weights):
-        raise UnmeasuredModel(
-            f"{weights} is not the file that the training of {job.model} {job.partition} left: it is missing, or its "
-            f"SHA-256 is not {result.weights_sha256[:12]}…. Materialize {job.model} {job.partition} again, which makes "
-            "the file from the last checkpoint"
-        )
-    if job.script:
-        from ml_assets.model.release.matrix import MatrixGraph
-        from ml_assets.model.training.script.script_model import read_model
-
-        model = read_model(weights)
-        return MatrixGraph(model) if isinstance(model, bytes) else model
-
-    from ml_assets.model.training.measured import refuse_other_export
-    from ml_assets.model.training.step.load import load_model
-
-    model = load_model(job, snapshot.inputs, weights)
-    refuse_other_export(job, snapshot, model, result)
-    return model
-
-
-def bundle_of(
-    spec: PipelineSpec,
-    job: TrainingJob,
-    snapshot: "Snapshot",
-    result: TrainingResult,
-    holdout: "pl.DataFrame",
-    table: "pl.LazyFrame",
-    made_by: str,
-    seen: Days,
-    store: "BundleStore",
-) -> "tuple[Bundle, pl.DataFrame]":
-    """Build the bundle of a finished training in `store`; return it with the raw rows from which its golden rows come.
-
-    `holdout` are the raw rows of the holdout, `table` all rows of the window, `made_by` the code versions behind them,
-    `seen` the days behind the weights.
-    """
-    from ml_assets.data.snapshots.fitted import fitted_of
-    from ml_assets.model.release.bundle import BundleContents, build_bundle
-    from ml_assets.model.release.golden import GOLDEN_BLOBS
-
-    decode = decoder_of(spec.features)
-    raw = holdout if decode is None else few_with_blobs(holdout, table, decode.column, GOLDEN_BLOBS)
-    contents = BundleContents(
-        module=_trained(job, snapshot, result),
-        fitted=fitted_of(snapshot),
-        objective=facts_of(spec.evaluation.objective).trained_as,
-        rows=raw,
-        lineage=_lineage(spec, job, snapshot, result, made_by, seen),
-        metrics={"best_validation_loss": result.best_validation_loss},
-        decode=decode,
-        vocabulary=snapshot.inputs.vocabulary,
-    )
-    return build_bundle(contents, store), raw
-
-
-def versions_behind(reader: TableReader, table: str, keys: Sequence[str]) -> str:
-    """Return the code versions that made these partitions, in the order of the keys, joined by `+`."""
-    made_by = (manifest.code_version for manifest in reader.manifests(table, keys).values())
-    return "+".join(dict.fromkeys(made_by))
-
-
-def _lineage(
-    spec: PipelineSpec,
-    job: TrainingJob,
-    snapshot: "Snapshot",
-    result: TrainingResult,
-    features_version: str,
-    seen: Days,
-) -> "Lineage":
-    from ml_assets.data.snapshots.split_reader import SPLITS
-    from ml_assets.model.release.facts import Lineage
-
-    return Lineage(
-        model=spec.name,
-        fingerprint=job.fingerprint,
-        snapshot_digest=job.snapshot_digest,
-        label=snapshot.label,
-        windows={split: (snapshot.keys(split)[0], snapshot.keys(split)[-1]) for split in SPLITS},
-        seen=seen,
-        schema_hash=snapshot.schema_hash,
-        code_version=job.code_version,
-        weights_sha256=result.weights_sha256,
-        feature_versions={spec.features.table: features_version},
-        configuration={
-            "hyperparameters": job.hyperparameters,
-            "training": job.settings.identity,
-            "seed": job.seed,
-            **({} if spec.model.init_from is None else {"init_from": spec.model.init_from}),
-            **({"weight": snapshot.weight} if snapshot.weight else {}),
-            **({"decode": job.decode} if job.decode else {}),
-        },
-    )
-
-
-def _model_facts(spec: PipelineSpec, training_set: TrainingSet) -> "ModelFacts":
-    from ml_assets.model.evaluation.report_document import ModelFacts
-
+def _model_facts(spec: PipelineSpec, training_set: TrainingSet) -> ModelFacts:
     job, columns = training_set.job, spec.features
     inputs = {
         "numeric": columns.numeric,
@@ -354,10 +259,7 @@ def _model_facts(spec: PipelineSpec, training_set: TrainingSet) -> "ModelFacts":
     )
 
 
-def _split_rows(snapshot: "Snapshot") -> "Iterator[SplitRows]":
-    from ml_assets.data.snapshots.split_reader import SPLITS
-    from ml_assets.model.evaluation.report_document import SplitRows
-
+def _split_rows(snapshot: Snapshot) -> Iterator[SplitRows]:
     for name in SPLITS:
         keys = snapshot.keys(name)
         yield SplitRows(
@@ -370,7 +272,7 @@ def _split_rows(snapshot: "Snapshot") -> "Iterator[SplitRows]":
         )
 
 
-def _loss_curve(events: Iterable[TrainingEvent], result: TrainingResult) -> "LossCurve":
+def _loss_curve(events: Iterable[TrainingEvent], result: TrainingResult) -> LossCurve:
     """Return the loss curve from the events in the job's folder, so that a reused job has a curve too."""
     from ml_assets.model.evaluation.report_document import LossCurve
 
@@ -387,3 +289,52 @@ def _points(events: Iterable[TrainingEvent], kind: str, value: str) -> tuple[tup
     """Return the points of the events that carry `value`; events of a script may lack it."""
     told = (event for event in events if event.kind == kind and value in event.values)
     return tuple(sorted((event.step, event.values[value]) for event in told))
+
+
+def _shown_features(features: ModelInputsSection, reader: TableReader, keys: Sequence[str]) -> list[str]:
+    """Return the model's numbers and categories, without those that the contract of a partition marks as sensitive."""
+    hidden: set[str] = set()
+    for manifest in reader.manifests(features.table, keys).values():
+        columns = manifest.profile.get("columns", {})
+        hidden |= {name for name, facts in columns.items() if facts.get("hidden")}
+    return [name for name in (*features.numeric, *features.categorical) if name not in hidden]
+
+
+def most_rows(declared: int, columns: int, *, has_blobs: bool) -> int:
+    """Return the number of rows to explain a model of so many columns on: at most `declared`, at least 100."""
+    if has_blobs:
+        return min(declared, FEWEST_ROWS)
+    return min(declared, max(FEWEST_ROWS, _MOST_VALUES // columns**2))
+
+
+def explanations_of(
+    spec: EvaluationSpec,
+    model: ServingModel,
+    holdout: pl.DataFrame,
+    table: pl.LazyFrame,
+    *,
+    label: str,
+    weight: str | None,
+    shown: Sequence[str],
+) -> Explanations | None:
+    """Explain `model` on rows of `holdout`, which come from `table`; None if `spec` asks for no explanations.
+
+    Only columns in `shown` are drawn, since a partial dependence names values of real rows.
+    """
+    if spec.explanations is None:
+        return None
+    most = most_rows(spec.explanations.rows, len(model.inputs), has_blobs=bool(model.blob))
+    rows = spread(holdout, most) if spec.group is None else few_lists(holdout, spec.group, most)
+    if model.blob:
+        rows = few_with_blobs(rows, table, model.blob, rows.height)
+    inputs = {column.name: column.kind for column in model.inputs}
+
+    def predict(changed: pl.DataFrame) -> NDArray[np.float64]:
+        try:
+            return model.predict(changed)
+        except PredictionNotFinite as error:  # of rows that do not exist, the holdout has none
+            raise NotPredicted(str(error)) from error
+
+    return explain(
+        rows, predict, inputs, spec, label=label, weight=weight, shown=shown, classes=model.classes
+    )

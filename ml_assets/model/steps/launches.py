@@ -7,6 +7,7 @@ weights. The evaluation's row in the ledger has the SHA-256 of each record. Not 
 
 import hashlib
 import json
+import platform as interpreter
 import tempfile
 import uuid
 from collections.abc import Iterable
@@ -71,8 +72,6 @@ class LaunchRecord:
 
 def record_launch(platform: Platform, job: TrainingJob, run_id: str) -> None:
     """Write the record of a launch that begins now, unless the training is finished."""
-    import platform as interpreter
-
     if platform.artifacts.exists(training_folder_name(job), RESULT):
         return
     code, lock = code_state(ROOT, platform.settings.commit), lock_of(ROOT)

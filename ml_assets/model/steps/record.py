@@ -1,6 +1,7 @@
-"""Record of an evaluation: its report's folder, its row in the ledger, and its metrics in the tracker's run.
+"""Record of an evaluation: its report's folder, its row in the ledger, its metrics in the tracker's run.
 
-Not here: measurements and decisions (`evaluate`).
+Here: writing it once, and reading it again for a version's card and for pages. Not here: measurements and decisions
+(`evaluate`), the content of a card (`evaluation.card`).
 """
 
 import hashlib
@@ -10,34 +11,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ml_assets.model.evaluation.metrics.metrics import SERVING_NAMES
+from pydantic import ValidationError
+
+from ml_assets.foundation.reports.written_page import WrittenPage
+from ml_assets.model.evaluation.card import Release, model_card
+from ml_assets.model.evaluation.evaluation_document import GateDecision, Report, Role
+from ml_assets.model.evaluation.gate import Gate
+from ml_assets.model.evaluation.report import render, write_report
+from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.release.bundle_standing import PRODUCTION, BundleStandings
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.of_platform import registry_of, releases_of
+from ml_assets.model.release.registry import RegisteredVersion
+from ml_assets.model.release.rows_behind import InputsUnknown, in_words
 from ml_assets.model.release.rules import deciding_as_json, gates_as_json
 from ml_assets.model.steps.links import report_name
 from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
 from resources.acting import launched_in
-from resources.ledger import EvaluationRow, NewEvaluation, RuleOutcome, TransitionOutcome
+from resources.artifacts import ArtifactMissing
+from resources.ledger import EvaluationRow, NewEvaluation, RuleOutcome, TransitionOutcome, author_in_words
 from resources.platform import Platform
-
-if TYPE_CHECKING:
-    from ml_assets.model.evaluation.evaluation_document import GateDecision, Role
-    from ml_assets.model.evaluation.report_document import Report
-    from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
-    from ml_assets.model.release.bundle_store import Bundle
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnrecordedEvaluation:
     """Evaluation that is not stored yet."""
 
-    bundle: "Bundle"
+    bundle: Bundle
     """Bundle of the challenger."""
-    report: "Report"
+    report: Report
     champion_digest: str | None
     """Bundle of the champion in the comparison; None without a champion."""
-    rules: "EvaluationSpec"
-    transitions: "Mapping[str, Sequence[Gate]]"
+    rules: EvaluationSpec
+    transitions: Mapping[str, Sequence[Gate]]
     """Transition → its own gates, as declared."""
     read: str
     """Digest of the columns of the holdout that this evaluation read, beside those of the training."""
@@ -69,11 +77,11 @@ class UnrecordedEvaluation:
 
 EVALUATION_FILE = "evaluation.json"
 """File of a report that is written last."""
-COMPARED: "tuple[Role, ...]" = ("baseline", "reference")
+COMPARED: tuple[Role, ...] = ("baseline", "reference")
 """Roles whose metrics are shown beside the challenger's."""
 
 
-def figures_beside(report: "Report") -> dict[str, float]:
+def figures_beside(report: Report) -> dict[str, float]:
     """Return `<role>_<metric>` → value for the models beside the challenger."""
     measured = report.evaluation
     return {f"{role}_{name}": value for role in COMPARED for name, value in measured.values(role).items()}
@@ -88,7 +96,6 @@ def record(
 ) -> EvaluatedModel:
     """Store the report in its own folder, append the decision to the ledger, and record metrics in the tracker."""
     from ml_assets.model.evaluation.report.report import write_report
-    from ml_assets.model.release.of_platform import releases_of
 
     report, bundle = made.report, made.bundle
     name = report_name(report.title, report.partition, report.digest)
@@ -156,15 +163,13 @@ class ReportUnreadable(Exception):
     """A stored report has the form of another version of the project, or is damaged."""
 
 
-def recorded_report(platform: Platform, row: EvaluationRow) -> "Report":
+def recorded_report(platform: Platform, row: EvaluationRow) -> Report:
     """Return the report of a recorded evaluation.
 
     Raises `ArtifactMissing` if its file is gone, and `ReportUnreadable`.
     """
-    from pydantic import ValidationError
 
     from ml_assets.model.evaluation.report_document import Report
-
     with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:
         target = Path(fetched) / "evaluation.json"
         platform.artifacts.fetch(
@@ -203,7 +208,7 @@ def checked_file(platform: Platform, row: EvaluationRow, file: str) -> str:
             return card.to_html() if file.endswith(".html") else card.to_markdown()
 
 
-def _rules(decision: "GateDecision") -> list[RuleOutcome]:
+def _rules(decision: GateDecision) -> list[RuleOutcome]:
     return [
         RuleOutcome(
             rule=rule.rule,
@@ -215,3 +220,96 @@ def _rules(decision: "GateDecision") -> list[RuleOutcome]:
         )
         for rule in decision.rules
     ]
+
+
+class ReportUnavailable(Exception):
+    """A version has no evaluation, or the report of its evaluation is gone or of an earlier form."""
+
+
+def card_of(platform: Platform, version: RegisteredVersion) -> WrittenPage:
+    """Return the card of a registered version. Raises `ReportUnavailable`."""
+    row, report = report_of(platform, version)
+    return model_card(report, _release(platform, version, row))
+
+
+def version_to_show(platform: Platform, model: str, number: int | None) -> RegisteredVersion | None:
+    """Return the version `number`; None: that in production, or else the newest. None if `model` has no version.
+
+    Raises `VersionMissing`, which lists the versions, and `NumberReused`.
+    """
+    versions = registry_of(platform).versions(model)
+    if number is not None and versions:
+        return releases_of(platform).version(model, number)
+    held = BundleStandings.read(platform.ledger.models, model).in_production
+    serving = [one for one in versions if held is not None and one.bundle_digest == held.bundle_digest]
+    return (serving or versions or [None])[-1]
+
+
+def report_of(platform: Platform, version: RegisteredVersion) -> tuple[EvaluationRow, Report]:
+    """Return the evaluation that counts for a version, with its report. Raises `ReportUnavailable`."""
+    row = evaluation_of(platform, version)
+    try:
+        return row, recorded_report(platform, row)
+    except ReportUnreadable as error:
+        raise ReportUnavailable(
+            f"the report of evaluation {row.name} of {_named(version)} has an earlier form or is damaged ({error}): "
+            f"materialize {row.partition} of the model again, which evaluates it anew if code, "
+            "settings and rows are still the same"
+        ) from error
+    except ArtifactMissing as missing:
+        raise ReportUnavailable(
+            f"the report of evaluation {row.name} of {_named(version)} is gone from {row.report}: "
+            f"materialize {row.partition} of the model again, which evaluates it anew"
+        ) from missing
+
+
+def evaluation_of(platform: Platform, version: RegisteredVersion) -> EvaluationRow:
+    """Return the evaluation that counts for a version. Raises `ReportUnavailable` if it has none."""
+    row = releases_of(platform).standing(version.model, version.bundle_digest).shown
+    if row is None:
+        raise ReportUnavailable(
+            f"{_named(version)} was never evaluated by this ledger: materialize the model, which evaluates it"
+        )
+    return row
+
+
+def objections_to(platform: Platform, row: EvaluationRow) -> tuple[str, ...]:
+    """Return sentences about training inputs of an evaluation that were rejected since, or are not known any more."""
+    try:
+        refused = releases_of(platform).rejected_inputs(row)
+    except InputsUnknown as unknown:
+        return (f"Its training inputs are not known any more: {unknown}.",)
+    return (f"Training inputs were rejected since: {in_words(refused)}.",) if refused else ()
+
+
+def _named(version: RegisteredVersion) -> str:
+    return f"{version.model} {version.number} ({version.semantic})"
+
+
+def _release(platform: Platform, version: RegisteredVersion, row: EvaluationRow) -> Release:
+    releases = releases_of(platform)
+    history: list[str] = []
+    for one in releases.log(version.model):
+        if one.bundle_digest != version.bundle_digest:
+            continue
+        despite = f" Despite {one.despite}." if one.despite else ""
+        what = "promoted" if one.returns_to is None else "rolled back to"
+        role = "" if one.alias == PRODUCTION else f" as {one.alias}"
+        history.append(
+            f"{one.at:%Y-%m-%d %H:%M} UTC, {what}{role} by {author_in_words(one)}: {one.reason}.{despite}"
+        )
+        if one.demotion is not None:
+            ended = one.demotion
+            left = "demoted" if one.alias == PRODUCTION else "taken back from canary to staging"
+            history.append(
+                f"{ended.at:%Y-%m-%d %H:%M} UTC, {left} by {author_in_words(ended)}: {ended.reason}."
+            )
+    objections = objections_to(platform, row)
+    standing = releases.standing(version.model, version.bundle_digest)
+    return Release(
+        number=version.number,
+        semantic=version.semantic,
+        stage=standing.stage,
+        history=tuple(history),
+        objections=objections,
+    )

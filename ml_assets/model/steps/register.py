@@ -1,16 +1,16 @@
 """Step 5: register a model that the gates did not reject, and keep its input as long as the version exists."""
 
-from typing import TYPE_CHECKING
-
+from ml_assets.data.snapshots.keep import version_branch
+from ml_assets.model.release.dossiers import dossier_address
+from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
+from ml_assets.model.release.registry import RegisteredVersion
+from ml_assets.model.release.rows_behind import InputsRejected
 from ml_assets.model.steps.links import report_name, run_url
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import EvaluatedModel, RegisteredModel, TrainedModel, TrainingSet
 from ml_assets.model.steps.window import rejected_since
+from resources.ledger import DossierRow
 from resources.platform import Platform
-
-if TYPE_CHECKING:
-    from ml_assets.model.release.registry import RegisteredVersion
-    from resources.ledger import DossierRow
 
 
 def register_model(
@@ -24,10 +24,6 @@ def register_model(
 
     Raises `InputsRefused` if a partition of its window was rejected since; it names the partition.
     """
-    from ml_assets.model.release.dossiers import dossier_address
-    from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
-    from ml_assets.model.release.rows_behind import InputsRejected
-
     releases = releases_of(platform)
     if evaluated.status == "rejected":
         releases.show(spec.name)  # an earlier evaluation's version may now be rejected: update it
@@ -68,10 +64,8 @@ def register_model(
     )
 
 
-def _keep_input(platform: Platform, version: "RegisteredVersion", training_set: TrainingSet) -> str:
+def _keep_input(platform: Platform, version: RegisteredVersion, training_set: TrainingSet) -> str:
     """Keep the input of this run as long as the version exists, beside those of earlier runs; return the branch."""
-    from ml_assets.data.snapshots.keep import version_branch
-
     kept = version_branch(version.model, version.number, version.bundle_digest, training_set.source_commit)
     # The version's own branch first: its input must always be on a branch.
     platform.lake.keep(kept, training_set.commit)
@@ -79,7 +73,7 @@ def _keep_input(platform: Platform, version: "RegisteredVersion", training_set: 
     return kept
 
 
-def _dossier(platform: Platform, version: "RegisteredVersion") -> "DossierRow | None":
+def _dossier(platform: Platform, version: RegisteredVersion) -> DossierRow | None:
     """Return the dossier of the newest evaluation, signed with the key of the settings; None without a key.
 
     Writes it unless it exists, such as when this step is repeated.

@@ -11,35 +11,38 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
+from ml_assets.data.features.encoding import class_ids
+from ml_assets.data.snapshots.builder import rows_of
+from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.checkout import ROOT
+from ml_assets.model.release.bundle_store import Bundle, BundleStore
+from ml_assets.model.release.initial_version import InitialModel
+from ml_assets.model.release.of_platform import bundles_of
+from ml_assets.model.release.registry import RegisteredVersion
+from ml_assets.model.release.rows_behind import keys_of
+from ml_assets.model.steps.bundling import bundle_of, versions_behind
 from ml_assets.model.steps.champion import MeasuredRows, scored
-from ml_assets.model.steps.evaluate import bundle_of, versions_behind
+from ml_assets.model.steps.declared_functions import one_process_library, own_metrics
 from ml_assets.model.steps.identity import training_code
 from ml_assets.model.steps.launches import LaunchRecord, read_launches
-from ml_assets.model.steps.metric_functions import own_metrics
-from ml_assets.model.steps.model_card import evaluation_of
-from ml_assets.model.steps.one_process import one_process_library
+from ml_assets.model.steps.record import evaluation_of
 from ml_assets.model.steps.snapshot import build_training_set
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import ValidatedWindow
 from ml_assets.model.training.attempt.platform_code import platform_text
+from ml_assets.model.training.checkpoint.initial import hand_over
 from resources.artifacts import ArtifactMissing, FolderArtifacts
 from resources.environment import LeftOut, code_state, installed_packages, lock_of
 from resources.job.events import JOB
 from resources.job.job import TrainingJob, TrainingResult
+from resources.launcher.local import LocalLauncher
+from resources.ledger import EvaluationRow
 from resources.platform import Platform
-
-if TYPE_CHECKING:
-    from ml_assets.data.snapshots.split_reader import Snapshot
-    from ml_assets.model.release.bundle_store import Bundle, BundleStore
-    from ml_assets.model.release.initial_version import InitialModel
-    from ml_assets.model.release.registry import RegisteredVersion
-    from resources.ledger import EvaluationRow
 
 Level = Literal["none", "metrics", "predictions", "weights"]
 LEVELS: tuple[Level, ...] = ("none", "metrics", "predictions", "weights")
@@ -85,7 +88,7 @@ class Reproduction:
 def reproduce(
     spec: PipelineSpec,
     platform: Platform,
-    version: "RegisteredVersion",
+    version: RegisteredVersion,
     *,
     workers: int | None = None,
     with_this_code: bool = False,
@@ -96,11 +99,6 @@ def reproduce(
     `workers` changes the number of workers. Code, lock and packages must be those of the recorded launch;
     `with_this_code` trains with those of this machine. Raises `NotReproducible`, and the errors of a training.
     """
-    from ml_assets.model.release.bundle_store import BundleStore
-    from ml_assets.model.release.of_platform import bundles_of
-    from ml_assets.model.release.rows_behind import keys_of
-    from resources.launcher.local import LocalLauncher
-
     bundle, row = bundles_of(platform).open(version.bundle_digest), evaluation_of(platform, version)
     if not with_this_code and (differs := list(other_environment(platform, bundle, row))):
         raise NotReproducible(
@@ -142,8 +140,6 @@ def reproduce(
             )
         artifacts = FolderArtifacts(Path(scratch) / "artifacts")
         if initial is not None:
-            from ml_assets.model.training.checkpoint.initial import hand_over
-
             hand_over(initial.weights, artifacts, "training")
         result = LocalLauncher().run(job, artifacts.folder("training"), lambda _: None, on_log)
         compared = tuple(
@@ -180,15 +176,13 @@ def _compared(
     spec: PipelineSpec,
     reader: TableReader,
     keys: tuple[str, ...],
-    row: "EvaluationRow",
-    snapshot: "Snapshot",
+    row: EvaluationRow,
+    snapshot: Snapshot,
     job: TrainingJob,
     result: TrainingResult,
-    bundle: "Bundle",
-    store: "BundleStore",
+    bundle: Bundle,
+    store: BundleStore,
 ) -> Iterator[ReproducedPart]:
-    from ml_assets.data.features.encoding import class_ids
-    from ml_assets.data.snapshots.split_rows import rows_of
     from ml_assets.model.evaluation.comparison.holdout_rows import in_range
     from ml_assets.model.evaluation.comparison.model_difference import difference
 
@@ -245,7 +239,7 @@ def _same(what: str, recorded: str, again: str) -> ReproducedPart:
     return ReproducedPart(what=what, recorded=recorded, again=again, is_same=recorded == again)
 
 
-def _recorded_job(platform: Platform, bundle: "Bundle") -> TrainingJob:
+def _recorded_job(platform: Platform, bundle: Bundle) -> TrainingJob:
     """Return the job of a bundle's training. Raises `NotReproducible` if it is gone or was altered."""
     lineage = bundle.facts.lineage
     name = f"training/{lineage.model}/{lineage.fingerprint[:16]}"
@@ -264,7 +258,7 @@ def _recorded_job(platform: Platform, bundle: "Bundle") -> TrainingJob:
     return job
 
 
-def other_environment(platform: Platform, bundle: "Bundle", row: "EvaluationRow") -> Iterator[str]:
+def other_environment(platform: Platform, bundle: Bundle, row: EvaluationRow) -> Iterator[str]:
     """Yield what differs between the last launch of a training and this machine."""
     then, now = _last_launch(platform, bundle, row), code_state(ROOT, platform.settings.commit)
     if then is None:
@@ -303,10 +297,8 @@ def _changes(is_dirty: bool, difference: str, left_out: tuple[LeftOut, ...]) -> 
     return "changes that are not recorded" if is_dirty and not left_out else "no changes"
 
 
-def recorded_launch(platform: Platform, version: "RegisteredVersion") -> LaunchRecord:
+def recorded_launch(platform: Platform, version: RegisteredVersion) -> LaunchRecord:
     """Return the last launch of a version's training. Raises `NotReproducible` if none is recorded."""
-    from ml_assets.model.release.of_platform import bundles_of
-
     bundle, row = bundles_of(platform).open(version.bundle_digest), evaluation_of(platform, version)
     if (launch := _last_launch(platform, bundle, row)) is None:
         raise NotReproducible(
@@ -316,17 +308,14 @@ def recorded_launch(platform: Platform, version: "RegisteredVersion") -> LaunchR
     return launch
 
 
-def _last_launch(platform: Platform, bundle: "Bundle", row: "EvaluationRow") -> LaunchRecord | None:
+def _last_launch(platform: Platform, bundle: Bundle, row: EvaluationRow) -> LaunchRecord | None:
     lineage = bundle.facts.lineage
     launches = read_launches(platform, lineage.model, lineage.fingerprint, row.launches)
     return launches[-1] if launches else None
 
 
-def _initial(platform: Platform, row: "EvaluationRow") -> "InitialModel | None":
+def _initial(platform: Platform, row: EvaluationRow) -> InitialModel | None:
     """Return the version whose weights the training began with."""
-    from ml_assets.model.release.initial_version import InitialModel
-    from ml_assets.model.release.of_platform import bundles_of
-
     if not row.trained_on.begins_with:
         return None
     began = platform.ledger.models.evaluation(row.trained_on.begins_with)

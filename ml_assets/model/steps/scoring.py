@@ -7,41 +7,30 @@ landing a partition (`tables.publish`), the asset (`components.assets.prediction
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ml_assets.data.snapshots.row_choice import ROW
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.refusal import BuildRefused
 from ml_assets.data.tables.spec import Incoming, SourceFailed, TableSpec
 from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.profile import profile
 from ml_assets.data.validation.volume import VolumeRule
 from ml_assets.foundation.objective_facts import ROUNDED, facts_of
-from ml_assets.model.steps.blob_decoding import predicted
+from ml_assets.model.release.bundle_standing import BundleStandings
+from ml_assets.model.release.runtime import BundleRefused, GraphFailed, InputRefused, ServingModel
+from ml_assets.model.steps.blobs import predicted
 from ml_assets.model.steps.champion import CannotScore, opened
-from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.steps.spec import ADDED, PREDICTIONS, PipelineSpec
+from resources.ledger import Promotion
 from resources.platform import Platform
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    import polars as pl
-
-    from ml_assets.model.release.runtime import ServingModel
-    from resources.ledger import Promotion
-
-PREDICTIONS = "predictions"
-"""Last part of the table's id, `<model>/predictions`."""
 ONE_NUMBER = "prediction"
 """`output` of a model whose prediction is one number."""
-ADDED = (
-    "output",
-    "prediction",
-    "version",
-    "bundle_digest",
-    "canary_prediction",
-    "canary_version",
-    "canary_bundle_digest",
-)
-"""Columns of the table behind the primary key."""
 
 
 class NothingInProduction(BuildRefused):
@@ -59,7 +48,7 @@ class Scorer:
     version: int
     """MLflow's number."""
     bundle_digest: str
-    model: "ServingModel"
+    model: ServingModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +61,11 @@ class Scorers:
     """Reason why the canary cannot be loaded; empty if it can, or if there is none."""
 
 
-def prediction_profile(predictions: "npt.NDArray[np.float64]", outputs: Sequence[str]) -> dict[str, Any]:
+def prediction_profile(predictions: npt.NDArray[np.float64], outputs: Sequence[str]) -> dict[str, Any]:
     """Return the profile (`validation.profile`) of predictions `[N]` or `[N, K]`, a column for each output.
 
     `outputs` are the names of the K numbers; empty if the prediction is one number.
     """
-    import polars as pl
-
-    from ml_assets.data.validation.profile import profile
-
     names = list(outputs) or [ONE_NUMBER]
     return profile(
         pl.DataFrame(predictions.reshape(len(predictions), len(names)), schema=names, orient="row")
@@ -90,8 +75,6 @@ def prediction_profile(predictions: "npt.NDArray[np.float64]", outputs: Sequence
 def scorers_of(platform: Platform, model: str) -> Scorers:
     """Load the version in production and the canary. Raises `NothingInProduction`, and `CannotScore` if the bundle in
     production is lost, damaged or cannot be loaded."""
-    from ml_assets.model.release.bundle_standing import BundleStandings
-
     standings = BundleStandings.read(platform.ledger.models, model)
     if standings.in_production is None:
         raise NothingInProduction(
@@ -108,9 +91,7 @@ def scorers_of(platform: Platform, model: str) -> Scorers:
     return Scorers(production=production, canary=canary, canary_fault=fault)
 
 
-def _loaded(platform: Platform, promotion: "Promotion") -> Scorer:
-    from ml_assets.model.release.runtime import BundleRefused, ServingModel
-
+def _loaded(platform: Platform, promotion: Promotion) -> Scorer:
     bundle = opened(platform, promotion.bundle_digest)
     try:
         model = ServingModel.load(bundle.folder, threads=len(os.sched_getaffinity(0)))
@@ -178,9 +159,7 @@ def scored_partitions(
 
 def _scored(
     spec: PipelineSpec, scorers: Scorers, reader: TableReader, key: str, faults: dict[str, str]
-) -> "pl.DataFrame":
-    import polars as pl
-
+) -> pl.DataFrame:
     rows = reader.scan(spec.features.table, [key])
     found = _predictions(spec, scorers.production, rows).rename({"number": "prediction"})
     nothing = pl.lit(None, pl.Float64).alias("canary_prediction")
@@ -204,15 +183,10 @@ def _scored(
     ).select(*spec.features.primary_key, *ADDED)
 
 
-def _predictions(spec: PipelineSpec, scorer: Scorer, rows: "pl.LazyFrame") -> "pl.DataFrame":
+def _predictions(spec: PipelineSpec, scorer: Scorer, rows: pl.LazyFrame) -> pl.DataFrame:
     """Return primary key, `output` and `number` of each prediction of `rows`. Raises `CannotScore`."""
-    import numpy as np
-    import polars as pl
 
-    from ml_assets.data.snapshots.row_choice import ROW
     from ml_assets.model.evaluation.comparison.holdout_rows import in_range
-    from ml_assets.model.release.runtime import GraphFailed, InputRefused
-
     model = scorer.model
     if model.blob in rows.collect_schema():
         rows = rows.filter(pl.col(model.blob).is_not_null())

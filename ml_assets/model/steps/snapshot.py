@@ -4,25 +4,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ml_assets.data.features.encoding import fit
+from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.keep import keep_branch, keep_snapshot
+from ml_assets.data.snapshots.row_choice import ChosenRows, choose_rows, classes_of, require_lists_begin
+from ml_assets.data.snapshots.spec import Cutoffs, RowSpec, Split, split_by_time
+from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.midnight import midnight
 from ml_assets.foundation.days import Days
-from ml_assets.model.steps.blob_decoding import decoder_of, require_readable
+from ml_assets.model.release.bundle import tokens_of
+from ml_assets.model.release.initial_version import InitialModel, initial_model
+from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
+from ml_assets.model.steps.blobs import decoder_of, require_readable, require_tokens
 from ml_assets.model.steps.chosen import Chosen
 from ml_assets.model.steps.identity import settings_digest, training_job
 from ml_assets.model.steps.links import run_url
 from ml_assets.model.steps.spec import PipelineSpec
-from ml_assets.model.steps.texts import require_tokens
 from ml_assets.model.steps.values import InitialVersion, TrainingSet, ValidatedWindow
 from resources.platform import Platform
-
-if TYPE_CHECKING:
-    from ml_assets.data.snapshots.row_choice import ChosenRows
-    from ml_assets.data.snapshots.spec import Cutoffs, RowSpec, Split
-    from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
-    from ml_assets.model.release.initial_version import InitialModel
 
 
 def take_snapshot(
@@ -32,13 +33,11 @@ def take_snapshot(
     validated: ValidatedWindow,
     run_id: str,
     chosen: Chosen | None = None,
-) -> "tuple[TrainingSet, Snapshot]":
+) -> tuple[TrainingSet, Snapshot]:
     """Freeze the rows of the validated window: split, encoded, sharded, kept on a branch of the lake.
 
     The job has the values of `chosen`; without them, the declared values.
     """
-    from ml_assets.data.snapshots.keep import keep_branch, keep_snapshot
-
     choice = None if chosen is None else chosen.choice
     initial = initial_of(spec, platform)
     snapshot = build_training_set(
@@ -72,7 +71,7 @@ def take_snapshot(
 
 
 def _seen(
-    spec: PipelineSpec, snapshot: "Snapshot", initial: "InitialModel | None", chosen: Chosen | None
+    spec: PipelineSpec, snapshot: Snapshot, initial: InitialModel | None, chosen: Chosen | None
 ) -> Days:
     """Return the days behind the weights of a training on `snapshot`."""
     seen = spec.days_of([*snapshot.keys("train"), *snapshot.keys("validation")])
@@ -85,20 +84,16 @@ def build_training_set(
     spec: PipelineSpec,
     platform: Platform,
     validated: ValidatedWindow,
-    initial: "InitialModel | None",
+    initial: InitialModel | None,
     *,
     into: Path,
-) -> "Snapshot":
+) -> Snapshot:
     """Build the snapshot of the validated window below the folder `into`. The lake is only read.
 
     With `initial`, its encoding is kept. Raises the errors of a window that cannot be trained on.
     """
-    from ml_assets.data.features.encoding import fit
-    from ml_assets.data.snapshots.builder import build_snapshot
-    from ml_assets.data.snapshots.row_choice import choose_rows, classes_of
     from ml_assets.model.evaluation.comparison.holdout_rows import require_whole_lists
     from ml_assets.model.evaluation.comparison.slices import require_slices
-    from ml_assets.model.release.bundle import tokens_of
 
     columns = spec.features
     reader = TableReader(platform.lake, validated.commit)
@@ -128,21 +123,17 @@ def build_training_set(
     return snapshot
 
 
-def source_values(spec: PipelineSpec, reader: TableReader, table: str, keys: Sequence[str]) -> "SourceValues":
+def source_values(spec: PipelineSpec, reader: TableReader, table: str, keys: Sequence[str]) -> SourceValues:
     """Return the values that a training of `spec` reads of the partitions `keys`, from their manifests alone.
 
     Raises `PartitionMissing` and `ManifestUnreadable`.
     """
-    from ml_assets.data.snapshots.split_reader import SourceValues
-
     columns = spec.training_columns
     return SourceValues(table=table, columns=columns, partitions=reader.values_digests(table, keys, columns))
 
 
-def _require_lists_begin(spec: PipelineSpec, reader: TableReader, table: str, chosen: "ChosenRows") -> None:
+def _require_lists_begin(spec: PipelineSpec, reader: TableReader, table: str, chosen: ChosenRows) -> None:
     """Refuse lists that the start of the window cuts, by the rows of the partition before it, if main has them."""
-    from ml_assets.data.snapshots.row_choice import require_lists_begin
-
     group = spec.evaluation.group
     before = spec.partitions.as_cadence.previous(chosen.split.train[0])
     if group is None or not before or before[0] not in reader.digests(table):
@@ -152,30 +143,25 @@ def _require_lists_begin(spec: PipelineSpec, reader: TableReader, table: str, ch
         require_lists_begin(chosen, rows.select(group).collect(), before[0])
 
 
-def initial_of(spec: PipelineSpec, platform: Platform) -> "InitialModel | None":
+def initial_of(spec: PipelineSpec, platform: Platform) -> InitialModel | None:
     """Return the version that `init_from` names now; None if it names none.
 
     Raises `InitialModelRefused`, `VersionMissing`, `BundleMissing`, `BundleDamaged`.
     """
-    from ml_assets.model.release.initial_version import initial_model
-    from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
-
     wanted = spec.model.init_from
     if wanted is None:
         return None
     return initial_model(wanted, releases_of(platform), registry_of(platform), bundles_of(platform))
 
 
-def _as_value(initial: "InitialModel") -> InitialVersion:
+def _as_value(initial: InitialModel) -> InitialVersion:
     return InitialVersion(
         version=initial.version, bundle=initial.bundle.digest, evaluation=initial.evaluation
     )
 
 
-def row_choice(spec: PipelineSpec, keys: Sequence[str]) -> "tuple[Split, RowSpec]":
+def row_choice(spec: PipelineSpec, keys: Sequence[str]) -> tuple[Split, RowSpec]:
     """Return the splits of the window, and the rules by which rows are chosen."""
-    from ml_assets.data.snapshots.spec import RowSpec, split_by_time
-
     window = spec.window
     split = split_by_time(keys, train=window.train, validation=window.validation, holdout=window.holdout)
     rows = RowSpec(
@@ -193,12 +179,11 @@ def row_choice(spec: PipelineSpec, keys: Sequence[str]) -> "tuple[Split, RowSpec
     return split, rows
 
 
-def _cutoffs(spec: PipelineSpec, split: "Split") -> "Cutoffs":
+def _cutoffs(spec: PipelineSpec, split: Split) -> Cutoffs:
     """Return the cutoffs: the start of the next split, an embargo earlier; for the holdout its end.
 
     Days begin at midnight in the pipeline's time zone.
     """
-    from ml_assets.data.snapshots.spec import Cutoffs
 
     def begin(key: str, earlier: int = 0) -> datetime:
         first, last = spec.partitions.as_cadence.bounds(key)

@@ -39,12 +39,28 @@ from ml_assets.model.evaluation.report_document import CardSection
 from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION
 from ml_assets.model.release.rules import OF_REQUESTS, ReleaseSection, Rules, WatchedMetric
-from ml_assets.model.steps.metric_functions import own_metric_faults
-from ml_assets.model.steps.model_functions import ModelFunctionPath, wrong_arguments
-from ml_assets.model.steps.one_process import one_process_library
+from ml_assets.model.steps.declared_functions import (
+    ModelFunctionPath,
+    one_process_library,
+    own_metric_faults,
+    wrong_arguments,
+)
 from resources.job.training_settings import OF_SCRIPTS, AverageSettings, Parallel, TrainingSettings
 from resources.launcher.resource_profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.words import did_you_mean
+
+PREDICTIONS = "predictions"
+"""Last part of the id of a model's table of predictions, `<model>/predictions`."""
+ADDED = (
+    "output",
+    "prediction",
+    "version",
+    "bundle_digest",
+    "canary_prediction",
+    "canary_version",
+    "canary_bundle_digest",
+)
+"""Columns of that table behind the primary key."""
 
 
 class WindowSection(Section):

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ml_assets.foundation.checkout import ROOT
+from ml_assets.model.release.initial_version import InitialModel, newest_fit
+from ml_assets.model.release.of_platform import bundles_of, releases_of
 from ml_assets.model.steps.identity import require_as_frozen
 from ml_assets.model.steps.launches import launches_of, record_launch
 from ml_assets.model.steps.links import run_url
-from ml_assets.model.steps.live import LiveReport, TrainingPage
+from ml_assets.model.steps.live_report import LiveReport, TrainingPage, spent
 from ml_assets.model.steps.spec import PipelineSpec
-from ml_assets.model.steps.spending import spent
 from ml_assets.model.steps.values import InitialVersion, TrainedModel, TrainingSet
 from ml_assets.model.steps.window import require_nothing_rejected_since
+from ml_assets.model.training.checkpoint.initial import hand_over
 from resources.environment import environment_facts
 from resources.job.events import EVENTS, TrainingEvent, read_events, training_folder_name
 from resources.job.training_settings import OF_SCRIPTS
@@ -128,10 +130,6 @@ def _hand_over(initial: InitialVersion, platform: Platform, name: str) -> None:
 
     Checks the version again. It may have been rejected since the snapshot step chose it: this step may run days later.
     """
-    from ml_assets.model.release.initial_version import InitialModel, newest_fit
-    from ml_assets.model.release.of_platform import bundles_of, releases_of
-    from ml_assets.model.training.checkpoint.initial import hand_over
-
     version = InitialModel(initial.version, bundles_of(platform).open(initial.bundle))
     newest_fit(version, releases_of(platform))
     hand_over(version.weights, platform.artifacts, name)

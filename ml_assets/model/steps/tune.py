@@ -1,9 +1,13 @@
-"""Study of a model: its window, its trials, and its result.
+"""Study of a model: its window, its identity, its trials, and its result.
 
-Here: the window to search on, the course of the study, and its result. Not here: the training of a trial (`trials`),
-the choice of values (`tuning.study`), the use of the result (`chosen`).
+Here: the window to search on, all that decides the trials, the course of the study, and its result. Not here: the
+training of a trial (`trials`), the choice of values (`tuning.study`), the use of the result (`chosen`), the words of a
+difference between studies (`tuning.difference`).
 """
 
+import dataclasses
+import hashlib
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,14 +23,13 @@ from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study import Study, StudyFacts, is_begun
 from ml_assets.extras.tuning.study_report import StudyReport, render
 from ml_assets.extras.tuning.study_result import StudyResult, TrialOutcome
+from ml_assets.foundation.sections import Section
 from ml_assets.model.steps.chosen import REPORT, RESULT, prior_for, store_result
 from ml_assets.model.steps.links import run_url
-from ml_assets.model.steps.live import StudyPage
-from ml_assets.model.steps.side_by_side import LedPage, SideBySide
+from ml_assets.model.steps.live_report import StudyPage
 from ml_assets.model.steps.snapshot import take_snapshot
 from ml_assets.model.steps.spec import PipelineSpec
-from ml_assets.model.steps.study_identity import decided_by, study_digest
-from ml_assets.model.steps.trials import Trials
+from ml_assets.model.steps.trials import LedPage, SideBySide, Trials
 from ml_assets.model.steps.values import TrainingSet
 from ml_assets.model.steps.window import possible_partitions, require_nothing_rejected_since, validate_inputs
 from resources.platform import Platform
@@ -238,3 +241,38 @@ def _tracking_facts(
         dataset_name=frozen.table,
         dataset_digest=frozen.job.snapshot_digest,
     )
+
+
+def study_digest(frozen: TrainingSet, tuning: TuningSection) -> str:
+    """Return the SHA-256 of all that decides the trials of a study, except their number."""
+    facts = {
+        "job": frozen.job.fingerprint,
+        "space": tuning.space.model_dump(mode="json"),
+        "sampler": tuning.sampler,
+        "pruner": tuning.pruner,
+        "prior": None if tuning.prior is None else tuning.prior.model_dump(mode="json"),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def decided_by(frozen: TrainingSet, tuning: TuningSection) -> dict[str, str]:
+    """Return the parts of `study_digest` for people: name → value."""
+    job = dataclasses.asdict(frozen.job) | {"settings": frozen.job.settings.identity}
+    parts = {"hyperparameters": "model.hyperparameters.", "settings": "training.", "packages": "package "}
+    return {
+        **{f"space {name}": _as_written(one) for name, one in tuning.space.dimensions.items()},
+        "sampler": tuning.sampler,
+        "pruner": tuning.pruner,
+        "prior": "none" if tuning.prior is None else _as_written(tuning.prior),
+        **{f"{parts[part]}{name}": f"{value}" for part in parts for name, value in job[part].items()},
+        **{
+            name: f"{value}"
+            for name, value in job.items()
+            if name not in (*parts, "snapshot", "platform_text")
+        },
+    }
+
+
+def _as_written(section: Section) -> str:
+    """Return a section as a file has it: `{kind: int, low: 8, high: 128}`."""
+    return section.model_dump_json(exclude_unset=True).replace('"', "").replace(":", ": ").replace(",", ", ")

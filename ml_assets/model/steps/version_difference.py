@@ -1,37 +1,48 @@
 """Difference of two registered versions of a model: data, code, settings, and both models on the same rows.
 
-The rows are the holdout of the version with the later one, as it was evaluated. Here: finding and comparing the parts.
-Not here: the page about them (`difference_page`).
+The rows are the holdout of the version with the later one, as it was evaluated. Here: finding and comparing the parts,
+also of a model that an environment trained and main's. Not here: the pages about them (`difference_page`).
 """
 
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from ml_assets.data.snapshots.split_reader import SnapshotError
+import polars as pl
+
+from ml_assets.data.features.encoding import class_ids
+from ml_assets.data.snapshots.builder import rows_of
+from ml_assets.data.snapshots.keep import commit_that_keeps, kept_snapshot
+from ml_assets.data.snapshots.split_reader import Snapshot, SnapshotError
 from ml_assets.data.tables.changed_rows import ReadWindow, TableChange, compare_windows
 from ml_assets.data.tables.reader import PartitionMissing, TableReader
+from ml_assets.model.evaluation.errors import EvaluationInputError
+from ml_assets.model.evaluation.evaluation_document import Report
+from ml_assets.model.evaluation.legal_predictions import in_range
+from ml_assets.model.evaluation.model_difference import Difference, difference
+from ml_assets.model.evaluation.sentences import with_interval
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.of_platform import registry_of
+from ml_assets.model.release.registry import RegisteredVersion
+from ml_assets.model.release.rows_behind import InputsUnknown, keys_of
 from ml_assets.model.steps.champion import CannotScore, MeasuredRows, opened, partitions_seen, scored
-from ml_assets.model.steps.metric_functions import own_metrics
-from ml_assets.model.steps.model_card import evaluation_of, objections_to
-from ml_assets.model.steps.record import ReportUnreadable, recorded_report
+from ml_assets.model.steps.declared_functions import own_metrics
+from ml_assets.model.steps.record import (
+    ReportUnavailable,
+    ReportUnreadable,
+    evaluation_of,
+    objections_to,
+    recorded_report,
+    version_to_show,
+)
 from ml_assets.model.steps.spec import PipelineSpec
 from resources.artifacts import ArtifactMissing
 from resources.lake import ObjectNotFound, RefNotFound
+from resources.ledger import EvaluationRow
 from resources.platform import Platform
 from resources.words import dotted
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from ml_assets.data.snapshots.split_reader import Snapshot
-    from ml_assets.model.evaluation.comparison.model_difference import Difference
-    from ml_assets.model.evaluation.report_document import Report
-    from ml_assets.model.release.bundle_store import Bundle
-    from ml_assets.model.release.registry import RegisteredVersion
-    from resources.ledger import EvaluationRow
 
 _CODE = "code of the model"
 """Line of a report's lineage, and setting of a page, with the version of the model's code."""
@@ -62,7 +73,7 @@ class KnownFacts:
         }
 
     @classmethod
-    def of_bundle(cls, bundle: "Bundle") -> Self:
+    def of_bundle(cls, bundle: Bundle) -> Self:
         """Read them from a bundle."""
         facts, lineage = bundle.facts, bundle.facts.lineage
         return cls(
@@ -75,7 +86,7 @@ class KnownFacts:
         )
 
     @classmethod
-    def of_report(cls, report: "Report") -> Self:
+    def of_report(cls, report: Report) -> Self:
         """Read them from a report, which lacks the versions of other code."""
         model = report.model
         declared = {
@@ -98,13 +109,13 @@ class KnownFacts:
 class VersionFacts:
     """One of the two versions, as ledger, lake and bundle store hold it."""
 
-    version: "RegisteredVersion"
-    evaluation: "EvaluationRow"
-    bundle: "Bundle | None"
+    version: RegisteredVersion
+    evaluation: EvaluationRow
+    bundle: Bundle | None
     """None if it is lost or damaged."""
     bundle_lost: str
     """Reason why there is no `bundle`; empty if there is."""
-    report: "Report | None"
+    report: Report | None
     """None if it is gone or unreadable."""
     report_lost: str
     """Reason why there is no `report`; empty if there is."""
@@ -149,7 +160,7 @@ class VersionDifference:
     """Facts that cannot be compared, one sentence each."""
     objections: tuple[str, ...]
     """Facts that became known after the evaluations, one sentence each."""
-    measured: "Difference | None"
+    measured: Difference | None
     cannot_score: tuple[str, ...]
     """Versions that cannot be scored on these rows, one sentence each with the reason."""
     scored_on: str
@@ -159,7 +170,7 @@ class VersionDifference:
 
 
 def compare_versions(
-    spec: PipelineSpec, platform: Platform, before: "RegisteredVersion", after: "RegisteredVersion"
+    spec: PipelineSpec, platform: Platform, before: RegisteredVersion, after: RegisteredVersion
 ) -> VersionDifference:
     """Compare two versions of the model of `spec`, whose current section `evaluation` names metrics and slices.
 
@@ -193,7 +204,7 @@ def compare_versions(
     )
 
 
-def _facts(platform: Platform, version: "RegisteredVersion") -> VersionFacts:
+def _facts(platform: Platform, version: RegisteredVersion) -> VersionFacts:
     row = evaluation_of(platform, version)
     bundle, bundle_lost, report, lost = None, "", None, ""
     try:
@@ -220,8 +231,6 @@ def _facts(platform: Platform, version: "RegisteredVersion") -> VersionFacts:
 def _data(
     spec: PipelineSpec, platform: Platform, old: VersionFacts, new: VersionFacts
 ) -> tuple[TableChange | None, str]:
-    from ml_assets.model.release.rows_behind import InputsUnknown
-
     tables = [one.evaluation.trained_on.table for one in (old, new)]
     if tables[0] != tables[1]:
         return None, f"{old.name} read {tables[0]}, {new.name} reads {tables[1]}"
@@ -232,8 +241,6 @@ def _data(
 
 
 def _window(platform: Platform, one: VersionFacts) -> ReadWindow:
-    from ml_assets.model.release.rows_behind import keys_of
-
     trained = one.evaluation.trained_on
     reader = TableReader(platform.lake, trained.commit)
     return ReadWindow(reader=reader, table=trained.table, keys=keys_of(reader, trained))
@@ -276,13 +283,10 @@ def _columns(old: VersionFacts, new: VersionFacts) -> list[str]:
 
 def _on_the_same_rows(
     spec: PipelineSpec, platform: Platform, old: VersionFacts, new: VersionFacts
-) -> "tuple[Difference | None, tuple[str, ...], str, tuple[str, ...]]":
+) -> tuple[Difference | None, tuple[str, ...], str, tuple[str, ...]]:
     """Return the change of the metrics, versions that cannot score, the rows in words, versions that have seen them."""
-    from ml_assets.data.features.encoding import class_ids
     from ml_assets.model.evaluation.comparison.holdout_rows import in_range
     from ml_assets.model.evaluation.comparison.model_difference import difference
-    from ml_assets.model.evaluation.errors import EvaluationInputError
-    from ml_assets.model.release.rows_behind import InputsUnknown
 
     if old.bundle is None or new.bundle is None:
         lost = (
@@ -353,10 +357,7 @@ def _on_the_same_rows(
 
 def _holdout(
     platform: Platform, source: VersionFacts, fingerprint: str, folder: Path
-) -> "tuple[Snapshot, pl.DataFrame, pl.LazyFrame]":
-    from ml_assets.data.snapshots.keep import commit_that_keeps, kept_snapshot
-    from ml_assets.data.snapshots.split_rows import rows_of
-
+) -> tuple[Snapshot, pl.DataFrame, pl.LazyFrame]:
     model, window, evaluation = source.version.model, _window(platform, source), source.evaluation
     read_at = evaluation.trained_on.commit
     kept = commit_that_keeps(platform.lake, model, fingerprint, evaluation.bundle_digest, read_at)
@@ -366,3 +367,78 @@ def _holdout(
     snapshot = kept_snapshot(platform.lake, kept, model, evaluation.partition, folder)
     table = window.reader.scan(window.table, window.keys)
     return snapshot, rows_of(table, snapshot)["holdout"], table
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentModel:
+    """Newest model that an environment trained for one pipeline, beside main's."""
+
+    model: str
+    partition: str
+    decision: str
+    """Decision of the gates in the environment, in one sentence."""
+    main: str
+    """Version of main with which it is compared; empty if main has none."""
+    measured: VersionDifference | None
+    """Both on the same rows; None if one of them was not registered, or the environment does not know main's."""
+    metrics: Mapping[str, tuple[str, str]]
+    """Metric → value of main and of the environment, each on its own holdout; empty if `measured` has them."""
+
+
+def models_trained_in(
+    main: Platform, inside: Platform, specs: Mapping[str, PipelineSpec]
+) -> list[EnvironmentModel]:
+    """Return the newest model of each of the pipelines `specs` that the environment `inside` evaluated and main did
+    not."""
+    found: list[EnvironmentModel] = []
+    for model, spec in specs.items():
+        known = {one.evaluation_digest for one in main.ledger.models.evaluations(model)}
+        news = [one for one in inside.ledger.models.evaluations(model) if one.evaluation_digest not in known]
+        if news:
+            found.append(_compared(main, inside, spec, news[-1]))
+    return found
+
+
+def _compared(main: Platform, inside: Platform, spec: PipelineSpec, row: EvaluationRow) -> EnvironmentModel:
+    before, after = version_to_show(main, row.model, None), _registered(inside, row)
+    measured: VersionDifference | None = None
+    if before is not None and after is not None:
+        try:
+            measured = compare_versions(spec, inside, before, after)
+        except ReportUnavailable:  # main registered its version after the environment was created
+            measured = None
+    return EnvironmentModel(
+        model=row.model,
+        partition=row.partition,
+        decision=f"{row.status}: {row.summary}",
+        main="" if before is None else f"version {before.number} ({before.semantic})",
+        measured=measured,
+        metrics={} if measured is not None else _side_by_side(main, inside, before, row),
+    )
+
+
+def _registered(inside: Platform, row: EvaluationRow) -> RegisteredVersion | None:
+    versions = registry_of(inside).versions(row.model)
+    return next((one for one in versions if one.bundle_digest == row.bundle_digest), None)
+
+
+def _side_by_side(
+    main: Platform, inside: Platform, before: RegisteredVersion | None, row: EvaluationRow
+) -> dict[str, tuple[str, str]]:
+    theirs = _metrics(inside, row)
+    ours: dict[str, str] = {}
+    if before is not None:
+        try:
+            ours = _metrics(main, evaluation_of(main, before))
+        except ReportUnavailable:
+            ours = {}
+    return {name: (ours.get(name, "–"), theirs.get(name, "–")) for name in {**ours, **theirs}}
+
+
+def _metrics(platform: Platform, row: EvaluationRow) -> dict[str, str]:
+    try:
+        report = recorded_report(platform, row)
+    except (ArtifactMissing, ReportUnreadable):
+        return {}
+    measured = report.evaluation.overall.metrics["challenger"]
+    return {name: with_interval(one) for name, one in measured.items()}

@@ -18,7 +18,7 @@ from ml_assets.data.tables.evidence import needless_audit_branches
 from ml_assets.data.tables.landing import MAIN
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.retirement import Retired, not_retained, retire
-from ml_assets.model.steps.recorded_packages import remove_packages, unused_packages
+from ml_assets.model.steps.recorded_environment import remove_packages, unused_packages
 from resources.files import UNFINISHED
 from resources.job.events import JOB, RESULT, SNAPSHOTS, TRAININGS
 from resources.job.job import TrainingJob

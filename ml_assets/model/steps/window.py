@@ -1,23 +1,29 @@
 """Step 1: validate the partitions that the snapshot will read, and their inputs at any depth. Later steps check again.
 
-A partition may be rejected at any time after its window was validated. Not here: the check at the moment a version is
-registered or promoted (`release.promotion`).
+A partition may be rejected at any time after its window was validated. `ml-assets plan` shows the columns of a window
+that changed since its last training, and which step reads them. Not here: the check at the moment a version is
+registered or promoted (`release.promotion`), staleness of partitions, which compares them with what they were made from
+(`tables.guard`).
 """
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from ml_assets.data.tables.cadence import Cadence, KeyRefused
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import rejections_of, validate_window
-from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.tables.manifest import ManifestUnreadable
+from ml_assets.data.tables.reader import PartitionMissing, TableReader
 from ml_assets.data.tables.refusal import BuildRefused, InputsRefused
-from ml_assets.extras.governance.dossier.errors import SigningKeyRefused
+from ml_assets.model.release.rows_behind import contents_of
+from ml_assets.model.steps.declared_functions import require_own_metrics
 from ml_assets.model.steps.identity import DeclarationChanged, settings_digest
-from ml_assets.model.steps.metric_functions import require_own_metrics
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import TrainingSet, ValidatedWindow
+from resources.lake import ObjectNotFound, RefNotFound
 from resources.ledger import TrainedOn
 from resources.platform import Platform
 
@@ -67,6 +73,7 @@ def _require_signing_key(model: str, platform: Platform) -> None:
     """Read the key of dossiers, so that no training runs whose registration must fail."""
     if platform.settings.signing_key is None:
         return
+    from ml_assets.extras.governance.dossier.errors import SigningKeyRefused
     from ml_assets.extras.governance.dossier.keys import SigningKey
 
     try:
@@ -140,8 +147,6 @@ def rejected_behind(platform: Platform, window: TrainedOn) -> dict[str, str]:
 
     Raises `InputsUnknown` if the lake no longer holds the window.
     """
-    from ml_assets.model.release.rows_behind import contents_of
-
     return rejections_of(platform.ledger, contents_of(platform.lake, platform.ledger.models, window))
 
 
@@ -152,3 +157,65 @@ def rejected_since(
     kept = " It is trained but not registered. Its weights are kept: materialize it again to reuse them."
     whose = f"{training_set.job.model} {training_set.job.partition}"
     return InputsRefused(whose, refused, more=kept if is_trained else "")
+
+
+ReadBy = Literal["training", "evaluation", "nothing"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnChange:
+    """Columns that changed in the same partitions and have the same reader."""
+
+    keys: tuple[str, ...]
+    """Partitions, oldest first."""
+    columns: tuple[str, ...]
+    """Sorted."""
+    read_by: ReadBy
+    """The first step that reads them: `evaluation` means that only the evaluation does."""
+
+
+def changes_since(
+    spec: PipelineSpec,
+    reader: TableReader,
+    commit: str,
+    keys: Sequence[str],
+    champion: Collection[str] = (),
+) -> Sequence[ColumnChange]:
+    """Return the columns of the partitions `keys` that differ between `commit` and the reader's commit.
+
+    `champion` are the columns that the version in production reads: an evaluation reads them, too. Returns none if the
+    lake no longer holds the partitions at `commit`, or holds them in an earlier form.
+    """
+    table = spec.features.table
+    earlier = TableReader(reader.store, commit)
+    try:
+        differ = [
+            key for key in keys if earlier.object_hashes(table, key) != reader.object_hashes(table, key)
+        ]
+        before, now = earlier.manifests(table, differ), reader.manifests(table, differ)
+    except (RefNotFound, ObjectNotFound, PartitionMissing, ManifestUnreadable):
+        return ()
+    evaluated = {*spec.evaluation.columns, *champion}
+    found: dict[tuple[ReadBy, tuple[str, ...]], list[str]] = {}
+    for key in differ:
+        was, is_now = before[key], now[key]
+        names = sorted({*was.schema, *is_now.schema})
+        changed = [name for name in names if was.digest_of_values([name]) != is_now.digest_of_values([name])]
+        by_reader: dict[ReadBy, list[str]] = {}
+        for name in changed:
+            by_reader.setdefault(_reader_of(spec, evaluated, name), []).append(name)
+        for read_by, columns in by_reader.items():
+            found.setdefault((read_by, tuple(columns)), []).append(key)
+    return [
+        ColumnChange(keys=tuple(where), columns=columns, read_by=read_by)
+        for (read_by, columns), where in sorted(found.items(), key=lambda one: (_ORDER[one[0][0]], one[1]))
+    ]
+
+
+_ORDER: Mapping[ReadBy, int] = {"training": 0, "evaluation": 1, "nothing": 2}
+
+
+def _reader_of(spec: PipelineSpec, evaluated: Collection[str], column: str) -> ReadBy:
+    if column in spec.training_columns:
+        return "training"
+    return "evaluation" if column in evaluated else "nothing"

@@ -17,7 +17,7 @@ from ml_assets.data.validation.drift import drift
 from ml_assets.model.evaluation.comparison.holdout_rows import labels_of, lists_of
 from ml_assets.model.evaluation.metrics.metrics import Vector, metrics_of
 from ml_assets.model.evaluation.metrics.row_weights import weights_of
-from ml_assets.model.steps.metric_functions import own_metrics
+from ml_assets.model.steps.declared_functions import own_metrics
 from ml_assets.model.steps.retraining import LiveSource
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.use.live.holdout_reference import HoldoutReference

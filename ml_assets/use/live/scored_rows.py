@@ -16,8 +16,7 @@ from ml_assets.data.features.encoding import class_ids
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.profile import profile
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.model.steps.scoring import PREDICTIONS
-from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.steps.spec import PREDICTIONS, PipelineSpec
 
 Role: TypeAlias = Literal["production", "canary"]
 Profiles: TypeAlias = tuple[dict[str, Any], ...]

@@ -28,8 +28,7 @@ from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.model.release.runtime import WEIGHTS
 from ml_assets.model.steps.difference_page import difference_page
-from ml_assets.model.steps.partition_page import partition_page
-from ml_assets.model.steps.partition_users import users_of
+from ml_assets.model.steps.partition_page import partition_page, users_of
 from ml_assets.model.steps.record import recorded_report
 from ml_assets.model.steps.values import InitialVersion, TrainingSet
 from ml_assets.model.steps.version_difference import KnownFacts, compare_versions

@@ -18,7 +18,7 @@ from ml_assets.components.metadata import RETRAINS, declared_tables
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.of_platform import releases_of
 from ml_assets.model.release.rules import CanarySection, Rules
-from ml_assets.model.steps.nightly_digest import digest_of
+from ml_assets.model.steps.digest import digest_of
 from ml_assets.model.steps.scoring import ONE_NUMBER
 from ml_assets.use.live.retrain import next_request
 from ml_assets_tests.components import readings_pipeline

@@ -8,7 +8,7 @@ import pytest
 
 from ml_assets.components import TrainingPipeline
 from ml_assets.data.tables.environments import changes_of, create_environment
-from ml_assets.model.steps.model_card import version_to_show
+from ml_assets.model.steps.record import version_to_show
 from ml_assets.model.steps.reproduce import reproduce
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.components.installation import (

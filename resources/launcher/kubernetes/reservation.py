@@ -1,7 +1,7 @@
 """GPUs that the pods of a Job hold, from their placement on a node until they end.
 
 Here: the reading that the launcher reports as an event. Not here: hours and cost made from it
-(`ml_assets.model.steps.spending`).
+(`ml_assets.model.steps.live_report`).
 """
 
 from collections.abc import Iterable

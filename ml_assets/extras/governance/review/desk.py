@@ -13,7 +13,7 @@ from ml_assets.model.release.rules import Rules, why_not_by, why_unchecked
 from ml_assets.model.release.rules_in_force import RulesLog, in_force
 from ml_assets.model.steps.links import REPORTS, report_name
 from ml_assets.model.steps.record import checked_file
-from ml_assets.model.steps.served_reports import FORMS, SERVED
+from ml_assets.model.steps.served import FORMS, SERVED
 from ml_assets.model.steps.spec import PipelineSpec
 from resources.ledger import EvaluationRow, Person, Promotion, Review
 from resources.platform import Platform

@@ -24,7 +24,7 @@ from ml_assets.model.release.refusals import NotReviewable
 from ml_assets.model.release.registry import VersionMissing
 from ml_assets.model.steps.links import REPORTS
 from ml_assets.model.steps.record import ReportUnreadable
-from ml_assets.model.steps.served_reports import HEADERS as HEADERS_OF_REPORTS
+from ml_assets.model.steps.served import HEADERS as HEADERS_OF_REPORTS
 from resources.acting import proved_person
 from resources.artifacts import ArtifactMissing
 from resources.ledger import IdentityRefused, LedgerError, Person, author_in_words

@@ -1,6 +1,6 @@
 """Blobs decoded from stored bytes to a tensor by the pipeline's own function, in the order of the rows.
 
-Here: one tensor of many blobs, and the errors if that fails. Not here: storage of blobs (snapshots.blob_archives),
+Here: one tensor of many blobs, and the errors if that fails. Not here: storage of blobs (snapshots.shards),
 decoding ahead of the step (prefetcher), decoding for a served model (release.runtime, which imports nothing of the
 project).
 """
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ml_assets.data.snapshots.blob_archives import member_name
+from ml_assets.data.snapshots.shards import member_name
 from ml_assets.data.snapshots.split_reader import InputSpec
 from ml_assets.model.training.data.functions import function_named
 from resources.job.errors import BadConfiguration

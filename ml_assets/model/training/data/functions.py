@@ -1,7 +1,7 @@
 """Functions of a pipeline that a job names by import path: the model's, and the one that decodes blobs.
 
 Here: importing them in a worker. Not here: calling them (step.load, decoding), or looking them up when a `defs.yaml` is
-loaded (pipeline.model_functions).
+loaded (pipeline.declared_functions).
 """
 
 from collections.abc import Callable

@@ -1,31 +1,39 @@
-"""Model functions, read from the text of their files: their `import torch` costs the definitions no time.
+"""Functions that a pipeline names, read from the text of their files, so that definitions need not import torch.
 
-Here: the definition behind an import path, and its arguments. Not here: its version (code.code_version), importing
-and calling it (the workers).
+Here: the definition behind an import path and its arguments; own metrics, which the steps of a run and `ml-assets diff`
+import; scripts that would train the same model on every worker. Not here: the version of a function
+(code.code_version), importing and calling a model function (the workers), calling a metric (`evaluation.own_metrics`).
 """
 
 import ast
 import importlib.util
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator
 
-from ml_assets.data.tables.imports import FunctionNotFound
+from ml_assets.data.tables.imports import FunctionNotFound, resolve_function
+from ml_assets.data.tables.refusal import BuildRefused
 from ml_assets.foundation.code.code_version import code_version
-from ml_assets.foundation.code.reach import is_project
+from ml_assets.foundation.code.reach import SourceUnavailable, is_project, reached_by
 from ml_assets.foundation.code.syntax import (
     base_of,
+    is_docstring,
     names_bound_by,
     package_of,
     parse,
     source_of,
     with_parents,
 )
+from ml_assets.model.evaluation.spec import EvaluationSpec
 from resources.words import did_you_mean
+
+if TYPE_CHECKING:
+    from ml_assets.model.evaluation.own_metrics import OwnMetric
 
 _REMEDY = "write package.module.function"
 _BLOCKS = ast.If | ast.Try | ast.With | ast.For | ast.While
@@ -194,3 +202,90 @@ def _data(value: ast.expr) -> str | None:
     if isinstance(value, ast.Constant):
         return type(value.value).__name__
     return _DATA.get(type(value))
+
+
+_ARGUMENTS = 4
+
+
+class MetricUnusable(BuildRefused):
+    """The module of an own metric cannot be imported."""
+
+
+def own_metric_faults(spec: EvaluationSpec) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield (path of keys, sentence) for each function that does not exist. Reads source only."""
+    for number, one in enumerate(spec.metrics):
+        try:
+            signature = find_signature(one.function)
+            code_version(one.function)
+        except (FunctionNotFound, SourceUnavailable) as error:
+            yield ("evaluation", "metrics", number, "function"), str(error)
+            continue
+        # The text shows the arguments after the first.
+        if signature is not None and not signature.takes_any and len(signature.names) != _ARGUMENTS - 1:
+            yield (
+                ("evaluation", "metrics", number, "function"),
+                f"{one.function} must take (label, prediction, group, weight)",
+            )
+
+
+def require_own_metrics(model: str, spec: EvaluationSpec) -> None:
+    """Import the functions, so that no training runs whose evaluation must fail. Raises `MetricUnusable`."""
+    for number, one in enumerate(spec.metrics):
+        try:
+            resolve_function(one.function)
+        except FunctionNotFound as error:
+            raise MetricUnusable(
+                f"{model} would fail after its training: evaluation.metrics[{number}].function {error}. Mend the "
+                "module, or remove the metric"
+            ) from error
+
+
+def own_metrics(spec: EvaluationSpec) -> "tuple[OwnMetric, ...]":
+    """Import the functions. Raises `FunctionNotFound`."""
+    from ml_assets.model.evaluation.own_metrics import OwnMetric
+
+    return tuple(
+        OwnMetric(
+            declared=one, function=resolve_function(one.function), code_version=code_version(one.function)
+        )
+        for one in spec.metrics
+    )
+
+
+_TRAIN_ALONE = ("lightgbm", "xgboost", "sklearn", "catboost")
+_JOIN_NOTHING = {
+    "joblib", "matplotlib", "narwhals", "numpy", "onnx", "onnxconverter_common", "onnxmltools", "onnxruntime", "pandas",
+    "polars", "pyarrow", "pydantic", "rich", "scipy", "skl2onnx", "tqdm", "yaml",
+}  # fmt: skip
+_MAY_SHARE = re.compile(
+    r"rank|world|machine|host|peer|collective|nodeid|nodename|getnode|uname|platform|uuid|temp|pid|lock|exist_ok|glob|"
+    r"iterdir|listdir|scandir|walk|asyncio|concurrent|ctypes|ftplib|http|importlib|multiprocessing|runpy|smtplib|socket|"
+    r"sqlite|ssl|subprocess|telnet|urllib|xmlrpc|getattr|\bvars\b|globals|getenvb?(?!\(b?'\w+'[,)])|"
+    r"environb?(?!(\[|\.\w+\()b?'\w+'[\],)])",
+    re.IGNORECASE,
+)
+"""Words of code that may tell workers apart, join processes, or find files of another worker. `os.environ['HOME']` does
+by the name of the variable, the environment as a whole always."""
+
+
+def one_process_library(script: str) -> str | None:
+    """Return the library of the `script` if its workers would all train the same model; None in doubt.
+
+    They do if the script, with the project's modules that it imports, uses only known packages that join nothing, and
+    its code has no word of `_MAY_SHARE`.
+    """
+    reached = reached_by([script], without=["ml_assets.model.training", "resources"])
+    found = [name for name in _TRAIN_ALONE if name in reached.packages]
+    if not found or reached.packages - {*_TRAIN_ALONE, *_JOIN_NOTHING}:
+        return None
+    may_share = any(_MAY_SHARE.search(_code_of(file)) for file in reached.modules.values())
+    return None if may_share else found[0]
+
+
+def _code_of(file: Path) -> str:
+    """Return the code of a module without comments and docstrings."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [one for one in node.body if not is_docstring(one)]
+    return ast.unparse(tree)

@@ -1,23 +1,38 @@
-"""Digest of a UTC day for people: trained, decided, waiting, late, spent, each with the next command.
+"""Digest of a UTC day for people: trained, decided, waiting, late, spent, each with the next command; what is live.
 
-Here: the facts, from ledger and MLflow. Not here: the page (`digest_page`), storing and sending it
-(`components.assets.digest`).
+Here: the facts, from ledger and MLflow, and the page of a digest. Not here: storing and sending it
+(`components.digest_asset`), the decisions (`release.promotion`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ml_assets.foundation.reports.written_page import Actions, Bullets, Chapter, Paragraph, WrittenPage
 from ml_assets.model.release.history import lines
 from ml_assets.model.release.rules import Rules
+from ml_assets.model.steps.links import report_name
 from ml_assets.model.steps.retraining import requests_since
 from ml_assets.model.steps.spec import PipelineSpec
 from resources.artifacts import ArtifactsError
-from resources.ledger import Archival, Decision, Demotion, EvaluationRow, Promotion, Review, VerdictRow
+from resources.ledger import (
+    Archival,
+    Decision,
+    Demotion,
+    EvaluationRow,
+    Promotion,
+    Review,
+    VerdictRow,
+    author_in_words,
+)
 from resources.platform import Platform
 from resources.tracking.mlflow_client import TrackerError
 from resources.tracking.tracker import EndedRun
+from resources.words import counted
+
+if TYPE_CHECKING:
+    from ml_assets.model.release.registry import RegisteredVersion
 
 SPENT = ("worker_hours", "gpu_hours", "cost")
 """Metrics of a training that the digest adds up."""
@@ -180,7 +195,7 @@ def digest_of(
     for model, rules in subjects.models.items():
         decisions = platform.ledger.models.decisions(model)
         of_the_day = [one for one in decisions if first <= one.at < until]
-        waits = asked(lambda model=model, rules=rules: _waiting(platform, model, rules))
+        waits = asked(lambda model=model, rules=rules: waiting_for_approval(platform, model, rules))
         waiting += [_waits(model, version.number, row) for version, row in waits]
         evaluated += [_evaluated(one) for one in of_the_day if isinstance(one, EvaluationRow)]
         decided += _decided(model, decisions, of_the_day)
@@ -233,12 +248,6 @@ def _shares(launches: Sequence[EndedLaunch]) -> Iterator[Line]:
         yield Line(
             what=f"{model}: {done} of {len(ended)} scheduled trainings completed ({done / len(ended):.0%})"
         )
-
-
-def _waiting(platform: Platform, model: str, rules: Rules) -> "Sequence[Any]":
-    from ml_assets.model.release.of_platform import releases_of
-
-    return [] if rules.approval is None else releases_of(platform).waiting(model, rules)
 
 
 def _waits(model: str, number: int, row: EvaluationRow) -> Line:
@@ -302,3 +311,103 @@ def _late(
     yield Line(
         what=f"{name} is late: {newest}, {hours:g} h are allowed", next=f"ml-assets launch {name} DATE"
     )
+
+
+def digest_page(digest: Digest) -> WrittenPage:
+    """Return the page: first what needs a person, then what happened."""
+    chapters = (
+        ("Failed or refused", digest.failed),
+        ("Waiting for approval", digest.waiting),
+        ("Late", digest.late),
+        ("Rejected partitions", digest.rejected),
+        ("Evaluations", digest.evaluated),
+        ("Decisions", digest.decided),
+        ("Retrainings requested", digest.requested),
+        ("Trainings", digest.trained),
+        ("Scheduled trainings", digest.scheduled),
+    )
+    needs = digest.needs_a_person
+    return WrittenPage(
+        title=f"Digest of {digest.day}",
+        about="0:00 to 24:00 UTC · "
+        + (f"{counted(needs, 'line')} for a person to act on" if needs else "nothing needs a person"),
+        headline=digest.headline,
+        tone="undecided" if needs or digest.missing else "blessed",
+        chapters=(
+            *(Chapter(title, (_actions(lines),)) for title, lines in chapters if lines),
+            *([Chapter("Spent", (Paragraph(_spent(digest)),))] if digest.spent else []),
+            *([Chapter("Not known", (Bullets(digest.missing),))] if digest.missing else []),
+        ),
+    )
+
+
+def _actions(lines: tuple[Line, ...]) -> Actions:
+    return Actions(tuple((line.what, line.next) for line in lines))
+
+
+def _spent(digest: Digest) -> str:
+    return ", ".join(f"{value:.3g} {name.replace('_', ' ')}" for name, value in digest.spent.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductionFacts:
+    """Newest decision about the version in production."""
+
+    place: int
+    """Place of the decision in the ledger."""
+    headline: str
+    facts: dict[str, str]
+    """Name → text: version, time, person, reason, window of its data."""
+    report: str
+    """Folder of the report of its evaluation among the artifacts; empty if nothing is in production."""
+    is_live: bool
+
+
+def production_of(platform: Platform, model: str) -> ProductionFacts | None:
+    """Return what the newest promotion, rollback or demotion made of production; None before the first."""
+    log = platform.ledger.models
+    promotions = [one for one in log.promotions(model) if one.alias == "production"]
+    if not promotions:
+        return None
+    newest = promotions[-1]
+    if (ended := newest.demotion) is not None:
+        return ProductionFacts(
+            place=ended.place,
+            headline=f"nothing is in production: version {newest.version} was demoted",
+            facts=_of(ended.at.isoformat(timespec="seconds"), author_in_words(ended), ended.reason),
+            report="",
+            is_live=False,
+        )
+    return _live(newest, log.evaluation(newest.evaluation_digest))
+
+
+def waiting_for_approval(
+    platform: Platform, model: str, rules: Rules
+) -> "Sequence[tuple[RegisteredVersion, EvaluationRow]]":
+    """Return the versions that wait for an approval, newest data first; empty if `rules` ask for none."""
+    if rules.approval is None:
+        return []
+    from ml_assets.model.release.of_platform import releases_of
+
+    return releases_of(platform).waiting(model, rules)
+
+
+def _live(promotion: Promotion, row: "EvaluationRow | None") -> ProductionFacts:
+    verb = "promoted" if promotion.returns_to is None else "rolled back"
+    window = {} if row is None else {"data": f"{row.trained_on.first} to {row.trained_on.last}"}
+    return ProductionFacts(
+        place=promotion.place,
+        headline=f"version {promotion.version} is in production: {verb}",
+        facts={
+            "version": promotion.version,
+            **_of(promotion.at.isoformat(timespec="seconds"), author_in_words(promotion), promotion.reason),
+            **window,
+            "bundle": promotion.bundle_digest,
+        },
+        report="" if row is None else report_name(row.model, row.partition, row.evaluation_digest),
+        is_live=True,
+    )
+
+
+def _of(since: str, by: str, reason: str) -> dict[str, str]:
+    return {"since": since, "by": by, "reason": reason}

@@ -1,17 +1,27 @@
-"""Reports over HTTP: those files and no others, as documents in which nothing runs.
+"""Reports and pages of partitions over HTTP: those files and no others, as documents in which nothing runs.
 
-Not here: the content of a report, and the servers that have these routes (`dagster_host.webserver`, `review`).
+A page of a partition is made when somebody opens it, from the lake and the ledger. Not here: the content of a report or
+page, and the servers that have these routes (`ml_assets.webserver`, `ml_assets.extras.governance.review`).
 """
 
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
+from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
+from ml_assets.data.tables.layout import TableNameRefused
+from ml_assets.data.tables.manifest import ManifestUnreadable
+from ml_assets.data.tables.reader import PartitionMissing
 from ml_assets.model.steps.links import DIGESTS, REPORTS, STUDIES
+from ml_assets.model.steps.partition_page import NotOnMain, TableMissing, newest_partition, partition_page
 from resources.artifacts import ArtifactMissing, Artifacts, ArtifactsError, relative
+from resources.lake import LakeError
+from resources.ledger import LedgerError
+from resources.platform import Platform
 
 _HTML, _JSON = "text/html", "application/json"
 SERVED = {
@@ -75,3 +85,32 @@ def serving(artifacts: Artifacts, root: str) -> Callable[[Request], Response]:
 def told(status: int, why: str) -> Response:
     """Return an answer of plain text."""
     return PlainTextResponse(f"{why}\n", status, HEADERS)
+
+
+_DRAWING = Lock()
+"""Pictures are drawn by one thread at a time."""
+
+
+def serving_tables(platform: Platform) -> Callable[[Request], Response]:
+    """Return the handler of GET below `links.TABLES`.
+
+    Without a key it redirects to the newest partition. 404 for unknown partitions, 502 if lake or ledger fail.
+    """
+
+    def serve(request: Request) -> Response:
+        kind, _, rest = request.path_params["path"].strip("/").partition("/")
+        name, _, key = rest.partition("/")
+        table = f"{kind}/{name}"
+        try:
+            if not key:
+                newest = quote(newest_partition(platform, table))
+                return RedirectResponse(f"{request.url.path.rstrip('/')}/{newest}", headers=HEADERS)
+            with _DRAWING:
+                page = partition_page(platform, table, key, links=True)
+        except (TableMissing, PartitionMissing, NotOnMain, TableNameRefused) as error:
+            return told(404, f"{error}")
+        except (LakeError, LedgerError, ManifestUnreadable) as error:
+            return told(502, f"{error}")
+        return Response(page.to_html(), media_type="text/html", headers=HEADERS)
+
+    return serve

@@ -1,27 +1,99 @@
-"""Texts of a pipeline's rows as tokens: their check before a launch, the models that count them, their figures.
+"""Blobs of a pipeline's rows, decoded by its own `decode` in the process of a step; texts among them as tokens.
 
-For the objective `next_token` alone. Texts are read in parts, by the code that a bundle reads them with.
+Here: their check before a launch, the decoder that is stored with a model, rows with blobs for predictions, and, for
+the objective `next_token`, the models that count tokens. Not here: decoding in training (training.data.decoding),
+serving (release.runtime).
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
+from ml_assets.data.snapshots.row_choice import ChosenRows, with_blobs
+from ml_assets.data.snapshots.split_reader import SPLITS, SnapshotError
+from ml_assets.data.tables.standalone import standalone
 from ml_assets.foundation.objective_facts import PADDING
-from ml_assets.model.steps.blob_decoding import decoder_of, names_of
+from ml_assets.model.evaluation.evaluation_document import Role, TextFigures
+from ml_assets.model.evaluation.holdout_lists import few_rows
+from ml_assets.model.evaluation.ngrams import TRIGRAM, UNIGRAM, NGrams, figures_of_rows
+from ml_assets.model.evaluation.text_figures import TokenSums, text_figures
+from ml_assets.model.release.bundle import BlobDecoder
+from ml_assets.model.release.golden import spread
+from ml_assets.model.release.runtime import DECODE, BlobReader, RowRefused, ServingModel
 from ml_assets.model.steps.spec import ModelInputsSection
 
-if TYPE_CHECKING:
-    import polars as pl
+_TRIED = 8
+"""Blobs of each split that are tried before a launch."""
 
-    from ml_assets.data.snapshots.row_choice import ChosenRows
-    from ml_assets.model.evaluation.evaluation_document import Role, TextFigures
-    from ml_assets.model.release.runtime import ServingModel
+
+def decoder_of(features: ModelInputsSection) -> BlobDecoder | None:
+    """Return the decoder of blobs that is stored with the model; None if rows have no blobs."""
+    if features.blob is None:
+        return None
+    found = standalone(features.blob.decode)
+    return BlobDecoder(
+        column=features.blob.column, function=found.function, source=found.source, packages=found.packages
+    )
+
+
+def few_with_blobs(rows: pl.DataFrame, table: pl.LazyFrame, column: str, most: int) -> pl.DataFrame:
+    """Return at most `most` of `rows`, evenly spread, with `column` from their `table`."""
+    few = spread(rows, most)
+    # Row by row, so that blobs between them are not read.
+    return pl.concat([part for i in range(few.height) for part in with_blobs(few[i], table, column)])
+
+
+def predicted(
+    model: ServingModel, rows: pl.DataFrame, table: pl.LazyFrame, primary_key: Sequence[str]
+) -> NDArray[np.float64]:
+    """Return `[rows]` predictions for some of the rows of `table`; blobs are read a few at a time.
+
+    Raises `InputRefused` and `GraphFailed`. A row that has no prediction is named by its columns `primary_key`.
+    """
+    # Without blobs, or if the model reports their lack, all rows at once.
+    reads = model.blob in table.collect_schema()
+    parts: Iterable[pl.DataFrame] = with_blobs(rows, table, model.blob) if reads else [rows]
+    found: list[NDArray[np.float64]] = []
+    for part in parts:
+        try:
+            found.append(model.predict(part))
+        except RowRefused as error:
+            name = names_of(part[error.row], primary_key)[0]
+            raise (error.named(name) if name else error) from None
+    return np.concatenate(found)
+
+
+def names_of(rows: pl.DataFrame, primary_key: Sequence[str]) -> list[str]:
+    """Return the primary key of each of `rows` in words; empty texts without a key."""
+    key = [column for column in primary_key if column in rows.columns]
+    named = rows.select(pl.col(key).cast(pl.String)).iter_rows() if key else [()] * rows.height
+    return [
+        ", ".join(f"{column}={value}" for column, value in zip(key, values, strict=True)) for values in named
+    ]
+
+
+def require_readable(features: ModelInputsSection, chosen: ChosenRows, table: pl.LazyFrame) -> None:
+    """Decode a few blobs of each split as the model will, apart from the project.
+
+    Raises `InputRefused`, which names the row, if a blob cannot be decoded or has another shape, and `BundleRefused`
+    if a package that `decode` needs is missing.
+    """
+    decoder = decoder_of(features)
+    if decoder is None:
+        return
+    tried = pl.concat([few_with_blobs(chosen.of(split), table, decoder.column, _TRIED) for split in SPLITS])
+    names = names_of(tried, features.primary_key)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / DECODE).write_text(decoder.source)
+        BlobReader.of_bundle(Path(folder), decoder.column, decoder.function).read(
+            tried[decoder.column].to_list(), [f"row {name}" for name in names]
+        )
+
 
 Tokens = NDArray[np.int64]
 MOST_COUNTED = 20_000_000
@@ -31,16 +103,13 @@ _NAMED = 3
 
 
 def read_texts(
-    features: ModelInputsSection, rows: "pl.DataFrame", table: "pl.LazyFrame"
-) -> "Iterator[tuple[pl.DataFrame, Tokens]]":
+    features: ModelInputsSection, rows: pl.DataFrame, table: pl.LazyFrame
+) -> Iterator[tuple[pl.DataFrame, Tokens]]:
     """Yield some of `rows` of `table`, in order, and their tokens `[N, T]`.
 
     Raises `InputRefused`, which names the row, if a text cannot be decoded or has another shape, and `BundleRefused` if
     a package that `decode` needs is missing.
     """
-    from ml_assets.data.snapshots.row_choice import with_blobs
-    from ml_assets.model.release.runtime import DECODE, BlobReader
-
     decoder = decoder_of(features)
     if decoder is None:
         return
@@ -52,14 +121,12 @@ def read_texts(
         yield part, reader.read(part[decoder.column].to_list(), names)
 
 
-def require_tokens(features: ModelInputsSection, chosen: "ChosenRows", table: "pl.LazyFrame") -> None:
+def require_tokens(features: ModelInputsSection, chosen: ChosenRows, table: pl.LazyFrame) -> None:
     """Decode the texts of all splits, and raise `SnapshotError`, which names rows, if their tokens do not fit.
 
     Tokens are `[T]` int64, from 0 below the vocabulary, with `PADDING` only behind the last one. The label must be
     their number less 1.
     """
-    from ml_assets.data.snapshots.split_reader import SPLITS, SnapshotError
-
     if features.blob is None or features.blob.vocabulary is None:
         return
     vocabulary, decode = features.blob.vocabulary, features.blob.decode
@@ -106,29 +173,19 @@ class TextModels:
 
     baseline_name: str
     reference_name: str
-    predictions: "dict[str, NDArray[np.float64]]"
+    predictions: dict[str, NDArray[np.float64]]
     """`baseline` and `reference`, each `[N, 2]`."""
-    figures: "TextFigures"
+    figures: TextFigures
 
 
 def counted_models(
     features: ModelInputsSection,
-    challenger: "ServingModel",
-    train: "pl.DataFrame",
-    holdout: "pl.DataFrame",
-    table: "pl.LazyFrame",
+    challenger: ServingModel,
+    train: pl.DataFrame,
+    holdout: pl.DataFrame,
+    table: pl.LazyFrame,
 ) -> TextModels:
     """Count the tokens of the training texts, and measure the counts and the challenger on the texts of the holdout."""
-    from ml_assets.model.evaluation.comparison.holdout_rows import few_rows
-    from ml_assets.model.evaluation.comparison.texts import (
-        TRIGRAM,
-        UNIGRAM,
-        NGrams,
-        TokenSums,
-        figures_of_rows,
-        text_figures,
-    )
-
     if features.blob is None or features.blob.vocabulary is None:
         raise ValueError("rows are not texts")
     vocabulary = features.blob.vocabulary

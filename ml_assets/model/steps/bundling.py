@@ -1,0 +1,186 @@
+"""Bundle of a finished training: building it, and measuring its latency and size, in the process of a step.
+
+A run measures a bundle once and keeps the figures among the artifacts. A retried step reads them, so it makes the
+same evaluation again. Not here: a bundle's format (`release.bundle`), the document of a measurement and the gates on it
+(`evaluation.serving_cost`, `evaluation.gates`).
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from ml_assets.data.snapshots.builder import fitted_of
+from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.foundation.days import Days
+from ml_assets.foundation.objective_facts import facts_of
+from ml_assets.model.evaluation.serving_cost import Latency, ServingCost
+from ml_assets.model.release.bundle import BundleContents, build_bundle
+from ml_assets.model.release.bundle_store import Bundle, BundleStore
+from ml_assets.model.release.facts import Lineage
+from ml_assets.model.release.golden import GOLDEN_BLOBS, spread
+from ml_assets.model.release.matrix import MatrixGraph
+from ml_assets.model.release.runtime import ServingModel
+from ml_assets.model.steps.blobs import decoder_of, few_with_blobs
+from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.training.script.script_model import read_model
+from resources.artifacts import Artifacts
+from resources.environment import machine
+from resources.files import whole_file
+from resources.job.errors import UnmeasuredModel
+from resources.job.job import TrainingJob, TrainingResult
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+COSTS = "serving_costs"
+"""Folder of all measurements among the artifacts."""
+BATCH_ROWS = 1_000
+"""Rows of a batch; fewer if the holdout has fewer, or if rows have blobs."""
+THREADS = 1
+_MOST_CALLS = 1_000
+_FEWEST_CALLS = 20
+_SECONDS = 1.0
+"""Seconds after which no further call begins, once there are `_FEWEST_CALLS`. A large network takes seconds a batch."""
+_WARM = 3
+"""Calls before the first measured one. The first call of a session allocates its memory."""
+
+
+def bundle_of(
+    spec: PipelineSpec,
+    job: TrainingJob,
+    snapshot: Snapshot,
+    result: TrainingResult,
+    holdout: pl.DataFrame,
+    table: pl.LazyFrame,
+    made_by: str,
+    seen: Days,
+    store: BundleStore,
+) -> tuple[Bundle, pl.DataFrame]:
+    """Build the bundle of a finished training in `store`; return it with the raw rows from which its golden rows come.
+
+    `holdout` are the raw rows of the holdout, `table` all rows of the window, `made_by` the code versions behind them,
+    `seen` the days behind the weights.
+    """
+    decode = decoder_of(spec.features)
+    raw = holdout if decode is None else few_with_blobs(holdout, table, decode.column, GOLDEN_BLOBS)
+    contents = BundleContents(
+        module=_trained(job, snapshot, result),
+        fitted=fitted_of(snapshot),
+        objective=facts_of(spec.evaluation.objective).trained_as,
+        rows=raw,
+        lineage=_lineage(spec, job, snapshot, result, made_by, seen),
+        metrics={"best_validation_loss": result.best_validation_loss},
+        decode=decode,
+        vocabulary=snapshot.inputs.vocabulary,
+    )
+    return build_bundle(contents, store), raw
+
+
+def versions_behind(reader: TableReader, table: str, keys: Sequence[str]) -> str:
+    """Return the code versions that made these partitions, in the order of the keys, joined by `+`."""
+    made_by = (manifest.code_version for manifest in reader.manifests(table, keys).values())
+    return "+".join(dict.fromkeys(made_by))
+
+
+def _lineage(
+    spec: PipelineSpec,
+    job: TrainingJob,
+    snapshot: Snapshot,
+    result: TrainingResult,
+    features_version: str,
+    seen: Days,
+) -> Lineage:
+    return Lineage(
+        model=spec.name,
+        fingerprint=job.fingerprint,
+        snapshot_digest=job.snapshot_digest,
+        label=snapshot.label,
+        windows={split: (snapshot.keys(split)[0], snapshot.keys(split)[-1]) for split in SPLITS},
+        seen=seen,
+        schema_hash=snapshot.schema_hash,
+        code_version=job.code_version,
+        weights_sha256=result.weights_sha256,
+        feature_versions={spec.features.table: features_version},
+        configuration={
+            "hyperparameters": job.hyperparameters,
+            "training": job.settings.identity,
+            "seed": job.seed,
+            **({} if spec.model.init_from is None else {"init_from": spec.model.init_from}),
+            **({"weight": snapshot.weight} if snapshot.weight else {}),
+            **({"decode": job.decode} if job.decode else {}),
+        },
+    )
+
+
+def _trained(job: TrainingJob, snapshot: Snapshot, result: TrainingResult) -> "nn.Module | MatrixGraph":
+    weights = Path(result.weights)
+    if not result.has_weights(weights):
+        raise UnmeasuredModel(
+            f"{weights} is not the file that the training of {job.model} {job.partition} left: it is missing, or its "
+            f"SHA-256 is not {result.weights_sha256[:12]}…. Materialize {job.model} {job.partition} again, which makes "
+            "the file from the last checkpoint"
+        )
+    if job.script:
+        model = read_model(weights)
+        return MatrixGraph(model) if isinstance(model, bytes) else model
+
+    from ml_assets.model.training.measured import refuse_other_export
+    from ml_assets.model.training.step.load import load_model
+
+    model = load_model(job, snapshot.inputs, weights)
+    refuse_other_export(job, snapshot, model, result)
+    return model
+
+
+def serving_cost_of(bundle: Bundle, rows: pl.DataFrame, artifacts: Artifacts, run_id: str) -> ServingCost:
+    """Return latency and size of `bundle`, measured on `rows` unless this run has measured it before.
+
+    `rows` are raw rows with all columns that the bundle reads.
+    """
+    name, file = f"{COSTS}/{bundle.digest}", f"{run_id}.json"
+    if artifacts.exists(name, file):
+        return ServingCost.model_validate_json((artifacts.pull(name, [file]) / file).read_bytes())
+    found = _measured(bundle, rows)
+    with whole_file(artifacts.folder(name) / file) as target:
+        target.write_text(found.model_dump_json())
+    artifacts.push(name, [file])
+    return found
+
+
+def _measured(bundle: Bundle, rows: pl.DataFrame) -> ServingCost:
+    model = ServingModel.load(bundle.folder, threads=THREADS)
+    batch = spread(rows, BATCH_ROWS)
+    return ServingCost(
+        row=_latency(_rows(model, batch), 1),
+        batch=_latency(cycle([lambda: model.predict(batch)]), batch.height),
+        bundle_bytes=bundle.bytes,
+        threads=THREADS,
+        machine=machine(),
+    )
+
+
+def _rows(model: ServingModel, frame: pl.DataFrame) -> Iterator[Callable[[], object]]:
+    """Yield calls that predict one row each, in turn and again."""
+    # Ready mappings: a server gets its row from a request, not from a frame.
+    return cycle([lambda row=row: model.predict_row(row) for row in frame.iter_rows(named=True)])
+
+
+def _latency(calls: Iterator[Callable[[], object]], rows: int) -> Latency:
+    for _ in range(_WARM):
+        next(calls)()
+    taken: list[float] = []
+    begin = time.perf_counter()
+    while len(taken) < _MOST_CALLS and (len(taken) < _FEWEST_CALLS or time.perf_counter() - begin < _SECONDS):
+        call = next(calls)
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    p50, p99 = (round(float(1e3 * found), 6) for found in np.percentile(taken, [50, 99]))
+    return Latency(rows=rows, calls=len(taken), p50_ms=p50, p99_ms=p99)
