@@ -6,19 +6,24 @@ then. No gate uses the figures of `evaluation.compared_with`; they are for repor
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ml_assets.data.features.encoding import class_ids
+from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.foundation.days import Days
 from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.evaluation_document import ComparedModel
 from ml_assets.model.evaluation.gates import Champion
 from ml_assets.model.evaluation.legal_predictions import in_range, prediction_fault
-from ml_assets.model.evaluation.model_difference import difference
+from ml_assets.model.evaluation.model_difference import Difference, difference
+from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.release.bundle_store import Bundle, BundleDamaged, BundleMissing
 from ml_assets.model.release.of_platform import bundles_of, releases_of
 from ml_assets.model.release.question import Question
@@ -66,6 +71,59 @@ class MeasuredRows:
     primary_key: tuple[str, ...]
     """Columns that name a row in errors."""
 
+    @classmethod
+    def of(
+        cls,
+        spec: PipelineSpec,
+        snapshot: Snapshot,
+        holdout: pl.DataFrame,
+        table: pl.LazyFrame,
+        asked: Question,
+    ) -> Self:
+        """Return the rows `holdout` of `snapshot`, which come from `table`, with the numbers of classes as labels."""
+        return cls(
+            holdout=with_class_ids(holdout, asked.label, asked.classes),
+            weight=snapshot.weight or None,
+            partitions=snapshot.keys("holdout"),
+            cadence=spec.partitions.as_cadence,
+            table=table,
+            asked=asked,
+            primary_key=spec.features.primary_key,
+        )
+
+    def change(
+        self, before: NDArray[np.float64], after: NDArray[np.float64], measured: EvaluationSpec
+    ) -> Difference:
+        """Return the change of the metrics of `measured` between two models' predictions on these rows.
+
+        Raises `EvaluationInputError`.
+        """
+        return difference(
+            self.holdout,
+            in_range(before, self.asked.objective),
+            in_range(after, self.asked.objective),
+            measured,
+            own_metrics=own_metrics(measured),
+            label=self.asked.label,
+            weight=self.weight,
+            classes=self.asked.classes,
+        )
+
+    def seen_by(self, bundle: Bundle) -> list[str]:
+        """Return the partitions of the holdout of which the model has seen a day (`Lineage.seen`)."""
+        seen = bundle.facts.lineage.seen
+        return [key for key in self.partitions if seen & Days.of([self.cadence.bounds(key)])]
+
+
+def with_class_ids(rows: pl.DataFrame, label: str, classes: tuple[str, ...]) -> pl.DataFrame:
+    """Return `rows` with the number of its class in place of each label; unchanged without classes."""
+    return rows.with_columns(class_ids(rows[label], classes).alias(label)) if classes else rows
+
+
+def without_slices(evaluation: EvaluationSpec) -> EvaluationSpec:
+    """Return a declaration that measures all rows together, without gates."""
+    return evaluation.model_copy(update={"slices": (), "gates": ()})
+
 
 def rival_of(
     spec: PipelineSpec, platform: Platform, challenger_digest: str, rows: MeasuredRows
@@ -87,9 +145,11 @@ def rival_of(
         predictions = scored(bundle, rows)
     except CannotScore as error:
         return Rival(bundle_digest=digest, champion=Champion(name, cannot_score=str(error)), predictions=None)
-    seen = partitions_seen(bundle, rows.cadence, rows.partitions)
     champion = Champion.compare(
-        name, trained_on=seen, holdout=rows.partitions, weight=bundle.facts.lineage.weight
+        name,
+        trained_on=rows.seen_by(bundle),
+        holdout=rows.partitions,
+        weight=bundle.facts.lineage.weight,
     )
     return Rival(
         bundle_digest=digest, champion=champion, predictions=predictions, columns=_columns_of(bundle)
@@ -98,24 +158,8 @@ def rival_of(
 
 def champion_columns(spec: PipelineSpec, platform: Platform) -> tuple[str, ...]:
     """Return the columns that the version in production reads; empty without one, and if its bundle is lost."""
-    promotion = releases_of(platform).in_production(spec.name)
-    if promotion is None:
-        return ()
-    try:
-        return _columns_of(opened(platform, promotion.bundle_digest))
-    except CannotScore:
-        return ()
-
-
-def _columns_of(bundle: Bundle) -> tuple[str, ...]:
-    blob = bundle.facts.blob
-    return (*(one.name for one in bundle.facts.inputs), *(() if blob is None else (blob.column,)))
-
-
-def partitions_seen(bundle: Bundle, cadence: Cadence, partitions: Sequence[str]) -> list[str]:
-    """Return those of `partitions` of which the model has seen a day (`Lineage.seen`)."""
-    seen = bundle.facts.lineage.seen
-    return [key for key in partitions if seen & Days.of([cadence.bounds(key)])]
+    champion = _champion(spec, platform)
+    return () if champion is None else _columns_of(champion[1])
 
 
 def champion_has_seen(spec: PipelineSpec, platform: Platform, window: Sequence[str]) -> str:
@@ -123,15 +167,23 @@ def champion_has_seen(spec: PipelineSpec, platform: Platform, window: Sequence[s
 
     Also empty without a champion, and if its bundle is lost: then it cannot score the holdout at all.
     """
+    if (champion := _champion(spec, platform)) is None:
+        return ""
+    both = champion[1].facts.lineage.seen & spec.holdout_of(window)
+    return f"version {champion[0]} has seen {both} of the holdout, so no gate can bless" if both else ""
+
+
+def _champion(spec: PipelineSpec, platform: Platform) -> tuple[str, Bundle] | None:
+    """Return number and bundle of the version in production; None without one, and if its bundle is lost."""
     promotion = releases_of(platform).in_production(spec.name)
-    if promotion is None:
-        return ""
-    try:
-        seen = opened(platform, promotion.bundle_digest).facts.lineage.seen
-    except CannotScore:
-        return ""
-    both = seen & spec.holdout_of(window)
-    return f"version {promotion.version} has seen {both} of the holdout, so no gate can bless" if both else ""
+    with suppress(CannotScore):
+        return None if promotion is None else (promotion.version, opened(platform, promotion.bundle_digest))
+    return None
+
+
+def _columns_of(bundle: Bundle) -> tuple[str, ...]:
+    blob = bundle.facts.blob
+    return (*(one.name for one in bundle.facts.inputs), *(() if blob is None else (blob.column,)))
 
 
 class CannotScore(Exception):
@@ -144,10 +196,15 @@ def scored(bundle: Bundle, rows: MeasuredRows) -> NDArray[np.float64]:
     Raises `CannotScore` also for a model that answers another question than asked, or with values that cannot be its
     answer. Server errors are raised as they are, since a retry may succeed.
     """
+    if other := bundle.facts.question.other_than(rows.asked):
+        raise CannotScore(other)
     try:
-        return _predictions(bundle, rows)
-    except (_NotComparable, InputRefused, GraphFailed, BundleRefused, GoldenMismatch) as error:
+        predictions = predicted(ServingModel.load(bundle.folder), rows.holdout, rows.table, rows.primary_key)
+    except (InputRefused, GraphFailed, BundleRefused, GoldenMismatch) as error:
         raise CannotScore(str(error)) from error
+    if fault := prediction_fault(predictions, rows.asked.objective):
+        raise CannotScore(f"its predictions {fault}")
+    return predictions
 
 
 def opened(platform: Platform, digest: str) -> Bundle:
@@ -158,19 +215,6 @@ def opened(platform: Platform, digest: str) -> Bundle:
         raise CannotScore(str(error)) from error
 
 
-class _NotComparable(Exception):
-    """The champion answers another question, or its answers cannot be measured."""
-
-
-def _predictions(bundle: Bundle, rows: MeasuredRows) -> NDArray[np.float64]:
-    if difference := bundle.facts.question.other_than(rows.asked):
-        raise _NotComparable(difference)
-    predictions = predicted(ServingModel.load(bundle.folder), rows.holdout, rows.table, rows.primary_key)
-    if fault := prediction_fault(predictions, rows.asked.objective):
-        raise _NotComparable(f"its predictions {fault}")
-    return predictions
-
-
 def compared_models(
     spec: PipelineSpec, platform: Platform, rows: MeasuredRows, challenger: NDArray[np.float64]
 ) -> Iterator[ComparedModel]:
@@ -178,7 +222,7 @@ def compared_models(
 
     Errors of servers are raised, since a retry of the step may succeed.
     """
-    measured = spec.evaluation.model_copy(update={"slices": (), "gates": ()})
+    measured = without_slices(spec.evaluation)
     for declared in spec.evaluation.compared_with:
         try:
             version = _version(platform, declared)
@@ -188,24 +232,14 @@ def compared_models(
         name, digest = f"{version.model}, version {version.number}", version.bundle_digest
         try:
             bundle = opened(platform, digest)
-            predictions = scored(bundle, rows)
-            change = difference(
-                rows.holdout,
-                in_range(predictions, rows.asked.objective),
-                in_range(challenger, rows.asked.objective),
-                measured,
-                own_metrics=own_metrics(spec.evaluation),
-                label=rows.asked.label,
-                weight=rows.weight,
-                classes=rows.asked.classes,
-            )
+            change = rows.change(scored(bundle, rows), challenger, measured)
         except (CannotScore, EvaluationInputError) as error:
             yield ComparedModel(name=name, bundle=digest, cannot_score=str(error))
             continue
         yield ComparedModel(
             name=name,
             bundle=digest,
-            seen=tuple(partitions_seen(bundle, rows.cadence, rows.partitions)),
+            seen=tuple(rows.seen_by(bundle)),
             weight=bundle.facts.lineage.weight,
             metrics={one.metric.name: one.before for one in change.overall if np.isfinite(one.before)},
             improvements={one.metric.name: one.improvement for one in change.overall},

@@ -7,12 +7,12 @@ snapshot names the rows; this step chooses none.
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ml_assets.data.features.encoding import class_ids
 from ml_assets.data.snapshots.builder import fitted_of, rows_of
 from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot, open_snapshot
 from ml_assets.data.tables.reader import TableReader
@@ -34,7 +34,7 @@ from ml_assets.model.release.of_platform import bundles_of
 from ml_assets.model.release.runtime import PredictionNotFinite, ServingModel
 from ml_assets.model.steps.blobs import counted_models, few_with_blobs, predicted
 from ml_assets.model.steps.bundling import bundle_of, serving_cost_of, versions_behind
-from ml_assets.model.steps.champion import MeasuredRows, compared_models, rival_of
+from ml_assets.model.steps.champion import MeasuredRows, compared_models, rival_of, with_class_ids
 from ml_assets.model.steps.declared_functions import own_metrics
 from ml_assets.model.steps.identity import require_as_frozen
 from ml_assets.model.steps.links import run_url
@@ -87,20 +87,17 @@ def _score(
     reader = TableReader(platform.lake, training_set.source_commit)
     keys = training_set.keys
     table = reader.scan(training_set.table, keys)
-    rows = rows_of(table, snapshot)
-    holdout, train, validation = rows["holdout"], rows["train"], rows["validation"]
     fitted = fitted_of(snapshot)
+    label, objective, classes = snapshot.label, spec.evaluation.objective, fitted.classes
+    rows = rows_of(table, snapshot)
     made_by = versions_behind(reader, training_set.table, keys)
     bundle, raw = bundle_of(
-        spec, job, snapshot, result, holdout, table, made_by, training_set.seen, bundles_of(platform)
+        spec, job, snapshot, result, rows["holdout"], table, made_by, training_set.seen, bundles_of(platform)
     )
-    label, objective, classes = snapshot.label, spec.evaluation.objective, fitted.classes
     group, key, weight = spec.evaluation.group, spec.features.primary_key, snapshot.weight or None
-    if classes:
-        train, validation, holdout = (
-            rows.with_columns(class_ids(rows[label], classes).alias(label))
-            for rows in (train, validation, holdout)
-        )
+    train, validation = (with_class_ids(rows[split], label, classes) for split in ("train", "validation"))
+    measured_rows = MeasuredRows.of(spec, snapshot, rows["holdout"], table, bundle.facts.question)
+    holdout = measured_rows.holdout
     challenger = ServingModel.load(bundle.folder)
     predictions = {"challenger": predicted(challenger, holdout, table, key)}
     texts = None
@@ -109,38 +106,17 @@ def _score(
         predictions |= counted.predictions
         names, texts = (counted.baseline_name, counted.reference_name), counted.figures
     else:
-        baseline = naive_baseline(
-            train,
-            validation,
-            spec.evaluation.baseline,
-            objective,
-            label=label,
-            weight=weight,
-            classes=len(classes),
-            group=group,
-        )
-        reference = reference_model(
-            train,
-            validation,
-            fitted.encode,
-            objective,
-            label=label,
-            weight=weight,
-            classes=len(classes),
-            group=group,
-        )
+        roles: dict[str, Any] = {
+            "label": label,
+            "weight": weight,
+            "classes": len(classes),
+            "group": group,
+        }
+        baseline = naive_baseline(train, validation, spec.evaluation.baseline, objective, **roles)
+        reference = reference_model(train, validation, fitted.encode, objective, **roles)
         predictions |= {"baseline": baseline.predict(holdout), "reference": reference.predict(holdout)}
         names = baseline.name, reference.name
-    rows_asked = MeasuredRows(
-        holdout=holdout,
-        weight=weight,
-        partitions=snapshot.keys("holdout"),
-        cadence=spec.partitions.as_cadence,
-        table=table,
-        asked=bundle.facts.question,
-        primary_key=key,
-    )
-    rival = rival_of(spec, platform, bundle.digest, rows_asked)
+    rival = rival_of(spec, platform, bundle.digest, measured_rows)
     if rival is not None and rival.predictions is not None:
         predictions["champion"] = rival.predictions
     measured = evaluate(
@@ -182,7 +158,7 @@ def _score(
         rows_lost=rows_lost(events),
         model=_model_facts(spec, training_set),
         evaluation=measured,
-        compared=tuple(compared_models(spec, platform, rows_asked, predictions["challenger"])),
+        compared=tuple(compared_models(spec, platform, measured_rows, predictions["challenger"])),
         thresholds=None
         if spec.evaluation.costs is None
         else threshold_table(

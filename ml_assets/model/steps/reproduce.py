@@ -15,7 +15,6 @@ from typing import Literal
 
 import numpy as np
 
-from ml_assets.data.features.encoding import class_ids
 from ml_assets.data.snapshots.builder import rows_of
 from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.data.tables.reader import TableReader
@@ -26,8 +25,8 @@ from ml_assets.model.release.of_platform import bundles_of
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.rows_behind import keys_of
 from ml_assets.model.steps.bundling import bundle_of, versions_behind
-from ml_assets.model.steps.champion import MeasuredRows, scored
-from ml_assets.model.steps.declared_functions import one_process_library, own_metrics
+from ml_assets.model.steps.champion import MeasuredRows, scored, without_slices
+from ml_assets.model.steps.declared_functions import one_process_library
 from ml_assets.model.steps.identity import training_code
 from ml_assets.model.steps.launches import LaunchRecord, read_launches
 from ml_assets.model.steps.record import evaluation_of
@@ -194,18 +193,7 @@ def _compared(
     seen = bundle.facts.lineage.seen
     again, _ = bundle_of(spec, job, snapshot, result, holdout, table, made_by, seen, store)
     yield _same("bundle", bundle.digest, again.digest)
-    classes, label, weight = bundle.facts.fitted.classes, snapshot.label, snapshot.weight or None
-    if classes:
-        holdout = holdout.with_columns(class_ids(holdout[label], classes).alias(label))
-    rows = MeasuredRows(
-        holdout=holdout,
-        weight=weight,
-        partitions=snapshot.keys("holdout"),
-        cadence=spec.partitions.as_cadence,
-        table=table,
-        asked=bundle.facts.question,
-        primary_key=spec.features.primary_key,
-    )
+    rows = MeasuredRows.of(spec, snapshot, holdout, table, bundle.facts.question)
     before, after = scored(bundle, rows), scored(again, rows)
     worst = float(np.max(np.abs(after - before) / np.maximum(1.0, np.abs(before)), initial=0.0))
     yield ReproducedPart(
@@ -214,17 +202,7 @@ def _compared(
         again="equal" if worst == 0 else f"largest difference {worst:.2g}",
         is_same=worst <= PREDICTION_TOLERANCE,
     )
-    objective = spec.evaluation.objective
-    change = difference(
-        holdout,
-        in_range(before, objective),
-        in_range(after, objective),
-        spec.evaluation.model_copy(update={"slices": (), "gates": ()}),
-        own_metrics=own_metrics(spec.evaluation),
-        label=label,
-        weight=weight,
-        classes=classes,
-    )
+    change = rows.change(before, after, without_slices(spec.evaluation))
     for one in change.overall:
         near = bool(np.isclose(one.before, one.after, rtol=METRIC_TOLERANCE, atol=0, equal_nan=True))
         yield ReproducedPart(

@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import polars as pl
 
-from ml_assets.data.features.encoding import class_ids
 from ml_assets.data.snapshots.builder import rows_of
 from ml_assets.data.snapshots.keep import commit_that_keeps, kept_snapshot
 from ml_assets.data.snapshots.split_reader import Snapshot, SnapshotError
@@ -20,15 +19,13 @@ from ml_assets.data.tables.changed_rows import ReadWindow, TableChange, compare_
 from ml_assets.data.tables.reader import PartitionMissing, TableReader
 from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.evaluation_document import Report
-from ml_assets.model.evaluation.legal_predictions import in_range
-from ml_assets.model.evaluation.model_difference import Difference, difference
+from ml_assets.model.evaluation.model_difference import Difference
 from ml_assets.model.evaluation.sentences import with_interval
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.of_platform import registry_of
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.rows_behind import InputsUnknown, keys_of
-from ml_assets.model.steps.champion import CannotScore, MeasuredRows, opened, partitions_seen, scored
-from ml_assets.model.steps.declared_functions import own_metrics
+from ml_assets.model.steps.champion import CannotScore, MeasuredRows, opened, scored
 from ml_assets.model.steps.record import (
     ReportUnavailable,
     ReportUnreadable,
@@ -308,48 +305,26 @@ def _on_the_same_rows(
             )
         except (RefNotFound, ObjectNotFound, PartitionMissing, InputsUnknown, SnapshotError) as error:
             return None, (f"The lake lost {words}: {error}.",), words, ()
-        classes = bundles[source.name].facts.fitted.classes
         asked = replace(bundles[source.name].facts.question, objective=spec.evaluation.objective)
-        rows = MeasuredRows(
-            holdout=holdout,
-            weight=snapshot.weight or None,
-            partitions=snapshot.keys("holdout"),
-            cadence=spec.partitions.as_cadence,
-            table=table,
-            asked=asked,
-            primary_key=spec.features.primary_key,
-        )
+        rows = MeasuredRows.of(spec, snapshot, holdout, table, asked)
         answers: list[Any] = []
         cannot: list[str] = []
         for one in (old, new):
             try:
-                answers.append(in_range(scored(bundles[one.name], rows), asked.objective))
+                answers.append(scored(bundles[one.name], rows))
             except CannotScore as error:
                 cannot.append(f"{one.name[0].upper()}{one.name[1:]} cannot score {words}: {error}.")
-    keys = rows.partitions
     seen = tuple(
-        f"{one.name[0].upper()}{one.name[1:]} was trained or selected on {len(some)} of these {len(keys)} partitions, "
-        "so its metrics here are too good."
+        f"{one.name[0].upper()}{one.name[1:]} was trained or selected on {len(some)} of these "
+        f"{len(rows.partitions)} partitions, so its metrics here are too good."
         for one in (old, new)
-        if (some := partitions_seen(bundles[one.name], rows.cadence, keys))
+        if (some := rows.seen_by(bundles[one.name]))
     )
     if cannot:
         return None, tuple(cannot), words, seen
-    label = snapshot.label
-    if classes:
-        holdout = holdout.with_columns(class_ids(holdout[label], classes).alias(label))
     before, after = answers
     try:
-        measured = difference(
-            holdout,
-            before,
-            after,
-            spec.evaluation,
-            own_metrics=own_metrics(spec.evaluation),
-            label=label,
-            weight=snapshot.weight or None,
-            classes=classes,
-        )
+        measured = rows.change(before, after, spec.evaluation)
     except EvaluationInputError as error:
         return None, (f"Today's section `evaluation` cannot measure {words}: {error}.",), words, seen
     return measured, (), words, seen
