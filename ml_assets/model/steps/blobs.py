@@ -88,11 +88,13 @@ def require_readable(features: ModelInputsSection, chosen: ChosenRows, table: pl
         return
     tried = pl.concat([few_with_blobs(chosen.of(split), table, decoder.column, _TRIED) for split in SPLITS])
     names = names_of(tried, features.primary_key)
+    _reader_of(decoder).read(tried[decoder.column].to_list(), [f"row {name}" for name in names])
+
+
+def _reader_of(decoder: BlobDecoder) -> BlobReader:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / DECODE).write_text(decoder.source)
-        BlobReader.of_bundle(Path(folder), decoder.column, decoder.function).read(
-            tried[decoder.column].to_list(), [f"row {name}" for name in names]
-        )
+        return BlobReader.of_bundle(Path(folder), decoder.column, decoder.function)
 
 
 Tokens = NDArray[np.int64]
@@ -113,9 +115,7 @@ def read_texts(
     decoder = decoder_of(features)
     if decoder is None:
         return
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / DECODE).write_text(decoder.source)
-        reader = BlobReader.of_bundle(Path(folder), decoder.column, decoder.function)
+    reader = _reader_of(decoder)
     for part in with_blobs(rows, table, decoder.column):
         names = [f"row {name}" for name in names_of(part, features.primary_key)]
         yield part, reader.read(part[decoder.column].to_list(), names)

@@ -159,15 +159,12 @@ def _rows(found: VersionDifference) -> Iterator[Block]:
 def _sentences(data: TableChange) -> Iterator[str]:
     for some, verb in ((data.came, "came"), (data.went, "went")):
         if some:
-            yield f"{counted(len(some), 'partition')} {verb} ({count(sum(some.values()))} rows): {_span(list(some))}."
+            rows, keys = count(sum(some.values())), name_some(sorted(some), 6)
+            yield f"{counted(len(some), 'partition')} {verb} ({rows} rows): {keys}."
     told = f", {count(len(data.changed))} have other content" if data.changed else ", and no other changed"
     yield f"{counted(data.same, 'partition')} in both windows have the same content{told}."
     if len(data.changed) > MOST_DAYS:
         yield f"The table shows the {MOST_DAYS} partitions with most other rows."
-
-
-def _span(keys: list[str]) -> str:
-    return name_some(sorted(keys), 6)
 
 
 def _declarations(found: VersionDifference) -> Iterator[Block]:

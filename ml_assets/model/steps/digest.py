@@ -370,15 +370,31 @@ def production_of(platform: Platform, model: str) -> ProductionFacts | None:
     if not promotions:
         return None
     newest = promotions[-1]
-    if (ended := newest.demotion) is not None:
+    ended = newest.demotion
+    decision = newest if ended is None else ended
+    decided = {
+        "since": decision.at.isoformat(timespec="seconds"),
+        "by": author_in_words(decision),
+        "reason": decision.reason,
+    }
+    if ended is not None:
         return ProductionFacts(
             place=ended.place,
             headline=f"nothing is in production: version {newest.version} was demoted",
-            facts=_of(ended.at.isoformat(timespec="seconds"), author_in_words(ended), ended.reason),
+            facts=decided,
             report="",
             is_live=False,
         )
-    return _live(newest, log.evaluation(newest.evaluation_digest))
+    row = log.evaluation(newest.evaluation_digest)
+    verb = "promoted" if newest.returns_to is None else "rolled back"
+    window = {} if row is None else {"data": f"{row.trained_on.first} to {row.trained_on.last}"}
+    return ProductionFacts(
+        place=newest.place,
+        headline=f"version {newest.version} is in production: {verb}",
+        facts={"version": newest.version, **decided, **window, "bundle": newest.bundle_digest},
+        report="" if row is None else report_name(row.model, row.partition, row.evaluation_digest),
+        is_live=True,
+    )
 
 
 def waiting_for_approval(
@@ -390,24 +406,3 @@ def waiting_for_approval(
     from ml_assets.model.release.of_platform import releases_of
 
     return releases_of(platform).waiting(model, rules)
-
-
-def _live(promotion: Promotion, row: "EvaluationRow | None") -> ProductionFacts:
-    verb = "promoted" if promotion.returns_to is None else "rolled back"
-    window = {} if row is None else {"data": f"{row.trained_on.first} to {row.trained_on.last}"}
-    return ProductionFacts(
-        place=promotion.place,
-        headline=f"version {promotion.version} is in production: {verb}",
-        facts={
-            "version": promotion.version,
-            **_of(promotion.at.isoformat(timespec="seconds"), author_in_words(promotion), promotion.reason),
-            **window,
-            "bundle": promotion.bundle_digest,
-        },
-        report="" if row is None else report_name(row.model, row.partition, row.evaluation_digest),
-        is_live=True,
-    )
-
-
-def _of(since: str, by: str, reason: str) -> dict[str, str]:
-    return {"since": since, "by": by, "reason": reason}

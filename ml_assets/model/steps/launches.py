@@ -8,15 +8,14 @@ weights. The evaluation's row in the ledger has the SHA-256 of each record. Not 
 import hashlib
 import json
 import platform as interpreter
-import tempfile
 import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Self
 
 from ml_assets.foundation.checkout import ROOT
+from ml_assets.model.steps.links import read_artifact
 from resources.artifacts import ArtifactMissing
 from resources.environment import LeftOut, code_state, installed_packages, lock_of, machine
 from resources.job.events import RESULT, training_folder_name
@@ -92,14 +91,19 @@ def record_launch(platform: Platform, job: TrainingJob, run_id: str) -> None:
         workers=job.settings.workers,
     )
     file = f"{now:%Y%m%dT%H%M%S%f}-{uuid.uuid4().hex[:4]}.json"
-    _write_once(platform, _folder(job), file, json.dumps(asdict(launch), sort_keys=True, indent=1).encode())
+    _write_once(
+        platform,
+        _folder(job.model, job.fingerprint),
+        file,
+        json.dumps(asdict(launch), sort_keys=True, indent=1).encode(),
+    )
 
 
 def launches_of(platform: Platform, job: TrainingJob) -> tuple[str, ...]:
     """Return the SHA-256 of each record of a training's launches, oldest first."""
-    name = _folder(job)
+    name = _folder(job.model, job.fingerprint)
     return tuple(
-        hashlib.sha256(_read(platform, name, file)).hexdigest()
+        hashlib.sha256(read_artifact(platform.artifacts, name, file)).hexdigest()
         for file in sorted(platform.artifacts.files(name))
     )
 
@@ -108,8 +112,10 @@ def read_launches(
     platform: Platform, model: str, fingerprint: str, digests: Iterable[str]
 ) -> list[LaunchRecord]:
     """Return the launches whose records have `digests`. Raises `LaunchUnknown` if one is gone or was altered."""
-    name = f"{LAUNCHES}/{model}/{fingerprint[:16]}"
-    contents = [_read(platform, name, file) for file in sorted(platform.artifacts.files(name))]
+    name = _folder(model, fingerprint)
+    contents = [
+        read_artifact(platform.artifacts, name, file) for file in sorted(platform.artifacts.files(name))
+    ]
     found = {hashlib.sha256(content).hexdigest(): content for content in contents}
     wanted = list(digests)
     if lost := [digest[:12] for digest in wanted if digest not in found]:
@@ -123,7 +129,7 @@ def read_launches(
 def source(platform: Platform, digest: str, file: str) -> bytes:
     """Return the locked requirements or the difference with this SHA-256. Raises `LaunchUnknown`."""
     try:
-        content = _read(platform, f"{SOURCES}/{digest}", file)
+        content = read_artifact(platform.artifacts, f"{SOURCES}/{digest}", file)
     except ArtifactMissing as missing:
         raise LaunchUnknown(f"{missing}: restore it from a copy") from missing
     if hashlib.sha256(content).hexdigest() != digest:
@@ -133,8 +139,8 @@ def source(platform: Platform, digest: str, file: str) -> bytes:
     return content
 
 
-def _folder(job: TrainingJob) -> str:
-    return f"{LAUNCHES}/{job.model}/{job.fingerprint[:16]}"
+def _folder(model: str, fingerprint: str) -> str:
+    return f"{LAUNCHES}/{model}/{fingerprint[:16]}"
 
 
 def _keep(platform: Platform, file: str, content: bytes) -> str:
@@ -150,10 +156,3 @@ def _keep(platform: Platform, file: str, content: bytes) -> str:
 def _write_once(platform: Platform, name: str, file: str, content: bytes) -> None:
     with platform.artifacts.create(name, file) as stream:
         stream.write(content)
-
-
-def _read(platform: Platform, name: str, file: str) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:
-        target = Path(fetched) / file
-        platform.artifacts.fetch(name, file, target)
-        return target.read_bytes()

@@ -322,7 +322,8 @@ def spent(
     return {
         "training_seconds": result.seconds,
         **_figures(hours, result.attempts, attempts.gpu_hours(hours, devices), gpu_hour_price),
-        **_speed(result),
+        # A script may not report its number of epochs.
+        **({"training_throughput_samples_per_sec": result.rows_per_second} if result.epochs else {}),
     }
 
 
@@ -335,8 +336,3 @@ def _figures(
         if gpu_hour_price is not None:
             taken["cost"] = gpu_hours * gpu_hour_price
     return taken
-
-
-def _speed(result: TrainingResult) -> dict[str, float]:
-    """Return the rows per second; empty if a script did not report its number of epochs."""
-    return {"training_throughput_samples_per_sec": result.rows_per_second} if result.epochs else {}

@@ -14,7 +14,6 @@ from ml_assets.data.tables.cadence import Cadence, KeyRefused
 from ml_assets.data.tables.manifest import PartitionManifest
 from ml_assets.data.tables.partition_state import findings_of
 from ml_assets.data.tables.reader import PartitionMissing, TableReader
-from ml_assets.data.validation.midnight import after, begin_of
 from ml_assets.data.validation.profile import completeness
 from ml_assets.data.validation.verdict import Verdict
 from ml_assets.foundation.reports.page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
@@ -406,13 +405,10 @@ def _hours_late(platform: Platform, table: str, history: Mapping[str, PartitionM
 
 
 def _end_of(cadence: Any, key: str) -> datetime | None:
-    if cadence == "none":
-        return None
     try:
-        _, last = Cadence(cadence, date.min).bounds(key)
+        return Cadence(cadence, date.min).end_of(key, "UTC")
     except KeyRefused:
         return None
-    return begin_of(after(last), "UTC")
 
 
 def _values(column: Mapping[str, Any]) -> str:

@@ -6,11 +6,9 @@ Here: writing it once, and reading it again for a version's card and for pages. 
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 
 from ml_assets.model.evaluation.metrics.metrics import SERVING_NAMES
 from pydantic import ValidationError
@@ -27,7 +25,7 @@ from ml_assets.model.release.of_platform import registry_of, releases_of
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.rows_behind import InputsUnknown, in_words
 from ml_assets.model.release.rules import deciding_as_json, gates_as_json
-from ml_assets.model.steps.links import report_name
+from ml_assets.model.steps.links import read_artifact, report_name
 from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
 from resources.acting import launched_in
 from resources.artifacts import ArtifactMissing
@@ -168,25 +166,18 @@ def recorded_report(platform: Platform, row: EvaluationRow) -> Report:
 
     Raises `ArtifactMissing` if its file is gone, and `ReportUnreadable`.
     """
-
-    from ml_assets.model.evaluation.report_document import Report
-    with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:
-        target = Path(fetched) / "evaluation.json"
-        platform.artifacts.fetch(
-            report_name(row.model, row.partition, row.evaluation_digest), target.name, target
+    name = report_name(row.model, row.partition, row.evaluation_digest)
+    content = read_artifact(platform.artifacts, name, EVALUATION_FILE)
+    if (found := hashlib.sha256(content).hexdigest()) != row.evaluation_digest:
+        raise ReportUnreadable(
+            f"its SHA-256 is {found[:12]}…, and the ledger has {row.evaluation_digest[:12]}…: it was changed"
         )
-        content = target.read_bytes()
-        if (found := hashlib.sha256(content).hexdigest()) != row.evaluation_digest:
-            raise ReportUnreadable(
-                f"its SHA-256 is {found[:12]}…, and the ledger has {row.evaluation_digest[:12]}…: it was changed"
-            )
-        try:
-            return Report.model_validate_json(content)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise ReportUnreadable(
-                f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
-            ) from error
+    try:
+        return Report.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the document"
+        raise ReportUnreadable(f"{where}: {first['msg']}") from error
 
 
 def checked_file(platform: Platform, row: EvaluationRow, file: str) -> str:

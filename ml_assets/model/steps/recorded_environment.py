@@ -203,25 +203,10 @@ def remove_packages(folder: Path) -> None:
 
 def _install(folder: Path, lock: Path, python: str) -> None:
     here = ".".join(map(str, sys.version_info[:3]))
-    _uv(
-        "venv",
-        "--clear",
-        "--no-python-downloads",
-        "--python",
-        sys.executable if python == here else python,
-        folder,
-    )
-    _uv(
-        "pip",
-        "sync",
-        "--require-hashes",
-        "--require-build-hashes",
-        "--strict",
-        "--python",
-        folder,
-        lock,
-        lock=lock,
-    )
+    interpreter = sys.executable if python == here else python
+    _uv("venv", "--clear", "--no-python-downloads", "--python", interpreter, folder)
+    strict = ("--require-hashes", "--require-build-hashes", "--strict")
+    _uv("pip", "sync", *strict, "--python", folder, lock, lock=lock)
 
 
 def _uv(*arguments: str | Path, lock: Path | None = None) -> None:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from ml_assets.model.steps.champion import MeasuredRows, scored, without_slices
 from ml_assets.model.steps.declared_functions import one_process_library
 from ml_assets.model.steps.identity import training_code
 from ml_assets.model.steps.launches import LaunchRecord, read_launches
+from ml_assets.model.steps.links import read_artifact
 from ml_assets.model.steps.record import evaluation_of
 from ml_assets.model.steps.snapshot import build_training_set
 from ml_assets.model.steps.spec import PipelineSpec
@@ -44,7 +45,7 @@ from resources.ledger import EvaluationRow
 from resources.platform import Platform
 
 Level = Literal["none", "metrics", "predictions", "weights"]
-LEVELS: tuple[Level, ...] = ("none", "metrics", "predictions", "weights")
+LEVELS: tuple[Level, ...] = get_args(Level)
 """From the weakest to the strongest. Each contains those before it."""
 PREDICTION_TOLERANCE = 1e-5
 """Largest accepted difference of a prediction on the holdout; absolute up to 1, relative above."""
@@ -221,13 +222,10 @@ def _recorded_job(platform: Platform, bundle: Bundle) -> TrainingJob:
     """Return the job of a bundle's training. Raises `NotReproducible` if it is gone or was altered."""
     lineage = bundle.facts.lineage
     name = f"training/{lineage.model}/{lineage.fingerprint[:16]}"
-    with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:
-        target = Path(fetched) / JOB
-        try:
-            platform.artifacts.fetch(name, JOB, target)
-        except ArtifactMissing as missing:
-            raise NotReproducible(f"the job of the training is gone: {missing}") from missing
-        job = TrainingJob.from_json(target.read_text())
+    try:
+        job = TrainingJob.from_json(read_artifact(platform.artifacts, name, JOB).decode())
+    except ArtifactMissing as missing:
+        raise NotReproducible(f"the job of the training is gone: {missing}") from missing
     if job.fingerprint != lineage.fingerprint:
         raise NotReproducible(
             f"{platform.artifacts.address(name)}/{JOB} was altered: its fingerprint is {job.fingerprint[:12]}, the "

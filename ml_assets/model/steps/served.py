@@ -4,9 +4,7 @@ A page of a partition is made when somebody opens it, from the lake and the ledg
 page, and the servers that have these routes (`ml_assets.webserver`, `ml_assets.extras.governance.review`).
 """
 
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from threading import Lock
 from urllib.parse import quote
 
@@ -16,7 +14,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from ml_assets.data.tables.layout import TableNameRefused
 from ml_assets.data.tables.manifest import ManifestUnreadable
 from ml_assets.data.tables.reader import PartitionMissing
-from ml_assets.model.steps.links import DIGESTS, REPORTS, STUDIES
+from ml_assets.model.steps.links import DIGESTS, REPORTS, STUDIES, read_artifact
 from ml_assets.model.steps.partition_page import NotOnMain, TableMissing, newest_partition, partition_page
 from resources.artifacts import ArtifactMissing, Artifacts, ArtifactsError, relative
 from resources.lake import LakeError
@@ -66,14 +64,10 @@ def serving(artifacts: Artifacts, root: str) -> Callable[[Request], Response]:
         if max(map(len, as_bytes.split(b"/"))) > LONGEST_NAME or len(as_bytes) > LONGEST_PATH:
             file = ""
         if file not in files:
-            return told(
-                404,
-                f"no such report: report addresses have the form {FORMS[root]}",
-            )
+            return told(404, f"no such report: report addresses have the form {FORMS[root]}")
         try:
-            with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:
-                artifacts.fetch(name, file, target := Path(fetched) / file)
-                return Response(target.read_bytes(), media_type=files[file], headers=HEADERS)
+            content = read_artifact(artifacts, name, file)
+            return Response(content, media_type=files[file], headers=HEADERS)
         except ArtifactMissing as error:
             return told(404, f"{error}")
         except ArtifactsError as error:

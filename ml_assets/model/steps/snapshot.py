@@ -63,7 +63,11 @@ def take_snapshot(
         run_id=run_id,
         settings=settings_digest(spec, job, choice),
         seen=_seen(spec, snapshot, initial, chosen),
-        initial=None if initial is None else _as_value(initial),
+        initial=None
+        if initial is None
+        else InitialVersion(
+            version=initial.version, bundle=initial.bundle.digest, evaluation=initial.evaluation
+        ),
         choice=choice,
         values_from="" if chosen is None else chosen.says,
     )
@@ -152,12 +156,6 @@ def initial_of(spec: PipelineSpec, platform: Platform) -> InitialModel | None:
     if wanted is None:
         return None
     return initial_model(wanted, releases_of(platform), registry_of(platform), bundles_of(platform))
-
-
-def _as_value(initial: InitialModel) -> InitialVersion:
-    return InitialVersion(
-        version=initial.version, bundle=initial.bundle.digest, evaluation=initial.evaluation
-    )
 
 
 def row_choice(spec: PipelineSpec, keys: Sequence[str]) -> tuple[Split, RowSpec]:

@@ -6,6 +6,7 @@ also of a model that an environment trained and main's. Not here: the pages abou
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -125,6 +126,11 @@ class VersionFacts:
         return f"version {self.version.number} ({self.version.semantic})"
 
     @property
+    def title(self) -> str:
+        """Name at the beginning of a sentence."""
+        return f"V{self.name[1:]}"
+
+    @property
     def known(self) -> KnownFacts | None:
         """Facts from the bundle or, if it is lost, from the report; None if both are gone."""
         if self.bundle is not None:
@@ -191,9 +197,7 @@ def compare_versions(
             key: (was.get(key), now.get(key)) for key in {**was, **now} if was.get(key) != now.get(key)
         },
         unknown=tuple(sentence for one in (old, new) for sentence in _unknown(one)),
-        objections=tuple(
-            f"{one.name[0].upper()}{one.name[1:]}: {said}" for one in (old, new) for said in one.objections
-        ),
+        objections=tuple(f"{one.title}: {said}" for one in (old, new) for said in one.objections),
         measured=measured,
         cannot_score=cannot,
         scored_on=scored_on,
@@ -313,9 +317,9 @@ def _on_the_same_rows(
             try:
                 answers.append(scored(bundles[one.name], rows))
             except CannotScore as error:
-                cannot.append(f"{one.name[0].upper()}{one.name[1:]} cannot score {words}: {error}.")
+                cannot.append(f"{one.title} cannot score {words}: {error}.")
     seen = tuple(
-        f"{one.name[0].upper()}{one.name[1:]} was trained or selected on {len(some)} of these "
+        f"{one.title} was trained or selected on {len(some)} of these "
         f"{len(rows.partitions)} partitions, so its metrics here are too good."
         for one in (old, new)
         if (some := rows.seen_by(bundles[one.name]))
@@ -378,10 +382,8 @@ def _compared(main: Platform, inside: Platform, spec: PipelineSpec, row: Evaluat
     before, after = version_to_show(main, row.model, None), _registered(inside, row)
     measured: VersionDifference | None = None
     if before is not None and after is not None:
-        try:
+        with suppress(ReportUnavailable):  # main registered its version after the environment was created
             measured = compare_versions(spec, inside, before, after)
-        except ReportUnavailable:  # main registered its version after the environment was created
-            measured = None
     return EnvironmentModel(
         model=row.model,
         partition=row.partition,
@@ -400,13 +402,10 @@ def _registered(inside: Platform, row: EvaluationRow) -> RegisteredVersion | Non
 def _side_by_side(
     main: Platform, inside: Platform, before: RegisteredVersion | None, row: EvaluationRow
 ) -> dict[str, tuple[str, str]]:
-    theirs = _metrics(inside, row)
-    ours: dict[str, str] = {}
+    theirs, ours = _metrics(inside, row), {}
     if before is not None:
-        try:
+        with suppress(ReportUnavailable):
             ours = _metrics(main, evaluation_of(main, before))
-        except ReportUnavailable:
-            ours = {}
     return {name: (ours.get(name, "–"), theirs.get(name, "–")) for name in {**ours, **theirs}}
 
 

@@ -5,7 +5,6 @@ Here: the kinds, in the order in which they are deleted. Not here: the contents 
 """
 
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,6 +17,7 @@ from ml_assets.data.tables.evidence import needless_audit_branches
 from ml_assets.data.tables.landing import MAIN
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.retirement import Retired, not_retained, retire
+from ml_assets.model.steps.links import read_artifact
 from ml_assets.model.steps.recorded_environment import remove_packages, unused_packages
 from resources.files import UNFINISHED
 from resources.job.events import JOB, RESULT, SNAPSHOTS, TRAININGS
@@ -203,14 +203,13 @@ def _shared_snapshots(main: Platform) -> dict[str, int]:
 
 def _needed_snapshots(main: Platform) -> set[str]:
     """Return the digests of the snapshots of trainings without a result: they may run or resume."""
-    found: set[str] = set()
-    with tempfile.TemporaryDirectory() as scratch:
-        for (model, fingerprint), files in _trainings(main).items():
-            if JOB in files and RESULT not in files:
-                job = Path(scratch) / fingerprint
-                main.artifacts.fetch(f"{TRAININGS}/{model}/{fingerprint}", JOB, job)
-                found.add(TrainingJob.from_json(job.read_text()).snapshot_digest)
-    return found
+    return {
+        TrainingJob.from_json(
+            read_artifact(main.artifacts, f"{TRAININGS}/{model}/{fingerprint}", JOB).decode()
+        ).snapshot_digest
+        for (model, fingerprint), files in _trainings(main).items()
+        if JOB in files and RESULT not in files
+    }
 
 
 def _remove_shared(main: Platform, name: str) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ml_assets.data.tables.cadence import Cadence, KeyRefused
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import rejections_of, validate_window
 from ml_assets.data.tables.manifest import ManifestUnreadable
@@ -87,15 +86,7 @@ def _require_signing_key(model: str, platform: Platform) -> None:
 def possible_partitions(spec: PipelineSpec, reader: TableReader, tables: DeclaredTables) -> list[str]:
     """Return the partitions of the model whose rows are on main, oldest first; empty if no table is declared."""
     table, own = spec.features.table, spec.partitions.as_cadence
-    return [key for key in reader.keys(table) if tables.find(table) is not None and _is_of(own, key)]
-
-
-def _is_of(cadence: Cadence, key: str) -> bool:
-    try:
-        cadence.require(key)
-    except KeyRefused:
-        return False
-    return True
+    return [key for key in reader.keys(table) if tables.find(table) is not None and own.covers(key)]
 
 
 def require_as_validated(
