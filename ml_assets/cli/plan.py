@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ml_assets.dagster_host.asset_graph import BaseAssetGraph
     from ml_assets.data.tables.declared import DeclaredTable
     from ml_assets.data.tables.guard import WindowValidation
-    from ml_assets.model.steps.chosen import Chosen
+    from ml_assets.model.steps.snapshot import Chosen
     from ml_assets.model.steps.window import ColumnChange, ReadBy
 
 SHOWN = 10

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ml_assets.data.tables.refusal import InputsRefused
+from ml_assets.extras.tuning.choice import in_words
 from ml_assets.extras.tuning.prior import Prior, windows_of
-from ml_assets.extras.tuning.space import Choice, in_words
+from ml_assets.extras.tuning.space import in_words
 from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study_result import StudyResult
 from ml_assets.foundation.days import Days
 from ml_assets.model.release import rows_behind
 from ml_assets.model.steps.links import STUDIES
+from ml_assets.model.steps.snapshot import Chosen
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.window import rejected_behind
 from resources.files import write_whole
@@ -33,26 +35,6 @@ _AGAIN = "Restore both from a copy, or delete them and search again: ml-assets l
 
 class StudyChanged(Exception):
     """A stored result of a study is not the one that its list names."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """Values of a model's next training."""
-
-    result: StudyResult | None
-    """Result that counts; None if the declared values are used."""
-    says: str
-    """The values and their origin, or the reason why no result counts, in one sentence."""
-
-    @property
-    def choice(self) -> Choice | None:
-        """Values in place of the declared ones; None: the declared ones."""
-        return None if self.result is None else self.result.choice
-
-    @property
-    def seen(self) -> Days:
-        """Days that the values have seen; none for the declared values."""
-        return Days() if self.result is None else self.result.seen
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Step 2: freeze the training input, keep it from garbage collection, and describe the job."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -13,17 +13,38 @@ from ml_assets.data.snapshots.spec import Cutoffs, RowSpec, Split, split_by_time
 from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.midnight import midnight
+from ml_assets.extras.tuning.choice import Choice
+from ml_assets.extras.tuning.study_result import StudyResult
 from ml_assets.foundation.days import Days
 from ml_assets.model.release.bundle import tokens_of
 from ml_assets.model.release.initial_version import InitialModel, initial_model
 from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.model.steps.blobs import decoder_of, require_readable, require_tokens
-from ml_assets.model.steps.chosen import Chosen
 from ml_assets.model.steps.identity import settings_digest, training_job
 from ml_assets.model.steps.links import run_url
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import InitialVersion, TrainingSet, ValidatedWindow
 from resources.platform import Platform
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Values of a model's next training."""
+
+    result: StudyResult | None
+    """Result that counts; None if the declared values are used."""
+    says: str
+    """The values and their origin, or the reason why no result counts, in one sentence."""
+
+    @property
+    def choice(self) -> Choice | None:
+        """Values in place of the declared ones; None: the declared ones."""
+        return None if self.result is None else self.result.choice
+
+    @property
+    def seen(self) -> Days:
+        """Days that the values have seen; none for the declared values."""
+        return Days() if self.result is None else self.result.seen
 
 
 def take_snapshot(

@@ -18,7 +18,6 @@ from ml_assets.data.tables.landing import MAIN
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.retirement import Retired, not_retained, retire
 from ml_assets.model.steps.links import read_artifact
-from ml_assets.model.steps.recorded_environment import remove_packages, unused_packages
 from resources.files import UNFINISHED
 from resources.job.events import JOB, RESULT, SNAPSHOTS, TRAININGS
 from resources.job.job import TrainingJob
@@ -63,6 +62,8 @@ def find_waste(main: Platform, tables: DeclaredTables, windows: Mapping[str, int
 
     Lists the lake's files and the trainings, so it takes seconds for a large installation. Changes nothing.
     """
+    from ml_assets.model.steps.recorded_environment import unused_packages
+
     since = now - timedelta(days=main.settings.history_days)
     known = environments(main.settings.home)
     audits = list(_audit_branches(main, [one.name for one in known], now - YOUNG))
@@ -90,6 +91,8 @@ def delete_waste(main: Platform, waste: Waste, author: str) -> Garbage:
 
     Rows of retired partitions stay in the history for the days that the settings name.
     """
+    from ml_assets.model.steps.recorded_environment import remove_packages
+
     store = main.whole_lake
     for one in waste.retired:
         retire(store, main.ledger, one, author)
