@@ -16,16 +16,22 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import polars as pl
+
+from ml_assets.data.snapshots.builder import rows_of
+from ml_assets.data.snapshots.keep import commit_that_keeps, kept_snapshot, rows_behind_kept
+from ml_assets.data.snapshots.row_choice import ROW
+from ml_assets.data.snapshots.split_reader import Snapshot, SplitName
+from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.validation.column_types import polars_type
+from ml_assets.foundation.checkout import ROOT
+from resources.lake import RefNotFound
 from resources.platform import Platform
 from resources.settings import Settings
 from resources.words import did_you_mean
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from ml_assets.components.specs import FeatureTableSpec
-    from ml_assets.data.snapshots.split_reader import Snapshot, SplitName
-    from ml_assets.data.tables.reader import TableReader
     from ml_assets.model.release.bundle_store import Bundle
     from ml_assets.model.release.runtime import ServingModel
 
@@ -58,19 +64,16 @@ class OpenedSnapshot:
     """Commit of the lake with the rows."""
     digest: str
     label: str
-    _snapshot: "Snapshot"
-    _table: "pl.LazyFrame"
-    _folder: "tempfile.TemporaryDirectory[str]"
+    _snapshot: Snapshot
+    _table: pl.LazyFrame
+    _folder: tempfile.TemporaryDirectory[str]
     """Documents of the snapshot, which are deleted with this object."""
 
-    def rows(self, split: "SplitName") -> "pl.DataFrame":
+    def rows(self, split: SplitName) -> pl.DataFrame:
         """Return the rows of `train`, `validation` or `holdout` with the columns of the feature table, without blobs.
 
         They are raw: neither filled nor standardised.
         """
-        from ml_assets.data.snapshots.builder import rows_of
-        from ml_assets.data.snapshots.row_choice import ROW
-
         found = rows_of(self._table, self._snapshot)
         if split not in found:
             raise NotFound(f"a snapshot has no split {split!r}; it has {', '.join(found)}")
@@ -83,9 +86,6 @@ def open_snapshot(name: str, *, settings: Settings | None = None) -> OpenedSnaps
     `name` is `MODEL/PARTITION`, for the newest evaluated training of that partition; `MODEL@production` or
     `MODEL@canary`; or the commit that keeps it, which reports and pages name. Raises `NotFound`.
     """
-    from ml_assets.data.snapshots.keep import kept_snapshot, rows_behind_kept
-    from ml_assets.data.tables.reader import TableReader
-
     platform = _platform(settings)
     model, partition, commit = _kept(platform, name)
     folder = tempfile.TemporaryDirectory(prefix="snapshot-")
@@ -122,10 +122,10 @@ class FeaturesView:
 
     table: str
     spec: "FeatureTableSpec"
-    reader: "TableReader"
+    reader: TableReader
     _platform: Platform
 
-    def online(self, entity: Mapping[str, object]) -> "pl.DataFrame":
+    def online(self, entity: Mapping[str, object]) -> pl.DataFrame:
         """Return the newest row of `entity` as requests get it now, from the online store; empty without one.
 
         `entity` has a value for each column of `online.entity`. The store does not know commits: it holds what the
@@ -136,7 +136,7 @@ class FeaturesView:
         found = declared.newest(self._platform.online, [declared.entity_of(entity)])
         return declared.frame_of([row for row in found if row is not None])
 
-    def at(self, entity: Mapping[str, object], time: datetime, *, days_back: int = 60) -> "pl.DataFrame":
+    def at(self, entity: Mapping[str, object], time: datetime, *, days_back: int = 60) -> pl.DataFrame:
         """Return the newest rows of `entity` that a prediction at `time` could have used, without labels.
 
         `entity` names values of columns, such as `{"carrier": "UA", "origin": "EWR"}`. A row counts from its moment of
@@ -144,10 +144,6 @@ class FeaturesView:
         there is no row in partitions of the last `days_back` days. Labels are left out, because they become known
         later. Raises `NotFound` for a column that the table lacks, and `ValueError` for a time without a zone.
         """
-        import polars as pl
-
-        from ml_assets.data.validation.column_types import polars_type
-
         if time.tzinfo is None:
             raise ValueError(f"{time} has no time zone: write datetime(…, tzinfo=UTC)")
         known_by = self.spec.predicted_at
@@ -179,8 +175,6 @@ def features(table: str, *, commit: str = "main", settings: Settings | None = No
     import dagster as dg
 
     from ml_assets.components import FeatureTable
-    from ml_assets.data.tables.reader import TableReader
-    from ml_assets.foundation.checkout import ROOT
 
     declared = {
         one.spec.name: one.spec for one in dg.ComponentTree.for_project(ROOT).get_all_components(FeatureTable)
@@ -210,9 +204,7 @@ def _nothing() -> Path:
 
 def _kept(platform: Platform, name: str) -> tuple[str, str, str]:
     """Return model, partition and commit of the snapshot that `name` means."""
-    from ml_assets.data.snapshots.keep import commit_that_keeps
     from ml_assets.model.release.of_platform import bundles_of
-    from resources.lake import RefNotFound
 
     lake, log = platform.lake, platform.ledger.models
     if "@" not in name and "/" not in name:

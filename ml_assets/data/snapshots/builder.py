@@ -43,6 +43,10 @@ from ml_assets.data.snapshots.split_reader import (
 )
 from resources.files import sync, unfinished_folder
 
+_pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest of the module strict
+_parquet: Any = import_module("pyarrow.parquet")
+_COLUMN = "row"
+"""Column of an index file."""
 SHARD_BYTES = 128 * 2**20
 """Approximate bytes of a shard: large enough to stream, small enough to map, shuffle and send alone."""
 
@@ -201,10 +205,7 @@ def _publish(snapshot: Snapshot, folder: Path) -> Snapshot:
     try:
         snapshot.folder.rename(folder)
     except OSError as error:
-        if error.errno not in (
-            errno.ENOTEMPTY,
-            errno.EEXIST,
-        ):  # errors of rename for a folder that is not empty
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # for a folder that is not empty
             raise
         if not _is_whole(folder, snapshot):
             shutil.rmtree(folder)
@@ -224,16 +225,12 @@ def _is_whole(folder: Path, snapshot: Snapshot) -> bool:
     return True
 
 
-_COLUMN = "row"
-
-
 def write_index(folder: Path, split: SplitName, rows: NDArray[np.int64]) -> SplitIndex:
     """Write the index of a split: ascending row numbers of the table, 0-based."""
-    pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest of the module strict
     path = folder / index_name(split)
-    table = pa.table({_COLUMN: pa.array(rows, pa.int64())})
+    table = _pa.table({_COLUMN: _pa.array(rows, _pa.int64())})
     encoding = {_COLUMN: "DELTA_BINARY_PACKED"}
-    _parquet().write_table(table, path, use_dictionary=False, column_encoding=encoding, compression="zstd")
+    _parquet.write_table(table, path, use_dictionary=False, column_encoding=encoding, compression="zstd")
     return SplitIndex(
         split=split, path=path.name, sha256=file_sha256(path), rows=len(rows), bytes=path.stat().st_size
     )
@@ -244,12 +241,8 @@ def read_index(snapshot: Snapshot, split: SplitName) -> NDArray[np.int64]:
     index = snapshot.index_of(split)
     path = snapshot.folder / index.path
     verify_file(path, index)
-    rows: NDArray[np.int64] = _parquet().read_table(path)[_COLUMN].to_numpy()
+    rows: NDArray[np.int64] = _parquet.read_table(path)[_COLUMN].to_numpy()
     return rows
-
-
-def _parquet() -> Any:
-    return import_module("pyarrow.parquet")
 
 
 def fitted_of(snapshot: Snapshot) -> FittedState:

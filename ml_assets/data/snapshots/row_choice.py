@@ -6,7 +6,7 @@ all. Blobs are never in memory all at once. Not here: choosing the partitions (s
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -252,7 +252,7 @@ def _check_labels(chosen: ChosenRows) -> None:
     legal = _LEGAL.get(facts_of(spec.objective).labels) if spec.objective is not None else None
     instead = "leave such texts out" if spec.has_tokens else "choose objective regression"
     is_illegal, found_illegal, should_be = legal or (lambda label: pl.lit(False), "", "")
-    for illegal, found, remedy in (
+    checks = (
         (label.is_nan() | label.is_infinite(), "NaN or infinite", "make it null where it is unknown"),
         (
             label.cast(pl.Float32).is_infinite(),
@@ -264,19 +264,14 @@ def _check_labels(chosen: ChosenRows) -> None:
             found_illegal,
             f"the objective is {spec.objective}. Make it {should_be} in the feature function, or {instead}",
         ),
-    ):
-        rows = chosen.frame.filter(illegal)
-        if rows.height:
-            raise SnapshotError(
-                f"label {spec.label!r} is {found} in {rows.height} of {chosen.frame.height} rows: "
-                f"{_named(rows, spec)}; {remedy}"
-            )
+    )
+    _refuse_illegal(chosen, f"label {spec.label!r}", spec.label, checks)
 
 
 def _check_weights(chosen: ChosenRows, column: str) -> None:
     """Refuse illegal weights, also in rows that are left out; a weight may be unknown as long as the label is."""
-    spec, weight = chosen.spec, pl.col(column).cast(pl.Float64)
-    for illegal, found, remedy in (
+    weight = pl.col(column).cast(pl.Float64)
+    checks = (
         (
             weight.is_null() & pl.col(_REASON).is_null(),
             "null",
@@ -284,12 +279,20 @@ def _check_weights(chosen: ChosenRows, column: str) -> None:
         ),
         (weight.is_nan() | weight.is_infinite(), "NaN or infinite", "give each row a number from 0"),
         (weight < 0, "negative", "give each row a number from 0; 0 leaves it out"),
-    ):
+    )
+    _refuse_illegal(chosen, f"weight {column!r} (features.weight)", column, checks)
+
+
+def _refuse_illegal(
+    chosen: ChosenRows, what: str, column: str, checks: Iterable[tuple[pl.Expr, str, str]]
+) -> None:
+    """Refuse rows for which the first part of a check is true; its other parts are the fault and the remedy."""
+    for illegal, found, remedy in checks:
         rows = chosen.frame.filter(illegal)
         if rows.height:
             raise SnapshotError(
-                f"weight {column!r} (features.weight) is {found} in {rows.height} of {chosen.frame.height} rows: "
-                f"{_named(rows, spec, column)}; {remedy}"
+                f"{what} is {found} in {rows.height} of {chosen.frame.height} rows: "
+                f"{_named(rows, chosen.spec, column)}; {remedy}"
             )
 
 
