@@ -1,8 +1,9 @@
-"""Functions that a pipeline names, read from the text of their files, so that definitions need not import torch.
+"""Functions and scripts that a pipeline names, read from the text of their files: definitions never import torch.
 
-Here: the definition behind an import path and its arguments; own metrics, which the steps of a run and `ml-assets diff`
-import; scripts that would train the same model on every worker. Not here: the version of a function
-(code.code_version), importing and calling a model function (the workers), calling a metric (`evaluation.own_metrics`).
+Here: the section `model`; the definition behind an import path and its arguments; own metrics, which the steps of a run
+and `ml-assets diff` import; scripts that would train the same model on every worker. Not here: the version of a
+function (code.code_version), importing and calling a model function (the workers), calling a metric
+(`evaluation.own_metrics`).
 """
 
 import ast
@@ -12,11 +13,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from ml_assets.data.tables.imports import FunctionNotFound, resolve_function
+from ml_assets.data.tables.imports import FunctionNotFound, ModulePath, resolve_function
 from ml_assets.data.tables.refusal import BuildRefused
 from ml_assets.foundation.code.code_version import code_version
 from ml_assets.foundation.code.reach import SourceUnavailable, is_project, reached_by
@@ -29,6 +30,7 @@ from ml_assets.foundation.code.syntax import (
     source_of,
     with_parents,
 )
+from ml_assets.foundation.sections import Section, refuse_at
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from resources.words import did_you_mean
 
@@ -95,6 +97,47 @@ def _must_exist(path: str) -> str:
 
 ModelFunctionPath = Annotated[str, AfterValidator(_must_exist)]
 """`package.module.function` of a model function. Definitions read its text; only workers import it."""
+
+
+class ModelSection(Section):
+    """Model function or script to train."""
+
+    function: ModelFunctionPath | None = None
+    """`package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`, trained by the platform's
+    loop."""
+    script: ModulePath | None = None
+    """Instead of `function`: `package.module` of a script with its own loop. Each worker runs it as torchrun does.
+    `arguments` and `hyperparameters` become its command line."""
+    arguments: tuple[str | int | float, ...] = ()
+    """Positional arguments of `script`, in order, before the options from `hyperparameters`."""
+    hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
+    """Keyword arguments of `function`, or the command line of `script`."""
+    init_from: str | None = Field(default=None, pattern=r"^\w+(@[\w-]+|/\d+)$")
+    """`model@alias` or `model/number`: begin with the weights of that registered version, and encode columns as it
+    does. An alias is resolved when the training is launched; the version is part of the fingerprint."""
+
+    @model_validator(mode="after")
+    def _is_function_or_script(self) -> Self:
+        if (self.function is None) == (self.script is None):
+            raise ValueError(
+                "give either `function`, whose model the platform trains, or `script`, a module with its own "
+                "training loop"
+            )
+        if self.script and self.init_from:
+            raise ValueError(
+                "init_from is for a model function: remove it, and let the script load its initial weights"
+            )
+        if self.arguments and not self.script:
+            raise ValueError(
+                "arguments are for a script: give a model function its values in hyperparameters"
+            )
+        if self.function is not None:
+            why = wrong_arguments(self.function, self.hyperparameters)
+            refuse_at(
+                type(self).__name__,
+                {("hyperparameters", *path): f"{self.function} {said}" for path, said in why.items()},
+            )
+        return self
 
 
 def _refuse_missing_packages(path: str) -> None:

@@ -7,7 +7,6 @@ platform's modules (attempt.platform_code), the fingerprint itself (resources.jo
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +33,9 @@ class TrainingCode:
     """Version of the model function or script and, after a dash, of `decode`."""
     loop_version: str
     """Version of the platform's modules that run in the workers."""
-    packages: Mapping[str, str]
+    platform_text: str
+    """SHA-256 of the text of all modules of the platform."""
+    packages: dict[str, str]
     """`python` and each installed package that the workers' code imports → version."""
 
 
@@ -48,6 +49,7 @@ def training_code(spec: PipelineSpec) -> TrainingCode:
     return TrainingCode(
         code_version="-".join(versions_of(model.script or "", paths).values()),
         loop_version=loop_version(model.script or ""),
+        platform_text=platform_text(),
         packages={
             "python": python_version(),
             **packages_of(
@@ -67,7 +69,7 @@ def training_job(
     schema_hash: str = "",
 ) -> TrainingJob:
     """Return the document that the workers receive."""
-    model, code = spec.model, training_code(spec)
+    model = spec.model
     return TrainingJob(
         model=spec.name,
         partition=partition,
@@ -77,10 +79,7 @@ def training_job(
         arguments=model.arguments,
         snapshot=str(folder),
         snapshot_digest=snapshot_digest,
-        code_version=code.code_version,
-        loop_version=code.loop_version,
-        platform_text=platform_text(),
-        packages=dict(code.packages),
+        **vars(training_code(spec)),
         seed=spec.seed,
         initial_weights=initial_weights,
         schema_hash=schema_hash,

@@ -34,7 +34,6 @@ from ml_assets.model.steps.record import evaluation_of
 from ml_assets.model.steps.snapshot import build_training_set
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import ValidatedWindow
-from ml_assets.model.training.attempt.platform_code import platform_text
 from ml_assets.model.training.checkpoint.initial import hand_over
 from resources.artifacts import ArtifactMissing, FolderArtifacts
 from resources.environment import LeftOut, code_state, installed_packages, lock_of
@@ -130,14 +129,7 @@ def reproduce(
         settings = dataclasses.replace(recorded.settings, workers=workers or recorded.settings.workers)
         job = dataclasses.replace(recorded, snapshot=str(snapshot.folder), settings=settings)
         if with_this_code:
-            code = training_code(spec)
-            job = dataclasses.replace(
-                job,
-                code_version=code.code_version,
-                loop_version=code.loop_version,
-                platform_text=platform_text(),
-                packages=dict(code.packages),
-            )
+            job = dataclasses.replace(job, **vars(training_code(spec)))
         artifacts = FolderArtifacts(Path(scratch) / "artifacts")
         if initial is not None:
             hand_over(initial.weights, artifacts, "training")

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, Self, cast, get_args
 from pydantic import (
     Field,
     GetJsonSchemaHandler,
-    JsonValue,
     TypeAdapter,
     ValidationError,
     field_validator,
@@ -21,7 +20,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from ml_assets.data.tables.cadence import KeyRefused, PartitionsSection
-from ml_assets.data.tables.imports import ColumnNames, ModulePath, StandalonePath
+from ml_assets.data.tables.imports import ColumnNames, StandalonePath
 from ml_assets.extras.tuning.space import SEARCHED_SETTINGS, Choice, probes
 from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.foundation.days import Days
@@ -40,7 +39,7 @@ from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION
 from ml_assets.model.release.rules import OF_REQUESTS, ReleaseSection, Rules, WatchedMetric
 from ml_assets.model.steps.declared_functions import (
-    ModelFunctionPath,
+    ModelSection,
     one_process_library,
     own_metric_faults,
     wrong_arguments,
@@ -150,47 +149,6 @@ class ModelInputsSection(Section):
                 f"'{blob[0]}' is also listed in numeric or categorical, but a blob is bytes: remove it there"
             )
         refuse_at(type(self).__name__, why)
-        return self
-
-
-class ModelSection(Section):
-    """Model function or script to train."""
-
-    function: ModelFunctionPath | None = None
-    """`package.module.function`: `(inputs: InputSpec, **hyperparameters) -> torch.nn.Module`, trained by the platform's
-    loop."""
-    script: ModulePath | None = None
-    """Instead of `function`: `package.module` of a script with its own loop. Each worker runs it as torchrun does.
-    `arguments` and `hyperparameters` become its command line."""
-    arguments: tuple[str | int | float, ...] = ()
-    """Positional arguments of `script`, in order, before the options from `hyperparameters`."""
-    hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
-    """Keyword arguments of `function`, or the command line of `script`."""
-    init_from: str | None = Field(default=None, pattern=r"^\w+(@[\w-]+|/\d+)$")
-    """`model@alias` or `model/number`: begin with the weights of that registered version, and encode columns as it
-    does. An alias is resolved when the training is launched; the version is part of the fingerprint."""
-
-    @model_validator(mode="after")
-    def _is_function_or_script(self) -> Self:
-        if (self.function is None) == (self.script is None):
-            raise ValueError(
-                "give either `function`, whose model the platform trains, or `script`, a module with its own "
-                "training loop"
-            )
-        if self.script and self.init_from:
-            raise ValueError(
-                "init_from is for a model function: remove it, and let the script load its initial weights"
-            )
-        if self.arguments and not self.script:
-            raise ValueError(
-                "arguments are for a script: give a model function its values in hyperparameters"
-            )
-        if self.function is not None:
-            why = wrong_arguments(self.function, self.hyperparameters)
-            refuse_at(
-                type(self).__name__,
-                {("hyperparameters", *path): f"{self.function} {said}" for path, said in why.items()},
-            )
         return self
 
 
