@@ -5,7 +5,7 @@ and reads what the page shows from lake and ledger; no rows and no MLflow. Not h
 (`partition_pictures`), the address of the page (`links`, `served`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
@@ -115,24 +115,20 @@ def users_of(platform: Platform, reader: TableReader, table: str, key: str) -> P
                     run_id=row.run_id,
                 )
             )
-    readers = _readers(reader, table, key)
+    now: dict[str, tuple[str, ...]] = {}
+    earlier: dict[str, tuple[str, ...]] = {}
+    for name, some in _readers(reader, table, key).items():
+        for one, read in some.items():
+            found = now if read == content else earlier
+            found[name] = (*found.get(name, ()), one)
     return PartitionUsers(
-        tables=_chosen(readers, lambda read: read == content),
-        tables_of_earlier_rows=_chosen(readers, lambda read: read != content),
+        tables=now,
+        tables_of_earlier_rows=earlier,
         trainings=tuple(trainings),
         not_asked=max(0, len(rows) - MOST_TRAININGS),
         unknown=tuple(unknown),
         environments=_environments(platform, table, key, content),
     )
-
-
-def _chosen(
-    readers: Mapping[str, Mapping[str, str]], counts: Callable[[str], bool]
-) -> dict[str, tuple[str, ...]]:
-    chosen = {
-        name: tuple(key for key, read in some.items() if counts(read)) for name, some in readers.items()
-    }
-    return {name: keys for name, keys in chosen.items() if keys}
 
 
 def _readers(reader: TableReader, table: str, key: str) -> dict[str, dict[str, str]]:
