@@ -256,9 +256,8 @@ def _days_begin(read: str, tables: Mapping[str, dg.AssetsDefinition]) -> dict[st
 
 
 def _slice_faults(rules: str, dtypes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    from ml_assets.model.evaluation.gate import Gate
-    from ml_assets.model.evaluation.slices import slice_faults
-    from ml_assets.model.evaluation.spec import EvaluationSpec
+    from ml_assets.model.evaluation.comparison.slices import slice_faults
+    from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 
     declared = yaml.safe_load(rules)
     spec = EvaluationSpec.model_validate(declared["evaluation"])

@@ -11,7 +11,7 @@ from ml_assets.data.validation.shifts import TableShifts
 from ml_assets.data.validation.table_drift import ColumnDrift, TableDrift
 from ml_assets.extras.tuning.space import Choice
 from ml_assets.foundation.reports.page import Bullets
-from ml_assets.foundation.reports.plain_text import table_in_markdown
+from ml_assets.foundation.reports.text import table_in_markdown
 from resources.lake import VersionedStore
 from resources.ledger import RuleOutcome
 from resources.tracking.mlflow_client import page_of

@@ -18,9 +18,8 @@ from ml_assets.components.pages import report_facts
 from ml_assets.components.sensors.ended_runs import claim, told
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.data.tables.declared import DeclaredTables
+from ml_assets.model.steps.digest import production_of, release_facts, waiting_for_approval
 from ml_assets.model.steps.links import report_name, report_page, review_page
-from ml_assets.model.steps.nightly_digest import release_facts
-from ml_assets.model.steps.production import production_of, waiting_for_approval
 from ml_assets.model.steps.retraining import RetrainSection
 from resources.ledger import EvaluationRow, LedgerError
 from resources.platform import Platform

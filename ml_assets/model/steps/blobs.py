@@ -18,10 +18,16 @@ from ml_assets.data.snapshots.row_choice import ChosenRows, with_blobs
 from ml_assets.data.snapshots.split_reader import SPLITS, SnapshotError
 from ml_assets.data.tables.standalone import standalone
 from ml_assets.foundation.objective_facts import PADDING
+from ml_assets.model.evaluation.comparison.holdout_rows import few_rows
+from ml_assets.model.evaluation.comparison.texts import (
+    TRIGRAM,
+    UNIGRAM,
+    NGrams,
+    TokenSums,
+    figures_of_rows,
+    text_figures,
+)
 from ml_assets.model.evaluation.evaluation_document import Role, TextFigures
-from ml_assets.model.evaluation.holdout_lists import few_rows
-from ml_assets.model.evaluation.ngrams import TRIGRAM, UNIGRAM, NGrams, figures_of_rows
-from ml_assets.model.evaluation.text_figures import TokenSums, text_figures
 from ml_assets.model.release.bundle import BlobDecoder
 from ml_assets.model.release.golden import spread
 from ml_assets.model.release.runtime import DECODE, BlobReader, RowRefused, ServingModel

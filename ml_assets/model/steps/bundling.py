@@ -19,7 +19,7 @@ from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.days import Days
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.model.evaluation.serving_cost import Latency, ServingCost
+from ml_assets.model.evaluation.evaluation_document import Latency, ServingCost
 from ml_assets.model.release.bundle import BundleContents, build_bundle
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.facts import Lineage

@@ -18,11 +18,11 @@ from ml_assets.data.features.encoding import class_ids
 from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.foundation.days import Days
+from ml_assets.model.evaluation.comparison.gates import Champion
+from ml_assets.model.evaluation.comparison.holdout_rows import in_range, prediction_fault
+from ml_assets.model.evaluation.comparison.model_difference import Difference, difference
 from ml_assets.model.evaluation.errors import EvaluationInputError
-from ml_assets.model.evaluation.evaluation_document import ComparedModel
-from ml_assets.model.evaluation.gates import Champion
-from ml_assets.model.evaluation.legal_predictions import in_range, prediction_fault
-from ml_assets.model.evaluation.model_difference import Difference, difference
+from ml_assets.model.evaluation.report_document import ComparedModel
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.release.bundle_store import Bundle, BundleDamaged, BundleMissing
 from ml_assets.model.release.of_platform import bundles_of, releases_of

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ml_assets.data.tables.refusal import InputsRefused
-from ml_assets.extras.tuning.choice import in_words
 from ml_assets.extras.tuning.prior import Prior, windows_of
 from ml_assets.extras.tuning.space import in_words
 from ml_assets.extras.tuning.spec import TuningSection

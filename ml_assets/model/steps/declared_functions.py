@@ -35,7 +35,7 @@ from ml_assets.model.evaluation.spec import EvaluationSpec
 from resources.words import did_you_mean
 
 if TYPE_CHECKING:
-    from ml_assets.model.evaluation.own_metrics import OwnMetric
+    from ml_assets.model.evaluation.comparison.declared_metrics import OwnMetric
 
 _REMEDY = "write package.module.function"
 _BLOCKS = ast.If | ast.Try | ast.With | ast.For | ast.While
@@ -285,7 +285,7 @@ def require_own_metrics(model: str, spec: EvaluationSpec) -> None:
 
 def own_metrics(spec: EvaluationSpec) -> "tuple[OwnMetric, ...]":
     """Import the functions. Raises `FunctionNotFound`."""
-    from ml_assets.model.evaluation.own_metrics import OwnMetric
+    from ml_assets.model.evaluation.comparison.declared_metrics import OwnMetric
 
     return tuple(
         OwnMetric(

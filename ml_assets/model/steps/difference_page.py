@@ -3,8 +3,6 @@
 Arranges; compares nothing.
 """
 
-from ml_assets.foundation.reports.page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
-from ml_assets.foundation.reports.text import count, number
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -12,8 +10,10 @@ from ml_assets.data.tables.changed_rows import TableChange
 from ml_assets.data.tables.environment_merge import conflict_in_words
 from ml_assets.data.tables.environments import EnvironmentChanges
 from ml_assets.data.tables.lake_difference import LakeDifference, PartitionDifference
-from ml_assets.model.evaluation.model_difference import MetricChange
-from ml_assets.model.evaluation.sentences import gain, with_interval
+from ml_assets.foundation.reports.page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
+from ml_assets.foundation.reports.text import count, number
+from ml_assets.model.evaluation.comparison.model_difference import MetricChange
+from ml_assets.model.evaluation.comparison.sentences import gain, with_interval
 from ml_assets.model.steps.version_difference import EnvironmentModel, VersionDifference
 from resources.words import counted, name_some
 
@@ -94,7 +94,6 @@ def metric_chapters(found: VersionDifference) -> Iterator[Chapter]:
 
 def _reported(found: VersionDifference) -> Iterator[Chapter]:
     """Yield the metrics that the evaluations measured: the only ones if a version cannot be scored any more."""
-    from ml_assets.model.evaluation.comparison.sentences import with_interval
 
     before, after = (
         {} if one.report is None else one.report.evaluation.overall.metrics["challenger"]

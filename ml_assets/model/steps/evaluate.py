@@ -17,18 +17,16 @@ from ml_assets.data.snapshots.builder import fitted_of, rows_of
 from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot, open_snapshot
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.model.evaluation.baseline import naive_baseline
-from ml_assets.model.evaluation.evaluation_document import LossCurve, ModelFacts, Report, SplitRows
-from ml_assets.model.evaluation.explanation_document import Explanations
-from ml_assets.model.evaluation.explanations import NotPredicted, explain
-from ml_assets.model.evaluation.holdout import evaluate, redraws_of
-from ml_assets.model.evaluation.holdout_lists import few_lists
-from ml_assets.model.evaluation.legal_predictions import in_range
-from ml_assets.model.evaluation.reference import reference_model
-from ml_assets.model.evaluation.row_weights import weights_of
+from ml_assets.model.evaluation.comparison.baseline import naive_baseline
+from ml_assets.model.evaluation.comparison.explanations import NotPredicted, explain
+from ml_assets.model.evaluation.comparison.holdout import evaluate
+from ml_assets.model.evaluation.comparison.holdout_rows import few_lists, in_range, redraws_of
+from ml_assets.model.evaluation.comparison.reference import reference_model
+from ml_assets.model.evaluation.comparison.thresholds import ScoredRows, threshold_table
+from ml_assets.model.evaluation.comparison.worst_slices import worst_slices
+from ml_assets.model.evaluation.metrics.row_weights import weights_of
+from ml_assets.model.evaluation.report_document import Explanations, LossCurve, ModelFacts, Report, SplitRows
 from ml_assets.model.evaluation.spec import EvaluationSpec
-from ml_assets.model.evaluation.thresholds import ScoredRows, threshold_table
-from ml_assets.model.evaluation.worst_slices import worst_slices
 from ml_assets.model.release.golden import spread
 from ml_assets.model.release.of_platform import bundles_of
 from ml_assets.model.release.runtime import PredictionNotFinite, ServingModel
@@ -72,13 +70,6 @@ def evaluate_model(
 def _score(
     spec: PipelineSpec, platform: Platform, training_set: TrainingSet, trained: TrainedModel
 ) -> UnrecordedEvaluation:
-    from ml_assets.model.evaluation.comparison.baseline import naive_baseline
-    from ml_assets.model.evaluation.comparison.holdout import evaluate
-    from ml_assets.model.evaluation.comparison.holdout_rows import in_range, redraws_of
-    from ml_assets.model.evaluation.comparison.reference import reference_model
-    from ml_assets.model.evaluation.comparison.thresholds import ScoredRows, threshold_table
-    from ml_assets.model.evaluation.comparison.worst_slices import worst_slices
-    from ml_assets.model.evaluation.metrics.row_weights import weights_of
     from ml_assets.model.evaluation.report_document import Report
 
     job, result = training_set.job, trained.result

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from ml_assets.model.evaluation.metrics.metrics import SERVING_NAMES
 from pydantic import ValidationError
 
-from ml_assets.foundation.reports.written_page import WrittenPage
-from ml_assets.model.evaluation.card import Release, model_card
-from ml_assets.model.evaluation.evaluation_document import GateDecision, Report, Role
-from ml_assets.model.evaluation.gate import Gate
-from ml_assets.model.evaluation.report import render, write_report
-from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.foundation.reports.page import WrittenPage
+from ml_assets.model.evaluation.evaluation_document import GateDecision, Role
+from ml_assets.model.evaluation.metrics.metrics import SERVING_NAMES
+from ml_assets.model.evaluation.report.card import Release, model_card
+from ml_assets.model.evaluation.report.report import render, write_report
+from ml_assets.model.evaluation.report_document import Report
+from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 from ml_assets.model.release.bundle_standing import PRODUCTION, BundleStandings
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.of_platform import registry_of, releases_of
@@ -93,7 +93,6 @@ def record(
     run_id: str,
 ) -> EvaluatedModel:
     """Store the report in its own folder, append the decision to the ledger, and record metrics in the tracker."""
-    from ml_assets.model.evaluation.report.report import write_report
 
     report, bundle = made.report, made.bundle
     name = report_name(report.title, report.partition, report.digest)
@@ -186,7 +185,6 @@ def checked_file(platform: Platform, row: EvaluationRow, file: str) -> str:
     `file` is one of those that `write_report` writes. Raises what `recorded_report` does.
     """
     from ml_assets.model.evaluation.report.card import model_card
-    from ml_assets.model.evaluation.report.report import render
 
     report = recorded_report(platform, row)
     match file:

@@ -175,8 +175,6 @@ def _compared(
     bundle: Bundle,
     store: BundleStore,
 ) -> Iterator[ReproducedPart]:
-    from ml_assets.model.evaluation.comparison.holdout_rows import in_range
-    from ml_assets.model.evaluation.comparison.model_difference import difference
 
     yield _same("snapshot", bundle.facts.lineage.snapshot_digest, snapshot.digest)
     yield _same("weights", bundle.facts.lineage.weights_sha256, result.weights_sha256)

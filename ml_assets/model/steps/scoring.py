@@ -187,6 +187,7 @@ def _predictions(spec: PipelineSpec, scorer: Scorer, rows: pl.LazyFrame) -> pl.D
     """Return primary key, `output` and `number` of each prediction of `rows`. Raises `CannotScore`."""
 
     from ml_assets.model.evaluation.comparison.holdout_rows import in_range
+
     model = scorer.model
     if model.blob in rows.collect_schema():
         rows = rows.filter(pl.col(model.blob).is_not_null())

@@ -13,7 +13,7 @@ from ml_assets.data.snapshots.spec import Cutoffs, RowSpec, Split, split_by_time
 from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.midnight import midnight
-from ml_assets.extras.tuning.choice import Choice
+from ml_assets.extras.tuning.space import Choice
 from ml_assets.extras.tuning.study_result import StudyResult
 from ml_assets.foundation.days import Days
 from ml_assets.model.release.bundle import tokens_of

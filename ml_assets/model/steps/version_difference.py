@@ -18,10 +18,10 @@ from ml_assets.data.snapshots.keep import commit_that_keeps, kept_snapshot
 from ml_assets.data.snapshots.split_reader import Snapshot, SnapshotError
 from ml_assets.data.tables.changed_rows import ReadWindow, TableChange, compare_windows
 from ml_assets.data.tables.reader import PartitionMissing, TableReader
+from ml_assets.model.evaluation.comparison.model_difference import Difference
+from ml_assets.model.evaluation.comparison.sentences import with_interval
 from ml_assets.model.evaluation.errors import EvaluationInputError
-from ml_assets.model.evaluation.evaluation_document import Report
-from ml_assets.model.evaluation.model_difference import Difference
-from ml_assets.model.evaluation.sentences import with_interval
+from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.of_platform import registry_of
 from ml_assets.model.release.registry import RegisteredVersion
@@ -286,8 +286,6 @@ def _on_the_same_rows(
     spec: PipelineSpec, platform: Platform, old: VersionFacts, new: VersionFacts
 ) -> tuple[Difference | None, tuple[str, ...], str, tuple[str, ...]]:
     """Return the change of the metrics, versions that cannot score, the rows in words, versions that have seen them."""
-    from ml_assets.model.evaluation.comparison.holdout_rows import in_range
-    from ml_assets.model.evaluation.comparison.model_difference import difference
 
     if old.bundle is None or new.bundle is None:
         lost = (
