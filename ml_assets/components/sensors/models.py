@@ -59,7 +59,7 @@ def release_sensor(spec: TrainingPipelineSpec, production: dg.AssetKey) -> dg.Se
                     shown |= {"report": dg.MetadataValue.url(page)}
                 events.append(dg.AssetMaterialization(production, description=live.headline, metadata=shown))
                 cursor = str(live.place)
-            for version, row in waiting_for_approval(platform, spec):
+            for version, row in waiting_for_approval(platform, spec.name, spec.rules):
                 if claim(context.instance, f"waits/{row.evaluation_digest}"):
                     events.append(_notify(platform, production, version.number, row))
         except (LedgerError, TrackerError) as error:  # the events before it are shown
