@@ -148,7 +148,12 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
             "attributes.training.workers: Input should be a valid int",
             id="type",
         ),
-        pytest.param("learning_rate: 0.01", "learning_rate: 0", "learning_rate must be above 0", id="zero"),
+        pytest.param(
+            "learning_rate: 0.01",
+            "learning_rate: 0",
+            "training.learning_rate: Input should be greater than 0",
+            id="zero",
+        ),
         pytest.param(
             "name: store_demand",
             "name: store demand",

@@ -334,18 +334,23 @@ VALUES = [
         "learning",
         "training.learning_rate: Input should be a finite number",
     ),
-    ("epochs: 30", "weight_decay: -1", "training:", "training: weight_decay must be at least 0, not -1"),
+    (
+        "epochs: 30",
+        "weight_decay: -1",
+        "weight_decay:",
+        "training.weight_decay: Input should be greater than or equal to 0",
+    ),
     (
         "epochs: 30",
         "stall_timeout_seconds: 0",
-        "training:",
-        "training: stall_timeout_seconds must be above 0, not 0",
+        "stall_timeout_seconds:",
+        "training.stall_timeout_seconds: Input should be greater than 0",
     ),
     (
         "epochs: 30",
         "metrics_port: 65536",
-        "training:",
-        "training: metrics_port must be from 0 to 65535, not 65536",
+        "metrics_port:",
+        "training.metrics_port: Input should be less than 65536",
     ),
     (
         "    label: units",

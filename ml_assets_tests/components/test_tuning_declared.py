@@ -71,7 +71,7 @@ def test_faults_of_a_study_are_lines_with_file_line_and_key() -> None:
         pytest.param(
             _declared(rate="{kind: categorical, choices: [0.1, 0]}"),
             "space.training.learning_rate",
-            "a trial with learning_rate 0 could not start: learning_rate must be above 0, not 0",
+            "a trial with learning_rate 0 could not start: Input should be greater than 0",
             id="value of a setting",
         ),
         pytest.param(

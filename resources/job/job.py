@@ -1,4 +1,4 @@
-"""Input and output of a training worker. Standard library only: the worker image imports this file.
+"""Input and output of a training worker.
 
 `TrainingJob` is the whole input of a worker: a JSON document. Its fingerprint names the job's folder, its lock, its
 tracking run and (on a cluster) its Kubernetes Job. So a retry resumes, a second launch attaches, and an identical job
@@ -107,7 +107,7 @@ class TrainingJob:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Read the decoded document of `to_json`."""
-        settings = TrainingSettings.from_document(document["settings"])
+        settings = TrainingSettings(**document["settings"])
         facts: dict[str, Any] = {**document, "arguments": tuple(document["arguments"]), "settings": settings}
         return cls(**facts)
 

@@ -11,13 +11,10 @@ from typing import Annotated, Any, Literal, Self, cast, get_args
 
 from pydantic import (
     Field,
-    GetJsonSchemaHandler,
-    TypeAdapter,
     ValidationError,
     field_validator,
     model_validator,
 )
-from pydantic_core import CoreSchema
 
 from ml_assets.data.tables.cadence import KeyRefused, PartitionsSection
 from ml_assets.data.tables.imports import ColumnNames, StandalonePath
@@ -176,28 +173,6 @@ class ResourcesSection(ResourceProfile):
         return common.changed(self.partitions.get(partition, {})).changed(changes or {})
 
 
-class _DescribedByParts:
-    """Adds descriptions of keys that a dataclass inherits: pydantic reads only the docstrings of its own body."""
-
-    def __get_pydantic_json_schema__(
-        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        pointer = handler(core_schema)
-        keys = handler.resolve_ref_schema(pointer)["properties"]
-        for part in TrainingSettings.__bases__:
-            for key, described in TypeAdapter(part).json_schema()["properties"].items():
-                keys[key]["description"] = described["description"]
-        return pointer
-
-
-_SETTINGS: TypeAdapter[TrainingSettings] = TypeAdapter(TrainingSettings)
-
-
-def settings_with(settings: TrainingSettings, changes: Mapping[str, Any]) -> TrainingSettings:
-    """Return `settings` with other values, checked as those of a file. Raises `ValidationError`."""
-    return _SETTINGS.validate_python({**dataclasses.asdict(settings), **changes})
-
-
 class PipelineSpec(Section):
     """Declaration of a model, from features to the registry."""
 
@@ -213,7 +188,7 @@ class PipelineSpec(Section):
     """Partitions of the training, validation and holdout rows."""
     model: ModelSection
     """Model function or script."""
-    training: Annotated[TrainingSettings, _DescribedByParts()] = TrainingSettings()
+    training: TrainingSettings = TrainingSettings()
     """Settings of the training."""
     resources: ResourcesSection = ResourcesSection()
     """Resources of the workers on a cluster. They do not change weights, so they are not part of the fingerprint."""
@@ -442,7 +417,7 @@ class PipelineSpec(Section):
                 continue
             for value in probes(values):
                 try:
-                    settings_with(self.training, {name: value})
+                    dataclasses.replace(self.training, **{name: value})
                 except ValidationError as error:
                     why = error.errors()[0]["msg"].removeprefix("Value error, ")
                     yield ("training", name), f"a trial with {name} {value} could not start: {why}"
@@ -463,7 +438,7 @@ class PipelineSpec(Section):
             return self
         hyperparameters = {**self.model.hyperparameters, **choice.of("hyperparameters")}
         model = self.model.model_copy(update={"hyperparameters": hyperparameters})
-        training = settings_with(self.training, choice.of("training"))
+        training = dataclasses.replace(self.training, **choice.of("training"))
         return self.model_copy(update={"model": model, "training": training})
 
     @model_validator(mode="after")

@@ -134,18 +134,21 @@ def test_lanes_not_asked_for_divide_the_batch_whatever_it_is(global_batch: int) 
     [
         ({"global_batch": 100, "lanes": 8}, "100 / 8 = 12.5; use 96"),
         ({"global_batch": 1024, "workers": 16}, "workers 16 are more than lanes 8"),
-        ({"lanes": 0}, "lanes must be at least 1"),
-        ({"determinism": "exact"}, "bitwise or tolerance, not 'exact'"),
-        ({"device": "cuda"}, "device is auto or cpu, not 'cuda'"),
+        ({"lanes": 0}, "lanes\n  Input should be greater than 0"),
+        ({"determinism": "exact"}, "determinism\n  Input should be 'bitwise' or 'tolerance'"),
+        ({"device": "cuda"}, "device\n  Input should be 'auto' or 'cpu'"),
         ({"precision": "fp16", "device": "cpu"}, "use precision bf16 or fp32, or device auto"),
-        ({"keep_checkpoints": 1}, "at least 2"),
-        ({"precision": "fp8"}, "precision is fp32, bf16 or fp16, not 'fp8'"),
+        ({"keep_checkpoints": 1}, "keep_checkpoints\n  Input should be greater than or equal to 2"),
+        ({"precision": "fp8"}, "precision\n  Input should be 'fp32', 'bf16' or 'fp16'"),
         (
             {"activation_checkpointing": "some"},
-            "activation_checkpointing is none, selective or full, not 'some'",
+            "activation_checkpointing\n  Input should be 'none', 'selective' or 'full'",
         ),
-        ({"gradient_compression": "fp8"}, "gradient_compression is none, bf16 or powersgd, not 'fp8'"),
-        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be at least 1"),
+        (
+            {"gradient_compression": "fp8"},
+            "gradient_compression\n  Input should be 'none', 'bf16' or 'powersgd'",
+        ),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps\n  Input should be greater than 0"),
         (
             {"global_batch": 64, "lanes": 8, "workers": 3, "gradient_accumulation_steps": 17},
             "gradient_accumulation_steps 17 is more than the 16 rows of a worker's share: "
@@ -181,7 +184,10 @@ def test_lanes_not_asked_for_divide_the_batch_whatever_it_is(global_batch: int) 
             "cannot be combined with gradient_compression bf16: workers send parts of a model",
         ),
         ({"compile": True, "parallel": Parallel(shard="gradients")}, "cannot be combined with compile"),
-        ({"checkpoint_storage": "fp16"}, "fp32, bf16 or compressed, not 'fp16'"),
+        (
+            {"checkpoint_storage": "fp16"},
+            "checkpoint_storage\n  Input should be 'fp32', 'bf16' or 'compressed'",
+        ),
         ({"checkpoint_storage": "bf16", "determinism": "bitwise"}, "set checkpoint_storage to compressed"),
     ],
 )
@@ -193,20 +199,20 @@ def test_contradictory_settings_are_refused_with_the_arithmetic(settings: dict[s
 @pytest.mark.parametrize(
     ("parallel", "said"),
     [
-        ({"shard": "all"}, "none, optimizer, gradients or full, not 'all'"),
-        ({"tensor": 0}, "at least 1, not 0"),
+        ({"shard": "all"}, "parallel.shard\n  Input should be 'none', 'optimizer', 'gradients' or 'full'"),
+        ({"tensor": 0}, "parallel.tensor\n  Input should be greater than 0"),
         ({"shard": "optimizer", "tensor": 2}, "with tensor or pipeline no worker has them all"),
         ({"tensor": 2, "pipeline": 2}, "tensor x pipeline = 4 workers: 2 / 4 = 0.5; use 4"),
         (
             {"pipeline": 2},
             "gradient_accumulation_steps 1 leaves workers idle: each computes in 1 of 2 turns",
         ),
-        ("full", "must be a mapping with keys shard, tensor and pipeline, not 'full'"),
+        ("full", "parallel\n  Input should be a dictionary"),
     ],
 )
 def test_layouts_that_cannot_be_are_refused(parallel: Any, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
-        TrainingSettings.from_document({"workers": 2, "parallel": parallel})
+        TrainingSettings(workers=2, parallel=parallel)
 
 
 def test_a_job_is_decoded_where_its_processes_begin_and_nowhere_else() -> None:
