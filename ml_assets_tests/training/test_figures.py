@@ -156,7 +156,7 @@ def test_prometheus_reads_the_newest_figures_under_the_agreed_names() -> None:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         text = answer.read().decode()
     series = dict(
-        re.findall(r'^(\w+)\{model="a\\"b",partition="2024-01-01",fingerprint="\w{16}"\} (\S+)$', text, re.M)
+        re.findall(r'^(\w+)\{fingerprint="\w{16}",model="a\\"b",partition="2024-01-01"\} (\S+)$', text, re.M)
     )
     assert {name: float(value) for name, value in series.items() if "timestamp" not in name} == {
         "checkpoint_duration_ms": 41.0,

@@ -9,7 +9,12 @@ here: the measurements (meter).
 import logging
 import re
 import threading
-from http.server import BaseHTTPRequestHandler
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, MetricsHandler
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from ml_assets.model.training.telemetry.event_log import tell_also
 from resources.job.events import TrainingEvent
@@ -18,48 +23,47 @@ from resources.web.http_bounds import BoundedHTTPServer
 
 log = logging.getLogger(__name__)
 
-_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _STEPPING = ("metrics", "epoch", "checkpoint")
 """Kinds of events that show the loop's progress; `system` comes from a thread beside the loop."""
 _OWN_NAMES = frozenset({"gpu_utilization_pct", "checkpoint_duration_ms", "data_loading_latency_ms"})
 """Metrics that keep their names; all others get the prefix `training_`."""
 
 
-class Page:
-    """Metrics page, built from the events so far."""
+class _NewestFigures(Collector):
+    """Newest numbers of the events so far: gauges, one series each."""
 
     def __init__(self, job: TrainingJob) -> None:
-        labels = {"model": job.model, "partition": job.partition, "fingerprint": job.fingerprint[:16]}
-        self._labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-        self._lock = threading.Lock()
+        self._labels = {"model": job.model, "partition": job.partition, "fingerprint": job.fingerprint[:16]}
         self._values: dict[str, float] = {}
 
     def note(self, event: TrainingEvent) -> None:
-        """Copy the numbers of one event to the page."""
-        with self._lock:
-            if event.kind in _STEPPING:
-                self._values["training_step"] = event.step
-                self._values["training_last_step_timestamp_seconds"] = event.time
-            if event.kind in (*_STEPPING, "system"):
-                for name, value in event.values.items():
-                    if isinstance(value, int | float):
-                        self._values[_name(name)] = value
-            elif event.kind == "started":
-                self._values["training_world_size"] = event.values["world_size"]
-                self._values["training_attempt"] = event.values["attempt"]
-                self._values["training_steps_planned"] = event.values["steps"]
-            elif event.kind == "recovered":
-                self._values["training_recovery_seconds"] = event.values["seconds"]
-                self._values["training_recovery_steps_lost"] = event.values["steps_lost"]
+        """Copy the numbers of one event."""
+        found: dict[str, Any] = {}
+        if event.kind in _STEPPING:
+            found |= {"step": event.step, "last_step_timestamp_seconds": event.time}
+        if event.kind in (*_STEPPING, "system"):
+            found |= {name: value for name, value in event.values.items() if isinstance(value, int | float)}
+        elif event.kind == "started":
+            found = {name: event.values[name] for name in ("world_size", "attempt")}
+            found["steps_planned"] = event.values["steps"]
+        elif event.kind == "recovered":
+            found = {f"recovery_{name}": event.values[name] for name in ("seconds", "steps_lost")}
+        self._values |= {_name(name): value for name, value in found.items()}
 
-    def text(self) -> str:
-        """Return the page in Prometheus' text format: gauges, one series each."""
-        with self._lock:
-            lines = [
-                f"# TYPE {name} gauge\n{name}{{{self._labels}}} {float(value)!r}\n"
-                for name, value in sorted(self._values.items())
-            ]
-        return "".join(lines)
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges. Called in the threads of the server, so on a copy."""
+        for name, value in sorted(self._values.copy().items()):
+            gauge = GaugeMetricFamily(name, "", labels=tuple(self._labels))
+            gauge.add_metric(tuple(self._labels.values()), value)
+            yield gauge
+
+
+class _Handler(MetricsHandler):
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] == "/metrics":
+            super().do_GET()
+        else:
+            self.send_error(404, "the metrics are at /metrics")
 
 
 def serve_figures(job: TrainingJob, all_addresses: bool) -> int | None:
@@ -70,10 +74,11 @@ def serve_figures(job: TrainingJob, all_addresses: bool) -> int | None:
     """
     if job.settings.metrics_port is None:
         return None
-    page = Page(job)
+    figures, registry = _NewestFigures(job), CollectorRegistry()
+    registry.register(figures)
     address = ("" if all_addresses else "127.0.0.1", job.settings.metrics_port)
     try:
-        server = BoundedHTTPServer(address, _handler_of(page))
+        server = BoundedHTTPServer(address, _Handler.factory(registry))
     except OSError as error:
         log.warning(
             "no metrics for Prometheus, port %d cannot be opened: %s. Choose another metrics_port",
@@ -81,40 +86,11 @@ def serve_figures(job: TrainingJob, all_addresses: bool) -> int | None:
             error,
         )
         return None
-    tell_also(page.note)
+    tell_also(figures.note)
     threading.Thread(target=server.serve_forever, name="prometheus", daemon=True).start()
     return server.server_port
-
-
-def _handler_of(page: Page) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._answer(page.text().encode())
-
-        def do_HEAD(self) -> None:
-            self._answer(page.text().encode())
-
-        def _answer(self, content: bytes) -> None:
-            if self.path.partition("?")[0] != "/metrics":
-                self.send_error(404, "the metrics are at /metrics")
-                return
-            self.send_response(200)
-            self.send_header("Content-Type", _TYPE)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Log nothing: stderr belongs to the training's log."""
-
-    return Handler
 
 
 def _name(figure: str) -> str:
     name = re.sub(r"\W", "_", figure, flags=re.ASCII)
     return name if name in _OWN_NAMES or name.startswith("training_") else f"training_{name}"
-
-
-def _escaped(label: str) -> str:
-    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
