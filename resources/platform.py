@@ -187,7 +187,6 @@ class Platform:
             of.environment,
             of.lake_access_key_id.get_secret_value(),
             of.lake_secret_access_key.get_secret_value(),
-            library=of.lake_library,
             **self._patience("patience"),
         )
 

@@ -112,8 +112,6 @@ class Settings(BaseSettings):
     """lakeFS access key."""
     lake_secret_access_key: SecretStr | None = None
     """lakeFS secret key."""
-    lake_library: Literal["lakefs_client", "lakefs_sdk"] = "lakefs_client"
-    """Client library of lakeFS. `lakefs_sdk` must be installed separately, in a version from 1.50 to 1.86."""
     history_days: int = Field(default=90, ge=1)
     """Days for which rows stay readable in the lake's history after they left their branch. Then `ml-assets gc` deletes
     them, unless a model, a kept branch or an environment needs them."""

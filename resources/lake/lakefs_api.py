@@ -1,6 +1,6 @@
 """Calls to one lakeFS repository: timeouts, retries, and the errors that the server's answers become.
 
-Here: loading the client library, deciding which failures are retried, and the types of errors. Not here: the requests
+Here: opening the client, deciding which failures are retried, and the types of errors. Not here: the requests
 (`lakefs.py`, `lakefs_listing.py`, `lakefs_setup.py`) and the bytes of objects (`lakefs_content.py`).
 
 A retry may repeat a call that succeeded, if its answer was lost. So callers treat "exists already", "no changes" and
@@ -66,15 +66,13 @@ class LakeFSApi:
         access_key_id: str,
         secret_access_key: str,
         *,
-        library: str = "lakefs_client",
         timeout: float = 60.0,
         patience: float = 30.0,
     ) -> None:
         """Prepare calls to the server at `url`, `http(s)://host:port`. Sends no request yet.
 
         A call fails after `timeout` seconds of silence. A call that fails for a passing reason is retried for
-        `patience` seconds. `library` is `lakefs_client`, or `lakefs_sdk` if that is installed. The two differ only in
-        their names.
+        `patience` seconds.
         """
         if not _REPOSITORY.fullmatch(repository):
             raise NameRefused(
@@ -87,7 +85,6 @@ class LakeFSApi:
         self.timeout = timeout
         self._patience = patience
         self._keys = (access_key_id, secret_access_key)
-        self._library = library
         self._opening = threading.Lock()
         self._opened: tuple[int, Any] | None = None
 
@@ -104,18 +101,11 @@ class LakeFSApi:
 
     def ask_plainly(self, section: str, operation: str, *arguments: object, **options: object) -> Any:
         """Do as `ask`, but return plain JSON. Building the client's models takes 0.15 ms for every object."""
-        options["_preload_content"] = False
-        name, field = (operation, "data")
-        if self._library != "lakefs_client":
-            name, field = (f"{operation}_with_http_info", "raw_data")
 
         def attempt() -> Any:
             # Read within the retried call: the server may stop in the middle of its answer.
-            with self._translated():
-                answer = getattr(getattr(self._client(), section), name)(
-                    self.repository, *arguments, _request_timeout=self.limits(), **options
-                )
-                return json.loads(getattr(answer, field))
+            answer = self.ask_once(section, operation, *arguments, _preload_content=False, **options)
+            return json.loads(answer.data)
 
         return self.patiently(attempt)
 
@@ -129,7 +119,7 @@ class LakeFSApi:
 
     def model(self, name: str, /, **fields: object) -> Any:
         """Return a value of the client's type `name`, for a request."""
-        return getattr(self._module("models"), name)(**fields)
+        return getattr(_module("models"), name)(**fields)
 
     def patiently(self, attempt: Callable[[], T]) -> T:
         """Return the result of `attempt`; retry while it raises `LakeBusy` or `LakeUnavailable`."""
@@ -215,7 +205,7 @@ class LakeFSApi:
 
         try:
             yield
-        except self._module("exceptions").ApiException as error:
+        except _module("exceptions").ApiException as error:
             raise self.refused(error.status, error.body) from None
         except (HTTPError, OSError) as error:
             raise self.unreachable(self.url, error) from None
@@ -228,28 +218,18 @@ class LakeFSApi:
             return self._opened[1]
 
     def _open(self) -> Any:
-        configuration = self._module("configuration").Configuration(
+        configuration = _module("configuration").Configuration(
             host=f"{self.url}/api/v1", username=self._keys[0], password=self._keys[1]
         )
         # We retry ourselves: the library would retry without pauses, and hide which call failed.
         configuration.retries = False
         configuration.connection_pool_maxsize = CONNECTIONS
-        return self._module("client").LakeFSClient(configuration)
-
-    def _module(self, name: str) -> Any:
-        try:
-            return importlib.import_module(f"{self._library}.{name}")
-        except ModuleNotFoundError as error:
-            raise LakeError(
-                f"{self._library} is not installed. Install it (lakefs-sdk>=1.50,<1.87: later ones are not open "
-                "source), or leave ML_ASSETS_LAKE_LIBRARY out."
-            ) from error
+        return _module("client").LakeFSClient(configuration)
 
 
-def texts(model: Any, field: str) -> dict[str, str]:
-    """Return the dictionary of texts in a field of a client's value; empty if the server left the field out."""
-    value: Any = getattr(model, field, None) or {}
-    return dict(value.to_dict() if hasattr(value, "to_dict") else value)
+def _module(name: str) -> Any:
+    """Return a module of the client, which has no annotations and takes 0.2 s to import."""
+    return importlib.import_module(f"lakefs_client.{name}")
 
 
 def _message(body: bytes | str | None) -> str:

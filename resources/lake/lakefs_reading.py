@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from resources.lake.cache import ContentCache
 from resources.lake.errors import LakeError, ObjectNotFound, RefNotFound
-from resources.lake.lakefs_api import LakeFSApi, Refusal, texts
+from resources.lake.lakefs_api import LakeFSApi, Refusal
 from resources.lake.lakefs_content import PRESIGN_FROM, Content
 from resources.lake.lakefs_listing import PAGE, Listing
 from resources.lake.migrated_ids import BRANCH, PATH, MigratedIds
@@ -217,6 +217,6 @@ def _commit(found: Any) -> Commit:
         id=str(found.id),
         parents=tuple(str(parent) for parent in found.parents),
         message=str(found.message),
-        metadata=texts(found, "metadata"),
+        metadata=dict(getattr(found, "metadata", None) or {}),  # the server may leave it out
         created_at=datetime.fromtimestamp(found.creation_date, UTC),
     )

@@ -5,14 +5,14 @@ translation of its errors. Not here: logging (`tracker`) and registering (`ml_as
 """
 
 import os
-import random
 import sqlite3
-import time
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
 from resources.addresses import Address
 from resources.sqlite_file import make_whole
@@ -121,14 +121,13 @@ def write(uri: str, call: Callable[[], Answer]) -> Answer:
     MLflow sets a tag by a read and an insert. If two processes set the same new tag, one of them fails. Not
     `resources.retry`: a lost race is over at once, so tries count here and not seconds.
     """
-    for _ in range(_RACES):
-        try:
-            with reaching(uri):
-                return call()
-        except TrackerRaced:
-            time.sleep(random.uniform(0.01, 0.05))
-    with reaching(uri):
-        return call()
+    retrying = Retrying(
+        retry=retry_if_exception_type(TrackerRaced),
+        stop=stop_after_attempt(1 + _RACES),
+        wait=wait_random(0.01, 0.05),
+        reraise=True,
+    )
+    return retrying(reaching(uri)(call))
 
 
 def _translated(uri: str, error: Exception, *, refuses: bool) -> TrackerError:

@@ -5,11 +5,12 @@ A notice decides nothing, so a webhook that does not answer is reported to the c
 
 import json
 import threading
-import time
 import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException
 from urllib.parse import urlsplit
+
+from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_fixed
 
 from resources.web.no_redirects import NoRedirects
 
@@ -24,14 +25,18 @@ def send(address: str, notice: Mapping[str, object]) -> str:
 
     The reason names the host alone: the path of a webhook is often its secret.
     """
-    why = ""
-    for number in range(TRIES):
-        if number:
-            time.sleep(PAUSE_SECONDS)
-        why = _sent(address, json.dumps(notice).encode())
-        if not why:
-            return ""
-    return f"the webhook at {urlsplit(address).hostname} did not take it in {TRIES} tries ({why})"
+
+    def given_up(state: RetryCallState) -> str:
+        why = state.outcome.result() if state.outcome else ""
+        return f"the webhook at {urlsplit(address).hostname} did not take it in {TRIES} tries ({why})"
+
+    retrying = Retrying(
+        retry=retry_if_result(bool),
+        stop=stop_after_attempt(TRIES),
+        wait=wait_fixed(PAUSE_SECONDS),
+        retry_error_callback=given_up,
+    )
+    return retrying(_sent, address, json.dumps(notice).encode())
 
 
 def _sent(address: str, body: bytes) -> str:

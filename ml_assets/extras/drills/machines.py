@@ -89,7 +89,7 @@ def machine(job_file: str, folder: str, name: str, rank: str, count: str, port: 
     from ml_assets.model.training.node.nodes import Nodes  # imports torch, at the same time as the forkserver
 
     nodes = Nodes(Node(rank=int(rank), count=int(count), address="127.0.0.1", port=int(port)))
-    return run_ranks(job, RANKS, place, nodes=nodes)
+    return run_ranks(job, RANKS, place, node=nodes.node)
 
 
 def _machines(folder: Path) -> list[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from resources.lake import LakeBusy, LakeError, LakeRefused, LakeUnavailable, NameRefused, RepositoryMissing
+from resources.lake import LakeBusy, LakeRefused, LakeUnavailable, NameRefused, RepositoryMissing
 from resources.lake.lakefs_api import LakeFSApi, Refusal
 
 SECRET = "wJalrXUtnFEMI"
@@ -84,12 +84,6 @@ def test_nobody_at_the_address_is_said_without_credentials() -> None:
     with pytest.raises(LakeUnavailable, match=r"127\.0\.0\.1:9 did not answer") as raised:
         api(patience=0).ask("branches_api", "get_branch", "main")
     assert SECRET not in f"{raised.value!r} {api()!r} {raised.value.__cause__!r} {raised.value.__context__!r}"
-
-
-def test_a_client_library_that_is_not_installed_is_named() -> None:
-    other = LakeFSApi("http://127.0.0.1:9", "tables", "AKIA", SECRET, library="lakefs_of_tomorrow")
-    with pytest.raises(LakeError, match="lakefs_of_tomorrow is not installed"):
-        other.model("Merge")
 
 
 @pytest.mark.parametrize("name", ["ab", "Tables", "my_tables", "-tables", "a" * 64])

@@ -3,7 +3,6 @@
 What tests do by hand, past our store, goes through the client library.
 """
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from resources.lake.lakefs_content import PRESIGN_FROM, Content
 from resources.lake.lakefs_setup import create_repository, protect, set_up
 
 STORAGE = "s3://lake/repositories"
-LIBRARY = os.environ.get("LAKEFS_LIBRARY", "lakefs_client")
-"""The client library the tests run with."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,6 @@ class Repository:
             self.name,
             record.lakefs_key,
             secret or record.lakefs_secret,
-            library=LIBRARY,
             timeout=timeout,
             patience=patience,
         )

@@ -4,13 +4,8 @@ import pytest
 
 from ml_assets_tests.resources.lake.lake_contract import VersionedStoreContract
 from ml_assets_tests.resources.lake.ref_contract import RefContract
-from ml_assets_tests.servers.lake.repositories import LIBRARY, Repository
+from ml_assets_tests.servers.lake.repositories import Repository
 from resources.lake import VersionedStore
-
-
-def test_these_tests_speak_through_the_library_that_was_named(repository: Repository) -> None:
-    model = repository.api().model("BranchCreation", name="a", source="b")
-    assert type(model).__module__.split(".")[0] == LIBRARY
 
 
 class TestLakeFSStore(VersionedStoreContract, RefContract):

@@ -20,13 +20,10 @@ from multiprocessing import forkserver
 from multiprocessing.util import Finalize
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from ml_assets.model.training.process.heartbeat import HangTimeouts, Watch
 from resources.job.job import ExitCode, TrainingJob
-
-if TYPE_CHECKING:
-    from ml_assets.model.training.node.nodes import Nodes
 
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -107,15 +104,13 @@ def begin_rank(job: TrainingJob, folder: str, mirror: str) -> None:
         entry.main(job, folder, mirror)
 
 
-def run_ranks(
-    job: TrainingJob, ranks: int, folder: Path, mirror: str = "", nodes: "Nodes | None" = None
-) -> int:
+def run_ranks(job: TrainingJob, ranks: int, folder: Path, mirror: str = "", node: Node | None = None) -> int:
     """Run `ranks` processes of `begin_rank` to their end; return their exit code, 137 for a killed rank.
 
     `folder` holds the job's file; `mirror` is the address of that folder's durable copy, if there is one. Without
-    `nodes`, these ranks are the whole job and meet on loopback; with them, ranks meet in the nodes' store, which must
-    be open until the ranks have ended. On SIGTERM the agent passes the signal on to the ranks,
-    gives them time to save, and returns `PREEMPTED`. It kills a rank that hangs for longer than the job's timeouts.
+    `node`, these ranks are the whole job and meet on loopback; with it, ranks meet in the store of `node.nodes`, which
+    must be open until the ranks have ended. On SIGTERM the agent passes the signal on to the ranks, gives them time to
+    save, and returns `PREEMPTED`. It kills a rank that hangs for longer than the job's timeouts.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -126,7 +121,6 @@ def run_ranks(
     from ml_assets.model.training.script.meeting import open_meeting
 
     _format_torch_logs_plainly()
-    node = nodes and nodes.node
     config = LaunchConfig(
         min_nodes=1 if node is None else node.count,
         max_nodes=1 if node is None else node.count,

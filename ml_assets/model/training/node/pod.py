@@ -145,7 +145,7 @@ def _run(settings: PodSettings) -> int:
     keep_events(folder)
     if settings.cause and settings.node.rank == 0:
         emit("ended", 0, code=int(ExitCode.PREEMPTED), cause=settings.cause)
-    code = run_ranks(job, settings.ranks, folder, settings.folder, nodes)
+    code = run_ranks(job, settings.ranks, folder, settings.folder, settings.node)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the ranks have ended, and their code stands
     if settings.node.rank == 0:
         _store_events(settings, folder)
