@@ -21,12 +21,11 @@ from torch.nn.utils import clip_grad_norm_
 
 from ml_assets.data.snapshots.split_reader import InputSpec
 from ml_assets.model.training.data.rowlog import RowLog
-from ml_assets.model.training.loop import fit
+from ml_assets.model.training.loop import fit, learning_rate
 from ml_assets.model.training.process.group import Group, join_group
 from ml_assets.model.training.process.heartbeat import Heartbeat
 from ml_assets.model.training.process.stop import StopRequest
 from ml_assets.model.training.run import Run, prepare
-from ml_assets.model.training.step.schedule import learning_rate
 from resources.job.job import TrainingJob
 
 

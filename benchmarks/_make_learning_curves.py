@@ -25,7 +25,7 @@ import torch
 from sklearn import datasets
 
 from ml_assets.defs.flights import source
-from ml_assets.model.training.step.schedule import learning_rate
+from ml_assets.model.training.loop import learning_rate
 
 BANK = Path(__file__).with_name("learning_curves.npz")
 CONFIGURATIONS = 150

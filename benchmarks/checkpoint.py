@@ -25,8 +25,7 @@ from torch import nn
 
 from ml_assets.data.snapshots.split_reader import InputSpec
 from ml_assets.model.training.checkpoint.checkpoints import Checkpoints
-from ml_assets.model.training.checkpoint.saving import Saver
-from ml_assets.model.training.checkpoint.state import state_of
+from ml_assets.model.training.checkpoint.saving import Saver, state_of
 from ml_assets.model.training.process.group import Group
 from ml_assets_tests.training.rank_processes import in_ranks
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot

@@ -20,8 +20,7 @@ from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.model.training.data.batches import Batch, SplitReader
 from ml_assets.model.training.data.order import RowOrder
 from ml_assets.model.training.data.prefetcher import Prefetcher
-from ml_assets.model.training.data.shard_cache import ShardCache
-from ml_assets.model.training.data.streaming import StreamedShards
+from ml_assets.model.training.data.streaming import ShardCache, StreamedShards
 
 BYTES_A_SECOND = 8 * 2**20
 CONNECTIONS = 4

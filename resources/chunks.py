@@ -1,7 +1,7 @@
 """File that passes on written bytes in chunks of one size.
 
-Here: cutting. Not here: the use of a chunk (`ml_assets.model.training.checkpoint.byteshuffle` compresses it,
-`s3_upload` sends it).
+Here: cutting. Not here: the use of a chunk (`ml_assets.model.training.checkpoint.parts` compresses it, `s3_upload`
+sends it).
 """
 
 import io

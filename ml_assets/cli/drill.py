@@ -11,7 +11,7 @@ import click
 from ml_assets.cli.project import say
 
 if TYPE_CHECKING:
-    from ml_assets.extras.drills.drill_report import DrillReport
+    from ml_assets.extras.drills.drills import DrillReport
 
 NAMES = ("kill-rank", "kill-node", "hang", "sigterm", "corrupt-checkpoint", "nan")
 

@@ -80,7 +80,7 @@ import os
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
 from ml_assets.data.snapshots.split_reader import InputSpec
-from ml_assets.model.training.script.example import Example
+from ml_assets.model.training.script.data import Example
 from ml_assets.model.training.script.script_model import check_model
 x = np.random.default_rng(0).random((99, 3)).astype(np.float32)
 trees = HistGradientBoostingRegressor(max_iter=2).fit(x, x[:, 0])

@@ -92,17 +92,23 @@ def _install(folder: Path, package: str) -> None:
 
 def test_the_loop_is_part_of_a_training_and_what_only_tells_of_it_is_not() -> None:
     from ml_assets.foundation.code.reach import reached_by
-    from ml_assets.model.training.attempt.platform_code import worker_modules
+    from ml_assets.model.training.attempt.same_code import worker_modules
 
     reached = reached_by(*worker_modules("")).modules
     named = {name.removeprefix("ml_assets.model.training.") for name in reached}
-    assert {"loop", "gradients", "data.order", "data.batches", "parallel.exact", "parallel.layouts"} <= named
-    assert {"step.load", "step.objectives", "step.schedule"} <= named
+    assert {
+        "loop",
+        "gradients",
+        "data.order",
+        "data.batches",
+        "parallel.reduction",
+        "parallel.layouts",
+    } <= named
+    assert {"step.load", "step.objectives"} <= named
     assert {
         "ml_assets.data.snapshots.split_reader",
         "checkpoint.initial",
         "data.preprocess",
-        "data.decoding",
     } <= named
     assert {"process.group", "node.agent"} <= named
     assert not {name for name in named if name.startswith(("telemetry.", "attempt."))}

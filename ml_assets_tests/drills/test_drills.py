@@ -17,8 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from ml_assets.cli.drill import NAMES, command
-from ml_assets.extras.drills.drill_report import DrillReport
-from ml_assets.extras.drills.drills import DRILLS, perform, rehearse
+from ml_assets.extras.drills.drills import DRILLS, DrillReport, perform, rehearse
 from ml_assets.extras.drills.fixture import Fixture
 
 IDLE_SECONDS = 2.0

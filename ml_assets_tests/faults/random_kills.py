@@ -10,8 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml_assets.extras.drills.fault_injector import send
-from ml_assets.extras.drills.timeline import Timeline
+from ml_assets.extras.drills.fault_injector import Timeline, send
 from resources.job.job import TrainingJob, TrainingResult
 
 VICTIMS = ("rank 0", "rank 1", "agent")

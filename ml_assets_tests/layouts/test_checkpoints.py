@@ -11,8 +11,7 @@ from torch.distributed.tensor import DTensor
 from ml_assets.data.snapshots.split_reader import InputSpec
 from ml_assets.model.training.checkpoint.checkpoints import Checkpoints
 from ml_assets.model.training.checkpoint.parts import Like, State
-from ml_assets.model.training.checkpoint.saving import Saver
-from ml_assets.model.training.checkpoint.state import like_of, restore, state_of
+from ml_assets.model.training.checkpoint.saving import Saver, like_of, restore, state_of
 from ml_assets.model.training.data.preprocess import FullModel
 from ml_assets.model.training.parallel.layouts import Layout, lay_out
 from ml_assets.model.training.process.group import Group

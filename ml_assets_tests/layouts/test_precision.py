@@ -14,7 +14,7 @@ from ml_assets.model.training.data.order import ShardSlice
 from ml_assets.model.training.data.prefetcher import Prefetcher
 from ml_assets.model.training.data.rowlog import RowLog
 from ml_assets.model.training.gradients import gradients_of
-from ml_assets.model.training.parallel.compression import PowerSgd
+from ml_assets.model.training.parallel.reduction import PowerSgd
 from ml_assets.model.training.process.group import Group
 from ml_assets.model.training.run import Run, prepare
 from ml_assets_tests.training.rank_processes import in_ranks, one_rank

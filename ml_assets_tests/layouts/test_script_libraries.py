@@ -39,7 +39,7 @@ from ml_assets.model.release.bundle_store import BundleStore
 from ml_assets.model.release.matrix import MatrixGraph
 from ml_assets.model.release.runtime import ServingModel
 from ml_assets.model.training.script.blend import Blend
-from ml_assets.model.training.script.example import Example
+from ml_assets.model.training.script.data import Example
 from ml_assets.model.training.script.graph import run_graph
 from ml_assets.model.training.script.script_model import check_model
 from ml_assets_tests.release.conftest import contents_of

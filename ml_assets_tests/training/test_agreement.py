@@ -3,8 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
-from ml_assets.model.training.process.agreement import Agreement
-from ml_assets.model.training.process.group import Group
+from ml_assets.model.training.process.group import Agreement, Group
 
 
 class CountingGroup(Group):

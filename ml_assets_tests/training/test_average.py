@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.model.training.average import WeightAverage
+from ml_assets.model.training.entry import write_result
 from ml_assets.model.training.process.group import Group
-from ml_assets.model.training.result import write_result
 from ml_assets.model.training.step.load import build_model
 from ml_assets_tests.layouts.layout_jobs import residual_job
 from ml_assets_tests.layouts.rank_pool import RankStopped

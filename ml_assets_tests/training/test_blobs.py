@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from ml_assets.data.snapshots.split_reader import Snapshot
-from ml_assets.model.training.data.batches import Batch, SplitReader
-from ml_assets.model.training.data.decoding import Decode, decode_of
+from ml_assets.model.training.data.batches import Batch, Decode, SplitReader, decode_of
 from ml_assets.model.training.data.order import RowOrder, ShardSlice
 from ml_assets.model.training.data.prefetcher import Prefetcher
 from ml_assets.model.training.data.rowlog import RowLog

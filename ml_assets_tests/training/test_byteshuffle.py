@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.model.training.checkpoint import byteshuffle
-from ml_assets.model.training.checkpoint.byteshuffle import ByteShuffle
+from ml_assets.model.training.checkpoint.parts import ByteShuffle
 
 
 def compressed(pieces: Iterable[bytes]) -> bytes:

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from ml_assets.model.training.attempt.attempts import Attempt
-from ml_assets.model.training.checkpoint.checkpoints import Checkpoints
-from ml_assets.model.training.checkpoint.commit import CheckpointDamaged
+from ml_assets.model.training.checkpoint.checkpoints import CheckpointDamaged, Checkpoints
 from ml_assets.model.training.checkpoint.parts import State
 from ml_assets_tests.training.rank_processes import one_rank, save
 

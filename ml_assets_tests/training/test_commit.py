@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.model.training.checkpoint.commit import kept
+from ml_assets.model.training.checkpoint.checkpoints import kept
 
 BEST_STEPS = st.dictionaries(st.integers(1, 99), st.integers(0, 99), max_size=20).map(
     lambda there: {step: best if best in there and best <= step else 0 for step, best in there.items()}

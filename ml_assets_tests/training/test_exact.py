@@ -6,7 +6,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ml_assets.model.training.parallel.exact import largest, low_quanta, quanta, round_to, split_off
+from ml_assets.model.training.parallel.reduction import largest, low_quanta, quanta, round_to, split_off
 
 NUMBERS = st.floats(
     width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**100), max_value=2.0**100

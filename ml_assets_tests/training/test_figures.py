@@ -12,9 +12,8 @@ import torch
 from ml_assets.model.training.process.group import Group
 from ml_assets.model.training.telemetry import event_log
 from ml_assets.model.training.telemetry.event_log import emit
-from ml_assets.model.training.telemetry.gpu import gpu_figures
-from ml_assets.model.training.telemetry.meter import Meter
-from ml_assets.model.training.telemetry.mfu import mfu_of_a_row, peak_of
+from ml_assets.model.training.telemetry.machine import gpu_figures
+from ml_assets.model.training.telemetry.meter import Meter, mfu_of_a_row, peak_of
 from ml_assets.model.training.telemetry.prometheus import serve_figures
 from resources.job.errors import BadConfiguration
 from resources.job.job import TrainingJob

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets.data.snapshots.split_reader import Snapshot
-from ml_assets.model.training.attempt.outcome import RankOutcome
-from ml_assets.model.training.attempt.recovery import cause_of
+from ml_assets.model.training.attempt.attempts import RankOutcome, cause_of
 from ml_assets.model.training.process.heartbeat import HangTimeouts, Heartbeat, Seen, Watch
 from ml_assets_tests.training.small_jobs import small_job
 from resources.job.job import ExitCode

@@ -10,10 +10,10 @@ import torch
 from ml_assets.data.snapshots.split_reader import Snapshot, open_snapshot
 from ml_assets.model.training.data.batches import SplitReader
 from ml_assets.model.training.data.rowlog import RowLog
+from ml_assets.model.training.entry import write_result
 from ml_assets.model.training.loop import fit
 from ml_assets.model.training.measured import Exported, loss_of_some, refuse_other_export
 from ml_assets.model.training.process.group import Group, PeerFailed
-from ml_assets.model.training.result import write_result
 from ml_assets.model.training.run import Run, prepare
 from ml_assets.model.training.step.load import load_model
 from ml_assets.model.training.step.objectives import objective_of

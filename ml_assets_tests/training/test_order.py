@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ml_assets.model.training.data.digest import digest
 from ml_assets.model.training.data.order import RowOrder, ShardSlice, contiguous, fewest_of_contiguous
+from ml_assets.model.training.data.rowlog import digest
 from resources.job.errors import BadConfiguration
 
 SHARDS = st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(any).map(tuple)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ml_assets.model.training.attempt.attempts import explaining, forget_codes, leave_code
 from ml_assets.model.training.attempt.exit_code import exit_code_of
-from ml_assets.model.training.attempt.outcome import explaining, forget_codes, leave_code
 from ml_assets.model.training.process.group import is_lost_peer
 from resources.job.job import ExitCode
 

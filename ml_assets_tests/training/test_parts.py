@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ml_assets.data.snapshots.split_reader import InputSpec, Snapshot
 from ml_assets.model.training.data.preprocess import Preprocess
 from ml_assets.model.training.data.rowlog import RowLog, read_rows
+from ml_assets.model.training.loop import learning_rate
 from ml_assets.model.training.step.load import build_model
-from ml_assets.model.training.step.schedule import learning_rate
 from ml_assets_tests.training.small_jobs import MODELS, small_job
 from resources.job.errors import BadConfiguration
 

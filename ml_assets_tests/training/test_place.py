@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 from torch import distributed
 from torch.utils.data import DataLoader
 
-from ml_assets.model.training.attempt.place import place_of
+from ml_assets.model.training.attempt.exit_code import place_of
 from resources.job.errors import StorageFailed
 
 

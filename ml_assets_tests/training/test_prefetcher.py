@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.model.training.data.batches import Batch, SplitReader
-from ml_assets.model.training.data.digest import digest
 from ml_assets.model.training.data.order import RowOrder, ShardSlice
 from ml_assets.model.training.data.prefetcher import Prefetcher
+from ml_assets.model.training.data.rowlog import digest
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ml_assets.model.training.attempt.attempts import record_attempt
-from ml_assets.model.training.attempt.recovery import recovery_of
+from ml_assets.model.training.attempt.attempts import record_attempt, recovery_of
 from ml_assets.model.training.data.rowlog import RowLog, count_rows
 from ml_assets.model.training.telemetry import event_log
 from ml_assets.model.training.telemetry.event_log import emit, keep_events

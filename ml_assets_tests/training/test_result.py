@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ml_assets.model.training.result import write_result
+from ml_assets.model.training.entry import write_result
 from ml_assets.model.training.step.load import load_model
 from ml_assets_tests.training.rank_processes import one_rank
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets.data.snapshots.split_reader import Snapshot
-from ml_assets.model.training.attempt.platform_code import loop_version, platform_text
-from ml_assets.model.training.attempt.same_code import refuse_other_code
+from ml_assets.model.training.attempt.same_code import loop_version, platform_text, refuse_other_code
 from ml_assets_tests.training.lab_package import with_model, with_script
 from ml_assets_tests.training.small_jobs import small_job
 from resources.job.errors import InputChanged

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from ml_assets.model.training.checkpoint.checkpoints import Checkpoints
 from ml_assets.model.training.checkpoint.parts import State, share_of
-from ml_assets.model.training.checkpoint.saving import Saved, Saver
-from ml_assets.model.training.checkpoint.state import ALIKE, refuse_infinite, restore, state_of
+from ml_assets.model.training.checkpoint.saving import ALIKE, Saved, Saver, refuse_infinite, restore, state_of
 from ml_assets.model.training.process.group import Group, PeerFailed
 from ml_assets_tests.training.rank_processes import in_ranks, one_rank, save
 from resources.job.errors import Diverged, StorageFailed

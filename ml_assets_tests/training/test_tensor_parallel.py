@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 from torch import nn
 
-from ml_assets.model.training.parallel.tensor_parallel import refuse_uncuttable
+from ml_assets.model.training.parallel.layouts import refuse_uncuttable
 from resources.job.errors import BadConfiguration
 
 

@@ -18,12 +18,12 @@ from ml_assets.data.snapshots.builder import build_snapshot
 from ml_assets.data.snapshots.row_choice import choose_rows
 from ml_assets.data.snapshots.spec import split_by_time
 from ml_assets.data.snapshots.split_reader import InputSpec, Snapshot, SourceValues
-from ml_assets.model.training.data import unknown
+from ml_assets.model.training.data import preprocess
 from ml_assets.model.training.data.batches import SplitReader
 from ml_assets.model.training.data.order import RowOrder
 from ml_assets.model.training.data.prefetcher import Prefetcher
+from ml_assets.model.training.data.preprocess import drop_categories
 from ml_assets.model.training.data.rowlog import RowLog
-from ml_assets.model.training.data.unknown import drop_categories
 from ml_assets.model.training.loop import fit
 from ml_assets.model.training.process.group import Group
 from ml_assets.model.training.process.heartbeat import Heartbeat
@@ -61,7 +61,7 @@ def test_a_category_is_dropped_by_its_place_alone(
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.5])
 def test_so_large_a_share_of_each_column_is_dropped_anew_each_epoch(share: float) -> None:
-    assert unknown.UNKNOWN == UNKNOWN
+    assert preprocess.UNKNOWN == UNKNOWN
     dropped = []
     for epoch in range(3):
         category = np.ones((20_000, 3), dtype=np.int64)

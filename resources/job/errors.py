@@ -4,8 +4,10 @@ A failure with an `exit_code` comes from a worker, which ends with that code. Th
 from the code.
 """
 
+from pathlib import Path
 from typing import ClassVar
 
+from resources.files import is_disk_full
 from resources.job.job import ExitCode
 
 
@@ -48,6 +50,15 @@ class Preempted(TrainingFailed):
 class StorageFailed(TrainingFailed):
     """A checkpoint or one of its files could not be stored: the disk is full, or the object store is away. Earlier
     checkpoints are complete."""
+
+
+def storage_failed(error: OSError, what: str, folder: Path) -> StorageFailed:
+    """Return the error to raise if `what` could not be written to `folder`."""
+    why = "no space left on the disk" if is_disk_full(error) else str(error)
+    return StorageFailed(
+        f"{what} could not be written to {folder}: {why}. Free space there, lower keep_checkpoints, or give the "
+        "workers a larger disk; earlier checkpoints are complete, and the next attempt resumes from the newest"
+    )
 
 
 class AttemptsExhausted(TrainingFailed):

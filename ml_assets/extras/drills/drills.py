@@ -1,4 +1,4 @@
-"""Drills: the damage that each does to a training, and the checks afterwards.
+"""Drills: the damage that each does to a training, the checks afterwards, and the report for people and for programs.
 
 A new drill is a function and an entry in `DRILLS`. Not here: the training that they damage (fixture).
 """
@@ -6,20 +6,85 @@ A new drill is a function and an entry in `DRILLS`. Not here: the training that 
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from ml_assets.extras.drills.drill_report import Check, DrillReport, at_most, equal
 from ml_assets.extras.drills.fault_injector import FaultInjector
 from ml_assets.extras.drills.fixture import CHECKPOINT_EVERY_STEPS, Fixture
 from ml_assets.extras.drills.machines import COMMAND, RANKS, bring_machine, kill_machine, set_up
-from ml_assets.model.training.checkpoint.checkpoints import Checkpoints, folder_of
-from ml_assets.model.training.checkpoint.commit import COMMIT
-from ml_assets.model.training.data.digest import digest
-from ml_assets.model.training.data.rowlog import count_rows, learned_epochs
+from ml_assets.model.training.checkpoint.checkpoints import COMMIT, Checkpoints, folder_of
+from ml_assets.model.training.data.rowlog import count_rows, digest, learned_epochs
 from resources.job.errors import Diverged, TrainingFailed
 from resources.job.job import TrainingJob
 from resources.launcher.local import LocalLauncher
+
+_WIDE = 16
+"""Longer values may exceed their column."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """Requirement, with its measured value."""
+
+    name: str
+    measured: str | float
+    unit: str = ""
+    wanted: str
+    ok: bool
+
+
+def at_most(name: str, measured: float, limit: float, unit: str = "") -> Check:
+    """Return a check of a number with an upper limit."""
+    return Check(
+        name=name,
+        measured=round(measured, 2),
+        unit=unit,
+        wanted=f"at most {limit:g} {unit}".rstrip(),
+        ok=measured <= limit,
+    )
+
+
+def equal(name: str, measured: str | float, wanted: str | float) -> Check:
+    """Return a check of a value that must equal `wanted`."""
+    return Check(name=name, measured=measured, wanted=str(wanted), ok=measured == wanted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrillReport:
+    """Report of one drill."""
+
+    drill: str
+    fault: str
+    seconds: float
+    checks: tuple[Check, ...]
+    recoveries: tuple[str, ...]
+    """Recoveries that the training itself recorded, a line each."""
+
+    @property
+    def ok(self) -> bool:
+        """True if every check holds."""
+        return all(check.ok for check in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report for JSON."""
+        return {"ok": self.ok, **asdict(self)}
+
+    def lines(self) -> list[str]:
+        """Return the report as lines for a person."""
+        width = max(len(check.name) for check in self.checks)
+        values = [f"{check.measured} {check.unit}".rstrip() for check in self.checks]
+        wide = max(len(value) for value in values if len(value) <= _WIDE)
+        return [
+            f"{self.drill}: {self.fault}",
+            *(
+                f"  {'✓' if check.ok else '✗'} {check.name:{width}}  {value:{wide}}  wanted: {check.wanted}"
+                for check, value in zip(self.checks, values, strict=True)
+            ),
+            *(f"  recorded: {line}" for line in self.recoveries),
+            f"  {'PASS' if self.ok else 'FAIL'} in {self.seconds:.1f} s",
+        ]
+
 
 _AT_STEP = 57
 """Step in the middle of the second epoch, and between two checkpoints."""

@@ -39,7 +39,7 @@ from ml_assets.model.release.runtime import (
     ServingModel,
 )
 from ml_assets.model.release.stored_weights import places_in, write_weights
-from ml_assets.model.training.script.module_graph import frozen
+from ml_assets.model.training.script.graph import frozen
 
 if TYPE_CHECKING:
     from torch import nn

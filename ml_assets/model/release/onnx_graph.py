@@ -18,8 +18,7 @@ from ml_assets.data.features.encoding import UNKNOWN, FittedState
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.release.matrix import MatrixGraph
 from ml_assets.model.release.runtime import BLOB, CATEGORY, INSIDE, NUMERIC, TOKENS, BlobInput
-from ml_assets.model.training.script.graph import clear_notes
-from ml_assets.model.training.script.module_graph import module_graph
+from ml_assets.model.training.script.graph import clear_notes, module_graph
 
 if TYPE_CHECKING:
     import onnx

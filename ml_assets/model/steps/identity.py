@@ -2,7 +2,7 @@
 
 Here: the document for the workers; versions of the pipeline's own functions, of the platform's modules in workers, and
 of the installed packages that both import. Not here: the version of code (code.code_version), the choice of the
-platform's modules (attempt.platform_code), the fingerprint itself (resources.job.job).
+platform's modules (attempt.same_code), the fingerprint itself (resources.job.job).
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from ml_assets.foundation.code.reach import reached_by
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import TrainingSet
-from ml_assets.model.training.attempt.platform_code import loop_version, platform_text, worker_modules
+from ml_assets.model.training.attempt.same_code import loop_version, platform_text, worker_modules
 from resources.job.job import TrainingJob
 
 _CONVERTERS = "ml_assets.model.training.script.libraries"

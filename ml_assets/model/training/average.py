@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from ml_assets.model.training.checkpoint.parts import State
-from ml_assets.model.training.checkpoint.state import AVERAGE, AVERAGE_BUFFERS
+from ml_assets.model.training.checkpoint.saving import AVERAGE, AVERAGE_BUFFERS
 
 
 class WeightAverage:

@@ -1,14 +1,13 @@
 """Start of an attempt, with the platform's loop or a script's: rank 0 records and reports it.
 
-Not here: the newest checkpoint (checkpoint.checkpoints), the cost of a recovery (attempt.recovery).
+Not here: the newest checkpoint (checkpoint.checkpoints), the cost of a recovery (attempt.attempts).
 """
 
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from ml_assets.model.training.attempt.attempts import record_attempt
-from ml_assets.model.training.attempt.recovery import recovery_of
+from ml_assets.model.training.attempt.attempts import record_attempt, recovery_of
 from ml_assets.model.training.checkpoint.checkpoints import Checkpoints
 from ml_assets.model.training.telemetry.event_log import emit
 from ml_assets.model.training.telemetry.prometheus import serve_figures

@@ -1,7 +1,7 @@
 """Gradient of a step: of the mean loss over the rows of the whole batch, equal on all ranks.
 
 The job's `determinism` selects the method. Here: forward, backward, reduction. Not here: the choice of rows
-(data.order), sums with the same bits for any grouping (parallel.exact), the use of the gradient (loop).
+(data.order), sums with the same bits for any grouping (parallel.reduction), the use of the gradient (loop).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -17,9 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ml_assets.model.training.data.batches import Batch
 from ml_assets.model.training.data.prefetcher import Prefetcher
-from ml_assets.model.training.parallel.compression import halve
-from ml_assets.model.training.parallel.exact import largest, low_quanta, quanta, split_off
 from ml_assets.model.training.parallel.pipeline import Pipe
+from ml_assets.model.training.parallel.reduction import halve, largest, low_quanta, quanta, split_off
 from ml_assets.model.training.run import Run
 from ml_assets.model.training.step.memory import passes
 from ml_assets.model.training.step.precision import LossScale, computing
@@ -177,7 +176,7 @@ class ExactGradients:
         # A row per lane, with views in the shapes of the parameters: all are reduced at once, without a copy.
         self._flat = torch.zeros(len(self._lanes), size, device=run.group.device)
         self._sums = torch.zeros(2, size, device=run.group.device)
-        """High and low parts (exact), summed together."""
+        """High and low parts (parallel.reduction), summed together."""
         bounds = _bounds(self._parameters)
         self._whole = [self._flat[:, first:last] for first, last in bounds]
         self._low_parts = [self._sums[1, first:last] for first, last in bounds]

@@ -1,8 +1,8 @@
 """Training loop: fetch, forward and backward, reduce, check for finite values, clip, step, log, save.
 
-Here: the order of operations in a step and of epochs, and the choice of the best weights. Not here: the choice of rows
-(data.order), agreement on a gradient (gradients), the validation loss (measured), the content of a checkpoint (run,
-checkpoint.state), start and end (entry).
+Here: the order of operations in a step and of epochs, the learning rate of a step, and the choice of the best weights.
+Not here: the choice of rows (data.order), agreement on a gradient (gradients), the validation loss (measured), the
+content of a checkpoint (run, checkpoint.saving), start and end (entry).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -21,16 +21,27 @@ from ml_assets.model.training.data.rowlog import RowLog
 from ml_assets.model.training.gradients import Gradients, gradients_of
 from ml_assets.model.training.measured import Exported, measure_exported, validation_loss
 from ml_assets.model.training.parallel.sameness import refuse_differences
-from ml_assets.model.training.process.agreement import Agreement
-from ml_assets.model.training.process.group import Group, PeerFailed
+from ml_assets.model.training.process.group import Agreement, Group, PeerFailed
 from ml_assets.model.training.process.heartbeat import Heartbeat
 from ml_assets.model.training.process.stop import StopRequest
 from ml_assets.model.training.run import Run
-from ml_assets.model.training.step.schedule import learning_rate
 from ml_assets.model.training.telemetry.event_log import emit
-from ml_assets.model.training.telemetry.gpu import gpu_figures
+from ml_assets.model.training.telemetry.machine import gpu_figures
 from ml_assets.model.training.telemetry.meter import Meter
 from resources.job.errors import Diverged, Preempted, StorageFailed
+
+
+def learning_rate(step: int, total_steps: int, peak: float, warmup_fraction: float) -> float:
+    """Return the rate of one cycle (linear warm-up to `peak`, cosine decay towards 0) at `step` of 0 … `total_steps` -
+    1.
+
+    After Smith & Topin, "Super-Convergence" (2017), with a cosine for the second half.
+    """
+    warmup = round(total_steps * warmup_fraction)
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    progress = (step - warmup) / max(1, total_steps - warmup)
+    return peak * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def fit(run: Run, rows: RowLog, stop: StopRequest, heartbeat: Heartbeat) -> Exported:

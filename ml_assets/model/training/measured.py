@@ -6,7 +6,7 @@ training showed 0.529, and its exported model had 49.4.
 
 Here: the loss over the validation rows, the comparison, and the loss of some of them, which the exporter's process
 computes again, with that of all rows if they have no blobs. Not here: the choice of the best step (loop), the files of
-the result (result).
+the result (entry).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -21,12 +21,11 @@ import numpy as np
 import torch
 
 from ml_assets.data.snapshots.split_reader import Snapshot
-from ml_assets.model.training.checkpoint.state import exported_of
-from ml_assets.model.training.data.batches import Batch, SplitReader
-from ml_assets.model.training.data.decoding import decode_of
+from ml_assets.model.training.checkpoint.saving import exported_of
+from ml_assets.model.training.data.batches import Batch, SplitReader, decode_of
 from ml_assets.model.training.data.order import ShardSlice, contiguous
 from ml_assets.model.training.data.preprocess import FullModel
-from ml_assets.model.training.process.agreement import Agreement
+from ml_assets.model.training.process.group import Agreement
 from ml_assets.model.training.process.heartbeat import Heartbeat
 from ml_assets.model.training.process.stop import StopRequest
 from ml_assets.model.training.run import Run

@@ -1,8 +1,8 @@
 """Run of one training in this process: its parts, and saving and restoring its state.
 
 Here: assembling the parts of a job, and the order in which a checkpoint becomes complete. Not here: the steps (loop),
-the content of a checkpoint (checkpoint.state), writing it (checkpoint.saving), its files (checkpoint.checkpoints), the
-files of a finished job (result).
+the content of a checkpoint and writing it (checkpoint.saving), its files (checkpoint.checkpoints), the files of a
+finished job (entry).
 """
 
 import dataclasses
@@ -19,31 +19,34 @@ import torch
 from ml_assets.data.snapshots.split_reader import InputSpec, ShardChanged, open_snapshot, verify
 from ml_assets.model.training.attempt.same_code import refuse_other_code
 from ml_assets.model.training.average import WeightAverage
-from ml_assets.model.training.checkpoint.checkpoints import Checkpoints
+from ml_assets.model.training.checkpoint.checkpoints import Checkpoints, checkpoints_of
 from ml_assets.model.training.checkpoint.initial import begin_with
 from ml_assets.model.training.checkpoint.mirror import Mirror
 from ml_assets.model.training.checkpoint.parts import State
-from ml_assets.model.training.checkpoint.saving import Saved, Saver
-from ml_assets.model.training.checkpoint.state import like_of, refuse_infinite, restore, state_of
-from ml_assets.model.training.checkpoint.stored_checkpoints import checkpoints_of
-from ml_assets.model.training.data.batches import Batch, SplitReader
-from ml_assets.model.training.data.decoding import decode_of
+from ml_assets.model.training.checkpoint.saving import (
+    Saved,
+    Saver,
+    like_of,
+    refuse_infinite,
+    restore,
+    state_of,
+)
+from ml_assets.model.training.data.batches import Batch, SplitReader, decode_of
 from ml_assets.model.training.data.order import RowOrder, ShardSlice
 from ml_assets.model.training.data.preprocess import FullModel
 from ml_assets.model.training.data.rowlog import RowLog
 from ml_assets.model.training.data.streaming import ShardSource
-from ml_assets.model.training.parallel.compression import PowerSgd
 from ml_assets.model.training.parallel.layouts import Layout, lay_out, refuse_unfit
+from ml_assets.model.training.parallel.reduction import PowerSgd
 from ml_assets.model.training.parallel.sameness import begin_alike, refuse_other_machine, refuse_other_numbers
 from ml_assets.model.training.process.group import Group
 from ml_assets.model.training.step.activation_checkpointing import checkpoint_activations
-from ml_assets.model.training.step.compiled import compile_core
 from ml_assets.model.training.step.load import build_model, check_output, refuse_chance
 from ml_assets.model.training.step.objectives import Objective, objective_of
-from ml_assets.model.training.step.precision import refuse_unable
+from ml_assets.model.training.step.precision import compile_core, refuse_unable
 from ml_assets.model.training.step.preflight import preflight
 from ml_assets.model.training.telemetry.event_log import emit
-from ml_assets.model.training.telemetry.mfu import mfu_of_a_row
+from ml_assets.model.training.telemetry.meter import mfu_of_a_row
 from resources.job.errors import BadConfiguration, InputChanged
 from resources.job.job import TrainingJob
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from ml_assets.model.training.attempt.attempts import record_attempt
+from ml_assets.model.training.checkpoint.checkpoints import StoredCheckpoints
 from ml_assets.model.training.checkpoint.mirror import Mirror
 from ml_assets.model.training.checkpoint.parts import State
-from ml_assets.model.training.checkpoint.stored_checkpoints import StoredCheckpoints
 from ml_assets.model.training.telemetry.event_log import keep_events
 from ml_assets_tests.servers.training.conftest import point_at
 from ml_assets_tests.servers.training.s3_server import OwnS3Server, running

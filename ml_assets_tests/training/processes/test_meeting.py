@@ -13,10 +13,8 @@ import pytest
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from ml_assets.model.training.process.group import PeerFailed
-from ml_assets.model.training.process.listening import is_listening
-from ml_assets.model.training.script import meeting, store_line
-from ml_assets.model.training.script.meeting import Meeting, Silence, open_meeting
-from ml_assets.model.training.script.store_line import StoreLine
+from ml_assets.model.training.script import meeting
+from ml_assets.model.training.script.meeting import Meeting, Silence, StoreLine, is_listening, open_meeting
 from resources.job.job import ExitCode
 
 OTHER_MACHINE = """
@@ -88,7 +86,7 @@ def test_a_store_that_freezes_loses_its_machine_and_holds_up_no_end(
 ) -> None:
     """A machine without power does not even close its connections: the calls to its store never return."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(store_line, "_WAITS", 4)
+    monkeypatch.setattr(meeting, "_WAITS", 4)
     monkeypatch.setattr(meeting, "_LAST_BEAT_SECONDS", 2)
     program = [sys.executable, "-c", FIRST_MACHINE]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:

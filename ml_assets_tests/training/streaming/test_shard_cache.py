@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ml_assets.data.snapshots.split_reader import Shard, ShardChanged, Snapshot
-from ml_assets.model.training.data import shard_cache
-from ml_assets.model.training.data.shard_cache import ShardCache
+from ml_assets.model.training.data import streaming
+from ml_assets.model.training.data.streaming import ShardCache
 from ml_assets_tests.training.streaming.shard_store import (
     ShardStore,
     names_in,
@@ -75,7 +75,7 @@ def test_what_was_read_goes_before_what_waits_and_never_what_is_being_read(
 def test_where_all_is_being_read_there_is_no_room(
     snapshot: Snapshot, shards: tuple[Shard, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_cache, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(streaming, "_PATIENCE_SECONDS", 0.1)
     cache = ShardCache(tmp_path, room_for(shards, 2.2), ShardStore(snapshot.folder).fetch)
     held = [cache.hold(shard) for shard in shards[:2]]
     with pytest.raises(StorageFailed, match=r"all of them are in use: raise resources.shard_cache"):

@@ -17,8 +17,7 @@ from ml_assets.model.training.data.batches import SplitReader
 from ml_assets.model.training.data.order import RowOrder
 from ml_assets.model.training.data.prefetcher import Prefetcher
 from ml_assets.model.training.data.rowlog import RowLog
-from ml_assets.model.training.data.shard_cache import ShardCache
-from ml_assets.model.training.data.streaming import ShardSource, StreamedShards
+from ml_assets.model.training.data.streaming import ShardCache, ShardSource, StreamedShards
 from ml_assets.model.training.loop import fit
 from ml_assets.model.training.process.heartbeat import Heartbeat
 from ml_assets.model.training.process.stop import StopRequest

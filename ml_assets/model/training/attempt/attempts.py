@@ -1,21 +1,40 @@
-"""Record of each attempt of a job, with its first step and world size: `attempts.jsonl` in the job's folder.
+"""Attempts of a job: the record of each, the outcomes of its ranks, and the cost of each recovery.
 
-Rank 0 writes it. Here too: the duration of each attempt. Not here: the number of attempts allowed (the launcher
-decides).
+    attempts.jsonl    in the job's folder: each attempt with its first step and world size; rank 0 writes it
+    ended-<rank>      in the job's temporary folder: exit code and error of a rank, for its agent
+
+torch's agent reports the first process that it finds gone. A rank that fails for good takes a moment to end, and the
+agent sometimes notices the ranks that lost it first: 5 of 12 trainings tried a bad blob three times. So a rank writes
+its code to a file while its connections are open; ranks that lose it end later.
+
+The agent reports why its ranks ended (`ended`). Rank 0 of the next attempt reports the cost of the recovery
+(`recovered`) after its first step. Not here: the meaning of a code (resources.job.job), reading these events
+(resources.job.events), the number of attempts allowed (the launcher).
 """
 
 import json
+import logging
 import math
 import os
+import signal
+import tempfile
 import time
-from collections.abc import Generator, Iterable, Sequence
+import traceback
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from ml_assets.model.training.data.rowlog import last_taken
+from ml_assets.model.training.telemetry.event_log import emit
 from resources.files import locked, open_lock
+from resources.job.errors import FINAL
 from resources.job.events import TrainingEvent, read_events
+from resources.job.job import ExitCode
+from resources.job.recoveries import UNKNOWN_CAUSE
+
+log = logging.getLogger(__name__)
 
 ATTEMPTS = "attempts.jsonl"
 
@@ -107,3 +126,147 @@ def sign_of(event: TrainingEvent) -> float | None:
     if event.kind == "recovered":  # its `seconds` count from the last sign of the previous attempt
         return event.time - float(event.values["seconds"])
     return event.time
+
+
+_NAME = "ended-{}"
+_LINES = 9
+"""Lines of a traceback to keep: an error quotes the last 15 lines of a log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankOutcome:
+    """Exit code of a rank, and the error behind it."""
+
+    rank: int
+    """Local rank."""
+    code: int
+    said: tuple[str, ...] = ()
+    """Last lines of its traceback; empty if the rank was killed."""
+    place: str = ""
+    """Place of its error (exit_code); empty if it was killed, or if another attempt may succeed."""
+
+
+def leave_code(code: int, error: BaseException | None = None, place: str = "") -> None:
+    """Write this rank's exit code, its error and the error's place to a file, before it ends. Does nothing without an
+    agent."""
+    if (rank := os.environ.get("LOCAL_RANK")) is None:
+        return
+    said = "" if error is None else "".join(traceback.format_exception(error, chain=False))
+    facts = {"code": int(code), "at": time.monotonic(), "said": said.splitlines()[-_LINES:], "place": place}
+    with suppress(OSError):  # a full disk: the agent then relies on torch's report
+        _path(int(rank)).write_text(json.dumps(facts))
+
+
+def forget_codes(local_ranks: Iterable[int]) -> None:
+    """Remove the files of an earlier attempt."""
+    for rank in local_ranks:
+        _path(rank).unlink(missing_ok=True)
+
+
+def explaining(local_ranks: Iterable[int], noticed: Mapping[int, int]) -> RankOutcome:
+    """Return the outcome that explains the others. `noticed`: local rank → exit code of the ranks that torch found gone
+    before it ended the rest, in that order.
+
+    Order of precedence: a final failure; a rank without a file, which was killed or ended without Python; the rank that
+    failed first, by the time in its file; last, a rank that only lost a peer.
+    """
+    left = {end.rank: end for end in _read(local_ranks) if end.code != ExitCode.DONE}
+    ends = list(left.values())
+    wordless = [RankOutcome(rank=rank, code=code) for rank, code in noticed.items() if rank not in left]
+    final = [end for end in (*ends, *wordless) if end.code in FINAL]
+    own = [end for end in ends if end.code not in (ExitCode.PEER_LOST, ExitCode.PREEMPTED)]
+    return [*final, *wordless, *own, *(left[rank] for rank in noticed if rank in left)][0]
+
+
+def _read(local_ranks: Iterable[int]) -> list[RankOutcome]:
+    """Read the outcomes that ranks left, earliest first."""
+    found: list[tuple[float, RankOutcome]] = []
+    for rank in local_ranks:
+        with suppress(FileNotFoundError, ValueError):  # a truncated file counts as missing
+            facts = json.loads(_path(rank).read_text())
+            end = RankOutcome(rank=rank, code=facts["code"], said=tuple(facts["said"]), place=facts["place"])
+            found.append((facts["at"], end))
+    return [end for _, end in sorted(found, key=lambda one: one[0])]
+
+
+def _path(local_rank: int) -> Path:
+    return Path(tempfile.gettempdir()) / _NAME.format(local_rank)
+
+
+_SIGNS = ("started", "metrics", "epoch", "checkpoint")
+
+
+def report_end(end: RankOutcome, hung: Mapping[int, str], killed: list[int]) -> None:
+    """Report, from the agent, why all its ranks have ended. Emits `ended` unless the failure is final.
+
+    `end` explains the other outcomes. `hung`: rank → reason for which the agent killed it. `killed`: ranks that ended
+    without a clean exit. All are ranks of the job.
+    """
+    cause = cause_of(end, hung, killed)
+    if end.code not in (ExitCode.PREEMPTED, ExitCode.PEER_LOST):
+        # Logged last, since errors quote the end of a log: the other ranks log more, and later, about losing this rank.
+        log.error("%s", "\n".join([f"the first to fail: {cause}", *end.said]))
+    if (known := ExitCode.of(end.code)) is not None and known.is_final:
+        return
+    with suppress(OSError):  # a full disk may be the cause
+        emit("ended", 0, code=int(end.code), cause=cause, place="" if hung else end.place)
+
+
+def cause_of(end: RankOutcome, hung: Mapping[int, str], killed: list[int]) -> str:
+    """Return the cause of an attempt's end in words; see `report_end` for the arguments."""
+    if hung:
+        first = next(iter(hung))  # others hang because of it
+        return f"rank {first} {hung[first]}"
+    if end.code == ExitCode.PREEMPTED:
+        return "it saved a checkpoint and stopped after SIGTERM"
+    if end.code > 128:
+        return f"rank {end.rank} was killed by {_signal(end.code - 128)}"
+    if (
+        killed and end.code == ExitCode.PEER_LOST
+    ):  # a signal, or another code than 0, would have been noticed first
+        return f"rank {killed[0]} exited without a message, as by os._exit(0)"
+    if end.code == ExitCode.PEER_LOST:
+        return "a rank of another node was lost"
+    raised = f": {end.said[-1]}" if end.said else ""
+    return f"rank {end.rank} ended with exit code {end.code}{raised}"
+
+
+def recovery_of(folder: Path, attempt: Attempt) -> Callable[[int], None]:
+    """Return the function that rank 0 calls after the first step of `attempt`; call this before it trains."""
+    events = read_events(folder)
+    before = read_attempts(folder)[attempt.number - 2]
+    taken = last_taken(folder, before.number)
+    signs = [event for event in events if event.kind in _SIGNS]
+    # The machine of the previous attempt may have taken all its events with it.
+    last_sign = max([sign.time for sign in signs] + [taken.time, before.started])
+    begun = max([sign.step for sign in _since_last_start(signs)] + [taken.steps])
+    ends = [event for event in _since_last_start(events) if event.kind == "ended"]
+    # Each node reports its end; a node that lost a peer does not know the cause.
+    ends = [end for end in ends if end.values["code"] != ExitCode.PEER_LOST] or ends
+
+    def tell(step: int) -> None:
+        emit(
+            "recovered",
+            step,
+            attempt=attempt.number,
+            cause=ends[-1].values["cause"] if ends else UNKNOWN_CAUSE,
+            seconds=time.time() - last_sign,
+            from_step=attempt.from_step,
+            steps_lost=max(0, begun - attempt.from_step),
+            workers=[before.world_size, attempt.world_size],
+        )
+
+    return tell
+
+
+def _since_last_start(events: list[TrainingEvent]) -> list[TrainingEvent]:
+    starts = [number for number, event in enumerate(events) if event.kind == "started"]
+    return events[starts[-1] :] if starts else events
+
+
+def _signal(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+    return f"{name} (the kernel sends it when memory runs out)" if name == "SIGKILL" else name

@@ -1,13 +1,18 @@
-"""Checkpoints on disk: complete or absent, verified before use; the newest few and the best are kept.
+"""Checkpoints on disk and in the store: complete or absent, verified before use; the newest few and the best are kept.
 
     checkpoints/step-00000200/__0_0.distcp …    the parts, one per rank, and their index
     checkpoints/step-00000200/commit.json       the commit marker, written last
+    {"fingerprint": "…", "best_step": 200, "sha256": {".metadata": "…", "__0_0.distcp": "…"}}
 
-Here: everything that knows this layout. Not here: the marker and the choice of checkpoints to keep (commit), the
-content of the parts (parts), saving while training goes on (saving), storage that outlives the machine
-(stored_checkpoints).
+With a store, ranks upload their parts while they write them, without a file on the machine's disk: first each part from
+the rank that holds it, then the marker by rank 0. A checkpoint is fetched for reading and its local copy deleted
+afterwards. An interrupted upload has no commit marker; a damaged one fails its digest check. Neither counts.
+
+Here: everything that knows this layout. Not here: the content of the parts (parts), saving while training goes on
+(saving), S3 (mirror).
 """
 
+import json
 import logging
 import os
 import re
@@ -15,20 +20,67 @@ import shutil
 from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Self
 
 from ml_assets.data.snapshots.split_reader import file_sha256
-from ml_assets.model.training.attempt.attempts import Attempt
-from ml_assets.model.training.attempt.storage import storage_failed
-from ml_assets.model.training.checkpoint.commit import COMMIT, CheckpointDamaged, CommitMarker, kept
+from ml_assets.model.training.attempt.attempts import ATTEMPTS, Attempt, read_attempts
+from ml_assets.model.training.checkpoint.mirror import Mirror
 from ml_assets.model.training.checkpoint.parts import INDEX, Like, State, read
+from resources.artifacts import ArtifactMissing, ArtifactsRefused
 from resources.files import sync
+from resources.job.errors import StorageFailed, storage_failed
+from resources.job.events import EVENTS
+from resources.job.job import TrainingJob
+
+log = logging.getLogger(__name__)
+
+COMMIT = "commit.json"
+
+
+class CheckpointDamaged(Exception):
+    """A checkpoint differs from its commit marker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitMarker:
+    """Content of a checkpoint's commit marker."""
+
+    fingerprint: str
+    """Fingerprint of the training."""
+    best_step: int
+    """Step of the best checkpoint at that time; 0: none yet."""
+    sha256: Mapping[str, str]
+    """Name of each file of all ranks → 64 hex digits."""
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the marker file."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the marker in `folder`. Raises `CheckpointDamaged`, also for a marker of another version of this
+        software."""
+        try:
+            facts: dict[str, Any] = json.loads((folder / COMMIT).read_bytes())
+            return cls(**facts)
+        except (OSError, ValueError, TypeError) as error:
+            raise CheckpointDamaged(f"{folder}: {error}") from error
+
+
+def kept(best_steps: Mapping[int, int], keep: int, began_from: int) -> set[int]:
+    """Return the checkpoints to keep: the newest `keep`, the best checkpoint of each of those, and the checkpoint from
+    which the running attempt began (`began_from`).
+
+    `best_steps`: step of each existing checkpoint → step of the best one at that time (0: none yet).
+    """
+    newest = sorted(best_steps, reverse=True)[:keep]
+    return {*newest, *(best_steps[step] for step in newest), began_from} & best_steps.keys()
+
 
 _FOLDER = "checkpoints"
 _STEP = re.compile(r"step-(\d{8,})")
-
-log = logging.getLogger(__name__)
 
 
 class Checkpoints:
@@ -186,3 +238,111 @@ def step_of(folder: str) -> int | None:
     parent, _, name = folder.rpartition("/")
     match = _STEP.fullmatch(name)
     return int(match[1]) if match and parent == _FOLDER else None
+
+
+def checkpoints_of(job: TrainingJob, folder: Path, mirror: Mirror | None) -> Checkpoints:
+    """Return the checkpoints of `job`: in its folder, or in the store if there is a mirror, since a pod's disk is
+    lost."""
+    facts = (folder, job.settings.keep_checkpoints, job.fingerprint)
+    return Checkpoints(*facts) if mirror is None else StoredCheckpoints(*facts, mirror)
+
+
+class StoredCheckpoints(Checkpoints):
+    """Checkpoints behind a `Mirror`. `folder` holds only what was fetched for reading."""
+
+    def __init__(self, folder: Path, keep: int, fingerprint: str, mirror: Mirror) -> None:
+        super().__init__(folder, keep, fingerprint)
+        self.mirror = mirror
+        self._best_steps: dict[int, int] = {}
+        """Stored checkpoints with a commit marker: step → step of the best one at that time."""
+        self._unfinished: set[int] = set()
+        """Steps of stored checkpoints without a commit marker."""
+        self._attempt: Attempt | None = None
+
+    def steps(self) -> list[int]:
+        """Return the steps with a committed checkpoint, newest first, as far as this process knows."""
+        return sorted(self._best_steps, reverse=True)
+
+    def begin(self, attempt: Attempt) -> None:
+        """Make `attempt` the only one that stores. An older attempt that still runs, on a node that lost its network,
+        ends at its next save. Raises `StorageFailed`."""
+        super().begin(attempt)
+        self.mirror.push([ATTEMPTS])
+        self._attempt = attempt
+        self.mirror.abort_uploads()
+
+    def claim(self, step: int) -> None:
+        """Raise `StorageFailed` if a later attempt has begun. Remove checkpoints of `step` or later, which the resume
+        gave up, and checkpoints that never got a marker."""
+        self._refuse_if_superseded()
+        self._forget(self._unfinished | {old for old in self._best_steps if old >= step})
+
+    def discard(self) -> None:
+        """Do nothing: the store may have failed, and the next attempt removes the rest."""
+
+    @contextmanager
+    def create(self, step: int, name: str) -> Generator[IO[bytes]]:
+        """See `Checkpoints`. Holds a few megabytes of the file in memory at a time."""
+        with self.mirror.create(f"{folder_of(step)}/{name}") as file:
+            yield file
+
+    def count(self, step: int, sha256: Mapping[str, str], best_step: int) -> None:
+        """See `Checkpoints`."""
+        self._refuse_if_superseded()
+        self.mirror.push([EVENTS])
+        commit = CommitMarker(fingerprint=self._fingerprint, best_step=best_step, sha256=sha256)
+        with self.create(step, COMMIT) as file:
+            file.write(commit.to_bytes())
+        self._best_steps[step] = best_step
+        self._forget(self._best_steps.keys() - kept(self._best_steps, self.keep, self._began_from))
+
+    def newest_good(self) -> int | None:
+        """See `Checkpoints`."""
+        self._look()
+        return super().newest_good()
+
+    def let_go(self, step: int) -> None:
+        """See `Checkpoints`."""
+        shutil.rmtree(self._path(step), ignore_errors=True)
+
+    def _look(self) -> None:
+        """List the stored checkpoints."""
+        parts = [file.rpartition("/") for file in self.mirror.files()]
+        found = {step for folder, _, _ in parts if (step := step_of(folder)) is not None}
+        counted = {step for folder, _, name in parts if name == COMMIT and (step := step_of(folder))}
+        self._unfinished = found - counted
+        self._best_steps = {step: self._stored_best_step(step) for step in counted}
+
+    def _stored_best_step(self, step: int) -> int:
+        try:
+            self.mirror.pull([f"{folder_of(step)}/{COMMIT}"])
+        except (ArtifactMissing, ArtifactsRefused):  # damaged: it will not be used
+            return 0
+        return self._best_step(step)
+
+    def _bring(self, step: int) -> None:
+        """See `Checkpoints`. A file that is missing from the store, or refused by it, means a damaged checkpoint."""
+        try:
+            self.mirror.pull([folder_of(step)])
+        except (ArtifactMissing, ArtifactsRefused) as error:
+            raise CheckpointDamaged(str(error)) from error
+
+    def _forget(self, steps: set[int]) -> None:
+        if steps:
+            # The marker first: a half-removed checkpoint must not count.
+            self.mirror.remove([f"{folder_of(step)}/{COMMIT}" for step in steps])
+            self.mirror.remove([folder_of(step) for step in steps])
+            self._unfinished -= steps
+            for step in steps & self._best_steps.keys():
+                del self._best_steps[step]
+
+    def _refuse_if_superseded(self) -> None:
+        """Raise `StorageFailed` if a newer attempt exists. A pod on a node that lost its network may run beside its
+        successor."""
+        self.mirror.pull([ATTEMPTS])
+        newest = read_attempts(self.mirror.folder)[-1]
+        if newest != self._attempt:
+            raise StorageFailed(
+                f"attempt {newest.number} of this job runs on other machines: this older attempt ends and does not "
+                "store its checkpoint"
+            )

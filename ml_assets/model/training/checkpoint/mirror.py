@@ -1,7 +1,7 @@
 """Mirror of the job's folder in an object store: a pod pushes what must outlive it, a new pod pulls it.
 
 A pod's local folder ends with the pod. On a single machine there is no mirror, since the folder itself is durable. Not
-here: the commit of a checkpoint in the store (stored_checkpoints), S3 (resources.artifacts).
+here: the commit of a checkpoint in the store (checkpoints), S3 (resources.artifacts).
 """
 
 from collections.abc import Generator, Sequence

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 from ml_assets.model.training.data.batches import Batch, SplitReader
 from ml_assets.model.training.data.order import RowOrder
-from ml_assets.model.training.data.unknown import drop_categories
+from ml_assets.model.training.data.preprocess import drop_categories
 
 _CHUNK_BYTES = 4 * 2**20
 _CHUNK_STEPS = 16

@@ -116,8 +116,7 @@ def run_ranks(job: TrainingJob, ranks: int, folder: Path, mirror: str = "", node
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from ml_assets.model.training.attempt.outcome import RankOutcome, explaining, forget_codes
-    from ml_assets.model.training.attempt.recovery import report_end
+    from ml_assets.model.training.attempt.attempts import RankOutcome, explaining, forget_codes, report_end
     from ml_assets.model.training.script.meeting import open_meeting
 
     _format_torch_logs_plainly()

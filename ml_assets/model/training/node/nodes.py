@@ -14,7 +14,7 @@ from datetime import timedelta
 from torch.distributed import DistError, DistNetworkError, TCPStore
 
 from ml_assets.model.training.node.agent import Node
-from ml_assets.model.training.process.listening import is_listening
+from ml_assets.model.training.script.meeting import is_listening
 from resources.job.job import ExitCode
 
 _MEET_SECONDS = 600.0

@@ -4,7 +4,7 @@
 
 Here: the work around the ranks if the local folder ends with the pod. The pod stages the inputs, runs the ranks and
 stores their files, and all nodes end with the same code. Not here: the ranks (agent, training.entry), the files that
-each rank stores (training.run, checkpoint.stored_checkpoints), starting pods and retrying (the launcher).
+each rank stores (training.run, checkpoint.checkpoints), starting pods and retrying (the launcher).
 
 Settings come from the environment:
 
@@ -37,7 +37,6 @@ from typing import Self
 
 from ml_assets.data.snapshots.split_reader import MANIFEST, ShardChanged, open_snapshot
 from ml_assets.model.training.attempt.attempts import ATTEMPTS
-from ml_assets.model.training.attempt.storage import storage_failed
 from ml_assets.model.training.checkpoint.initial import INITIAL
 from ml_assets.model.training.checkpoint.mirror import Mirror
 from ml_assets.model.training.data.streaming import ShardSource
@@ -46,7 +45,7 @@ from ml_assets.model.training.process.artifacts import open_artifacts
 from ml_assets.model.training.telemetry.event_log import emit, keep_events, report_failure
 from resources.artifacts import ArtifactMissing, ArtifactsError, ArtifactsRefused
 from resources.files import is_disk_full
-from resources.job.errors import BadConfiguration, InputChanged, StorageFailed, TrainingFailed
+from resources.job.errors import BadConfiguration, InputChanged, StorageFailed, TrainingFailed, storage_failed
 from resources.job.events import EVENTS, JOB
 from resources.job.job import ExitCode, TrainingJob
 

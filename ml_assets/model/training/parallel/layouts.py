@@ -10,15 +10,24 @@
                                                                half of what the column has
 
 Ranks of a row compute one model together. Adjacent ranks share the same layers, since they communicate most. Here:
-placement of ranks, shards of a model, the optimizer over them, the norm of a gradient that no rank holds whole. Not
-here: cutting layers (tensor_parallel), stages of layers (pipeline), computing with the parts (training.gradients),
-storing the parts (checkpoint.state, checkpoint.parts).
+placement of ranks, layers cut over several ranks, shards of a model, the optimizer over them, the norm of a gradient
+that no rank holds whole. Not here: stages of layers (pipeline), computing with the parts (training.gradients), storing
+the parts (checkpoint.saving, checkpoint.parts).
+
+Layers are cut by the model's plan and torch's tensor parallelism. A module of the model may have
+
+    tensor_plan = {"layers.*.attention.query": "colwise", "layers.*.attention.out": "rowwise", …}
+
+with names of its parts; `*` matches any name. `colwise` divides a layer's outputs: each rank computes a part of them.
+`rowwise` divides its inputs: each rank takes a part, and the layer returns the whole sum. An `nn.Linear` or
+`nn.Embedding` can be cut, or another module with one of torch's `ParallelStyle`s. If attention is cut, each rank has
+some of the heads, and the module must declare their number as `heads`. Every rank computes all other parts in full.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # (the annotations of torch are partial)
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -27,19 +36,79 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel.style import ParallelStyle
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from ml_assets.model.training.checkpoint.parts import State, share_of
-from ml_assets.model.training.checkpoint.state import ALIKE
+from ml_assets.model.training.checkpoint.saving import ALIKE
 from ml_assets.model.training.parallel.pipeline import Pipe, refuse_undivided, stage_of
-from ml_assets.model.training.parallel.tensor_parallel import cut_layers, refuse_uncuttable
 from ml_assets.model.training.process.group import Group
 from ml_assets.model.training.step.activation_checkpointing import layers_of
+from ml_assets.model.training.step.load import matching
 from ml_assets.model.training.step.memory import passes, rows_at_once
 from ml_assets.model.training.step.precision import shard_policy
 from resources.job.errors import BadConfiguration
 from resources.job.training_settings import Parallel, TrainingSettings
+
+_STYLES: dict[str, tuple[type[ParallelStyle], int]] = {
+    "colwise": (ColwiseParallel, 0),
+    "rowwise": (RowwiseParallel, 1),
+}
+"""Style, and the dimension of a linear layer's weight that it divides."""
+
+
+def cut_layers(core: nn.Module, mesh: DeviceMesh) -> None:
+    """Reduce each layer that the plan names to this rank's part, in place. Before, every rank must have the same
+    model."""
+    for _, module, style in _planned(core):
+        made = style if isinstance(style, ParallelStyle) else _STYLES[style][0]()
+        parallelize_module(module, mesh, made, src_data_rank=None)
+
+
+def refuse_uncuttable(core: nn.Module, ranks: int) -> None:
+    """Raise `BadConfiguration` if `core` has no plan, or a layer in it is not divisible by `ranks`."""
+    for name, module in core.named_modules():
+        heads = getattr(module, "heads", None)
+        if isinstance(heads, int) and heads % ranks:
+            raise BadConfiguration(
+                f"parallel.tensor {ranks} cannot divide the {heads} heads of {name or type(core).__name__}: "
+                f"{heads} / {ranks} = {heads / ranks:g}; use {_divisors(heads)}"
+            )
+    for name, module, style in _planned(core):
+        if not isinstance(style, str):
+            continue
+        if style not in _STYLES or not isinstance(module, nn.Linear | nn.Embedding):
+            raise BadConfiguration(
+                f"tensor_plan of {type(core).__name__}: {name} ({type(module).__name__}) is {style!r}; nn.Linear and "
+                "nn.Embedding are colwise or rowwise, for others give a ParallelStyle of torch"
+            )
+        dimension = _STYLES[style][1]
+        if isinstance(module, nn.Embedding):
+            dimension = 1 - dimension  # its outputs are the columns
+        if (size := module.weight.shape[dimension]) % ranks:
+            raise BadConfiguration(
+                f"parallel.tensor {ranks} cannot divide the {size} {'outputs' if style == 'colwise' else 'inputs'} of "
+                f"{name}: {size} / {ranks} = {size / ranks:g}; use {_divisors(size)}"
+            )
+
+
+def _planned(core: nn.Module) -> Iterator[tuple[str, nn.Module, str | ParallelStyle]]:
+    """Yield name, module and style of each layer to cut."""
+    plan = getattr(core, "tensor_plan", None)
+    if not isinstance(plan, Mapping) or not plan:
+        raise BadConfiguration(
+            f"parallel.tensor needs a model that declares its divisible layers, and {type(core).__name__} has no "
+            'tensor_plan, such as {"layers.*.up": "colwise", "layers.*.down": "rowwise"}'
+        )
+    for pattern, style in plan.items():
+        for name, module in matching(core, str(pattern), "tensor_plan"):
+            yield name, module, style
+
+
+def _divisors(number: int) -> str:
+    return " or ".join(str(one) for one in range(1, number + 1) if number % one == 0)
 
 
 class DataParallelWrapper:

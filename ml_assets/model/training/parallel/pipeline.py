@@ -25,7 +25,7 @@ from torch import distributed, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from ml_assets.model.training.process.group import Group
-from ml_assets.model.training.step.plans import matching
+from ml_assets.model.training.step.load import matching
 from ml_assets.model.training.step.precision import computing
 from resources.job.errors import BadConfiguration
 from resources.job.training_settings import Precision

@@ -1,6 +1,6 @@
 """Equal weights on all ranks, copied from rank 0 at the start and compared; equal arithmetic of all processes.
 
-Not here: changes that a pass may make (step.preflight), sums that give the same bits on all ranks (exact).
+Not here: changes that a pass may make (step.preflight), sums that give the same bits on all ranks (reduction).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false

@@ -1,6 +1,6 @@
 """Early ends: after a checkpoint on SIGTERM, and at once when the parent process is gone.
 
-Not here: agreement with the other ranks (agreement), saving (training.loop), starting processes (node.agent).
+Not here: agreement with the other ranks (group), saving (training.loop), starting processes (node.agent).
 """
 
 import ctypes

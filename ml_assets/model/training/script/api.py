@@ -44,21 +44,21 @@ from ml_assets.model.training.attempt.attempts import (
     worker_seconds,
 )
 from ml_assets.model.training.beginning import begin_attempt, tell_beginning
-from ml_assets.model.training.checkpoint.checkpoints import Checkpoints, folder_of
+from ml_assets.model.training.checkpoint.checkpoints import Checkpoints, checkpoints_of, folder_of
 from ml_assets.model.training.checkpoint.mirror import Mirror
 from ml_assets.model.training.checkpoint.parts import INDEX
-from ml_assets.model.training.checkpoint.stored_checkpoints import checkpoints_of
-from ml_assets.model.training.data.unknown import with_dropped
+from ml_assets.model.training.data.preprocess import with_dropped
 from ml_assets.model.training.process.heartbeat import Heartbeat
 from ml_assets.model.training.script.data import (
+    Example,
     ReadableSplit,
     blobs_of,
+    example_of,
     matrix_of,
     rows_of,
     tensors_of,
     weights_of,
 )
-from ml_assets.model.training.script.example import Example, example_of
 from ml_assets.model.training.script.meeting import Meeting
 from ml_assets.model.training.script.script_model import check_model, write_model
 from ml_assets.model.training.telemetry.event_log import emit, keep_events

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ml_assets.model.training.script.example import Example
-from ml_assets.model.training.script.graph import checked_graph, inputs_of
-from ml_assets.model.training.script.module_graph import module_graph
+from ml_assets.model.training.script.data import Example
+from ml_assets.model.training.script.graph import checked_graph, inputs_of, module_graph
 from resources.job.errors import BadConfiguration
 
 if TYPE_CHECKING:

@@ -2,8 +2,12 @@
 
 A script may have no process group, an unusual one, or have destroyed it. Its ranks exchange messages in a store. On one
 machine the agent opens the store; on several, it is the store in which the nodes meet. There the agent of each machine
-beats, because a store does not say that a machine died: ranks waited for such a machine forever. Not here: checkpoints
-(api), the nodes' store (node.nodes), a store whose own machine died (store_line).
+beats, because a store does not say that a machine died: ranks waited for such a machine forever.
+
+A call that torch sent to a store whose machine died waits for its answer without a time limit, so each call is made in
+a thread. torch connects to an address where nobody listens for as long as its timeout: it tries again and again in one
+call, ignores signals meanwhile, and logs a lot. So a look at the address comes first. Not here: checkpoints (api), the
+nodes' store (node.nodes).
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -12,22 +16,78 @@ beats, because a store does not say that a machine died: ranks waited for such a
 import json
 import logging
 import os
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Generator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ml_assets.model.training.process.listening import is_listening
-from ml_assets.model.training.script.store_line import StoreLine
 from resources.beside import working_beside
 from resources.job.errors import BadConfiguration, TrainingFailed
 from resources.job.job import ExitCode
 
 if TYPE_CHECKING:
     from torch.distributed import Store
+
+
+log = logging.getLogger(__name__)
+
+_CONNECT_SECONDS = 2.0
+"""Longest wait for a machine that does not answer at all; a machine without such a process refuses at once."""
+
+
+def is_listening(host: str, port: int) -> bool:
+    """Return True if a process listens there. False if the name does not resolve (yet), nobody listens, or the machine
+    does not answer in 2 s."""
+    try:
+        with socket.create_connection((host, port), timeout=_CONNECT_SECONDS):
+            return True
+    except OSError:
+        return False
+
+
+_WAIT_SECONDS = 0.5
+_WAITS = 60
+"""A store that did not answer in so many waits, 30 s, is lost. Waits and not seconds: a suspended process does not
+count them."""
+
+T = TypeVar("T")
+
+
+class StoreLine:
+    """Connection to a store. It is lost for good with the first call that got no answer, which still holds it."""
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+        self._is_lost = False
+
+    def ask(self, question: Callable[["Store"], T]) -> T:
+        """Return what `question` returns about the store; raise what it raises.
+
+        Raises `PeerFailed` with `PEER_LOST` if the store does not answer for 30 s, or was lost before.
+        """
+        from ml_assets.model.training.process.group import PeerFailed
+
+        answer = Future[T]()
+        if not self._is_lost:
+            threading.Thread(target=self._answer, args=(question, answer), name="store", daemon=True).start()
+            for _ in range(_WAITS):
+                if wait([answer], timeout=_WAIT_SECONDS).done:
+                    return answer.result()
+            self._is_lost = True
+            log.warning("the store where ranks meet does not answer: its machine is lost")
+        raise PeerFailed(ExitCode.PEER_LOST)
+
+    def _answer(self, question: Callable[["Store"], T], answer: "Future[T]") -> None:
+        try:
+            answer.set_result(question(self._store))
+        except BaseException as error:
+            answer.set_exception(error)
+
 
 MEETING = "TRAINING_JOB_MEETING"
 """Environment variable of a script: `host:port` of the store."""
@@ -42,10 +102,6 @@ _BEAT_SECONDS = 1.0
 _SILENT_LOOKS = 60
 """A machine whose beats did not change in this many looks, 30 s, is lost. Looks and not seconds: while this process is
 suspended, it does not look."""
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 @contextmanager

@@ -4,7 +4,7 @@
     model.pt2            for torch: the computation, as torch.export writes it
 
 Here: the kinds of models that a script may hand in, and the check of a model before it counts. Not here: the rows of
-that check (example), models and graphs of libraries (libraries, graph), serving (release).
+that check (data), models and graphs of libraries (libraries, graph), serving (release).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ml_assets.data.snapshots.split_reader import file_sha256
 from ml_assets.model.training.script.blend import Blend, blend_graph, matrix_graph
-from ml_assets.model.training.script.example import Example
+from ml_assets.model.training.script.data import Example
 from ml_assets.model.training.script.graph import checked_graph
 from ml_assets.model.training.script.libraries import library_graph, library_of
 from ml_assets.model.training.step.bundle_limit import refuse_beyond_graph, refuse_large_constants

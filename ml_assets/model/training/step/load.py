@@ -1,14 +1,19 @@
 """Torch module of a job: built from its configuration, loaded with trained weights, and used for predictions.
 
-Workers, evaluation and export all use this, so that each builds the same model. Not here: training it.
+Workers, evaluation and export all use this, so that each builds the same model. Here too: errors of the pipeline's own
+functions before the first step, which would repeat in each attempt, and the patterns in the plans of a model, like
+`layers.*.up`. Not here: training the model, exit codes of errors during training (attempt.exit_code).
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# (the annotations of torch are partial)
 # (the annotations of torch and safetensors are partial)
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +23,46 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ml_assets.data.snapshots.split_reader import InputSpec, Rows
-from ml_assets.model.training.data.batches import Batch
-from ml_assets.model.training.data.functions import function_named
-from ml_assets.model.training.data.preprocess import FullModel
-from ml_assets.model.training.data.unknown import UNKNOWN
+from ml_assets.model.training.attempt.exit_code import TRANSIENT
+from ml_assets.model.training.data.batches import Batch, function_named
+from ml_assets.model.training.data.preprocess import UNKNOWN, FullModel
+from ml_assets.model.training.process.group import is_lost_peer
 from ml_assets.model.training.step.bundle_limit import refuse_large_constants
-from ml_assets.model.training.step.faults import refusing
+from ml_assets.model.training.step.memory import is_out_of_memory
 from ml_assets.model.training.step.objectives import objective_of
-from ml_assets.model.training.step.plans import matching
 from resources.job.errors import BadConfiguration
 from resources.job.job import TrainingJob
+
+
+@contextmanager
+def refusing(sentence: Callable[[Exception], str]) -> Generator[None]:
+    """Raise `BadConfiguration` with `sentence` of an error inside the block, unless another attempt may succeed.
+
+    A retry may help after errors of files, networks, memory, devices and lost workers. A model's `AssertionError` was
+    tried three times.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, TRANSIENT) or is_out_of_memory(error) or is_lost_peer(error):
+            raise
+        raise BadConfiguration(sentence(error)) from error
+
+
+def matching(core: nn.Module, pattern: str, plan: str) -> list[tuple[str, nn.Module]]:
+    """Return name and module of each part of `core` that matches `pattern`, in order. Raises `BadConfiguration`, which
+    names the `plan`, if none matches."""
+    wanted = pattern.split(".")
+    found = [
+        (name, module)
+        for name, module in core.named_modules()
+        if len(parts := name.split(".")) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+    ]
+    if not found:
+        raise BadConfiguration(
+            f"{plan} of {type(core).__name__} names {pattern!r}, but the model has no such part"
+        )
+    return found
 
 
 def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:

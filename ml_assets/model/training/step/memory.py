@@ -1,7 +1,7 @@
 """Rows that a worker computes with at once, and advice after its memory ran out, in the platform's loop or a script's.
 
 Not here: pods that a cluster killed at their memory limit (resources.launcher.kubernetes), full disks
-(attempt.storage).
+(resources.job.errors).
 """
 
 import errno

@@ -1,20 +1,25 @@
-"""Number formats of a training: float32, or 16 bits for matrix products.
+"""Arithmetic of a training: float32, or 16 bits for matrix products; and code compiled by torch.
 
 Weights, optimizer state, gradients between the ranks, and the loss stay float32 in every setting. Only products, and
 the values they keep for backward, are `bf16` or `fp16`. Preprocessing and validation are float32 too, so that
 validation measures the model that will be served. Sharded models are an exception: FSDP casts shards when it gathers
 them, in validation as well.
 
-Here: the context of a forward pass, and the loss scale that fp16 needs. Not here: the passes (training.gradients).
+Here: the context of a forward pass, the loss scale that fp16 needs, and the request of `compile`. Not here: the passes
+(training.gradients).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (the annotations of torch are partial)
 
+import os
+import shutil
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Protocol
 
 import torch
+from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
@@ -93,3 +98,25 @@ class LossScale:
         progress.loss_scale_steps = progress.loss_scale_steps + 1 if after == before else 0
         # At a factor of 1 or less, the factor is not the cause: the loop stops at such a gradient.
         return after >= before or before <= 1
+
+
+_FOLDER = "compiled"
+
+
+def compile_core(core: nn.Module, device: torch.device, folder: Path) -> None:
+    """Compile `core` at its first call; in place, names stay.
+
+    The code is kept in the job's folder, where another attempt finds it. Raises `BadConfiguration` without a compiler.
+    """
+    compiler = os.environ.get("CXX", "g++")
+    if device.type == "cpu" and shutil.which(compiler) is None:
+        raise BadConfiguration(
+            f"compile needs a C++ compiler, and there is no {compiler}: install one, name it in CXX, or leave "
+            "compile out"
+        )
+    import torch._inductor.config as inductor  # costs a second
+
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / _FOLDER)
+    inductor.compile_threads = 1  # no processes that could outlive this one
+    # A single compilation for all batch sizes: they differ by a row, and their order must not change the bits.
+    core.compile(dynamic=True)

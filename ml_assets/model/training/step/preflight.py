@@ -25,7 +25,7 @@ from ml_assets.model.training.data.batches import Batch, SplitReader
 from ml_assets.model.training.data.order import RowOrder, ShardSlice, fewest_of_contiguous
 from ml_assets.model.training.data.preprocess import FullModel
 from ml_assets.model.training.process.group import Group
-from ml_assets.model.training.step.faults import refusing
+from ml_assets.model.training.step.load import refusing
 from ml_assets.model.training.step.memory import passes, rows_at_once
 from ml_assets.model.training.step.model_digests import digest_of, plain_digests, tensor_digests
 from ml_assets.model.training.step.objectives import Objective

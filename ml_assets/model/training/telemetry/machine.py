@@ -1,20 +1,32 @@
 """Machine metrics under the ranks: processors, memory, disk and network, as an event `system` every 30 s.
 
 Read from Linux's /proc and /sys; values that a system does not provide are left out. In a container, memory counts
-against the container's limit, the network is the container's own, processors and disks are those of the machine. Not
-here: GPUs (gpu), measurements of the loop (meter).
+against the container's limit, the network is the container's own, processors and disks are those of the machine.
+
+Here too: metrics of this rank's GPU, from NVIDIA's driver; empty on a machine without a GPU. Not here: the choice of a
+rank's GPU (process.group), measurements of the loop (meter).
 """
 
+# pyright: reportMissingTypeStubs=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# (pynvml has no types)
+
+import logging
 import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from ml_assets.model.training.telemetry.event_log import emit
 from resources.beside import working_beside
+
+log = logging.getLogger(__name__)
 
 SECONDS = 30.0
 _SECTOR = 512
@@ -129,3 +141,42 @@ class Machine:
 
 
 _RATES = ("disk_read", "disk_write", "network_receive", "network_transmit")
+
+
+def gpu_figures(device: torch.device) -> dict[str, float]:
+    """Return the metrics of `device`; empty without a GPU.
+
+    `gpu_peak_memory_gb`: the most memory that this process's tensors held at once, in GB of 10⁹ bytes. The package
+    nvidia-ml-py adds two more. `gpu_utilization_pct` (0–100) is the share of recent time in which any kernel ran; it
+    does not measure useful work. `gpu_memory_gb` is the memory that all processes hold now.
+    """
+    if device.type != "cuda":
+        return {}
+    figures = {"gpu_peak_memory_gb": torch.cuda.max_memory_allocated(device) / 1e9}
+    if (opened := _open(device)) is None:
+        return figures
+    nvml, handle = opened
+    try:
+        busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
+        used = nvml.nvmlDeviceGetMemoryInfo(handle).used
+    except nvml.NVMLError as error:  # for example a GPU that MIG divides
+        log.debug("the metrics of the GPU cannot be read: %s", error)
+        return figures
+    return figures | {"gpu_utilization_pct": float(busy), "gpu_memory_gb": used / 1e9}
+
+
+@lru_cache(maxsize=1)
+def _open(device: torch.device) -> tuple[Any, Any] | None:
+    try:
+        import pynvml
+    except ImportError:
+        log.warning("gpu_utilization_pct is not measured: install nvidia-ml-py in the workers' image")
+        return None
+    try:
+        pynvml.nvmlInit()
+        # Look the GPU up by UUID: the driver numbers all GPUs, but a process may see only some.
+        uuid = torch.cuda.get_device_properties(device).uuid
+        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
+    except pynvml.NVMLError as error:
+        log.warning("gpu_utilization_pct is not measured: %s", error)
+        return None

@@ -15,7 +15,7 @@ from typing import Any
 import pytorch_lightning as pl
 from torch import nn
 
-from ml_assets.model.training.script.adapters.random_numbers import seed_of_epoch
+from ml_assets.model.training.script.adapters.torch_loop import seed_of_epoch
 from ml_assets.model.training.script.api import Training
 from resources.job.errors import BadConfiguration
 

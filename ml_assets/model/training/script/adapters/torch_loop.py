@@ -4,18 +4,32 @@ state = LoopState(training, model=model, optimizer=optimizer, scheduler=schedule
 for epoch in state.epochs(args.epochs):
     ...
     state.save(epoch, validation_loss=loss)
+
+Random numbers of an epoch that do not depend on the epochs before it, so that a resume needs no state of them.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (the annotations of torch are partial)
 
+import hashlib
+import random
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
-from ml_assets.model.training.script.adapters.random_numbers import seed_of_epoch
 from ml_assets.model.training.script.api import Training
+
+
+def seed_of_epoch(training: Training, epoch: int) -> None:
+    """Seed torch, numpy and random from the job's seed, the number of the epoch and the rank."""
+    text = f"{training.job.seed},{epoch},{training.rank}"
+    value = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+    torch.manual_seed(value)
+    np.random.seed(value % 2**32)
+    random.seed(value)
+
 
 _FILE = "state.pt"
 
