@@ -27,7 +27,7 @@ from deployment.testbed.servers.servers_record import ServersRecord, storage_var
 from resources.lake.lakefs import LakeFSStore
 from resources.lake.lakefs_api import LakeFSApi
 from resources.lake.lakefs_setup import set_up
-from resources.lake.threads import side_by_side
+from resources.threads import side_by_side
 
 PEERS = (
     "dvc[s3]==3.67.1",

@@ -22,7 +22,7 @@ from deployment.testbed.servers.servers_record import variables
 from ml_assets.data.tables.online_rows import OnlineTable
 from resources.addresses import Address
 from resources.online import OnlineStore
-from resources.online.online_opening import open_online_store
+from resources.online.store import open_online_store
 
 ENTITIES, NUMBERS = 100_000, 36
 ROUNDS, READS = 10, 2_000

@@ -1,10 +1,12 @@
-"""Addresses of servers. Their text, for people and logs, never holds credentials.
+"""Addresses of servers. Their text, for people and logs, never holds credentials, and requests follow no redirects.
 
 Here: the parts of an address that are credentials. Not here: connecting to the server.
 """
 
 import re
-from typing import Any
+import urllib.request
+from http.client import HTTPMessage
+from typing import IO, Any
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 HIDDEN = "***"
@@ -107,3 +109,18 @@ def _shown(whole: str) -> str:
     # A slash before the @: either the @ is a part of the path, or the slash is a part of the password.
     head += f"{HIDDEN}@" if has_user and "/" in userinfo else ""
     return f"{head}{place}{f'{query[0]}{HIDDEN}' if query else ''}"
+
+
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuse redirects: they lead from https to any address, and turn a POST into a GET."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
+    ) -> None:
+        """Follow nothing; the answer then counts as an error."""

@@ -1,18 +1,24 @@
-"""Files and folders that are complete or missing; locks between the processes of one machine.
+"""Files and folders that are complete or missing; locks between the processes of one machine; chunks of one size.
 
 `write_whole` survives a power cut. `whole_file` survives the end of its process, for what can be made again.
+
+MLflow and Dagster create the tables of their SQLite files in many transactions. If the process is killed halfway, every
+later start fails, because a table already exists or another is missing. `make_whole` creates the tables in another
+file, which is renamed when it is complete.
 """
 
 import errno
 import fcntl
+import io
 import os
 import shutil
+import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Literal, overload
+from typing import IO, Any, Literal, overload
 
 WRITING = ".writing"
 """Suffix of the name of a file that is being written."""
@@ -143,3 +149,69 @@ def file_at(path: Path) -> tuple[int, int] | None:
 def is_disk_full(error: BaseException) -> bool:
     """True if the disk or a quota is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+class ChunkedFile(io.RawIOBase):
+    """File that collects up to `size` bytes and then calls `_pass_on`, which subclasses implement."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._chunk = bytearray()
+
+    def write(self, data: Any) -> int:
+        """Take all bytes of `data`, any object with a buffer; return their number."""
+        view = memoryview(data).cast("B")
+        at = 0
+        while at < len(view):
+            piece = view[at : at + self._size - len(self._chunk)]
+            self._chunk += piece
+            at += len(piece)
+            if len(self._chunk) == self._size:
+                self._pass_on(self._taken())
+        return len(view)
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def _taken(self) -> bytearray:
+        """Return the collected bytes and begin a new chunk."""
+        chunk, self._chunk = self._chunk, bytearray()
+        return chunk
+
+    def _pass_on(self, chunk: bytearray) -> None:
+        raise NotImplementedError
+
+
+def make_whole(path: Path, make: Callable[[Path], object]) -> None:
+    """Let `make` fill an SQLite file, then rename it to `path`. Do nothing if `path` exists.
+
+    `make` receives a path of the same name in another folder. If several processes call this at once, one creates the
+    file and the others wait. Errors of `make`, sqlite3 and the file system pass through.
+    """
+    folder = _making(path)
+    if path.exists() and not folder.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_name(f".{path.name}.lock")):
+        if not path.exists():
+            _make(path, make)
+        shutil.rmtree(folder, ignore_errors=True)  # also that of a process killed after its last step
+
+
+def _make(path: Path, make: Callable[[Path], object]) -> None:
+    # Not `unfinished_folder`: under the lock, a folder that is there belongs to a killed process, so it goes at once.
+    folder = _making(path)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    make(folder / path.name)
+    copy = folder / "copy"
+    # Rename a copy, because mlflow keeps its connections to the original file.
+    with closing(sqlite3.connect(folder / path.name)) as made, closing(sqlite3.connect(copy)) as target:
+        made.backup(target)
+    copy.rename(path)
+
+
+def _making(path: Path) -> Path:
+    """Return the folder in which the file is made."""
+    return path.with_name(f".{path.name}.making")

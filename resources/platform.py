@@ -143,11 +143,11 @@ class Platform:
     def lake_garbage(self) -> "GarbageCollector":
         """Collector of contents of the lake that nothing keeps any more."""
         if self.settings.lake_url is not None:
-            from resources.lake.lakefs_retention import LakeFSRetention
+            from resources.lake.garbage import LakeFSRetention
 
             return LakeFSRetention(self.lakefs, self.whole_lake)
 
-        from resources.lake.local_sweep import LocalSweep
+        from resources.lake.garbage import LocalSweep
 
         self.whole_lake.resolve("main")  # the first use creates it
         return LocalSweep(self.settings.lake_folder)
@@ -219,7 +219,7 @@ class Platform:
     @cached_property
     def online(self) -> "OnlineStore":
         """Newest feature row of each entity. Raises `OnlineStoreRefused` for an address of another kind."""
-        from resources.online.online_opening import open_online_store
+        from resources.online.store import open_online_store
 
         of = self.settings
         return open_online_store(
@@ -246,7 +246,7 @@ class Platform:
     @cached_property
     def tracker(self) -> "Tracker":
         """Record of training runs."""
-        from resources.tracking.spool_copies import SpoolCopies
+        from resources.tracking.sink import SpoolCopies
         from resources.tracking.tracker import FILES, Tracker
 
         of = self.settings

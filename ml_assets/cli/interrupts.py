@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ml_assets.components.failures import was_interrupted
-from resources.beside import working_beside
+from resources.threads import working_beside
 
 _LOOK_SECONDS = 0.3
 _INTERRUPT = {signal.SIGINT}

@@ -20,7 +20,7 @@ from ml_assets.cli.project import Project
 from ml_assets.components.failures import Stop, Terminated, stopping_by
 from ml_assets.components.metadata import RANGE_END, RANGE_START
 from resources.acting import launched_in_terminal
-from resources.beside import working_beside
+from resources.threads import working_beside
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 POLL_SECONDS = 0.3

@@ -26,7 +26,7 @@ from dagster._serdes import ConfigurableClassData
 from dagster_shared.record import replace
 from sqlalchemy.pool import NullPool
 
-from resources.sqlite_file import make_whole
+from resources.files import make_whole
 
 T = TypeVar("T")
 

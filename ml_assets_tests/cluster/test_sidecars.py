@@ -15,8 +15,7 @@ from resources.job.errors import Diverged, OutOfMemory, TrainingFailed
 from resources.launcher.kubernetes.attempt import AttemptWatcher, start
 from resources.launcher.kubernetes.attempt_objects import service_manifest
 from resources.launcher.kubernetes.cluster import Cluster as ClusterClient
-from resources.launcher.kubernetes.log_tail import LogTail
-from resources.launcher.kubernetes.pods_output import PodsOutput
+from resources.launcher.kubernetes.output import LogTail, PodsOutput
 from resources.settings import KubernetesSettings
 
 pytestmark = pytest.mark.timeout(900)

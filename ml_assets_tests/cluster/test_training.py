@@ -17,9 +17,8 @@ from ml_assets.data.snapshots.split_reader import open_snapshot
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
 from ml_assets_tests.cluster.launched_job import LaunchedJob, settings_of
 from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
-from resources.job.events import TrainingEvent
+from resources.job.events import TrainingEvent, recoveries_of
 from resources.job.job import TrainingResult
-from resources.job.recoveries import recoveries_of
 from resources.job.training_settings import TrainingSettings
 from resources.launcher.local import LocalLauncher
 from resources.launcher.resource_profile import ResourceProfile

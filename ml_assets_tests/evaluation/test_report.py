@@ -20,7 +20,7 @@ from ml_assets.model.evaluation.report.report import render, summary_markdown, w
 from ml_assets.model.evaluation.report_document import ComparedModel, LossCurve, Report
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, model_facts
-from resources.job.recoveries import Recovery
+from resources.job.events import Recovery
 
 SPEC = EvaluationSpec.model_validate(
     {

@@ -27,9 +27,8 @@ from ml_assets.model.release.runtime import ServingModel
 from ml_assets.model.steps.links import report_name
 from ml_assets_tests.faults.demand_project import MODEL, WEEK, WEEKS, DemandProject, key_of
 from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch
-from resources.job.events import EVENTS, read_events
+from resources.job.events import EVENTS, read_events, recoveries_of
 from resources.job.job import TrainingJob, TrainingResult
-from resources.job.recoveries import recoveries_of
 from resources.tracking.mlflow_client import open_client
 
 SERVERS_OWN = "_lakefs_actions/"

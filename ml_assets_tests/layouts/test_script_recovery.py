@@ -20,9 +20,8 @@ from ml_assets.model.training.script.script_model import read_model
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from ml_assets_tests.training.watcher import Watcher
 from resources.job.errors import AttemptsExhausted, BadConfiguration, FailedTwice
-from resources.job.events import TrainingEvent, read_events
+from resources.job.events import TrainingEvent, read_events, recoveries_of
 from resources.job.job import TrainingJob, TrainingResult
-from resources.job.recoveries import recoveries_of
 from resources.job.training_settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 
 from ml_assets.model.steps.trials import SideBySide, StoppedWithOthers
 from resources.files import open_lock
-from resources.launcher.process import TrainingPaused, run_process
+from resources.launcher.local import TrainingPaused, run_process
 
 SAVES = """
 import signal, sys, time

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from resources.artifacts import ArtifactMissing, ArtifactsRefused, FolderArtifacts, artifacts_of
-from resources.artifacts.s3_objects import files_below
+from resources.artifacts.s3 import files_below
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from resources.artifacts.s3 import RemoteArtifacts
 from resources.environment import device_facts, environment_facts
 from resources.job.errors import Diverged
 from resources.tracking.mlflow_client import TrackerRefused, TrackerUnavailable, open_client, page_of
-from resources.tracking.spool_copies import GONE_AFTER, SpoolCopies
+from resources.tracking.sink import GONE_AFTER, SpoolCopies
 from resources.tracking.tracker import RunFacts, TrackedRun, Tracker
 
 FACTS = RunFacts(

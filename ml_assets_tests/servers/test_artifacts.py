@@ -18,8 +18,7 @@ from resources.artifacts import (
     FolderArtifacts,
     artifacts_of,
 )
-from resources.artifacts.s3 import RemoteArtifacts
-from resources.artifacts.s3_objects import PART
+from resources.artifacts.s3 import PART, RemoteArtifacts
 
 
 @pytest.fixture

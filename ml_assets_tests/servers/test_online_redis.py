@@ -21,7 +21,7 @@ from ml_assets_tests.resources.online_stores import (
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.addresses import Address
 from resources.online import OnlineStore, OnlineStoreRefused, OnlineStoreUnavailable
-from resources.online.online_opening import open_online_store
+from resources.online.store import open_online_store
 
 ENTITIES = ["a", "b", '["ü",1]']
 NOWHERE = Path("/nonexistent/online.db")

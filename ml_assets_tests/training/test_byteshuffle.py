@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.model.training.checkpoint import byteshuffle
+from ml_assets.model.training.checkpoint import parts
 from ml_assets.model.training.checkpoint.parts import ByteShuffle
 
 
@@ -25,7 +25,7 @@ def compressed(pieces: Iterable[bytes]) -> bytes:
 @pytest.fixture(scope="module", autouse=True)
 def _small_blocks() -> Iterable[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(byteshuffle, "_CHUNK", 64)
+        patch.setattr(parts, "_CHUNK", 64)
         yield
 
 
@@ -36,10 +36,10 @@ def test_what_was_written_in_any_pieces_is_read(pieces: list[bytes]) -> None:
 
 
 def test_weights_take_fewer_bytes_than_without_the_shuffle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(byteshuffle, "_CHUNK", 4 << 20)
+    monkeypatch.setattr(parts, "_CHUNK", 4 << 20)
     weights = np.random.default_rng(1).normal(0, 0.02, 100_000).astype(np.float32).tobytes()
     shuffled = len(compressed([weights]))
-    monkeypatch.setattr(byteshuffle, "_shuffled", bytes)
+    monkeypatch.setattr(parts, "_shuffled", bytes)
     assert shuffled < 0.9 * len(weights)
     assert shuffled < len(compressed([weights]))
 

@@ -13,7 +13,7 @@ from ml_assets.model.training.step.precision import LossScale, refuse_unable
 from ml_assets_tests.training.single_step import one_step
 from resources.job.errors import BadConfiguration
 from resources.job.training_settings import TrainingSettings
-from resources.launcher.devices import has_gpus, refuse_without_gpus
+from resources.launcher.protocol import has_gpus, refuse_without_gpus
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,7 @@ from ml_assets.model.training.attempt.attempts import record_attempt, recovery_o
 from ml_assets.model.training.data.rowlog import RowLog, count_rows
 from ml_assets.model.training.telemetry import event_log
 from ml_assets.model.training.telemetry.event_log import emit, keep_events
-from resources.job.events import read_events
-from resources.job.recoveries import UNKNOWN_CAUSE, recoveries_of, rows_lost
+from resources.job.events import UNKNOWN_CAUSE, read_events, recoveries_of, rows_lost
 
 
 @pytest.mark.parametrize(("ended", "cause"), [(True, "rank 1 was killed by SIGSEGV"), (False, UNKNOWN_CAUSE)])

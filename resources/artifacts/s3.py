@@ -1,6 +1,7 @@
 """Artifacts on S3, by s3fs: a local folder to work in, a bucket as the durable copy.
 
-Here: uploads, downloads, retries, and the server's answers as our errors. Not here: the protocol
+Here: uploads, downloads, retries, and the server's answers as our errors; the objects of a bucket as files of a folder;
+the multipart upload of an object while it is written, of which a few parts are in memory. Not here: the protocol
 (`artifacts.protocol`) and credentials, which botocore finds itself (`AWS_*`).
 """
 
@@ -10,11 +11,12 @@ Here: uploads, downloads, retries, and the server's answers as our errors. Not h
 import errno
 import hashlib
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 from resources.addresses import Address
 from resources.artifacts.local import chosen_files, remove_local
@@ -26,10 +28,125 @@ from resources.artifacts.protocol import (
     missing,
     relative,
 )
-from resources.artifacts.s3_objects import PART, files_below, is_in, is_same
-from resources.artifacts.s3_upload import abort_uploads, uploading
-from resources.files import is_disk_full, unfinished_folder, whole_file
+from resources.files import ChunkedFile, is_disk_full, unfinished_folder, whole_file
 from resources.retry import patiently
+
+PART = 64 << 20
+"""Bytes per part of a large upload. A file below twice this size is sent in one request."""
+
+Facts = TypeVar("Facts")
+
+
+def files_below(prefix: str, found: Mapping[str, Facts]) -> dict[str, Facts]:
+    """Return path in the folder at `prefix` → facts, from `found`, bucket key → facts.
+
+    Raise `ArtifactsRefused` for a key that leads out of the folder. Anybody who may write to a bucket can choose such a
+    key.
+    """
+    return {
+        relative(key.removeprefix(prefix)): facts
+        for key, facts in found.items()
+        if key.startswith(prefix) and not key.endswith("/")
+    }
+
+
+def is_same(path: Path, facts: dict[str, Any] | None) -> bool:
+    """True if the object has the content of the file. If a server computes ETags differently, the result is False and
+    the file is transferred again."""
+    if facts is None or not path.is_file() or path.stat().st_size != facts["size"]:
+        return False
+    return str(facts.get("ETag", "")).strip('"') == _etag(path)
+
+
+def _etag(path: Path) -> str:
+    """Return S3's ETag: the MD5 of a file sent in one request, else the MD5 of its parts' MD5s, and their number."""
+    if path.stat().st_size < 2 * PART:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    parts: list[bytes] = []
+    with path.open("rb") as file:
+        while chunk := file.read(PART):
+            parts.append(hashlib.md5(chunk, usedforsecurity=False).digest())
+    whole = hashlib.md5(b"".join(parts), usedforsecurity=False).hexdigest()
+    return f"{whole}-{len(parts)}"
+
+
+def is_in(key: str, file: str) -> bool:
+    """True if the path `key` is `file`, or lies below it."""
+    return key == file or key.startswith(f"{file}/")
+
+
+UPLOAD_PART = 16 << 20
+"""Bytes per part. S3 takes 10,000 parts, so an object has at most 160 GB."""
+IN_FLIGHT = 2
+"""Parts that are sent at the same time, while the next part fills. The client keeps a copy of each."""
+
+Call = Callable[..., Any]
+"""Call `(method of S3, **arguments)`, with retries. Raises `ArtifactsError`."""
+
+
+@contextmanager
+def uploading(call: Call, bucket: str, key: str) -> Generator[IO[bytes]]:
+    """Open an object for sequential writing. It becomes visible when the block ends, and never if the block raises."""
+    with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="upload") as pool:
+        upload = _Upload(call, pool, bucket, key)
+        try:
+            yield cast(IO[bytes], upload)
+            upload.finish()
+        except ArtifactsUnavailable:
+            raise  # the server is away: a request to delete the parts would only wait as long again
+        except BaseException:
+            upload.abort()
+            raise
+
+
+def abort_uploads(call: Call, bucket: str, prefix: str) -> None:
+    """Delete the uploaded parts of unfinished objects below `prefix`, which killed processes left."""
+    for upload in call("list_multipart_uploads", Bucket=bucket, Prefix=prefix).get("Uploads", []):
+        call("abort_multipart_upload", Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+
+
+class _Upload(ChunkedFile):
+    def __init__(self, call: Call, pool: ThreadPoolExecutor, bucket: str, key: str) -> None:
+        super().__init__(UPLOAD_PART)
+        self._call, self._pool = call, pool
+        self._object = {"Bucket": bucket, "Key": key}
+        self._sent: list[Future[dict[str, Any]]] = []
+        self._room = threading.BoundedSemaphore(IN_FLIGHT)
+
+    def finish(self) -> None:
+        """Complete the object, so that it becomes visible. An object smaller than a part is sent in one request."""
+        if not self._sent:
+            self._call("put_object", **self._object, Body=bytes(self._taken()))
+            return
+        if self._chunk:
+            self._pass_on(self._taken())
+        parts = [sent.result() for sent in self._sent]
+        self._call("complete_multipart_upload", **self._object, MultipartUpload={"Parts": parts})
+
+    def abort(self) -> None:
+        """Delete the parts that the server has."""
+        if self._sent:
+            self._pool.shutdown(cancel_futures=True)
+            self._call("abort_multipart_upload", **self._object)
+
+    def _pass_on(self, chunk: bytearray) -> None:
+        if not self._sent:
+            began = self._call("create_multipart_upload", **self._object)
+            self._object["UploadId"] = began["UploadId"]
+        self._room.acquire()  # the writer waits until a part was sent: this bounds the memory
+        for sent in self._sent:
+            if sent.done():
+                sent.result()  # raise the failure of a part now
+        self._sent.append(self._pool.submit(self._send_part, len(self._sent) + 1, bytes(chunk)))
+
+    def _send_part(self, number: int, part: bytes) -> dict[str, Any]:
+        try:
+            answer = self._call("upload_part", **self._object, PartNumber=number, Body=part)
+            return {"PartNumber": number, "ETag": answer["ETag"]}
+        finally:
+            self._room.release()
+
 
 THREADS = 8
 """Files that are sent or fetched at the same time."""

@@ -4,23 +4,26 @@ Import a store from its own module: `resources.lake.local.LocalStore` is embedde
 `resources.lake.lakefs.LakeFSStore` uses a server.
 """
 
-from resources.lake.errors import (
+from resources.lake.store import (
     AuditHookMissing,
     AuditHookRefused,
     BranchDirty,
     BranchProtected,
+    Commit,
     LakeBusy,
     LakeError,
     LakeRefused,
     LakeUnavailable,
     MergeConflict,
     NameRefused,
+    ObjectChange,
     ObjectNotFound,
+    ObjectStat,
     RefExists,
     RefNotFound,
     RepositoryMissing,
+    VersionedStore,
 )
-from resources.lake.store import Commit, ObjectChange, ObjectStat, VersionedStore
 
 __all__ = [
     "AuditHookMissing",

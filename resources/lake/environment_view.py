@@ -12,9 +12,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from resources.lake.errors import BranchProtected, NameRefused, RefNotFound
-from resources.lake.names import check_name
-from resources.lake.store import Commit, ObjectChange, ObjectStat, VersionedStore
+from resources.lake.store import (
+    BranchProtected,
+    Commit,
+    NameRefused,
+    ObjectChange,
+    ObjectStat,
+    RefNotFound,
+    VersionedStore,
+    check_name,
+)
 
 _MAIN = "main"
 _OWN = "--"

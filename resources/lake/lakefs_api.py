@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from resources.addresses import Address
-from resources.lake.errors import (
+from resources.lake.store import (
     LakeBusy,
     LakeError,
     LakeRefused,

@@ -1,18 +1,60 @@
-"""Entries at a ref of a lakeFS repository: listing by pages, and looking many paths up in few requests.
+"""Entries of a lakeFS repository: listing by pages, looking many paths up in few requests; ids of moved commits.
 
 Here: listing, and a cache of the entries of commits, which never change. Not here: the content of objects, and the
 digest of an object that was written without it (`lakefs_content.py`).
+
+Commits of an embedded lake got other ids when they moved to lakeFS, which computes the id of a commit from its content.
+Manifests, rows of the ledger, tags in MLflow and records of environments hold old ids and are never rewritten. The lake
+itself holds the new ones, in an object on a branch of its own. Not here: the move (`migration.py`).
 """
 
+import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from resources.lake.lakefs_api import LakeFSApi
-from resources.lake.names import SERVERS_OWN
+from resources.lake.store import SERVERS_OWN
+
+BRANCH = "keep-migration"
+"""Branch whose only object names the new ids. A lake without it was not migrated."""
+PATH = "migration/commits.json"
+_COMMIT = re.compile(r"[0-9a-f]{64}")
+
+
+class MigratedIds:
+    """Old id of a commit → its id here. Reads the lake once, when the first commit id is asked for."""
+
+    def __init__(self, read: Callable[[], Path | None]) -> None:
+        """`read` returns the local file of the object, or None if the lake was not migrated."""
+        self._read = read
+        self._lock = threading.Lock()
+        self._known: Mapping[str, str] | None = None
+
+    def current(self, ref: str) -> str:
+        """Return the id here of a commit of the earlier lake; any other ref as it is."""
+        if not _COMMIT.fullmatch(ref):
+            return ref
+        with self._lock:
+            if self._known is None:
+                file = self._read()
+                self._known = {} if file is None else decoded(file.read_bytes())
+            return self._known.get(ref, ref)
+
+
+def encoded(ids: Mapping[str, str]) -> bytes:
+    """Return the content of the object for old id → new id."""
+    return json.dumps(dict(ids), indent=0, sort_keys=True).encode()
+
+
+def decoded(content: bytes) -> dict[str, str]:
+    """Return old id → new id from the content of the object."""
+    return json.loads(content)
+
 
 DIGEST = "sha256"
 """Key of the digest in an object's metadata. The digest depends on the content alone, so equal content gets equal

@@ -1,7 +1,12 @@
 """Set up a lakeFS repository: create it, let `main` take merges only, and only merges whose audit passed.
 
-Here: the steps of `ml-assets lake init`. Each can be repeated. Not here: the text of the audit hook
-(`lakefs_audit_hook.py`) and everyday work (`lakefs.py`).
+Here: the steps of `ml-assets lake init`, each of which can be repeated, and the audit hook: the lakeFS action that
+refuses a merge into `main` whose metadata does not record an audit. Not here: everyday work (`lakefs.py`).
+
+The server runs the hook for every merge into main, and more than once when merges race. So the hook reads only the
+metadata of the merge. lakeFS reads the hook from the merge's source, so the hook stops mistakes, not intent. Therefore
+`LakeFSStore.merge` compares the hooks of the source with those of main, and `ml-assets lake audit` reads the history
+of main.
 """
 
 import time
@@ -9,12 +14,45 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from resources.lake.cache import ContentCache
-from resources.lake.errors import LakeError, RepositoryMissing
 from resources.lake.lakefs_api import LakeFSApi, Refusal
-from resources.lake.lakefs_audit_hook import ACTION, NAME, PATH
-from resources.lake.lakefs_content import Content
+from resources.lake.lakefs_content import Content, ContentCache
 from resources.lake.lakefs_listing import Listing
+from resources.lake.store import LakeError, RepositoryMissing
+
+PATH = "_lakefs_actions/audit.yaml"
+"""Path at which lakeFS reads the hook."""
+NAME = "audit hook"
+
+LUA = """\
+local facts = action.commit.metadata
+local function says(key)
+  return type(facts[key]) == "string" and facts[key] ~= ""
+end
+if facts["audit"] == "passed" then
+  return
+end
+if facts["audit"] == "accepted" and says("accepted_by") and says("reason") then
+  return
+end
+error("merge into " .. action.branch_id .. " refused: the merge's own metadata has to say audit=passed, or " ..
+  "audit=accepted with accepted_by and reason. It says audit=" .. tostring(facts["audit"]) ..
+  ". ml-assets publishes after its audit; a person accepts with ml-assets accept")
+"""
+
+ACTION = f"""\
+name: {NAME}
+description: A merge into main needs a passed audit, or a person who accepts without one.
+on:
+  pre-merge:
+    branches: [main]
+hooks:
+  - id: audit_hook
+    type: lua
+    properties:
+      script: |
+{"".join(f"        {line}" for line in LUA.splitlines(keepends=True))}"""
+"""Content of the file at `PATH`."""
+
 
 MAIN = "main"
 _PROTECTION_PATIENCE = 60.0

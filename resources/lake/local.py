@@ -1,7 +1,7 @@
 """`LocalStore`: the embedded lake. Content-addressed files, names and history in SQLite, no server.
 
 Belongs here: the rules of the protocol, which are lakeFS's: refused operations, dirty branches, merges. Does not:
-bytes on disk (`objects.py`), tables (`refs.py`), trees (`tree.py`, `merge.py`), the rules of names (`names.py`).
+bytes on disk (`objects.py`), tables (`refs.py`), trees (`tree.py`), the rules of names (`store.py`).
 
 If a process is killed, its finished puts, commits and merges stay and the unfinished operation leaves no trace. A
 power cut can lose uncommitted changes, never a commit.
@@ -12,19 +12,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from resources.lake import refs
-from resources.lake.errors import (
+from resources.lake.objects import ObjectFiles
+from resources.lake.refs import merge_base, merge_trees
+from resources.lake.sqlite_database import SQLiteDatabase
+from resources.lake.store import (
     BranchDirty,
     BranchProtected,
+    Commit,
     MergeConflict,
+    ObjectChange,
     ObjectNotFound,
+    ObjectStat,
     RefExists,
     RefNotFound,
+    check_name,
+    check_path,
 )
-from resources.lake.merge import merge_base, merge_trees
-from resources.lake.names import check_name, check_path
-from resources.lake.objects import ObjectFiles
-from resources.lake.sqlite_database import SQLiteDatabase
-from resources.lake.store import Commit, ObjectChange, ObjectStat
 from resources.lake.tree import Tree, Trees
 from resources.words import name_some
 

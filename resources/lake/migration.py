@@ -3,7 +3,7 @@
 Each commit along first parents of main, then of every other branch, becomes a commit of the same name, time (in whole
 seconds), message and metadata, with the key `migrated_from`. So a killed move knows where it stands. Second parents of
 merges stay behind: they are audit branches, whose rows the merges hold. Contents that garbage collection deleted cannot
-move; their commits move without them. Not here: how old ids stay readable (`migrated_ids.py`).
+move; their commits move without them. Not here: how old ids stay readable (`lakefs_listing.py`).
 """
 
 import tempfile
@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from resources.lake.errors import LakeError, RepositoryMissing
 from resources.lake.lakefs import LakeFSStore
 from resources.lake.lakefs_api import Refusal
+from resources.lake.lakefs_listing import BRANCH, PATH, decoded, encoded
 from resources.lake.local import LocalStore
-from resources.lake.migrated_ids import BRANCH, PATH, decoded, encoded
-from resources.lake.store import Commit, ObjectChange, ObjectStat
-from resources.lake.threads import side_by_side
+from resources.lake.store import Commit, LakeError, ObjectChange, ObjectStat, RepositoryMissing
+from resources.threads import side_by_side
 
 MIGRATED_FROM = "migrated_from"
 """Key of a commit's metadata: the id of the commit in the embedded lake."""

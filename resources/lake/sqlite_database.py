@@ -16,7 +16,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from resources.files import file_at
-from resources.lake.errors import LakeBusy, LakeError
+from resources.lake.store import LakeBusy, LakeError
 from resources.retry import patiently
 
 _FORMAT = 2

@@ -1,10 +1,107 @@
-"""Protocol that every lake implements, in lakeFS's words, and the values that its methods return."""
+"""Protocol that every lake implements, in lakeFS's words, with the values that its methods return.
 
+Here too: the rules for names, which are lakeFS's, so a name that works locally works on a server; and the errors, each
+of which names the request, the state of the lake and the remedy.
+"""
+
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
+
+
+class LakeError(Exception):
+    """Base of all errors that a lake raises."""
+
+
+class NameRefused(LakeError):
+    """A branch or tag name does not match `^\\w[-\\w]*$` (lakeFS's rule: no `/`, no `.`), or a path is
+    empty or absolute."""
+
+
+class RefNotFound(LakeError):
+    """No branch, tag or commit has this name."""
+
+
+class RefExists(LakeError):
+    """A branch or tag of this name exists and points elsewhere."""
+
+
+class ObjectNotFound(LakeError):
+    """The path does not exist at this ref."""
+
+
+class BranchProtected(LakeError):
+    """The branch takes merges only (lakeFS answers 403)."""
+
+
+class BranchDirty(LakeError):
+    """The target branch of a merge has uncommitted changes (lakeFS answers 400)."""
+
+
+class MergeConflict(LakeError):
+    """Both sides changed the same path to different content (lakeFS answers 409)."""
+
+    def __init__(self, message: str, paths: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.paths = paths
+        """Paths in conflict, sorted."""
+
+
+class AuditHookRefused(LakeError):
+    """The server's audit hook refused a merge: the merge's metadata does not record a passed audit or an acceptance
+    (lakeFS answers 412)."""
+
+
+class AuditHookMissing(LakeError):
+    """The source of a merge lacks the audit hook of the target branch. lakeFS reads the hook from the source, so it
+    would merge without an audit."""
+
+
+class LakeBusy(LakeError):
+    """Other writers moved the branch more often than the operation retries (lakeFS answers 429, or 503 when its
+    database throttles). Try again later."""
+
+
+class LakeUnavailable(LakeError):
+    """The server cannot be reached, does not answer in time or fails inside. Try again later."""
+
+
+class LakeRefused(LakeError):
+    """The server rejects the credentials, or they do not permit the operation."""
+
+
+class RepositoryMissing(LakeError):
+    """The server has no repository of this name. `ml-assets lake init` creates it."""
+
+
+SERVERS_OWN = "_lakefs_actions/"
+"""Prefix of the objects from which lakeFS reads its hooks. Only `ml-assets lake init` writes there."""
+_NAME = re.compile(r"\w[-\w]*", re.ASCII)
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise `NameRefused` unless `name` may name a branch or a tag. The message contains `kind`, the word for it."""
+    if not _NAME.fullmatch(name):
+        raise NameRefused(
+            f"{name!r} cannot name a {kind}: letters, digits, _ and - only, and no - in front, as in lakeFS. "
+            "Write - where you would write / or a dot."
+        )
+
+
+def check_path(path: str) -> None:
+    """Raise `NameRefused` unless `path` may be the path of an object."""
+    if not path or path.startswith("/") or "\0" in path:
+        raise NameRefused(
+            f"{path!r} cannot be a path: it has to be relative to the repository and not empty."
+        )
+    if path.startswith(SERVERS_OWN):
+        raise NameRefused(
+            f"{path!r} cannot be a path: lakeFS reads its hooks from {SERVERS_OWN}, which ml-assets lake init "
+            "writes. Choose another folder."
+        )
 
 
 @dataclass(frozen=True, slots=True)

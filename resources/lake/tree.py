@@ -1,7 +1,7 @@
 """Tree of a commit: path → object, as immutable sorted ranges that versions share.
 
 Belongs here: the shape of a tree on disk, reading it, changing it, comparing two. Does not: merging
-(`merge.py`) or storing ranges (`refs.py` provides `load` and `save`).
+or storing ranges (`refs.py`, which provides `load` and `save`).
 
 A tree is a list of ranges. A range is a sorted run of about 64 entries. It ends after an entry whose path hashes to
 a boundary, so the cut depends on the paths alone. Equal contents therefore have equal ids, whatever the history. A

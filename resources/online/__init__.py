@@ -5,8 +5,14 @@ content of a row (`ml_assets.data.tables.online_rows`), and the choice of the ro
 (`ml_assets.data.tables.online_fill`).
 """
 
-from resources.online.errors import OnlineStoreError, OnlineStoreRefused, OnlineStoreUnavailable
-from resources.online.online_protocol import LARGEST_MOMENT, OnlineRow, OnlineStore
+from resources.online.store import (
+    LARGEST_MOMENT,
+    OnlineRow,
+    OnlineStore,
+    OnlineStoreError,
+    OnlineStoreRefused,
+    OnlineStoreUnavailable,
+)
 
 __all__ = [
     "LARGEST_MOMENT",

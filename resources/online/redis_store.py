@@ -14,8 +14,13 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from resources.addresses import Address
-from resources.online.errors import OnlineStoreError, OnlineStoreRefused, OnlineStoreUnavailable
-from resources.online.online_protocol import OnlineRow, require_moments
+from resources.online.store import (
+    OnlineRow,
+    OnlineStoreError,
+    OnlineStoreRefused,
+    OnlineStoreUnavailable,
+    require_moments,
+)
 
 Answer = TypeVar("Answer")
 

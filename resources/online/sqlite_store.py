@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from resources.files import file_at, locked
-from resources.online.errors import OnlineStoreRefused, OnlineStoreUnavailable
-from resources.online.online_protocol import OnlineRow, require_moments
+from resources.online.store import OnlineRow, OnlineStoreRefused, OnlineStoreUnavailable, require_moments
 
 Answer = TypeVar("Answer")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
 from resources.addresses import Address
-from resources.sqlite_file import make_whole
+from resources.files import make_whole
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

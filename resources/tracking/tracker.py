@@ -42,8 +42,7 @@ from resources.tracking.mlflow_client import (
     reaching,
     write,
 )
-from resources.tracking.sink import MetricSink, Point, Spool, SpoolFailed
-from resources.tracking.spool_copies import EVERY, SpoolCopies
+from resources.tracking.sink import EVERY, MetricSink, Point, Spool, SpoolCopies, SpoolFailed
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

@@ -13,8 +13,8 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from resources.addresses import NoRedirects
 from resources.ledger import Account, AccountRefused, IdentityRefused, require_safe_address
-from resources.web.no_redirects import NoRedirects
 
 if TYPE_CHECKING:
     from jwt import PyJWK

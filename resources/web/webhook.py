@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_fixed
 
-from resources.web.no_redirects import NoRedirects
+from resources.addresses import NoRedirects
 
 TRIES = 3
 PATIENCE_SECONDS = 5.0

@@ -11,9 +11,8 @@ from ml_assets.components.metadata import RESOURCES
 from ml_assets.components.pages import RunPage, bullets, readable, study_facts, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.model.steps.values import TrainedModel, TrainingSet
-from resources.job.events import TrainingEvent, read_events
+from resources.job.events import TrainingEvent, read_events, recoveries_of
 from resources.job.job import TrainingResult
-from resources.job.recoveries import recoveries_of
 from resources.launcher.resource_profile import changes_of
 from resources.platform import Platform
 

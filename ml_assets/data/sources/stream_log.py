@@ -25,7 +25,7 @@ from ml_assets.data.tables.cadence import begin_of_key
 from ml_assets.data.tables.landing import MAIN
 from ml_assets.data.validation.midnight import after, begin_of
 from resources.lake import LakeError, ObjectNotFound, ObjectStat, VersionedStore
-from resources.lake.threads import side_by_side
+from resources.threads import side_by_side
 
 MESSAGE = {
     "generation": pl.Int32(),

@@ -19,8 +19,8 @@ from ml_assets.data.tables import layout
 from ml_assets.data.tables.manifest import PartitionManifest
 from ml_assets.data.tables.reader import TableReader
 from resources.lake import VersionedStore
-from resources.lake.threads import side_by_side
 from resources.ledger import Ledger
+from resources.threads import side_by_side
 
 _MICROSECOND = timedelta(microseconds=1)
 

@@ -16,8 +16,8 @@ from ml_assets.data.tables import layout
 from ml_assets.data.tables.earlier import keep_earlier, moment_of_change, put_changes
 from ml_assets.data.tables.reader import TableReader
 from resources.lake import LakeBusy, LakeError, MergeConflict, VersionedStore
-from resources.lake.threads import side_by_side
 from resources.ledger import Ledger
+from resources.threads import side_by_side
 
 MAIN = "main"
 TRIES = 8

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from resources.job.events import TrainingEvent, read_events
+from resources.job.events import Recovery, TrainingEvent, read_events, recoveries_of
 from resources.job.job import TrainingJob, TrainingResult
-from resources.job.recoveries import Recovery, recoveries_of
 from resources.launcher.local import LocalLauncher
 
 

@@ -41,9 +41,8 @@ from ml_assets.model.steps.scoring import prediction_profile
 from ml_assets.model.steps.spec import ModelInputsSection, PipelineSpec
 from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
 from ml_assets.model.steps.window import require_nothing_rejected_since
-from resources.job.events import TrainingEvent, read_events
+from resources.job.events import TrainingEvent, read_events, recoveries_of, rows_lost
 from resources.job.job import TrainingResult
-from resources.job.recoveries import recoveries_of, rows_lost
 from resources.platform import Platform
 from resources.tracking.mlflow_client import page_of
 

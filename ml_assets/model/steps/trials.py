@@ -35,7 +35,7 @@ from resources.job.errors import (
     OutOfMemory,
 )
 from resources.job.events import TrainingEvent, read_events, training_folder_name
-from resources.launcher.process import TrainingPaused
+from resources.launcher.local import TrainingPaused
 from resources.platform import Platform
 
 _MAY_PASS = (AttemptsExhausted, DeadlineExceeded, FailedTwice, OutOfDisk, OutOfMemory)

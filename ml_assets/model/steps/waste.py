@@ -1,7 +1,7 @@
 """Garbage of an installation: what no model, run, kept branch or environment needs. Found first, deleted on request.
 
 Here: the kinds, in the order in which they are deleted. Not here: the contents of the lake
-(`resources.lake.local_sweep`, `lakefs_retention`), the rules of tables (`tables.retirement`).
+(`resources.lake.garbage`), the rules of tables (`tables.retirement`).
 """
 
 import shutil
@@ -24,7 +24,7 @@ from resources.job.job import TrainingJob
 from resources.lake.environment_view import own_prefix
 from resources.lake.garbage import Garbage, GarbageRules
 from resources.lake.lake_environment import environments
-from resources.launcher.lock import folder_lock
+from resources.launcher.local import folder_lock
 from resources.platform import Platform
 
 YOUNG = timedelta(days=1)

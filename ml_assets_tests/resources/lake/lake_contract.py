@@ -18,7 +18,7 @@ from resources.lake import (
     ObjectNotFound,
     VersionedStore,
 )
-from resources.lake.threads import side_by_side
+from resources.threads import side_by_side
 
 FLIGHTS = "datasets/flights/date=2013-01-01/part-0.parquet"
 WEATHER = "datasets/weather/date=2013-01-01/part-0.parquet"

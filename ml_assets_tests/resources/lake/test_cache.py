@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from resources.lake.cache import ContentCache
+from resources.lake.lakefs_content import ContentCache
 
 KILOBYTE = 1024
 

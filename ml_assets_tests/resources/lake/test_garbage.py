@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resources.lake import LakeError
-from resources.lake.garbage import Garbage, GarbageRules
+from resources.lake.garbage import Garbage, GarbageRules, LocalSweep
 from resources.lake.local import LocalStore
-from resources.lake.local_sweep import LocalSweep
 
 ALWAYS = GarbageRules(since=datetime(2000, 1, 1, tzinfo=UTC))
 

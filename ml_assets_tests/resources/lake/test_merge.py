@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resources.lake.merge import CommitNode, combine, merge_base
+from resources.lake.refs import CommitNode, combine, merge_base
 from resources.lake.store import ObjectStat
 
 State = dict[str, ObjectStat]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from resources.launcher.kubernetes.attempt_plan import GROW_SECONDS, LONGEST_GROW_SECONDS, AttemptPlan
+from resources.launcher.kubernetes.capacity import GROW_SECONDS, LONGEST_GROW_SECONDS, AttemptPlan
 from resources.launcher.kubernetes.classify import AttemptEnd
 
 FIRST = AttemptPlan(number=1, nodes=4)

@@ -6,7 +6,7 @@ import pytest
 
 from resources.job.errors import BadConfiguration
 from resources.job.training_settings import TrainingSettings
-from resources.launcher.devices import refuse_few_gpus
+from resources.launcher.protocol import refuse_few_gpus
 from resources.launcher.resource_profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 
 

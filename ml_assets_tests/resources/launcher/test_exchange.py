@@ -5,7 +5,7 @@ from pathlib import Path
 from ml_assets_tests.resources.launcher.scripted_jobs import job_of
 from resources.artifacts import FolderArtifacts
 from resources.job.events import EVENTS, TrainingEvent, read_events, training_folder_name
-from resources.launcher.kubernetes.exchange import share_events
+from resources.launcher.kubernetes.launcher import share_events
 
 
 def event(step: int) -> TrainingEvent:

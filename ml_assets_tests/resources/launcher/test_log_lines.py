@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets_tests.resources.launcher.pod_documents import ended, pod, unscheduled
-from resources.launcher.kubernetes.log_tail import FAILED, FOLLOWED, OVERLAP_SECONDS, Lines, worth_reading
+from resources.launcher.kubernetes.output import FAILED, FOLLOWED, OVERLAP_SECONDS, Lines, worth_reading
 from resources.launcher.kubernetes.pod_state import Pod
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)

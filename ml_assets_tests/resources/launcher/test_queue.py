@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from resources.job.errors import Unschedulable
-from resources.launcher.kubernetes.queue import QueuePosition, why_not_admitted
+from resources.launcher.kubernetes.attempt_objects import QueuePosition, why_not_admitted
 
 
 def workload(*conditions: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resources.job.events import TrainingEvent
-from resources.launcher.kubernetes.restart_estimate import Pace, RestartEstimate
+from resources.launcher.kubernetes.output import Pace, RestartEstimate
 
 PLACED = 1_000.0
 """Time at which the pods of these tests had their nodes, seconds since the epoch."""

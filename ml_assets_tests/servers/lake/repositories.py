@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ml_assets_tests.servers.running_servers import RunningServers
-from resources.lake.cache import ContentCache
 from resources.lake.lakefs import LakeFSStore
 from resources.lake.lakefs_api import LakeFSApi
-from resources.lake.lakefs_audit_hook import PATH
-from resources.lake.lakefs_content import PRESIGN_FROM, Content
-from resources.lake.lakefs_setup import create_repository, protect, set_up
+from resources.lake.lakefs_content import PRESIGN_FROM, Content, ContentCache
+from resources.lake.lakefs_setup import PATH, create_repository, protect, set_up
 
 STORAGE = "s3://lake/repositories"
 

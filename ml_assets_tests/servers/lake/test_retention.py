@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from ml_assets_tests.servers.lake.repositories import Repository
 from resources.lake import VersionedStore
-from resources.lake.garbage import GarbageRules
-from resources.lake.lakefs_retention import LakeFSRetention
+from resources.lake.garbage import GarbageRules, LakeFSRetention
 
 
 def _publish(store: VersionedStore, name: str, path: str, content: bytes) -> str:

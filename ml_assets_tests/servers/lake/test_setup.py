@@ -5,9 +5,8 @@ import pytest
 from ml_assets_tests.resources.lake.lake_contract import FLIGHTS, contents, publish
 from ml_assets_tests.servers.lake.repositories import STORAGE, Repository
 from resources.lake import AuditHookMissing, AuditHookRefused, LakeError, LakeRefused, RepositoryMissing
-from resources.lake.cache import ContentCache
 from resources.lake.lakefs_api import Refusal
-from resources.lake.lakefs_content import Content
+from resources.lake.lakefs_content import Content, ContentCache
 from resources.lake.lakefs_setup import Readiness, audit_hook_is_current, create_repository, protect, set_up
 
 PASSED = {"audit": "passed"}

@@ -20,9 +20,8 @@ from ml_assets_tests.training.small_jobs import (
     small_job,
     small_snapshot,
 )
-from resources.job.events import read_events
+from resources.job.events import read_events, recoveries_of
 from resources.job.job import ExitCode, TrainingJob, TrainingResult
-from resources.job.recoveries import recoveries_of
 from resources.launcher.local import LocalLauncher
 
 pytestmark = pytest.mark.timeout(400)

@@ -12,7 +12,7 @@ import pytest
 from ml_assets.model.training.process.artifacts import open_artifacts
 from ml_assets_tests.servers.training.s3_server import OwnS3Server
 from resources.artifacts import Artifacts, ArtifactsError, ArtifactsUnavailable
-from resources.artifacts.s3_upload import IN_FLIGHT, PART
+from resources.artifacts.s3 import IN_FLIGHT, UPLOAD_PART
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def half_parts(storage: OwnS3Server) -> list[Path]:
     return [path for path in storage.folder.rglob(".sgwtmp/multipart/**/*") if path.is_file()]
 
 
-@pytest.mark.parametrize("size", [0, 1000, PART, PART + 1, 3 * PART + 5])
+@pytest.mark.parametrize("size", [0, 1000, UPLOAD_PART, UPLOAD_PART + 1, 3 * UPLOAD_PART + 5])
 def test_what_is_written_is_there_when_the_block_ends(artifacts: Artifacts, size: int) -> None:
     content = bytes(range(251)) * (size // 251 + 1)
     with artifacts.create("job", "deep/part") as file:
@@ -38,7 +38,7 @@ def test_what_is_written_is_there_when_the_block_ends(artifacts: Artifacts, size
 
 
 def test_memory_holds_a_few_parts_of_a_large_file(artifacts: Artifacts) -> None:
-    block = bytes(PART)
+    block = bytes(UPLOAD_PART)
     tracemalloc.start()
     try:
         with artifacts.create("job", "large") as file:
@@ -47,16 +47,16 @@ def test_memory_holds_a_few_parts_of_a_large_file(artifacts: Artifacts) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert artifacts.files("job") == {"large": 6 * IN_FLIGHT * PART}
+    assert artifacts.files("job") == {"large": 6 * IN_FLIGHT * UPLOAD_PART}
     # Those on their way, each with the client's copy, the test's, and two that fill.
-    assert peak < (2 * IN_FLIGHT + 3) * PART
+    assert peak < (2 * IN_FLIGHT + 3) * UPLOAD_PART
 
 
 def test_a_block_that_raises_leaves_neither_file_nor_parts(
     artifacts: Artifacts, storage: OwnS3Server
 ) -> None:
     with contextlib.suppress(KeyError), artifacts.create("job", "large") as file:
-        file.write(bytes(2 * PART))
+        file.write(bytes(2 * UPLOAD_PART))
         raise KeyError
     assert artifacts.files("job") == {}
     assert half_parts(storage) == []
@@ -66,9 +66,9 @@ _WRITE_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
 from ml_assets.model.training.process.artifacts import open_artifacts
-from resources.artifacts.s3_upload import PART
+from resources.artifacts.s3 import UPLOAD_PART
 with open_artifacts(sys.argv[1], Path(sys.argv[2])).create("job", "large") as file:
-    file.write(bytes(2 * PART))
+    file.write(bytes(2 * UPLOAD_PART))
     [sent.result() for sent in file._sent]
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -96,11 +96,11 @@ def test_a_server_that_goes_away_meanwhile_is_named(artifacts: Artifacts, storag
 
 def write_while_it_is_away(artifacts: Artifacts, storage: OwnS3Server) -> None:
     with artifacts.create("job", "large") as file:
-        file.write(bytes(PART))
+        file.write(bytes(UPLOAD_PART))
         storage.kill()
         try:
             for _ in range(2 * IN_FLIGHT):
-                file.write(bytes(PART))
+                file.write(bytes(UPLOAD_PART))
         finally:
             storage.start()
 

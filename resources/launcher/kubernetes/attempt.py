@@ -1,7 +1,7 @@
 """One attempt of a training on the cluster: start it or attach to it, watch it to its end.
 
-Here: the requests to the API and their times. Not here: the meaning of the answers (classify, queue), the number of
-attempts (launcher), the removal of objects (removal).
+Here: the requests to the API and their times. Not here: the meaning of the answers (classify), the number of
+attempts (launcher), the removal of objects (prune).
 """
 
 import math
@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from resources.job.errors import TrainingFailed
-from resources.launcher.kubernetes.capacity_probe import CapacityProbe
+from resources.launcher.kubernetes.attempt_objects import JOB_UID, QueuePosition, why_not_admitted
+from resources.launcher.kubernetes.capacity import CapacityProbe, Reservation
 from resources.launcher.kubernetes.classify import (
     AttemptEnd,
     StartTimeouts,
@@ -22,18 +23,14 @@ from resources.launcher.kubernetes.classify import (
     condition,
     end_of,
     fitting,
+    read_pod_events,
     why_no_pods,
     why_not_started,
 )
 from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document
 from resources.launcher.kubernetes.lease import LeaseLost
-from resources.launcher.kubernetes.log_tail import LogTail
-from resources.launcher.kubernetes.pod_events import read_pod_events
+from resources.launcher.kubernetes.output import LogTail, PodsOutput, RestartEstimate
 from resources.launcher.kubernetes.pod_state import Pod
-from resources.launcher.kubernetes.pods_output import PodsOutput
-from resources.launcher.kubernetes.queue import JOB_UID, QueuePosition, why_not_admitted
-from resources.launcher.kubernetes.reservation import Reservation
-from resources.launcher.kubernetes.restart_estimate import RestartEstimate
 from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import KubernetesSettings
 from resources.words import name_some

@@ -1,7 +1,8 @@
 """Classification of an attempt's pods as types with a remedy. Pure functions of the API's documents.
 
-Here: the reason why pods do not start, the reason why an attempt ended. Not here: reading the documents (pod_state,
-pod_events), requesting them (attempt), the next attempt (launcher).
+Here: the reason why pods do not start, the reason why an attempt ended, and the events of an object by their last
+occurrence. Events are hints: the API keeps them for an hour and may lose them. Not here: reading the documents of pods
+(pod_state), requesting documents (attempt), the next attempt (launcher).
 """
 
 import re
@@ -22,9 +23,45 @@ from resources.job.errors import (
 )
 from resources.job.job import ExitCode
 from resources.launcher.kubernetes.cluster import Document
-from resources.launcher.kubernetes.pod_events import PodEvent, read_pod_events
 from resources.launcher.kubernetes.pod_state import Container, Pod
 from resources.launcher.resource_profile import ResourceProfile
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodEvent:
+    """One event, which may have occurred several times."""
+
+    reason: str
+    """Kind of the event: `FailedMount`, `Pulling`, `FailedCreate`, …"""
+    is_warning: bool
+    message: str
+    first: datetime
+    last: datetime
+    """Time of its last occurrence, in whole seconds."""
+
+
+def read_pod_events(events: Iterable[Document]) -> list[PodEvent]:
+    """Return the events of one object, the newest last.
+
+    Most time stamps are in whole seconds. Within one second a warning sorts first, so that another event is the newest:
+    to wait longer does less harm than to end a training.
+    """
+    return sorted(map(_event, events), key=lambda one: (one.last, not one.is_warning))
+
+
+def _event(event: Document) -> PodEvent:
+    made: str = event["metadata"]["creationTimestamp"]
+    first: str = event.get("firstTimestamp") or event.get("eventTime") or made
+    series: Document = event.get("series") or {}
+    last: str = series.get("lastObservedTime") or event.get("lastTimestamp") or first
+    return PodEvent(
+        reason=str(event.get("reason", "")),
+        is_warning=event.get("type") == "Warning",
+        message=str(event.get("message", "")),
+        first=datetime.fromisoformat(first).replace(microsecond=0),
+        last=datetime.fromisoformat(last).replace(microsecond=0),
+    )
+
 
 _NEVER = ("InvalidImageName", "ErrImageNeverPull")
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", *_NEVER)

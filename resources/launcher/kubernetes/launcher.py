@@ -1,18 +1,22 @@
 """Training on a cluster: the Lease of the training, its attempts, and the removal of everything afterwards.
 
-Here: `KubernetesLauncher`. The launcher that holds the Lease leads the training. Other launchers follow, and take over
-if it dies. Not here: one attempt (attempt), the program of the pods (a command to this module).
+Here: `KubernetesLauncher`, and its exchange with the pods through the artifacts: the inputs, the result, the events.
+The launcher that holds the Lease leads the training. Other launchers follow, and take over if it dies. Not here: one
+attempt (attempt), the program of the pods (a command to this module).
 """
 
 import json
+import os
+import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from resources.addresses import Address
-from resources.artifacts import Artifacts, ArtifactsUnavailable
+from resources.artifacts import ArtifactMissing, Artifacts, ArtifactsUnavailable
+from resources.files import whole_file
 from resources.job.errors import (
     AttemptsExhausted,
     BadConfiguration,
@@ -20,23 +24,103 @@ from resources.job.errors import (
     ClusterUnavailable,
     TrainingFailed,
 )
-from resources.job.events import TrainingEvent, read_events, training_folder_name
+from resources.job.events import (
+    EVENTS,
+    JOB,
+    RESULT,
+    SNAPSHOTS,
+    WEIGHTS,
+    TrainingEvent,
+    read_events,
+    training_folder_name,
+)
 from resources.job.job import TrainingJob, TrainingResult
-from resources.launcher.devices import refuse_without_gpus
 from resources.launcher.kubernetes import attempt_objects
 from resources.launcher.kubernetes.attempt import AttemptWatcher, newest, pods_of, size_of, start
-from resources.launcher.kubernetes.attempt_plan import AttemptPlan
+from resources.launcher.kubernetes.capacity import AttemptPlan
 from resources.launcher.kubernetes.classify import AttemptEnd
 from resources.launcher.kubernetes.cluster import Cluster, Document
-from resources.launcher.kubernetes.exchange import finished, share_events, share_inputs, snapshot_name
 from resources.launcher.kubernetes.lease import Lease, LeaseLost
-from resources.launcher.kubernetes.log_tail import LogTail
-from resources.launcher.kubernetes.pods_output import PodsOutput
-from resources.launcher.kubernetes.prune import prune
-from resources.launcher.kubernetes.removal import remove
-from resources.launcher.pause import in_words, pause_after
+from resources.launcher.kubernetes.output import LogTail, PodsOutput
+from resources.launcher.kubernetes.prune import prune, remove
+from resources.launcher.protocol import in_words, pause_after, refuse_without_gpus
 from resources.launcher.resource_profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.settings import KubernetesSettings
+
+SNAPSHOT = "snapshot.json"
+
+
+def snapshot_name(job: TrainingJob) -> str:
+    """Return the name of the snapshot's folder among the artifacts."""
+    return f"{SNAPSHOTS}/{job.snapshot_digest}"
+
+
+def share_inputs(artifacts: Artifacts, job: TrainingJob) -> None:
+    """Push the job and its snapshot to the artifacts, where pods read them. A snapshot that is complete there stays."""
+    # The job first: garbage collection keeps the snapshot of a job without a result.
+    folder = artifacts.folder(training_folder_name(job))
+    with whole_file(folder / JOB) as writing:
+        writing.write_text(job.to_json())
+    artifacts.push(training_folder_name(job), [JOB])
+    name = snapshot_name(job)
+    if not artifacts.exists(name, SNAPSHOT):
+        _fill(artifacts.folder(name), Path(job.snapshot))
+        artifacts.push(name, last=SNAPSHOT)
+
+
+def finished(artifacts: Artifacts, job: TrainingJob) -> TrainingResult | None:
+    """Return the result of the pods and pull its folder to this machine; None if there is no result yet.
+
+    A result of another job, or with damaged weights, does not count.
+    """
+    name = training_folder_name(job)
+    if not artifacts.exists(name, RESULT):
+        return None
+    folder = artifacts.pull(name, [RESULT])
+    result = TrainingResult.read(folder / RESULT)
+    if result.fingerprint != job.fingerprint:
+        return None
+    wanted = [file for file in artifacts.files(name) if not file.startswith("checkpoints/")]
+    try:
+        artifacts.pull(name, wanted, last=RESULT)
+    except ArtifactMissing:
+        return None
+    weights = folder / WEIGHTS
+    if not result.has_weights(weights):
+        return None
+    result = replace(result, weights=str(weights))
+    with whole_file(folder / RESULT) as writing:  # later steps read it and need the local path of the weights
+        writing.write_text(result.to_json())
+    return result
+
+
+def share_events(artifacts: Artifacts, job: TrainingJob, told: Iterable[TrainingEvent]) -> None:
+    """Pull the events that pods have uploaded, and upload those of `told` that are missing there.
+
+    A lost pod loses its own events, and the next attempt must know how far the training came.
+    """
+    name = training_folder_name(job)
+    with suppress(ArtifactMissing):
+        artifacts.pull(name, [EVENTS])
+    file = artifacts.folder(name) / EVENTS
+    there = set(file.read_text().splitlines()) if file.exists() else set[str]()
+    if missing := [line for event in told if (line := event.to_line()) not in there]:
+        with file.open("a") as events:
+            events.writelines(f"{line}\n" for line in missing)
+        artifacts.push(name, [EVENTS])
+
+
+def _fill(place: Path, snapshot: Path) -> None:
+    """Link the files of `snapshot` into `place`. Copy them if `place` is on another disk."""
+    for path in sorted(path for path in snapshot.rglob("*") if path.is_file()):
+        target = place / path.relative_to(snapshot)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        try:
+            os.link(path, target)
+        except OSError:
+            shutil.copyfile(path, target)
+
 
 _FOLLOW_SECONDS = 1.0
 _CANCEL_GRACE_SECONDS = 5

@@ -26,7 +26,7 @@ from ml_assets.model.evaluation.report.card import model_card
 from ml_assets.model.evaluation.report.pictures import COLOURS, caption, dependence_pictures, pictures
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.evaluation.spec import Comparator
-from resources.job.recoveries import Recovery
+from resources.job.events import Recovery
 
 MOST_SLICES = 12
 """Slices per cut that the report shows: the largest. The JSON has all."""

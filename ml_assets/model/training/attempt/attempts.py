@@ -30,9 +30,8 @@ from ml_assets.model.training.data.rowlog import last_taken
 from ml_assets.model.training.telemetry.event_log import emit
 from resources.files import locked, open_lock
 from resources.job.errors import FINAL
-from resources.job.events import TrainingEvent, read_events
+from resources.job.events import UNKNOWN_CAUSE, TrainingEvent, read_events
 from resources.job.job import ExitCode
-from resources.job.recoveries import UNKNOWN_CAUSE
 
 log = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from ml_assets.model.training.process.group import Group, PeerFailed
-from resources.chunks import ChunkedFile
+from resources.files import ChunkedFile
 
 _pa: Any = import_module("pyarrow")  # it ships no types
 _CODEC: Any = _pa.Codec("zstd", compression_level=1)  # higher levels: a tenth of the speed for 1% of the size

@@ -32,7 +32,7 @@ from torch.distributed import distributed_c10d
 from resources.job.errors import BadConfiguration, TrainingFailed
 from resources.job.job import ExitCode
 from resources.job.training_settings import TrainingSettings
-from resources.launcher.devices import refuse_few_gpus
+from resources.launcher.protocol import refuse_few_gpus
 
 _TIMEOUT = timedelta(seconds=120)
 """Timeout of each gradient collective. A rank that waits longer ends, and the job resumes from its last checkpoint."""

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from resources.beside import working_beside
 from resources.job.job import TrainingJob
+from resources.threads import working_beside
 
 log = logging.getLogger(__name__)
 

@@ -26,9 +26,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from resources.beside import working_beside
 from resources.job.errors import BadConfiguration, TrainingFailed
 from resources.job.job import ExitCode
+from resources.threads import working_beside
 
 if TYPE_CHECKING:
     from torch.distributed import Store

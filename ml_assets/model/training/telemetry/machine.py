@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from ml_assets.model.training.telemetry.event_log import emit
-from resources.beside import working_beside
+from resources.threads import working_beside
 
 log = logging.getLogger(__name__)
 

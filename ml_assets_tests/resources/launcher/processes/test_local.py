@@ -26,7 +26,7 @@ from resources.job.errors import (
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
-from resources.launcher.pause import pause_after
+from resources.launcher.protocol import pause_after
 
 COMMAND = (sys.executable, "-m", "ml_assets_tests.resources.launcher.scripted_worker")
 
