@@ -19,7 +19,7 @@ from benchmarks._report import Result, emit, parse_args
 from resources.lake import refs
 from resources.lake.garbage import Garbage, GarbageRules, LocalSweep
 from resources.lake.local import LocalStore
-from resources.lake.sqlite_database import SQLiteDatabase
+from resources.lake.refs import SQLiteDatabase
 from resources.lake.store import ObjectStat
 from resources.lake.tree import Trees
 

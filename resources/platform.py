@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from resources.artifacts import Artifacts
     from resources.lake import VersionedStore
+    from resources.lake.environments import Environment
     from resources.lake.garbage import GarbageCollector
-    from resources.lake.lake_environment import Environment
     from resources.lake.lakefs_api import LakeFSApi
     from resources.lake.migration import Migration
     from resources.launcher.protocol import TrainingLauncher
@@ -45,7 +45,7 @@ class Platform:
         Raises `EnvironmentMissing` if the settings name an environment that does not exist.
         """
         if self.environment is not None:
-            from resources.lake.environment_view import EnvironmentView
+            from resources.lake.environments import EnvironmentView
 
             return EnvironmentView(self.whole_lake, self.environment.name)
         return self.whole_lake
@@ -100,7 +100,7 @@ class Platform:
         """Environment in which this process works; None on main. Raises `EnvironmentMissing`."""
         if self.settings.env is None:
             return None
-        from resources.lake.lake_environment import read_environment
+        from resources.lake.environments import read_environment
 
         return read_environment(self.settings.home, self.settings.env)
 

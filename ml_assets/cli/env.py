@@ -42,7 +42,7 @@ def create(name: str) -> None:
 def list_(as_json: bool) -> None:
     """List the environments of this home: author, time, changed partitions, conflicts with main."""
     from ml_assets.data.tables.environments import changes_of
-    from resources.lake.lake_environment import environments
+    from resources.lake.environments import environments
 
     project = Project.read_only(on_main=True)
     found = [changes_of(project.platform, one) for one in environments(project.settings.home)]
@@ -87,7 +87,7 @@ def diff(name: str, no_rows: bool, markdown: bool, as_json: bool, html: Path | N
     from ml_assets.data.tables.lake_difference import compare_lake
     from ml_assets.model.steps.difference_page import as_comment, environment_page
     from ml_assets.model.steps.version_difference import models_trained_in
-    from resources.lake.lake_environment import read_environment
+    from resources.lake.environments import read_environment
 
     project = Project.read_only(on_main=True)
     main = project.platform

@@ -22,7 +22,7 @@ def move() -> None:
     """
     from ml_assets.model.release.moved_home import NoEmbeddedTracker, moved_from, readdress
     from ml_assets.model.release.of_platform import bundles_of
-    from resources.lake.lake_environment import environments
+    from resources.lake.environments import environments
 
     main = Project.on_main()
     names = [None, *(one.name for one in environments(main.settings.home))]

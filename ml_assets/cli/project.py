@@ -219,7 +219,7 @@ def _require_environment(settings: Settings) -> None:
     """Raise `EnvironmentMissing` if the settings name an environment that does not exist, before anything is created
     for it."""
     if settings.env is not None:
-        from resources.lake.lake_environment import read_environment
+        from resources.lake.environments import read_environment
 
         read_environment(settings.home, settings.env)
 

@@ -6,7 +6,7 @@ import pytest
 
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys
-from resources.lake.environment_view import EnvironmentView
+from resources.lake.environments import EnvironmentView
 from resources.lake.local import LocalStore
 from resources.ledger import Ledger
 

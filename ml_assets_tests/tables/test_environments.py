@@ -22,7 +22,7 @@ from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, UndatedRows
 from ml_assets_tests.tables.environment_place import Place
 from ml_assets_tests.tables.orders_table import ORDERS, day, keys, reject, spec
-from resources.lake.lake_environment import EnvironmentMissing, EnvironmentNameRefused, environments
+from resources.lake.environments import EnvironmentMissing, EnvironmentNameRefused, environments
 from resources.ledger import Person
 from resources.platform import Platform
 from resources.settings import Settings

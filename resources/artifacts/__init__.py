@@ -10,13 +10,13 @@ files, and `pull` to get the files of others. With the embedded default both hav
 
 from pathlib import Path
 
-from resources.artifacts.local import FolderArtifacts
-from resources.artifacts.protocol import (
+from resources.artifacts.local import (
     ArtifactMissing,
     Artifacts,
     ArtifactsError,
     ArtifactsRefused,
     ArtifactsUnavailable,
+    FolderArtifacts,
     relative,
 )
 

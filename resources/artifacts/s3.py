@@ -2,7 +2,7 @@
 
 Here: uploads, downloads, retries, and the server's answers as our errors; the objects of a bucket as files of a folder;
 the multipart upload of an object while it is written, of which a few parts are in memory. Not here: the protocol
-(`artifacts.protocol`) and credentials, which botocore finds itself (`AWS_*`).
+(`artifacts.local`) and credentials, which botocore finds itself (`AWS_*`).
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -19,14 +19,15 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from resources.addresses import Address
-from resources.artifacts.local import chosen_files, remove_local
-from resources.artifacts.protocol import (
+from resources.artifacts.local import (
     ArtifactMissing,
     ArtifactsError,
     ArtifactsRefused,
     ArtifactsUnavailable,
+    chosen_files,
     missing,
     relative,
+    remove_local,
 )
 from resources.files import ChunkedFile, is_disk_full, unfinished_folder, whole_file
 from resources.retry import patiently

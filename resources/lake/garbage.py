@@ -28,7 +28,7 @@ from typing import Protocol
 from resources.lake import refs
 from resources.lake.lakefs_api import LakeFSApi, Refusal
 from resources.lake.lakefs_setup import MAIN
-from resources.lake.sqlite_database import SQLiteDatabase
+from resources.lake.refs import SQLiteDatabase
 from resources.lake.store import LakeError, ObjectStat, VersionedStore
 from resources.lake.tree import Trees
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from resources.lake import refs
 from resources.lake.objects import ObjectFiles
-from resources.lake.refs import merge_base, merge_trees
-from resources.lake.sqlite_database import SQLiteDatabase
+from resources.lake.refs import SQLiteDatabase, merge_base, merge_trees
 from resources.lake.store import (
     BranchDirty,
     BranchProtected,

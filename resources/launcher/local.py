@@ -22,8 +22,7 @@ from resources.files import open_lock
 from resources.job.errors import FINAL, AttemptsExhausted
 from resources.job.events import EVENTS, JOB, RESULT, TrainingEvent
 from resources.job.job import ExitCode, TrainingJob, TrainingResult
-from resources.launcher.output import Output
-from resources.launcher.protocol import has_gpus, in_words, pause_after, refuse_without_gpus
+from resources.launcher.protocol import Output, has_gpus, in_words, pause_after, refuse_without_gpus
 from resources.launcher.resource_profile import ResourceProfile
 
 

@@ -22,10 +22,10 @@ from ml_assets.data.tables.environments import EnvironmentChanges, changes_of
 from ml_assets.data.tables.landing import MAIN
 from ml_assets.data.tables.reader import TableReader
 from resources.lake import LakeError, MergeConflict
-from resources.lake.environment_view import own_prefix
-from resources.lake.lake_environment import (
+from resources.lake.environments import (
     Environment,
     environment_folder,
+    own_prefix,
     read_environment,
     write_environment,
 )

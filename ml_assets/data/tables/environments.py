@@ -1,7 +1,7 @@
 """Environments for people: create one without a copy of data, list their changes, drop them.
 
 An environment begins at main's head, with main's verdicts. Because a partition's manifest says what made it, only what
-the changed code touches is stale there. Not here: the record (`resources.lake.lake_environment`), the merge
+the changed code touches is stale there. Not here: the record (`resources.lake.environments`), the merge
 (`environment_merge.py`).
 """
 
@@ -17,11 +17,12 @@ from ml_assets.data.tables.landing import MAIN
 from ml_assets.data.tables.reader import TableReader
 from resources.files import unfinished_folder
 from resources.lake import LakeBusy, ObjectStat, RefNotFound, VersionedStore
-from resources.lake.environment_view import branch_of, own_prefix
-from resources.lake.lake_environment import (
+from resources.lake.environments import (
     Environment,
+    branch_of,
     check_environment_name,
     environment_folder,
+    own_prefix,
     read_environment,
     write_environment,
 )

@@ -21,9 +21,8 @@ from ml_assets.model.steps.links import read_artifact
 from resources.files import UNFINISHED
 from resources.job.events import JOB, RESULT, SNAPSHOTS, TRAININGS
 from resources.job.job import TrainingJob
-from resources.lake.environment_view import own_prefix
+from resources.lake.environments import environments, own_prefix
 from resources.lake.garbage import Garbage, GarbageRules
-from resources.lake.lake_environment import environments
 from resources.launcher.local import folder_lock
 from resources.platform import Platform
 

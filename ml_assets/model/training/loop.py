@@ -20,11 +20,11 @@ from ml_assets.model.training.data.prefetcher import Prefetcher
 from ml_assets.model.training.data.rowlog import RowLog
 from ml_assets.model.training.gradients import Gradients, gradients_of
 from ml_assets.model.training.measured import Exported, measure_exported, validation_loss
-from ml_assets.model.training.parallel.sameness import refuse_differences
 from ml_assets.model.training.process.group import Agreement, Group, PeerFailed
 from ml_assets.model.training.process.heartbeat import Heartbeat
 from ml_assets.model.training.process.stop import StopRequest
 from ml_assets.model.training.run import Run
+from ml_assets.model.training.step.model_digests import refuse_differences
 from ml_assets.model.training.telemetry.event_log import emit
 from ml_assets.model.training.telemetry.machine import gpu_figures
 from ml_assets.model.training.telemetry.meter import Meter

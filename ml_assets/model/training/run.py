@@ -38,10 +38,14 @@ from ml_assets.model.training.data.rowlog import RowLog
 from ml_assets.model.training.data.streaming import ShardSource
 from ml_assets.model.training.parallel.layouts import Layout, lay_out, refuse_unfit
 from ml_assets.model.training.parallel.reduction import PowerSgd
-from ml_assets.model.training.parallel.sameness import begin_alike, refuse_other_machine, refuse_other_numbers
 from ml_assets.model.training.process.group import Group
 from ml_assets.model.training.step.activation_checkpointing import checkpoint_activations
 from ml_assets.model.training.step.load import build_model, check_output, refuse_chance
+from ml_assets.model.training.step.model_digests import (
+    begin_alike,
+    refuse_other_machine,
+    refuse_other_numbers,
+)
 from ml_assets.model.training.step.objectives import Objective, objective_of
 from ml_assets.model.training.step.precision import compile_core, refuse_unable
 from ml_assets.model.training.step.preflight import preflight

@@ -10,7 +10,7 @@ import pytest
 from ml_assets_tests.resources.lake.lake_contract import VersionedStoreContract
 from ml_assets_tests.resources.lake.ref_contract import RefContract
 from resources.lake import RefNotFound, VersionedStore
-from resources.lake.environment_view import EnvironmentView
+from resources.lake.environments import EnvironmentView
 from resources.lake.local import LocalStore
 
 

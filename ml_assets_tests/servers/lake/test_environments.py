@@ -11,7 +11,7 @@ from ml_assets_tests.resources.ledger_writer import write_one_of_each
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.tables.environment_place import Place
 from ml_assets_tests.tables.orders_table import ORDERS, day, keys, reject
-from resources.lake.lake_environment import read_environment
+from resources.lake.environments import read_environment
 from resources.ledger import Person
 from resources.platform import Platform
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from resources.job.events import TrainingEvent
 from resources.launcher.kubernetes.cluster import Cluster
 from resources.launcher.kubernetes.pod_state import Pod
-from resources.launcher.output import Output
+from resources.launcher.protocol import Output
 
 _STEPPING = ("metrics", "epoch", "system")
 """Events whose step is complete when they are reported."""

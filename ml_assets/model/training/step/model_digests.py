@@ -1,10 +1,12 @@
 """Digests of everything that a model may read and change: tensors, plain attributes, attributes of its classes, global
 variables of their Python modules.
 
-Here: the digests. Not here: which changes are refused (preflight), the comparison of ranks (parallel.sameness).
+Here: the digests; equal weights on all ranks, copied from rank 0 at the start and compared; equal arithmetic of all
+processes. Not here: which changes are refused (preflight), sums that give
+the same bits on all ranks (parallel.reduction).
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # (the annotations of torch are partial)
 
 import hashlib
@@ -20,6 +22,9 @@ import numpy as np
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+
+from ml_assets.model.training.process.group import Group
+from resources.job.errors import BadConfiguration
 
 _OF_TORCH = frozenset(vars(nn.Module()))
 """Attributes that every module has."""
@@ -133,3 +138,55 @@ def _held(value: Any) -> dict[str, Any]:
             with suppress(ValueError):  # a variable without a value yet
                 held[name] = cell.cell_contents
     return held
+
+
+def begin_alike(model: nn.Module, group: Group, *, is_bitwise: bool) -> None:
+    """Copy the first weights of rank 0 to all ranks. Collective call.
+
+    With `is_bitwise`, raises `BadConfiguration` if a rank drew other weights: the next training would start
+    differently.
+    """
+    if is_bitwise:
+        refuse_differences(
+            model,
+            group,
+            "first weights differ between workers: they are drawn from a generator that the platform does not seed. "
+            "Draw from torch, numpy.random or random, or use determinism tolerance",
+        )
+    group.copy_from_first(value.data for value in (*model.parameters(), *model.buffers()))
+
+
+def refuse_differences(model: nn.Module, group: Group, message: str) -> None:
+    """Raise `BadConfiguration(message)` on all ranks if their weights or buffers differ. Collective call."""
+    digest = hashlib.sha256()
+    for value in model.state_dict().values():
+        digest.update(digest_of(value))
+    mine = int.from_bytes(digest.digest()[:8], "big", signed=True)
+    if len(set(group.gather(mine))) > 1:
+        raise BadConfiguration(message)
+
+
+def refuse_other_numbers(preflight_digest: int, group: Group) -> None:
+    """Raise `BadConfiguration` on all ranks if a rank computed another digest in its preflight. Collective call."""
+    others = group.gather(preflight_digest)
+    rank = next((rank for rank, other in enumerate(others) if other != others[0]), 0)
+    if rank:
+        raise BadConfiguration(
+            f"ranks 0 and {rank} computed different numbers from the same rows and weights: {_WHY_OTHER}"
+        )
+
+
+def refuse_other_machine(preflight_digest: int, recorded: int, step: int) -> None:
+    """Raise `BadConfiguration` if `preflight_digest` is not the one `recorded` in the checkpoint of `step`."""
+    if preflight_digest != recorded:
+        raise BadConfiguration(
+            f"the attempts up to step {step} computed other numbers from the same rows and first weights than this "
+            f"one: {_WHY_OTHER}. The checkpoints are kept"
+        )
+
+
+_WHY_OTHER = (
+    "the machines differ (kind of processor or GPU), or the model reads something that differs between processes "
+    "(process id, host name, clock, environment variable). So determinism bitwise cannot hold: use machines of one "
+    "kind, remove that from the model, or use determinism tolerance"
+)

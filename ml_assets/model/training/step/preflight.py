@@ -4,7 +4,7 @@ With `determinism: bitwise` a pass is repeated, in training and in validation. I
 same numbers each time, also if the model cannot see its rank. Otherwise the result would depend on how often a worker
 calls the model, and so on the number of workers. The preflight always takes two steps and restores the first weights:
 the model must then be as it was before. Otherwise it keeps state that no checkpoint holds. The preflight observes
-effects; it has no list of layers. Not here: the first weights (load), their equality on all ranks (parallel.sameness).
+effects; it has no list of layers. Not here: the first weights (load), their equality on all ranks (model_digests).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
