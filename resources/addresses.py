@@ -9,6 +9,8 @@ from http.client import HTTPMessage
 from typing import IO, Any
 from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
+from pydantic_core import core_schema
+
 HIDDEN = "***"
 """Text that replaces a credential."""
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*://")
@@ -66,8 +68,6 @@ class Address:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         """Accept a text or an `Address`. Serialize as the text without credentials."""
-        from pydantic_core import core_schema
-
         made = core_schema.no_info_after_validator_function(cls, core_schema.str_schema())
         return core_schema.json_or_python_schema(
             json_schema=made,

@@ -13,21 +13,28 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 
 from resources.addresses import Address
+from resources.artifacts import Artifacts, artifacts_of
+from resources.lake import LakeRefused, VersionedStore
+from resources.lake.environments import Environment, EnvironmentView, read_environment
+from resources.lake.garbage import GarbageCollector, LakeFSRetention, LocalSweep
+from resources.lake.lakefs import LakeFSStore
+from resources.lake.lakefs_api import LakeFSApi
+from resources.lake.lakefs_setup import audit_hook_is_current, set_up
+from resources.lake.local import LocalStore
+from resources.lake.migration import Migration
+from resources.launcher.local import LocalLauncher
+from resources.launcher.protocol import TrainingLauncher
+from resources.online import OnlineStore
+from resources.online.store import open_online_store
 from resources.settings import Settings
+from resources.tracking.sink import SpoolCopies
+from resources.tracking.studies import open_storage
+from resources.tracking.tracker import FILES, Tracker
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
 
-    from resources.artifacts import Artifacts
-    from resources.lake import VersionedStore
-    from resources.lake.environments import Environment
-    from resources.lake.garbage import GarbageCollector
-    from resources.lake.lakefs_api import LakeFSApi
-    from resources.lake.migration import Migration
-    from resources.launcher.protocol import TrainingLauncher
     from resources.ledger import Ledger, Person
-    from resources.online import OnlineStore
-    from resources.tracking.tracker import Tracker
 
 
 @dataclass(frozen=True)
@@ -39,14 +46,12 @@ class Platform:
     """Seconds of retries if a server does not answer. None: the default of each part, meant for a run."""
 
     @cached_property
-    def lake(self) -> "VersionedStore":
+    def lake(self) -> VersionedStore:
         """Versioned storage of tables. In an environment, its branch takes the place of main.
 
         Raises `EnvironmentMissing` if the settings name an environment that does not exist.
         """
         if self.environment is not None:
-            from resources.lake.environments import EnvironmentView
-
             return EnvironmentView(self.whole_lake, self.environment.name)
         return self.whole_lake
 
@@ -55,18 +60,14 @@ class Platform:
         return Platform(self.settings.inside(env), self.patience_seconds)
 
     @cached_property
-    def whole_lake(self) -> "VersionedStore":
+    def whole_lake(self) -> VersionedStore:
         """The lake itself, with main and the branches of all environments."""
         if self.settings.lake_url is not None:
-            from resources.lake.lakefs import LakeFSStore
-
             return LakeFSStore(self.lakefs, self.lake_cache)
-
-        from resources.lake.local import LocalStore
 
         return LocalStore(self.settings.lake_folder)
 
-    def lake_at(self, address: str | None, access: Sequence[str] = ()) -> "VersionedStore":
+    def lake_at(self, address: str | None, access: Sequence[str] = ()) -> VersionedStore:
         """Return the lake at `address`, to read: `lakefs://repository` or the folder of an embedded lake; by default
         this platform's. `access`: address, key and secret of the lakeFS server; by default this platform's.
 
@@ -74,11 +75,7 @@ class Platform:
         """
         if address is None:
             return self.lake
-        from resources.lake import LakeRefused
-
         if address.startswith("lakefs://"):
-            from resources.lake.lakefs import LakeFSStore
-
             changes: dict[str, Any] = {"environment": address.removeprefix("lakefs://").strip("/")}
             if access:
                 url, key, secret = access
@@ -89,19 +86,15 @@ class Platform:
                 }
             other = Platform(self.settings.model_copy(update=changes), self.patience_seconds)
             return LakeFSStore(other.lakefs, self.lake_cache)
-        from resources.lake.local import LocalStore
-
         if not (Path(address) / "refs.db").is_file():
             raise LakeRefused(f"{address} is not the folder of a lake.")
         return LocalStore(Path(address))
 
     @cached_property
-    def environment(self) -> "Environment | None":
+    def environment(self) -> Environment | None:
         """Environment in which this process works; None on main. Raises `EnvironmentMissing`."""
         if self.settings.env is None:
             return None
-        from resources.lake.environments import read_environment
-
         return read_environment(self.settings.home, self.settings.env)
 
     def make_lake_ready(self) -> list[str]:
@@ -110,8 +103,6 @@ class Platform:
             return [
                 f"The embedded lake in {self.settings.lake_folder} needs no set-up: its first use creates it."
             ]
-
-        from resources.lake.lakefs_setup import set_up
 
         done = set_up(self.lakefs, self.settings.lake_storage, self.lake_cache)
         where = f"{self.settings.environment} on {self.settings.lake_url}"
@@ -122,16 +113,11 @@ class Platform:
         ]
 
     @cached_property
-    def lake_migration(self) -> "Migration":
+    def lake_migration(self) -> Migration:
         """Move from the embedded lake of the home to the repository on lakeFS.
 
         Raises `LakeRefused` if the home has no embedded lake, or if the settings lack the server or its keys.
         """
-        from resources.lake import LakeRefused
-        from resources.lake.lakefs import LakeFSStore
-        from resources.lake.local import LocalStore
-        from resources.lake.migration import Migration
-
         folder = self.settings.lake_folder
         if not (folder / "refs.db").is_file():
             raise LakeRefused(
@@ -140,14 +126,10 @@ class Platform:
         return Migration(LocalStore(folder), LakeFSStore(self.lakefs, self.lake_cache))
 
     @cached_property
-    def lake_garbage(self) -> "GarbageCollector":
+    def lake_garbage(self) -> GarbageCollector:
         """Collector of contents of the lake that nothing keeps any more."""
         if self.settings.lake_url is not None:
-            from resources.lake.garbage import LakeFSRetention
-
             return LakeFSRetention(self.lakefs, self.whole_lake)
-
-        from resources.lake.garbage import LocalSweep
 
         self.whole_lake.resolve("main")  # the first use creates it
         return LocalSweep(self.settings.lake_folder)
@@ -158,8 +140,6 @@ class Platform:
         if self.settings.lake_url is None:
             return True
 
-        from resources.lake.lakefs_setup import audit_hook_is_current
-
         return audit_hook_is_current(self.lakefs, self.lake_cache)
 
     @property
@@ -168,14 +148,11 @@ class Platform:
         return self.settings.cache_folder / "lake"
 
     @cached_property
-    def lakefs(self) -> "LakeFSApi":
+    def lakefs(self) -> LakeFSApi:
         """Client of the lakeFS repository that the settings name, for its setup and its checks.
 
         Raises `LakeRefused` if the settings lack the server or its keys.
         """
-        from resources.lake import LakeRefused
-        from resources.lake.lakefs_api import LakeFSApi
-
         of = self.settings
         if of.lake_url is None or of.lake_access_key_id is None or of.lake_secret_access_key is None:
             raise LakeRefused(
@@ -191,10 +168,8 @@ class Platform:
         )
 
     @cached_property
-    def artifacts(self) -> "Artifacts":
+    def artifacts(self) -> Artifacts:
         """Storage of folders of files that outlive a process."""
-        from resources.artifacts import artifacts_of
-
         of = self.settings
         return artifacts_of(
             of.artifacts_url,
@@ -217,10 +192,8 @@ class Platform:
         )
 
     @cached_property
-    def online(self) -> "OnlineStore":
+    def online(self) -> OnlineStore:
         """Newest feature row of each entity. Raises `OnlineStoreRefused` for an address of another kind."""
-        from resources.online.store import open_online_store
-
         of = self.settings
         return open_online_store(
             of.online_url,
@@ -239,16 +212,11 @@ class Platform:
     @cached_property
     def studies(self) -> "RDBStorage":
         """Optuna's storage of studies. The first use creates its tables: call it in a turn of the ledger."""
-        from resources.tracking.studies import open_storage
-
         return open_storage(self.settings.studies_url, **self._patience("patience_seconds"))
 
     @cached_property
-    def tracker(self) -> "Tracker":
+    def tracker(self) -> Tracker:
         """Record of training runs."""
-        from resources.tracking.sink import SpoolCopies
-        from resources.tracking.tracker import FILES, Tracker
-
         of = self.settings
         self._make_home()
         if of.s3_endpoint_url is not None:
@@ -264,7 +232,7 @@ class Platform:
         return Tracker(of.resolved_tracking_uri.reveal(), spools, files, copies)
 
     @cached_property
-    def launcher(self) -> "TrainingLauncher":
+    def launcher(self) -> TrainingLauncher:
         """Launcher of trainings: processes of this machine, or pods."""
         if self.settings.launcher == "kubernetes":
             from resources.launcher.kubernetes.launcher import KubernetesLauncher
@@ -274,8 +242,6 @@ class Platform:
                 artifacts=self.artifacts,
                 s3_endpoint_url=self.settings.s3_endpoint_url,
             )
-
-        from resources.launcher.local import LocalLauncher
 
         return LocalLauncher()
 

@@ -16,6 +16,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
+import urllib3
+from urllib3.exceptions import HTTPError
+
 from resources.addresses import Address
 from resources.lake.store import (
     LakeBusy,
@@ -134,8 +137,6 @@ class LakeFSApi:
 
     def headers(self) -> dict[str, str]:
         """Return the headers that authenticate a request sent without the client."""
-        import urllib3
-
         return dict(urllib3.make_headers(basic_auth=":".join(self._keys)))
 
     def limits(self) -> tuple[float, float]:
@@ -178,8 +179,6 @@ class LakeFSApi:
 
     def _reads_its_database(self) -> bool:
         """True if the server reaches its database. Without it, the server answers 401 to the right keys."""
-        import urllib3
-
         connect, silence = self.limits()
         try:
             answer = urllib3.request(
@@ -189,7 +188,7 @@ class LakeFSApi:
                 timeout=urllib3.Timeout(connect=connect, read=silence),
                 retries=False,
             )
-        except urllib3.exceptions.HTTPError:
+        except HTTPError:
             return False
         return answer.status == 200
 
@@ -201,8 +200,6 @@ class LakeFSApi:
     @contextmanager
     def _translated(self) -> Generator[None, None, None]:
         """Translate the client's errors into errors of the lake."""
-        from urllib3.exceptions import HTTPError
-
         try:
             yield
         except _module("exceptions").ApiException as error:

@@ -22,6 +22,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import quote
 
+from urllib3 import PoolManager, Timeout
+from urllib3.exceptions import HTTPError
+
 from resources.addresses import Address
 from resources.files import locked, whole_file
 from resources.lake.lakefs_api import CONNECTIONS, LakeFSApi
@@ -254,9 +257,6 @@ class Content:
         self, method: str, url: str, headers: Mapping[str, str], body: BinaryIO | None = None
     ) -> Generator[BinaryIO, None, None]:
         """Send a request and yield the body of its answer, to be read inside the block. Raise if it is an error."""
-        from urllib3 import Timeout
-        from urllib3.exceptions import HTTPError
-
         connect, silence = self._api.limits()
         try:
             response = self._connections().request(
@@ -303,8 +303,6 @@ class Content:
         # A forked process needs its own connections: two processes would read each other's answers.
         with self._opening:
             if self._opened is None or self._opened[0] != os.getpid():
-                from urllib3 import PoolManager
-
                 pool = PoolManager(maxsize=CONNECTIONS, retries=False, blocksize=_CHUNK)
                 self._opened = (os.getpid(), pool)
             return self._opened[1]

@@ -1,6 +1,6 @@
 """Online store: the newest feature row of each entity, behind one protocol, in SQLite or Redis.
 
-Import an implementation from its own module: `sqlite_store` is embedded, `redis_store` uses a server. Not here: the
+`store` has the protocol and the embedded implementation, `redis_store` uses a server. Not here: the
 content of a row (`ml_assets.data.tables.online_rows`), and the choice of the rows
 (`ml_assets.data.tables.online_fill`).
 """

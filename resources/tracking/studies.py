@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resources.addresses import Address
+from resources.retry import patiently
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -59,7 +60,6 @@ def _wait_for_server(engine: "sa.Engine", address: Address, patience_seconds: fl
     from sqlalchemy import event
 
     from resources.database_errors import is_away
-    from resources.retry import patiently
 
     def connect(dialect: Any, _: object, arguments: Any, options: Any) -> Any:
         return patiently(

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save_file
+
 from ml_assets.data.snapshots.split_reader import file_sha256
 from ml_assets.model.training.attempt.attempts import read_attempts, wait_until_alone, worker_seconds
 from ml_assets.model.training.attempt.exit_code import exit_code_of, leave
@@ -37,8 +39,6 @@ log = logging.getLogger(__name__)
 
 def write_result(run: Run, exported: Exported) -> TrainingResult:
     """Write both files, the result last: if it exists, so does every file that it names."""
-    from safetensors.torch import save_file
-
     progress = run.progress
     weights = run.folder / WEIGHTS
     write_whole(weights, lambda path: save_file(dict(exported.weights), path))

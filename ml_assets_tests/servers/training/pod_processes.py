@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deployment.testbed.processes import free_port
 from ml_assets.data.snapshots.split_reader import MANIFEST, open_snapshot
-from ml_assets.model.training.process.artifacts import open_artifacts
+from ml_assets.model.training.data.streaming import open_artifacts
 from ml_assets_tests.servers.training.s3_server import OwnS3Server
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ml_assets.data.snapshots.split_reader import MANIFEST, Snapshot
+from ml_assets.model.training.data.streaming import open_artifacts
 from ml_assets.model.training.node.pod import PodSettings, stage
-from ml_assets.model.training.process.artifacts import open_artifacts
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from ml_assets_tests.training.text_snapshots import text_snapshot
 from resources.job.errors import BadConfiguration, InputChanged

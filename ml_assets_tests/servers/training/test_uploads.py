@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.model.training.process.artifacts import open_artifacts
+from ml_assets.model.training.data.streaming import open_artifacts
 from ml_assets_tests.servers.training.s3_server import OwnS3Server
 from resources.artifacts import Artifacts, ArtifactsError, ArtifactsUnavailable
 from resources.artifacts.s3 import IN_FLIGHT, UPLOAD_PART
@@ -65,7 +65,7 @@ def test_a_block_that_raises_leaves_neither_file_nor_parts(
 _WRITE_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
-from ml_assets.model.training.process.artifacts import open_artifacts
+from ml_assets.model.training.data.streaming import open_artifacts
 from resources.artifacts.s3 import UPLOAD_PART
 with open_artifacts(sys.argv[1], Path(sys.argv[2])).create("job", "large") as file:
     file.write(bytes(2 * UPLOAD_PART))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from ml_assets.model.training.process.artifacts import open_artifacts
+from ml_assets.model.training.data.streaming import open_artifacts
 from resources.artifacts import ArtifactsError, ArtifactsUnavailable
 from resources.job.errors import StorageFailed
 

@@ -4,12 +4,14 @@ The ranks of a machine share a folder, so each shard is fetched once, verified, 
 Each shard has two locks: one for the process that fetches it, and a shared one for its readers. Fetching and reading do
 not wait for each other, and eviction takes only shards that nobody reads or fetches.
 
-Here: the order of fetches, the room they take, and that folder. Not here: the shards of a step (order), reading rows
-(batches), the content of a shard (snapshots).
+Here: the object store of a training process, from the environment that the launcher set; the order of fetches, the
+room they take, and that folder. Not here: the shards of a step (order), reading rows (batches), the content of a shard
+(snapshots).
 """
 
 import dataclasses
 import json
+import logging
 import os
 import shutil
 import time
@@ -22,10 +24,25 @@ from pathlib import Path
 from typing import Self
 
 from ml_assets.data.snapshots.split_reader import Archive, Rows, Shard, ShardChanged, Snapshot, verify_file
-from ml_assets.model.training.process.artifacts import open_artifacts
-from resources.artifacts import ArtifactMissing, ArtifactsRefused, ArtifactsUnavailable
+from resources.artifacts import (
+    ArtifactMissing,
+    Artifacts,
+    ArtifactsRefused,
+    ArtifactsUnavailable,
+    artifacts_of,
+)
 from resources.files import locked, open_lock
 from resources.job.errors import BadConfiguration, InputChanged, StorageFailed
+
+# aiobotocore logs the origin of the credentials at each start.
+logging.getLogger("aiobotocore").setLevel(logging.WARNING)
+
+
+def open_artifacts(url: str, cache: Path, patience_seconds: float = 60.0) -> Artifacts:
+    """Open the store at `url` with the endpoint and credentials from the environment."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return artifacts_of(url, cache, endpoint, patience_seconds)
+
 
 _COMING = ".coming"
 _LONG_AGO = 10 * 365 * 86_400.0

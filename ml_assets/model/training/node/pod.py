@@ -39,9 +39,8 @@ from ml_assets.data.snapshots.split_reader import MANIFEST, ShardChanged, open_s
 from ml_assets.model.training.attempt.attempts import ATTEMPTS
 from ml_assets.model.training.checkpoint.initial import INITIAL
 from ml_assets.model.training.checkpoint.mirror import Mirror
-from ml_assets.model.training.data.streaming import ShardSource
+from ml_assets.model.training.data.streaming import ShardSource, open_artifacts
 from ml_assets.model.training.node.agent import Node, end, run_ranks, start_importing, use_temporary_folder
-from ml_assets.model.training.process.artifacts import open_artifacts
 from ml_assets.model.training.telemetry.event_log import emit, keep_events, report_failure
 from resources.artifacts import ArtifactMissing, ArtifactsError, ArtifactsRefused
 from resources.files import is_disk_full

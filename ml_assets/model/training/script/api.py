@@ -48,6 +48,7 @@ from ml_assets.model.training.checkpoint.checkpoints import Checkpoints, checkpo
 from ml_assets.model.training.checkpoint.mirror import Mirror
 from ml_assets.model.training.checkpoint.parts import INDEX
 from ml_assets.model.training.data.preprocess import with_dropped
+from ml_assets.model.training.process.group import keep_connections
 from ml_assets.model.training.process.heartbeat import Heartbeat
 from ml_assets.model.training.script.data import (
     Example,
@@ -141,8 +142,6 @@ class Training:
     @classmethod
     def begin(cls, job: TrainingJob, snapshot: Snapshot, folder: Path, mirror: Mirror | None) -> Self:
         """Find the newest checkpoint and, on rank 0, record a new attempt."""
-        from ml_assets.model.training.process.group import keep_connections
-
         keep_connections()
         folder.mkdir(parents=True, exist_ok=True)
         keep_events(folder)

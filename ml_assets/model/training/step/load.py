@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 from torch import nn
 
 from ml_assets.data.snapshots.split_reader import InputSpec, Rows
@@ -131,8 +132,6 @@ def _refuse_lazy(job: TrainingJob, core: nn.Module) -> None:
 
 def load_model(job: TrainingJob, inputs: InputSpec, weights: Path) -> FullModel:
     """Return the trained model on the CPU, in evaluation mode, from a `model.safetensors` of this job."""
-    from safetensors.torch import load_file
-
     model = build_model(job, inputs)
     model.load_state_dict(load_file(weights))
     return model.eval()
