@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from resources.ledger import Account, Accounts, IdentityRefused, LaunchedIn, Person
 from resources.settings import Settings
+from resources.web.oidc import account_of
 
 _launched_in: LaunchedIn = "dagster"
 
@@ -55,9 +56,6 @@ def proved_person(proof: str, accounts: Accounts) -> Person:
     if proof.count(".") != 2:  # an ID token has three parts, a token none
         found = accounts.of_token(proof)
         return Person.proved(found, "token")
-
-    from resources.web.oidc import account_of
-
     found = account_of(proof, accounts.in_force())
     return Person.proved(found, "oidc")
 
@@ -72,9 +70,6 @@ def require_proof_of(first: Account, settings: Settings) -> None:
             f"nobody proved the first account {first.name}: set ML_ASSETS_OIDC_TOKEN to an ID token of it. If its "
             "subject were mistyped, nobody could add an account any more"
         )
-
-    from resources.web.oidc import account_of
-
     try:
         account_of(settings.oidc_token.get_secret_value().strip(), [first])
     except IdentityRefused as refused:
