@@ -10,7 +10,7 @@ from ml_assets.foundation.sections import Section
 from ml_assets.model.evaluation.evaluation_document import Document, Evaluation, Role
 from ml_assets.model.evaluation.metrics.bootstrap import Interval
 from ml_assets.model.evaluation.spec import CostSection
-from resources.job.recoveries import Recovery
+from resources.job.events import Recovery
 
 
 class CardSection(Section):

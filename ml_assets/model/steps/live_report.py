@@ -13,9 +13,8 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, Self
 
 from ml_assets.model.training.attempt.attempts import seconds_between, sign_of
-from resources.job.events import TrainingEvent
+from resources.job.events import Recovery, TrainingEvent
 from resources.job.job import TrainingResult
-from resources.job.recoveries import Recovery
 from resources.tracking.tracker import TrackedRun
 from resources.words import counted
 

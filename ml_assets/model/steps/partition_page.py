@@ -27,8 +27,7 @@ from ml_assets.model.steps.partition_pictures import (
     pictures_of_rows,
 )
 from resources.lake import LakeError
-from resources.lake.environment_view import branch_of
-from resources.lake.lake_environment import environments
+from resources.lake.environments import branch_of, environments
 from resources.ledger import EvaluationRow, VerdictRow
 from resources.platform import Platform
 from resources.words import counted, name_some

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ml_assets.data.snapshots.blob_archives import member_name
+from ml_assets.data.snapshots.shards import member_name
 from ml_assets.data.snapshots.split_reader import InputSpec, Rows, Snapshot, SplitName
 from ml_assets.model.training.data.order import ShardSlice
 from ml_assets.model.training.data.streaming import StreamedShards
