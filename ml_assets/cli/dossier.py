@@ -23,7 +23,7 @@ def command() -> None:
 @click.argument("folder", type=_FOLDER)
 def keygen(folder: Path) -> None:
     """Write a private key, signing.pem, and its public key, signing.pub.pem, into FOLDER."""
-    from ml_assets.extras.governance.dossier.keys import PUBLIC, create_keys
+    from ml_assets.extras.governance.dossier.signature import PUBLIC, create_keys
 
     with writing_to(folder):
         key = create_keys(folder)
@@ -41,7 +41,7 @@ def write(model: str, version: int | None, out: Path | None) -> None:
     Signs with the key in ML_ASSETS_SIGNING_KEY. Earlier dossiers stay.
     """
     from ml_assets.cli.problems import Problem
-    from ml_assets.extras.governance.dossier.keys import SigningKey
+    from ml_assets.extras.governance.dossier.signature import SigningKey
     from ml_assets.model.release.dossiers import export as export_to
     from ml_assets.model.release.of_platform import bundles_of
     from ml_assets.model.steps.dossier import write_dossier

@@ -21,8 +21,7 @@ def command(model: str, partition: str) -> None:
     from ml_assets.components.training_pipeline import TrainingPipeline
     from ml_assets.data.tables.landing import MAIN
     from ml_assets.data.tables.reader import TableReader
-    from ml_assets.use.live.served_policy import ServedSkewRule
-    from ml_assets.use.live.served_skew import served_skew
+    from ml_assets.use.live.served_skew import ServedSkewRule, served_skew
 
     with Project.to_read() as project:
         spec = project.component(TrainingPipeline, model).spec

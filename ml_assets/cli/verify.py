@@ -8,7 +8,7 @@ import click
 from ml_assets.cli.project import say
 
 if TYPE_CHECKING:
-    from ml_assets.extras.governance.dossier.keys import PublicKey
+    from ml_assets.extras.governance.dossier.signature import PublicKey
     from ml_assets.extras.governance.dossier.verification import Verified
 
 
@@ -24,7 +24,7 @@ def command(what: str, key: Path, with_ledger: bool) -> None:
     FOLDER and the key are enough: neither settings nor ledger nor lake are read without --ledger. The error names each
     file that was altered, added or removed since the dossier was signed.
     """
-    from ml_assets.extras.governance.dossier.keys import PublicKey
+    from ml_assets.extras.governance.dossier.signature import PublicKey
     from ml_assets.extras.governance.dossier.verification import verify
 
     public = PublicKey.read(key)
@@ -39,7 +39,7 @@ def command(what: str, key: Path, with_ledger: bool) -> None:
     say(f"  decisions   {len(found.decisions['rows'])} rows, head {found.decisions['head']}")
     if with_ledger:
         from ml_assets.cli.project import Project
-        from ml_assets.extras.governance.dossier.ledger_rows import require_in_ledger
+        from ml_assets.extras.governance.dossier.verification import require_in_ledger
         from ml_assets.model.release.history import since
         from resources.ledger import Head
 

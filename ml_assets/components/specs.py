@@ -28,7 +28,7 @@ from ml_assets.foundation.sections import Name, Partitions, Section, TimeZone, r
 from ml_assets.model.evaluation.metrics.metrics import metrics_of
 from ml_assets.model.steps.retraining import LiveSource, RetrainSection, rule_faults
 from ml_assets.model.steps.spec import ADDED, PREDICTIONS, PipelineSpec
-from ml_assets.use.live.served_policy import ServedSkewRule
+from ml_assets.use.live.served_skew import ServedSkewRule
 from resources.words import did_you_mean
 
 

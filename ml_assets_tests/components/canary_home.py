@@ -18,7 +18,7 @@ from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.matrix import MatrixGraph
 from ml_assets.model.release.of_platform import bundles_of, releases_of
 from ml_assets.model.release.rules import NO_RULES, Rules, deciding_as_json
-from ml_assets.use.serving.assignment import is_of_canary
+from ml_assets.use.serving.canary import is_of_canary
 from ml_assets.use.serving.request_log import LoggedRow, RequestLog
 from ml_assets_tests.components.installation import Installation, failure_of, readings_components
 from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL, READINGS, days

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ml_assets.extras.governance.dossier.contents import (
+from ml_assets.extras.governance.dossier.documents import (
     BUNDLE,
     CARD,
     CARD_PAGE,
@@ -19,9 +19,8 @@ from ml_assets.extras.governance.dossier.contents import (
     DossierFacts,
     TableBehind,
 )
-from ml_assets.extras.governance.dossier.keys import SigningKey, create_keys
-from ml_assets.extras.governance.dossier.ledger_rows import decisions_about
-from ml_assets.extras.governance.dossier.writing import write
+from ml_assets.extras.governance.dossier.signature import SigningKey, create_keys
+from ml_assets.extras.governance.dossier.verification import decisions_about, write
 from ml_assets.model.release.runtime import listing_of
 from resources.ledger import Ledger, NewEvaluation, Person, TrainedOn
 

@@ -8,7 +8,7 @@ from in_toto_attestation.predicates.provenance.v1 import provenance_pb2
 from in_toto_attestation.v1 import statement_pb2
 from in_toto_attestation.v1.statement import Statement
 
-from ml_assets.extras.governance.dossier.provenance import PREDICATE
+from ml_assets.extras.governance.dossier.documents import PREDICATE
 
 
 def require_in_toto(envelope: str) -> provenance_pb2.Provenance:

@@ -15,12 +15,22 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from model_signing import verifying
 
-from ml_assets.extras.governance.dossier.bill_of_materials import bill_of_materials
-from ml_assets.extras.governance.dossier.contents import BILL, CODE_DIFFERENCE, PROVENANCE, DossierFacts
-from ml_assets.extras.governance.dossier.errors import DossierRefused, SigningKeyRefused
-from ml_assets.extras.governance.dossier.keys import PublicKey, SigningKey, create_keys
-from ml_assets.extras.governance.dossier.provenance import provenance
-from ml_assets.extras.governance.dossier.writing import write
+from ml_assets.extras.governance.dossier.documents import (
+    BILL,
+    CODE_DIFFERENCE,
+    PROVENANCE,
+    DossierFacts,
+    bill_of_materials,
+    provenance,
+)
+from ml_assets.extras.governance.dossier.signature import (
+    DossierRefused,
+    PublicKey,
+    SigningKey,
+    SigningKeyRefused,
+    create_keys,
+)
+from ml_assets.extras.governance.dossier.verification import write
 from ml_assets_tests.dossier.conftest import Signed
 from ml_assets_tests.dossier.in_toto import require_in_toto
 

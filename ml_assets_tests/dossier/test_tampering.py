@@ -14,11 +14,8 @@ import sqlalchemy as sa
 from click.testing import CliRunner
 
 from ml_assets.cli.verify import command
-from ml_assets.extras.governance.dossier.errors import DossierRefused
-from ml_assets.extras.governance.dossier.keys import PublicKey, create_keys
-from ml_assets.extras.governance.dossier.ledger_rows import require_in_ledger
-from ml_assets.extras.governance.dossier.signature import sign
-from ml_assets.extras.governance.dossier.verification import verify
+from ml_assets.extras.governance.dossier.signature import DossierRefused, PublicKey, create_keys, sign
+from ml_assets.extras.governance.dossier.verification import require_in_ledger, verify
 from ml_assets.model.release.history import since
 from ml_assets_tests.dossier.conftest import Signed
 from ml_assets_tests.resources.ledger_chains import attacker

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.contract import Contract
-from ml_assets.use.live.canary_rows import FoundLabels, WaitingRow, labelled_of
-from ml_assets.use.live.row_keys import key_text
+from ml_assets.use.live.canary_record import FoundLabels, WaitingRow, labelled_of
+from ml_assets.use.live.logged_rows import key_text
 from ml_assets_tests.tables.orders_table import FIRST, ORDERS, OrdersTable
 
 DAY = FIRST.isoformat()

@@ -16,8 +16,14 @@ from hypothesis import strategies as st
 
 from ml_assets.model.release.rules import CanarySection
 from ml_assets.use.live import canary_record
-from ml_assets.use.live.canary_record import CanaryRecord, RecordPlace, look
-from ml_assets.use.live.canary_rows import FoundLabels, WaitingRow, with_room
+from ml_assets.use.live.canary_record import (
+    CanaryRecord,
+    FoundLabels,
+    RecordPlace,
+    WaitingRow,
+    look,
+    with_room,
+)
 from ml_assets.use.live.comparison import Labelled, comparisons
 from ml_assets.use.serving.request_log import LoggedRow, RequestLog
 from resources.artifacts import Artifacts, ArtifactsRefused, ArtifactsUnavailable, FolderArtifacts

@@ -16,8 +16,7 @@ from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.data.validation.contract import Contract
 from ml_assets.data.validation.volume import VolumeRule
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.use.live.holdout_reference import HoldoutReference
-from ml_assets.use.live.performance import DayFigures, VersionFigures, measure_day
+from ml_assets.use.live.performance import DayFigures, HoldoutReference, VersionFigures, measure_day
 from ml_assets.use.live.performance_history import days_up_to, pictures, store_day
 from ml_assets.use.live.retrain import value_of
 from ml_assets.use.live.scored_rows import REFERENCE_DAYS, scored_of_table

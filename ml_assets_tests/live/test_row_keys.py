@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.use.live.row_keys import key_text, time_text
+from ml_assets.use.live.logged_rows import key_text, time_text
 
 MIDNIGHT = datetime(2013, 12, 3, tzinfo=UTC)
 SIX = MIDNIGHT + timedelta(hours=6)

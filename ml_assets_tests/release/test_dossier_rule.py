@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from ml_assets.extras.governance.dossier.contents import BUNDLE, CARD, CARD_PAGE, EVALUATION
-from ml_assets.extras.governance.dossier.errors import DossierRefused
-from ml_assets.extras.governance.dossier.keys import SigningKey, create_keys
-from ml_assets.extras.governance.dossier.writing import write
+from ml_assets.extras.governance.dossier.documents import BUNDLE, CARD, CARD_PAGE, EVALUATION
+from ml_assets.extras.governance.dossier.signature import DossierRefused, SigningKey, create_keys
+from ml_assets.extras.governance.dossier.verification import write
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.dossiers import dossier_name, export, lay_out, newest_dossier, verify_stored
 from ml_assets.model.release.refusals import NotPromotable

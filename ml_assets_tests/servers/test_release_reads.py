@@ -16,7 +16,7 @@ from ml_assets.model.release.known_versions import stage_reader_of
 from ml_assets.model.release.of_platform import bundles_of, releases_of
 from ml_assets.use.serving.answering import Limits
 from ml_assets.use.serving.app import make_app
-from ml_assets.use.serving.assignment import shared_secret
+from ml_assets.use.serving.canary import shared_secret
 from ml_assets.use.serving.log_retention import LogBounds, LogRetention
 from ml_assets.use.serving.request_log import RequestLog
 from ml_assets.use.serving.server import started

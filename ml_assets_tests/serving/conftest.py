@@ -20,14 +20,13 @@ from ml_assets.model.release.rules import CanarySection, Rules
 from ml_assets.model.release.rules_in_force import as_json
 from ml_assets.use.serving.answering import Limits, ServerParts
 from ml_assets.use.serving.app import make_app
-from ml_assets.use.serving.assignment import is_of_canary
+from ml_assets.use.serving.canary import is_of_canary
 from ml_assets.use.serving.log_retention import LogBounds, LogRetention
 from ml_assets.use.serving.online_lookup import OnlineLookup
 from ml_assets.use.serving.openapi import example_of
 from ml_assets.use.serving.request_log import RequestLog
-from ml_assets.use.serving.served import CanaryShare
 from ml_assets.use.serving.server import started
-from ml_assets.use.serving.watch import Declaration, StageWatch
+from ml_assets.use.serving.watch import CanaryShare, Declaration, StageWatch
 from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, contents_of, rows, store
 from ml_assets_tests.release.test_matrix import failing_above, weighted_sum
 from resources.artifacts import FolderArtifacts

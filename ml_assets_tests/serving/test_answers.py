@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.runtime import GOLDEN, GOLDEN_OUTPUT, ServingModel
 from ml_assets.use.serving.answering import Limits
-from ml_assets.use.serving.assignment import entity_of
+from ml_assets.use.serving.canary import entity_of
 from ml_assets.use.serving.raw_rows import RequestRefused, predict_many, predict_one
 from ml_assets.use.serving.request_log import read_requests
-from ml_assets.use.serving.served import CanaryShare
+from ml_assets.use.serving.watch import CanaryShare
 from ml_assets_tests.serving.conftest import MODEL, Serve, summing
 from resources.artifacts import FolderArtifacts
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.use.serving import assignment
-from ml_assets.use.serving.assignment import EntityRefused, entity_of, sender_of, shared_secret
+from ml_assets.use.serving import canary as canaries
+from ml_assets.use.serving.canary import EntityRefused, entity_of, sender_of, shared_secret
 from resources.artifacts import ArtifactsRefused, FolderArtifacts
 from resources.ledger import Ledger
 
@@ -36,7 +36,7 @@ def is_of_canary(
     secret: bytes = SECRET,
     begun: datetime = BEGUN,
 ) -> bool:
-    return assignment.is_of_canary(
+    return canaries.is_of_canary(
         entity, secret=secret, model=model, bundle_digest=bundle_digest, begun=begun, share=share
     )
 

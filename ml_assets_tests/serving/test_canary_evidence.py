@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 
 from ml_assets.model.release.rules import CanarySection
-from ml_assets.use.live.canary_rows import FirstRows, first_rows, requests_of
+from ml_assets.use.live.canary_record import FirstRows, first_rows, requests_of
 from ml_assets.use.live.comparison import compare, comparisons
-from ml_assets.use.serving import canary_threads
+from ml_assets.use.serving import canary as canaries
 from ml_assets.use.serving.answering import Limits
 from ml_assets.use.serving.request_log import read_requests
-from ml_assets.use.serving.served import CanaryShare
+from ml_assets.use.serving.watch import CanaryShare
 from ml_assets_tests.serving.conftest import MODEL, Serve, Serving
 from resources.artifacts import FolderArtifacts
 from resources.ledger import Promotion
@@ -174,7 +174,7 @@ def test_requests_that_find_no_room_are_no_evidence(
     serve: Serve, log_artifacts: FolderArtifacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An equal canary would have errors that the champion, whose queue has no bound, cannot have."""
-    monkeypatch.setattr(canary_threads, "MOST", 0)
+    monkeypatch.setattr(canaries, "MOST", 0)
     serving = serve(canary=CanaryShare(share=0.5, by=("tail",)))
     canary = serving.promote(2, "canary")
     answered = [serving.predict(serving.row(tail=f"N{i}")).json() for i in range(20)]

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from ml_assets.use.serving.canary_threads import MOST, CanaryBusy, CanaryThreads, CanaryTooSlow
+from ml_assets.use.serving.canary import MOST, CanaryBusy, CanaryThreads, CanaryTooSlow
 
 
 def outcomes(threads: CanaryThreads, work: Callable[[], object], count: int) -> Counter[str]:

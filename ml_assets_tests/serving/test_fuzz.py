@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from ml_assets.use.serving.app import make_app
-from ml_assets.use.serving.served import CanaryShare
+from ml_assets.use.serving.watch import CanaryShare
 from ml_assets_tests.serving.conftest import Serve
 
 _CHECKS = [

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.use.serving.log_marks import DayRead, mark_read
-from ml_assets.use.serving.log_retention import LogBounds, choose
+from ml_assets.use.serving.log_retention import DayRead, LogBounds, choose, mark_read
 from ml_assets.use.serving.request_log import LATE_DAYS, LoggedRow, RequestLog, day_folder, days_of
-from ml_assets.use.serving.served import CanaryShare
 from ml_assets.use.serving.server import ServerSettings
+from ml_assets.use.serving.watch import CanaryShare
 from ml_assets_tests.serving.conftest import MODEL, Serve
 from resources.artifacts import ArtifactsUnavailable, FolderArtifacts
 from resources.ledger import Ledger, LedgerUnavailable, Person

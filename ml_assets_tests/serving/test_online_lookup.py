@@ -11,7 +11,7 @@ import pytest
 
 from ml_assets.use.serving.online_lookup import OnlineLookup
 from ml_assets.use.serving.request_log import read_requests
-from ml_assets.use.serving.served import CanaryShare
+from ml_assets.use.serving.watch import CanaryShare
 from ml_assets_tests.serving.conftest import MODEL, Serve
 from ml_assets_tests.serving.online_rows import EXPIRED, NOW, TABLE, filled, stored_rows
 from resources.artifacts import FolderArtifacts

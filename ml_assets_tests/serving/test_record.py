@@ -6,9 +6,9 @@ import orjson
 import polars as pl
 
 from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.use.serving.canary import LENGTH, ShadowJob, ShadowQueue
 from ml_assets.use.serving.request_log import read_requests
-from ml_assets.use.serving.served import CanaryShare
-from ml_assets.use.serving.shadow import LENGTH, ShadowJob, ShadowQueue
+from ml_assets.use.serving.watch import CanaryShare
 from ml_assets_tests.serving.conftest import MODEL, Serve, Serving
 from resources.artifacts import FolderArtifacts
 

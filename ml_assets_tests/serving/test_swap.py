@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ml_assets.model.release.bundle_store import BundleStore
-from ml_assets.use.serving.served import CanaryShare
+from ml_assets.use.serving.watch import CanaryShare
 from ml_assets_tests.serving.conftest import MODEL, Serve, Serving, record_promotion
 from resources.artifacts import FolderArtifacts
 from resources.ledger import Ledger, Person

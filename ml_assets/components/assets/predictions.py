@@ -122,8 +122,7 @@ def _measure(
     spec: TrainingPipelineSpec, context: dg.AssetExecutionContext, platform: Platform, _: DeclaredTables
 ) -> Iterator[Reported]:
     """Measure the scored partitions of the run; then raise `InputsRefused` for the others."""
-    from ml_assets.use.live.holdout_reference import holdout_of
-    from ml_assets.use.live.performance import measure_day
+    from ml_assets.use.live.performance import holdout_of, measure_day
     from ml_assets.use.live.scored_rows import predictions_of, scored_of_table
 
     table = predictions_of(spec.name)
@@ -148,9 +147,8 @@ def _measure_log(
 
     Where parts of the log were deleted since an earlier measurement, its figures stay.
     """
-    from ml_assets.use.live.holdout_reference import holdout_of
     from ml_assets.use.live.logged_rows import logged_day, mark_measured, scored_of_log
-    from ml_assets.use.live.performance import measure_day
+    from ml_assets.use.live.performance import holdout_of, measure_day
     from ml_assets.use.live.performance_history import days_up_to, earlier_profiles, is_measured
 
     reader, artifacts = TableReader.at(platform.lake, "main"), platform.artifacts

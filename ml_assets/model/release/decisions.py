@@ -6,9 +6,7 @@ Not here: the decisions themselves (`registration`, `promotion`, `reviews`, `way
 from ml_assets.model.release.bundle_standing import PRODUCTION, BundleStanding, BundleStandings
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.registry import NumberReused, RegisteredVersion, Registry
-from ml_assets.model.release.rules_in_force import (
-    RulesLog,
-)
+from ml_assets.model.release.rules_in_force import RulesLog
 from resources.lake import VersionedStore
 from resources.ledger import (
     Archival,

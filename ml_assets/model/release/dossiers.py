@@ -11,11 +11,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ml_assets.extras.governance.dossier.contents import BUNDLE, LISTING
-from ml_assets.extras.governance.dossier.errors import DossierRefused
-from ml_assets.extras.governance.dossier.keys import PublicKey
-from ml_assets.extras.governance.dossier.provenance import listed
-from ml_assets.extras.governance.dossier.signature import SIGNATURE
+from ml_assets.extras.governance.dossier.documents import BUNDLE, LISTING, listed
+from ml_assets.extras.governance.dossier.signature import SIGNATURE, DossierRefused, PublicKey
 from ml_assets.extras.governance.dossier.verification import Verified, verify
 from ml_assets.model.release.bundle_store import Bundle, BundleMissing, BundleStore
 from ml_assets.model.release.rules import DossierSection

@@ -13,9 +13,7 @@ from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION, BundleSt
 from ml_assets.model.release.decisions import Decisions
 from ml_assets.model.release.registry import RegisteredVersion, VersionMissing
 from ml_assets.model.release.shown_in_mlflow import ALIASES, holder_of, number_of, tags_of
-from resources.ledger import (
-    Promotion,
-)
+from resources.ledger import Promotion
 from resources.tracking.mlflow_client import TrackerError, TrackerRefused
 
 

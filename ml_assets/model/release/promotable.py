@@ -10,15 +10,8 @@ from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION, BundleSt
 from ml_assets.model.release.refusals import NotPromotable
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.rows_behind import in_words
-from ml_assets.model.release.rules import (
-    Rules,
-    why_not_approved,
-    why_rejected,
-)
-from resources.ledger import (
-    Account,
-    EvaluationRow,
-)
+from ml_assets.model.release.rules import Rules, why_not_approved, why_rejected
+from resources.ledger import Account, EvaluationRow
 
 
 def promotable(

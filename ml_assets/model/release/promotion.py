@@ -23,28 +23,12 @@ from ml_assets.model.release.promotable import (
     require_reviews,
     stays_canary,
 )
-from ml_assets.model.release.refusals import (
-    NotPromotable,
-    Overtaken,
-    until_not_overtaken,
-)
+from ml_assets.model.release.refusals import NotPromotable, Overtaken, until_not_overtaken
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.rows_behind import InputsUnknown, contents_of, in_words
-from ml_assets.model.release.rules import (
-    Rules,
-    why_not_past_gates,
-)
-from ml_assets.model.release.rules_in_force import (
-    as_json,
-    in_force,
-    why_not_under_accepted,
-    why_other,
-)
-from resources.ledger import (
-    EvaluationRow,
-    Person,
-    Promotion,
-)
+from ml_assets.model.release.rules import Rules, why_not_past_gates
+from ml_assets.model.release.rules_in_force import as_json, in_force, why_not_under_accepted, why_other
+from resources.ledger import EvaluationRow, Person, Promotion
 
 
 class Promotions(MlflowView):

@@ -6,24 +6,13 @@ from ml_assets.data.tables.guard import rejections_of
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.decisions import known_numbers
 from ml_assets.model.release.mlflow_view import MlflowView
-from ml_assets.model.release.refusals import (
-    NotRegistrable,
-    Overtaken,
-    until_not_overtaken,
-)
+from ml_assets.model.release.refusals import NotRegistrable, Overtaken, until_not_overtaken
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.rows_behind import InputsRejected, contents_of
-from ml_assets.model.release.rules import (
-    Rules,
-)
-from ml_assets.model.release.rules_in_force import (
-    as_json,
-)
+from ml_assets.model.release.rules import Rules
+from ml_assets.model.release.rules_in_force import as_json
 from ml_assets.model.release.versions import Numbered, SemanticVersion, next_version
-from resources.ledger import (
-    EvaluationRow,
-    SemanticName,
-)
+from resources.ledger import EvaluationRow, SemanticName
 
 
 class Registration(MlflowView):

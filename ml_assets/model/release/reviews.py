@@ -2,10 +2,7 @@
 
 from ml_assets.model.release.bundle_standing import PRODUCTION, BundleStanding, BundleStandings
 from ml_assets.model.release.mlflow_view import MlflowView
-from ml_assets.model.release.promotable import (
-    named,
-    promotable,
-)
+from ml_assets.model.release.promotable import named, promotable
 from ml_assets.model.release.refusals import (
     NotPromotable,
     NotReviewable,
@@ -30,12 +27,7 @@ from ml_assets.model.release.rules_in_force import (
     why_not_changed_by,
     why_other,
 )
-from resources.ledger import (
-    EvaluationRow,
-    Person,
-    Review,
-    RulesRow,
-)
+from resources.ledger import EvaluationRow, Person, Review, RulesRow
 
 
 class Reviews(MlflowView):

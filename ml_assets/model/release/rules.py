@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
-from ml_assets.extras.governance.dossier.errors import SigningKeyRefused
-from ml_assets.extras.governance.dossier.keys import PublicKey
+from ml_assets.extras.governance.dossier.signature import PublicKey, SigningKeyRefused
 from ml_assets.foundation.sections import Section, refuse_at
 from ml_assets.model.evaluation.spec import Gate
 from resources.ledger import Account, EvaluationRow, Review, author_in_words, same_person

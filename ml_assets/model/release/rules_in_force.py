@@ -14,7 +14,7 @@ from typing import Any, Self, cast
 
 from pydantic import ValidationError
 
-from ml_assets.extras.governance.dossier.keys import PublicKey
+from ml_assets.extras.governance.dossier.signature import PublicKey
 from ml_assets.model.evaluation.spec import Gate
 from ml_assets.model.release.rules import (
     NO_RULES,

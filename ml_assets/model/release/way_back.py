@@ -4,19 +4,9 @@ from dataclasses import replace
 
 from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION, BundleStandings
 from ml_assets.model.release.mlflow_view import MlflowView
-from ml_assets.model.release.promotable import (
-    named,
-)
-from ml_assets.model.release.refusals import (
-    NotPromotable,
-    Overtaken,
-    until_not_overtaken,
-)
-from resources.ledger import (
-    Archival,
-    Person,
-    Promotion,
-)
+from ml_assets.model.release.promotable import named
+from ml_assets.model.release.refusals import NotPromotable, Overtaken, until_not_overtaken
+from resources.ledger import Archival, Person, Promotion
 
 
 class WayBack(MlflowView):

@@ -11,7 +11,7 @@ from collections.abc import Set
 from dataclasses import asdict
 from pathlib import Path
 
-from ml_assets.extras.governance.dossier.contents import (
+from ml_assets.extras.governance.dossier.documents import (
     CARD,
     CARD_PAGE,
     CODE_DIFFERENCE,
@@ -20,10 +20,8 @@ from ml_assets.extras.governance.dossier.contents import (
     DossierFacts,
     TableBehind,
 )
-from ml_assets.extras.governance.dossier.keys import SigningKey
-from ml_assets.extras.governance.dossier.ledger_rows import decisions_about
-from ml_assets.extras.governance.dossier.signature import SIGNATURE
-from ml_assets.extras.governance.dossier.writing import write
+from ml_assets.extras.governance.dossier.signature import SIGNATURE, SigningKey
+from ml_assets.extras.governance.dossier.verification import decisions_about, write
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.dossiers import dossier_name, lay_out
 from ml_assets.model.release.of_platform import bundles_of

@@ -80,7 +80,7 @@ def _dossier(platform: Platform, version: RegisteredVersion) -> DossierRow | Non
     """
     if platform.settings.signing_key is None:
         return None
-    from ml_assets.extras.governance.dossier.keys import SigningKey
+    from ml_assets.extras.governance.dossier.signature import SigningKey
     from ml_assets.model.steps.dossier import write_dossier
 
     key, log = SigningKey.read(platform.settings.signing_key), platform.ledger.models

@@ -73,7 +73,7 @@ def _require_signing_key(model: str, platform: Platform) -> None:
     if platform.settings.signing_key is None:
         return
     from ml_assets.extras.governance.dossier.errors import SigningKeyRefused
-    from ml_assets.extras.governance.dossier.keys import SigningKey
+    from ml_assets.extras.governance.dossier.signature import SigningKey
 
     try:
         SigningKey.read(platform.settings.signing_key)

@@ -20,10 +20,11 @@ from ml_assets.use.live.canary_record import (
     MOST_OF_CLIENT,
     ROOT,
     CanaryRecord,
+    FoundLabels,
     RecordPlace,
+    labelled_of,
     look,
 )
-from ml_assets.use.live.canary_rows import FoundLabels, labelled_of
 from ml_assets.use.live.comparison import Comparison, compare, comparisons, worst
 from resources.ledger import Demotion, LedgerBusy, Person, Promotion
 from resources.platform import Platform

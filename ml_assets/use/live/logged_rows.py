@@ -1,16 +1,19 @@
 """Predictions that a server answered with, from the log of requests, for the partition in which the requests arrived.
 
 A row of the feature table counts once for each version, with its first answer. A server may log a share of the
-requests; a row then stands for 1 / share rows, also among rows of servers with another share. Not here: writing,
-reading and deleting the log (`serving`), the figures (`performance`).
+requests; a row then stands for 1 / share rows, also among rows of servers with another share.
+
+An answered request finds its label by the text of its primary key. This join is only here, also for the watch of a
+canary and for skew. A text stays as it is: only a column of dates or times says that a text is a time (`time_text`).
+Not here: writing, reading and deleting the log (`serving`), the figures (`performance`).
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -20,11 +23,8 @@ import polars as pl
 
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.model.release.bundle_store import BundleStore
-from ml_assets.model.release.of_platform import bundles_of
 from ml_assets.model.steps.scoring import prediction_profile
 from ml_assets.model.steps.spec import PipelineSpec
-from ml_assets.use.live.key_join import PLACE, key_in, labelled_rows
 from ml_assets.use.live.scored_rows import (
     Profiles,
     Role,
@@ -33,11 +33,139 @@ from ml_assets.use.live.scored_rows import (
     counting_rows,
     nothing_labelled,
 )
-from ml_assets.use.serving.log_marks import DayRead, FilesRead, log_marks, mark_read
+from ml_assets.use.serving.log_retention import DayRead, FilesRead, log_marks, mark_read
 from ml_assets.use.serving.request_log import files_after, read_files
 from resources.artifacts import Artifacts
 from resources.platform import Platform
 from resources.words import counted
+
+if TYPE_CHECKING:
+    from ml_assets.model.release.bundle_store import BundleStore
+
+_MIDNIGHT = "T00:00:00+00:00"
+
+
+def key_text(value: object) -> str | None:
+    """Return the text of a value; None for null.
+
+    A number that is whole has no point. A moment is in UTC, ISO 8601, and the midnight that begins a day is the date of
+    that day.
+    """
+    match value:
+        case None:
+            return None
+        case bool():
+            return str(value).lower()
+        case float() if value.is_integer():
+            return str(int(value))
+        case datetime():
+            moment = (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
+            return moment.removesuffix(_MIDNIGHT)
+        case date():
+            return value.isoformat()
+        case str():
+            return value
+        case _:
+            return str(value)
+
+
+def time_text(sent: str | None) -> str | None:
+    """Return the `key_text` of the date or time that a request sent as text; the text itself if it is not a time.
+
+    `2013-12-03`, `2013-12-03T00:00:00` and `2013-12-03T00:00:00Z` are one value of a column of dates or times.
+    """
+    if sent is None:
+        return None
+    try:
+        return key_text(datetime.fromisoformat(sent))
+    except (ValueError, OverflowError):  # years 1 and 9999 have no UTC in every zone
+        return sent
+
+
+PLACE = "place of the key"
+"""Column of the result, beside those of the feature table."""
+
+
+def key_in(row: str | None, key: Sequence[str]) -> tuple[str | None, ...] | str:
+    """Return the text of each column of `key` in a logged raw row, or the reason why it has no key."""
+    try:
+        found = orjson.loads(row or "")
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        return "are no JSON object"
+    values = cast("dict[str, object]", found)
+    if absent := [name for name in key if name not in values]:
+        return f"do not name {', '.join(absent)}, a part of the primary key of the feature table"
+    return tuple(key_text(values[name]) for name in key)
+
+
+def labelled_rows(
+    keys: Sequence[tuple[str | None, ...]], spec: PipelineSpec, reader: TableReader, columns: Iterable[str]
+) -> pl.DataFrame:
+    """Return the rows of `rows_of_keys` that have a label, with the label."""
+    label = spec.features.label
+    return _rows(keys, spec, reader, (label, *columns), pl.col(label).is_not_null())
+
+
+def rows_of_keys(
+    keys: Sequence[tuple[str | None, ...]], spec: PipelineSpec, reader: TableReader, columns: Iterable[str]
+) -> pl.DataFrame:
+    """Return the rows of the feature table with one of `keys`, by partition date and then by place.
+
+    They have `PLACE`, the index into `keys`, the partition date, and `columns`. A key is the text of each column of the
+    primary key, as sent: only in a column of dates or times, different texts can be one value. If several rows have the
+    same key, the first one counts.
+    """
+    return _rows(keys, spec, reader, columns, pl.lit(value=True))
+
+
+def _rows(
+    keys: Sequence[tuple[str | None, ...]],
+    spec: PipelineSpec,
+    reader: TableReader,
+    columns: Iterable[str],
+    counts: pl.Expr,
+) -> pl.DataFrame:
+    features = spec.features
+    key, day = list(features.primary_key), features.partition_date
+    wanted = list(dict.fromkeys((day, *columns)))
+    partitions = reader.keys(features.table)
+    if not keys or not partitions:
+        return pl.DataFrame({PLACE: []}, schema={PLACE: pl.Int64()})
+    named = {f"text of {name}": name for name in key}  # the table has columns of these names
+    table = reader.scan(features.table, partitions).filter(counts)
+    dtypes = table.collect_schema()
+    asked = pl.DataFrame(
+        {
+            PLACE: range(len(keys)),
+            **{
+                column: [
+                    time_text(one[n]) if isinstance(dtypes[name], pl.Date | pl.Datetime) else one[n]
+                    for one in keys
+                ]
+                for n, (column, name) in enumerate(named.items())
+            },
+        },
+        schema={PLACE: pl.Int64(), **dict.fromkeys(named, pl.String())},
+    )
+    if day in key:
+        days = asked[f"text of {day}"].unique().to_list()
+        table = table.filter(pl.col(day).cast(pl.String).is_in(days))
+    found = table.select(*dict.fromkeys((*key, *wanted))).collect()
+    known = found.select(
+        *wanted,
+        *(
+            pl.Series(column, [key_text(value) for value in found[name]], dtype=pl.String)
+            for column, name in named.items()
+        ),
+    )
+    return (
+        asked.join(known.unique(list(named), keep="first"), on=list(named), how="inner")
+        .sort(day, PLACE, maintain_order=True)
+        .select(PLACE, *wanted)
+    )
+
 
 LATEST_WRITE = timedelta(minutes=5)
 """Time after the end of a partition until servers have written its requests, if the store is not away."""
@@ -168,6 +296,8 @@ def scored_of_log(
     Labels are those that the feature table has by now. `earlier` is bundle → earlier partition → profiles. Raises
     `BundleMissing` and `BundleDamaged`.
     """
+    from ml_assets.model.release.of_platform import bundles_of
+
     bundles = bundles_of(platform)
     found: list[ScoredVersion] = []
     for role in _ROLES:
@@ -180,7 +310,7 @@ def scored_of_log(
 def _version(
     spec: PipelineSpec,
     reader: TableReader,
-    bundles: BundleStore,
+    bundles: "BundleStore",
     role: Role,
     bundle: str,
     rows: pl.DataFrame,

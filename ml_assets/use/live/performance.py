@@ -1,13 +1,16 @@
 """Live performance of a day: how far each version's predictions have moved, and its metrics where labels are known.
 
-Here: the figures. Not here: predictions and labels (`scored_rows`, `logged_rows`), storing and drawing figures
-(`performance_history`), the asset (`components.assets.predictions`).
+A day is compared with earlier days of the version, and with its holdout from the first day on. Metrics of the slices
+that the evaluation declares have intervals that hold jointly. They redraw the evaluation's blocks if the partition has
+enough of them. A day often is a single block: then single rows are redrawn, or lists, and the interval is about this
+day only. Not here: predictions and labels (`scored_rows`, `logged_rows`), storing and drawing figures
+(`performance_history`), the asset (`components.live_performance`).
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -18,16 +21,137 @@ from ml_assets.model.evaluation.comparison.holdout_rows import labels_of, lists_
 from ml_assets.model.evaluation.metrics.metrics import Vector, metrics_of
 from ml_assets.model.evaluation.metrics.row_weights import weights_of
 from ml_assets.model.steps.declared_functions import own_metrics
+from ml_assets.model.evaluation.block_counts import BlockIds, block_form
+from ml_assets.model.evaluation.bootstrap import Estimate, draw_blocks, estimate, joint_intervals
+from ml_assets.model.evaluation.holdout import MOST_BLOCKS, bootstrap_blocks, labels_of
+from ml_assets.model.evaluation.slices import slice_rows
+from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.steps.record import ReportUnreadable, recorded_report
 from ml_assets.model.steps.retraining import LiveSource
 from ml_assets.model.steps.spec import PipelineSpec
-from ml_assets.use.live.holdout_reference import HoldoutReference
 from ml_assets.use.live.scored_rows import CountingRows, Profiles, Role, ScoredVersion
-from ml_assets.use.live.slices_of_day import SliceFigures, sliced
+from resources.artifacts import ArtifactMissing
+from resources.platform import Platform
 from resources.words import counted
+
+
+class HoldoutReference(BaseModel):
+    """Profile of a version's predictions on its holdout, or why there is none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    profile: dict[str, Any] | None = None
+    evaluation: str = ""
+    """Short name of the evaluation."""
+    why_none: str = ""
+
+
+def holdout_of(platform: Platform, model: str, bundle: str) -> HoldoutReference:
+    """Return the reference of a bundle: its first evaluation that has a profile, so the reference does not move.
+
+    Raises `LedgerError`, and `ArtifactsError` if the storage does not answer.
+    """
+    why_none = "the bundle has no evaluation"
+    for row in platform.ledger.models.evaluations(model):
+        if row.bundle_digest != bundle:
+            continue
+        try:
+            report = recorded_report(platform, row)
+        except (ArtifactMissing, ReportUnreadable) as error:
+            why_none = f"the report of evaluation {row.name} cannot be read: {error}"
+            continue
+        if report.predictions is not None:
+            return HoldoutReference(profile=report.predictions, evaluation=row.name)
+        why_none = f"the report of evaluation {row.name} has no profile of predictions"
+    return HoldoutReference(why_none=why_none)
+
+
+Redrawn: TypeAlias = Literal["blocks", "rows", "lists"]
+FEWEST_ROWS = 30
+"""Labelled rows below which a slice has no metric. `min_slice_rows` of the evaluation counts if it is lower."""
 
 
 class _Figures(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class LiveInterval(_Figures):
+    """Metric of a slice."""
+
+    value: float | None
+    """None where it is not defined."""
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        """Return the value and its interval."""
+        if self.value is None:
+            return "not defined"
+        if self.low is None or self.high is None:
+            return f"{self.value:.4g} (no interval)"
+        return f"{self.value:.4g} ({self.low:.4g} to {self.high:.4g})"
+
+
+class SliceFigures(_Figures):
+    """Metrics of one slice."""
+
+    slice: str
+    """`carrier=AA`."""
+    rows: int
+    """Labelled rows."""
+    redrawn: Redrawn
+    metrics: dict[str, LiveInterval]
+    """Metric of the objective → value and interval; empty if the rows are too few."""
+
+
+def sliced(spec: EvaluationSpec, labelled: CountingRows, y: Vector, w: Vector) -> tuple[SliceFigures, ...]:
+    """Return the figures of each declared slice, in their order. `y` and `w` are labels and weights of the rows."""
+    frame = labelled.frame
+    if not spec.slices or frame.is_empty():
+        return ()
+    blocks, redrawn = _blocks(spec, labelled)
+    counts = draw_blocks(int(blocks.max()) + 1, spec.draws, spec.seed)
+    lists = lists_of(frame, spec.group)
+    rows_of = slice_rows(frame, spec.sliced_by)
+    fewest = min(FEWEST_ROWS, spec.fewest_slice_rows)
+    large = {key: rows for key, rows in rows_of.items() if len(rows) >= fewest}
+    found: dict[object, dict[str, LiveInterval]] = {key: {} for key in rows_of}
+    for metric in metrics_of(spec.objective):
+        estimates: Mapping[object, Estimate] = {
+            key: estimate(
+                block_form(
+                    metric,
+                    y[rows],
+                    labelled.predictions[rows],
+                    blocks[rows],
+                    counts.shape[1],
+                    w=w[rows],
+                    lists=None if lists is None else lists[rows],
+                ),
+                counts,
+                len(np.unique(blocks[rows])),
+            )
+            for key, rows in large.items()
+        }
+        intervals = joint_intervals(
+            list(estimates.values()), spec.confidence, lowest=metric.lowest, highest=metric.highest
+        )
+        for key, one in zip(estimates, intervals, strict=True):
+            found[key][metric.name] = LiveInterval(value=one.value, low=one.low, high=one.high)
+    return tuple(
+        SliceFigures(slice=str(key), rows=len(rows), redrawn=redrawn, metrics=found[key])
+        for key, rows in rows_of.items()
+    )
+
+
+def _blocks(spec: EvaluationSpec, labelled: CountingRows) -> tuple[BlockIds, Redrawn]:
+    """Return the block of each row, and the name of such blocks."""
+    frame = labelled.frame
+    if frame.get_column(spec.bootstrap_unit).n_unique() >= spec.min_blocks:
+        return bootstrap_blocks(frame, spec)[0], "blocks"
+    lists = lists_of(frame, spec.group)
+    each = np.arange(frame.height) if lists is None else lists
+    return (each % MOST_BLOCKS).astype(np.intp), "rows" if lists is None else "lists"
 
 
 class OutputDrift(_Figures):

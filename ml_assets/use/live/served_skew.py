@@ -1,32 +1,116 @@
 """Served rows against the feature table, after the training transform: where both differ, the model saw another input.
 
 Requests of a partition are joined with the rows of the feature table by their primary key. Both sides go through the
-`FittedState` of the version that answered, the transform of its training, and are compared bit by bit. Not here:
-predictions and labels (`performance`), distributions (`ml_assets.data.validation.drift`).
+`FittedState` of the version that answered, the transform of its training, and are compared bit by bit. `ServedSkewRule`
+decides what breaks the policy, for the check and for `ml-assets skew`. The verdict of a partition is in the ledger,
+because the log of requests behind it is deleted some day. It names the log's files and the features that were compared,
+so what came later is compared again. Not here: predictions and labels (`performance`), distributions
+(`ml_assets.data.validation.drift`), the check (`components.served_skew_check`).
 """
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import orjson
 import polars as pl
 from numpy.typing import NDArray
+from pydantic import Field
 
 from ml_assets.data.features.categories import NotACategory, category_text
 from ml_assets.data.features.encoding import FittedState
+from ml_assets.data.tables.landing import MAIN
+from ml_assets.data.tables.publish import new_row_of, verdict_of
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.column_types import polars_type
-from ml_assets.model.release.facts import BundleFacts
-from ml_assets.model.release.of_platform import bundles_of
+from ml_assets.data.validation.findings import Finding
+from ml_assets.data.validation.verdict import Verdict
+from ml_assets.foundation.sections import Section
 from ml_assets.model.steps.spec import PipelineSpec
-from ml_assets.use.live.key_join import PLACE, key_in, rows_of_keys
-from ml_assets.use.live.logged_rows import days_at, rows_in
-from ml_assets.use.serving.request_log import files_after
+from ml_assets.use.live.logged_rows import (
+    PLACE,
+    days_at,
+    has_ended,
+    key_in,
+    partitions_at,
+    rows_in,
+    rows_of_keys,
+)
+from ml_assets.use.serving.request_log import days_of, files_after
 from resources.artifacts import Artifacts
 from resources.platform import Platform
+from resources.words import counted
+
+if TYPE_CHECKING:
+    from ml_assets.model.release.facts import BundleFacts
+
+RULE = "served_skew"
+"""Rule of the findings."""
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class ServedSkewRule(Section):
+    """Comparison of each partition's requests with the feature table, bit by bit after the training's transform."""
+
+    at_most: Share = 0.0
+    """Largest share of the compared rows in which an input may differ. By default, none may."""
+    columns: dict[str, Share] = Field(default_factory=dict[str, float])
+    """The same for single inputs."""
+    ignore: tuple[str, ...] = ()
+    """Inputs that may differ in any row."""
+    severity: Literal["warn", "error"] = "warn"
+    """Colour of the check: `warn` is yellow, `error` red. Neither stops anything."""
+
+    def allows(self, column: "ColumnSkew", rows: int) -> bool:
+        """Return True if `column` may differ in its rows, of `rows` compared ones."""
+        return column.name in self.ignore or column.rows <= self._limit_of(column.name) * rows
+
+    def findings(self, found: "Sequence[VersionSkew]", table: str) -> list[Finding]:
+        """Return a finding for each input that differs in too many rows, and one if no row could be compared.
+
+        Without values of rows, because verdicts are kept and values may be sensitive.
+        """
+        severity = "block" if self.severity == "error" else "warn"
+        broken = [
+            Finding(
+                rule=RULE,
+                column=column.name,
+                severity=severity,
+                measured=f"version {one.version}: {column.rows:,} of {counted(one.rows, 'row')}",
+                limit=f"at most {self._limit_of(column.name):.3g} of the rows",
+                failing_rows=column.rows,
+                explanation=f"Requests held other values of {column.name} than {table}, so the version read another "
+                "input than in training. `ml-assets skew` prints a row. Correct the client, or the feature function.",
+            )
+            for one in found
+            for column in one.columns
+            if not self.allows(column, one.rows)
+        ]
+        unknown = sum(count for one in found for count in one.left_out.values())
+        if not broken and unknown and not any(one.rows for one in found):
+            why = "; ".join(f"{count:,} {why}" for one in found for why, count in one.left_out.items())
+            return [
+                Finding(
+                    rule=RULE,
+                    severity=severity,
+                    measured=f"none of {counted(unknown, 'row')}: {why}",
+                    limit="rows to compare",
+                    failing_rows=unknown,
+                    explanation=f"No request has a row in {table}, so nothing says that both agree. Send the primary "
+                    "key with each request.",
+                )
+            ]
+        return broken
+
+    def _limit_of(self, column: str) -> float:
+        return self.columns.get(column, self.at_most)
+
 
 Encoded = tuple[NDArray[np.float32], NDArray[np.int32]]
 """Rows as `FittedState.encode` returns them: numbers `[rows, F]` and ids of categories `[rows, C]`."""
@@ -70,6 +154,8 @@ def served_skew(spec: PipelineSpec, reader: TableReader, platform: Platform, key
 
     Raises `ArtifactsError`, `BundleMissing` and `BundleDamaged`.
     """
+    from ml_assets.model.release.of_platform import bundles_of
+
     bundles = bundles_of(platform)
     found: list[VersionSkew] = []
     logged = pl.concat(
@@ -91,7 +177,7 @@ def _answered(spec: PipelineSpec, artifacts: Artifacts, key: str) -> Iterator[pl
 
 
 def _compared(
-    spec: PipelineSpec, reader: TableReader, facts: BundleFacts, logged: pl.DataFrame
+    spec: PipelineSpec, reader: TableReader, facts: "BundleFacts", logged: pl.DataFrame
 ) -> VersionSkew:
     left_out = Counter[str]()
     rows: list[Mapping[str, Any]] = []
@@ -142,7 +228,7 @@ def _compared(
     )
 
 
-def _served(facts: BundleFacts, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+def _served(facts: "BundleFacts", rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     """Return the model's columns of raw rows of JSON, read as the server reads them."""
     columns: list[pl.Series] = []
     for column in facts.inputs:
@@ -179,3 +265,75 @@ def _differing(fitted: FittedState, served: Encoded, stored: Encoded) -> dict[st
         one.name: ids[:, place] != ids_stored[:, place] for place, one in enumerate(fitted.categorical)
     }
     return {name: np.flatnonzero(column) for name, column in by_column.items()}
+
+
+NEWEST = 14
+"""Newest partitions with requests that are compared. After a longer pause, earlier ones are not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Due:
+    """Partition whose requests have to be compared."""
+
+    key: str
+    content_digest: str
+    """Digest of the log's files and of the features."""
+
+
+def verdicts_of(model: str) -> str:
+    """Return the name under which the ledger holds the verdicts of a model."""
+    return f"{model}/served_skew"
+
+
+def due_partitions(
+    spec: PipelineSpec, rule: ServedSkewRule, reader: TableReader, platform: Platform, now: datetime
+) -> list[Due]:
+    """Return the partitions that ended with requests, have features, and no verdict on both; oldest first.
+
+    Keys of requests may name rows of the next partition, so a partition is due again when that one appears. Raises
+    `ArtifactsError`, `LakeError` and `LedgerError`.
+    """
+    files = days_of(platform.artifacts, spec.name)
+    asked = {key for day in files for key in partitions_at(spec, day)}
+    features = reader.digests(spec.features.table)
+    keys = sorted(key for key in asked if key in features and has_ended(spec, key, now))[-NEWEST:]
+    newest = platform.ledger.newest_verdicts(verdicts_of(spec.name), keys)
+    rules, due = _digest(rule.model_dump(mode="json")), list[Due]()
+    for key in keys:
+        logged = {str(day): files.get(day, {}) for day in days_at(spec, key)}
+        following = min((one for one in features if one > key), default="")
+        content = _digest([logged, features[key], features.get(following)])
+        known = newest.get(key)
+        if known is None or (known.content_digest, known.contract_digest) != (content, rules):
+            due.append(Due(key=key, content_digest=content))
+    return due
+
+
+def compare(
+    spec: PipelineSpec, rule: ServedSkewRule, reader: TableReader, platform: Platform, due: Due, run_id: str
+) -> Verdict:
+    """Compare the requests of a partition, and record the verdict.
+
+    Raises `ArtifactsError`, `BundleMissing`, `BundleDamaged` and `LedgerError`.
+    """
+    found = served_skew(spec, reader, platform, due.key)
+    verdict = Verdict.of(
+        verdicts_of(spec.name),
+        due.key,
+        rule.findings(found, spec.features.table),
+        rows=sum(one.rows for one in found),
+        content_digest=due.content_digest,
+        contract_digest=_digest(rule.model_dump(mode="json")),
+    )
+    platform.ledger.record_verdicts([new_row_of(verdict, run_id, MAIN)])
+    return verdict
+
+
+def newest_verdicts(model: str, platform: Platform) -> Sequence[Verdict]:
+    """Return the newest verdict of each of the newest partitions, oldest first. Raises `LedgerError`."""
+    rows = platform.ledger.newest_verdicts(verdicts_of(model))
+    return [verdict_of(rows[key]) for key in sorted(rows)[-NEWEST:]]
+
+
+def _digest(facts: object) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

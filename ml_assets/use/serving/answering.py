@@ -13,8 +13,17 @@ from typing import Any
 
 import orjson
 
-from ml_assets.use.serving.assignment import EntityRefused, Role, entity_of, is_of_canary, sender_of
-from ml_assets.use.serving.canary_threads import CanaryBusy, CanaryThreads, CanaryTooSlow
+from ml_assets.use.serving.canary import (
+    CanaryBusy,
+    CanaryThreads,
+    CanaryTooSlow,
+    EntityRefused,
+    ShadowJob,
+    ShadowQueue,
+    entity_of,
+    is_of_canary,
+    sender_of,
+)
 from ml_assets.use.serving.counters import ServingMetrics
 from ml_assets.use.serving.log_retention import LogRetention
 from ml_assets.use.serving.online_lookup import LookedUp, OnlineLookup
@@ -27,10 +36,8 @@ from ml_assets.use.serving.raw_rows import (
     predict_many,
     predict_one,
 )
-from ml_assets.use.serving.request_log import LoggedRow, RequestLog
-from ml_assets.use.serving.served import CanaryShare, Roles, ServedVersion
-from ml_assets.use.serving.shadow import ShadowJob, ShadowQueue
-from ml_assets.use.serving.watch import StageWatch
+from ml_assets.use.serving.request_log import LoggedRow, RequestLog, Role
+from ml_assets.use.serving.watch import CanaryShare, Roles, ServedVersion, StageWatch
 
 _LOGGER = getLogger(__name__)
 

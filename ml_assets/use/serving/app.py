@@ -17,18 +17,18 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ml_assets.use.serving.answering import Arrival, ServerParts, answer, answer_beside_canary, roles_now
-from ml_assets.use.serving.answers import (
+from ml_assets.use.serving.canary import ShadowJob
+from ml_assets.use.serving.openapi import (
     ErrorAnswer,
     LedgerAnswer,
     LogAnswer,
     ModelAnswer,
     ReadyAnswer,
     RoleAnswer,
+    with_models,
 )
-from ml_assets.use.serving.openapi import with_models
 from ml_assets.use.serving.raw_rows import RequestRefused
-from ml_assets.use.serving.served import Roles, ServedVersion
-from ml_assets.use.serving.shadow import ShadowJob
+from ml_assets.use.serving.watch import Roles, ServedVersion
 
 INLINE_BYTES = 16_384
 """Body from which on a request is answered in a thread, so that it does not hold up others."""

@@ -11,9 +11,9 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
+    from ml_assets.use.serving.canary import ShadowQueue
     from ml_assets.use.serving.log_retention import LogRetention
     from ml_assets.use.serving.request_log import RequestLog
-    from ml_assets.use.serving.shadow import ShadowQueue
     from ml_assets.use.serving.watch import StageWatch
 
 _NAME = "ml_assets_serving_"

@@ -1,7 +1,8 @@
 """Deletion of old requests from the log: days above the age or the size that a person allows.
 
-Here: which days may go, and the thread that deletes them. Not here: writing and reading (`request_log`). Only whole
-days before today go, and only while nobody needs them:
+Here: which days may go, the thread that deletes them, and the marks of live performance, one JSON file among the
+artifacts for each partition: the files that its measurement has read. Not here: writing and reading (`request_log`).
+Only whole days before today go, and only while nobody needs them:
 
 * While a model has a canary, its watch counts the files of the newest `LATE_DAYS` days since both promotions.
 * If live performance reads the log, it has measured the partitions of the day after their end, from all files.
@@ -16,12 +17,63 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from logging import getLogger
+from typing import TYPE_CHECKING, TypeAlias
 
-from ml_assets.use.serving.log_marks import DayRead, log_marks
-from ml_assets.use.serving.request_log import LATE_DAYS, day_folder, days_of
-from ml_assets.use.serving.watch import StageWatch
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from ml_assets.use.serving.request_log import LATE_DAYS, day_folder, days_of, writer_of
 from resources.artifacts import Artifacts
 from resources.words import counted
+
+if TYPE_CHECKING:
+    from ml_assets.use.serving.watch import StageWatch
+
+_ROOT = "log_marks"
+
+
+class DayRead(BaseModel):
+    """Files of a day that were read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    newest: Mapping[str, int] = {}
+    """Server → number of its newest file."""
+    count: int = 0
+    """All files."""
+
+    @classmethod
+    def of(cls, files: Iterable[str]) -> "DayRead":
+        """Return the mark of `files`."""
+        newest: dict[str, int] = {}
+        names = list(files)
+        for server, number in map(writer_of, names):
+            newest[server] = max(number, newest.get(server, 0))
+        return cls(newest=newest, count=len(names))
+
+    def has(self, file: str) -> bool:
+        """Return True if `file` is among them. A server writes no file after one with a larger number."""
+        server, number = writer_of(file)
+        return number <= self.newest.get(server, 0)
+
+
+FilesRead: TypeAlias = dict[str, DayRead]
+"""Day → files of that day that were read."""
+_JSON = TypeAdapter[FilesRead](FilesRead)
+
+
+def log_marks(artifacts: Artifacts, model: str, partition: str) -> FilesRead:
+    """Return the files that the measurement of a partition has read; none before it. Raises `ArtifactsError`."""
+    name, file = f"{_ROOT}/{model}", f"{partition}.json"
+    if not artifacts.exists(name, file):
+        return {}
+    return _JSON.validate_json((artifacts.pull(name, [file]) / file).read_bytes())
+
+
+def mark_read(artifacts: Artifacts, model: str, partition: str, files: FilesRead) -> None:
+    """Record that a partition's figures are stored and rest on `files`. Raises `ArtifactsError`."""
+    with artifacts.create(f"{_ROOT}/{model}", f"{partition}.json") as stream:
+        stream.write(_JSON.dump_json(files))
+
 
 EVERY_SECONDS = 3600.0
 """Time between two looks at the stored log."""
@@ -75,7 +127,7 @@ class LogRetention:
     def __init__(
         self,
         artifacts: Artifacts,
-        watch: StageWatch,
+        watch: "StageWatch",
         bounds: LogBounds,
         *,
         seconds: float = EVERY_SECONDS,

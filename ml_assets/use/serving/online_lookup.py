@@ -14,7 +14,7 @@ from typing import Any
 
 from ml_assets.data.tables.online_rows import OnlineEntityRefused, OnlineRowsDiffer, OnlineTable
 from ml_assets.use.serving.raw_rows import RawRow, RequestRefused, parse
-from ml_assets.use.serving.served import Roles, ServedVersion
+from ml_assets.use.serving.watch import Roles, ServedVersion
 from resources.online import OnlineRow, OnlineStore, OnlineStoreError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

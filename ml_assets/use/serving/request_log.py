@@ -16,13 +16,14 @@ from logging import getLogger
 from pathlib import Path
 from sys import getsizeof
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import polars as pl
 
-from ml_assets.use.serving.assignment import Role
 from resources.artifacts import Artifacts, ArtifactsError, ArtifactsRefused, ArtifactsUnavailable
 
+Role = Literal["production", "canary", "shadow"]
+"""Role of a version in the answer to a request. A prediction of a `shadow` is logged and never answered."""
 SCHEMA: dict[str, pl.DataType] = {
     "request_id": pl.String(),
     "client_id": pl.String(),

@@ -8,6 +8,7 @@ import math
 import signal
 import socket
 import sys
+import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -19,17 +20,15 @@ from ml_assets.model.release.known_versions import stage_reader_of
 from ml_assets.model.release.of_platform import bundles_of
 from ml_assets.use.serving.answering import Limits, ServerParts
 from ml_assets.use.serving.app import make_app
-from ml_assets.use.serving.assignment import shared_secret
-from ml_assets.use.serving.canary_threads import CanaryThreads
+from ml_assets.use.serving.canary import CanaryThreads, ShadowQueue, shared_secret
 from ml_assets.use.serving.counters import ServingMetrics
-from ml_assets.use.serving.http_protocol import JsonErrorProtocol
 from ml_assets.use.serving.log_retention import LogBounds, LogRetention
 from ml_assets.use.serving.online_lookup import OnlineLookup
+from ml_assets.use.serving.openapi import ErrorAnswer
 from ml_assets.use.serving.request_log import RequestLog
-from ml_assets.use.serving.shadow import ShadowQueue
 from ml_assets.use.serving.watch import Declaration, StageWatch
 from resources.platform import Platform
-from resources.web.bounded_uvicorn import bounded_options
+from resources.web.bounded_uvicorn import BoundedProtocol, bounded_options
 from resources.web.http_bounds import BACKLOG, HttpBounds
 
 _SWITCH_SECONDS = 0.0005
@@ -161,3 +160,14 @@ def serve(
 
 def _let_uvicorn_end(number: int, frame: FrameType | None) -> None:
     """Do nothing: uvicorn has ended when its raised signal arrives here."""
+
+
+class JsonErrorProtocol(BoundedProtocol):
+    """uvicorn's protocol within bounds, whose errors are JSON as those of all routes are."""
+
+    def refusal(self, status: int, why: str) -> tuple[bytes, bytes]:
+        """Return headers and body of an error."""
+        said = f"{why} Send HTTP/1.1, without TLS" if status == 400 else why
+        error = ErrorAnswer(message=said, request_id=uuid.uuid4().hex)
+        headers = f"content-type: application/json\r\nx-request-id: {error.request_id}\r\n"
+        return headers.encode(), error.model_dump_json().encode()

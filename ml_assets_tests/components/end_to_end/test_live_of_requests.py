@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ml_assets.use.serving.log_marks import log_marks
+from ml_assets.use.serving.log_retention import log_marks
 from ml_assets.use.serving.request_log import LoggedRow, RequestLog, day_folder, days_of
 from ml_assets_tests.components.canary_home import CANARY, DAYS, CanaryHome, begun, with_new_canary
 from ml_assets_tests.components.installation import (

@@ -13,8 +13,8 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.extras.governance.dossier.contents import BILL, PROVENANCE
-from ml_assets.extras.governance.dossier.keys import create_keys
+from ml_assets.extras.governance.dossier.documents import BILL, PROVENANCE
+from ml_assets.extras.governance.dossier.signature import create_keys
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.dossiers import export
 from ml_assets.model.release.of_platform import bundles_of, registry_of

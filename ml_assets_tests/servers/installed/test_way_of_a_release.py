@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from deployment.testbed.processes import free_port, start, stop, wait_ready, why_http_not
 from deployment.testbed.servers.postgresql import query
 from deployment.testbed.servers.servers_record import server_environment
-from ml_assets.extras.governance.dossier.keys import SigningKey, create_keys
+from ml_assets.extras.governance.dossier.signature import SigningKey, create_keys
 from ml_assets.model.release.known_versions import stage_reader_of
 from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.model.release.refusals import NotPromotable, NotReviewable
@@ -26,7 +26,7 @@ from ml_assets.model.release.rules import NO_RULES, Rules
 from ml_assets.model.steps.dossier import write_dossier
 from ml_assets.use.serving.answering import Limits
 from ml_assets.use.serving.app import make_app
-from ml_assets.use.serving.assignment import shared_secret
+from ml_assets.use.serving.canary import shared_secret
 from ml_assets.use.serving.log_retention import LogBounds, LogRetention
 from ml_assets.use.serving.openapi import example_of
 from ml_assets.use.serving.request_log import RequestLog

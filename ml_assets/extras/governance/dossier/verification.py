@@ -1,7 +1,8 @@
-"""Verification of an exported dossier: a folder and a public key are enough.
+"""Writing a dossier, and verifying an exported one with a folder and a public key alone.
 
 The signature covers every file, so it finds each change. The other checks find documents that were signed but do not
-belong together, such as the provenance of another version. Not here: the comparison with a ledger (`ledger_rows`).
+belong together, such as the provenance of another version. Each decision is a row of the ledger as it is stored, with
+its own digest, so a changed row shows without the ledger. With the ledger, its rows are compared, too.
 """
 
 import hashlib
@@ -11,22 +12,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ml_assets.extras.governance.dossier.contents import (
+from ml_assets.extras.governance.dossier.documents import (
     BILL,
     BUNDLE,
     DECISIONS,
+    DOSSIER,
     EVALUATION,
     FACTS,
     LISTING,
     LOCK,
+    PREDICATE,
     PROVENANCE,
+    STATEMENT,
+    DossierFacts,
+    bill_of_materials,
+    listed,
+    provenance,
 )
-from ml_assets.extras.governance.dossier.envelope import opened
-from ml_assets.extras.governance.dossier.errors import DossierRefused
-from ml_assets.extras.governance.dossier.keys import PublicKey
-from ml_assets.extras.governance.dossier.ledger_rows import rows_in_order
-from ml_assets.extras.governance.dossier.provenance import PREDICATE, STATEMENT, listed
-from ml_assets.extras.governance.dossier.signature import SIGNATURE, require_signed
+from ml_assets.extras.governance.dossier.signature import (
+    SIGNATURE,
+    DossierRefused,
+    PublicKey,
+    SigningKey,
+    enveloped,
+    opened,
+    require_signed,
+    sign,
+)
+from resources.ledger import Head, Ledger, row_digest
+from resources.secrets import holds_secret
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,3 +185,81 @@ def _json(folder: Path, name: str) -> Any:
 def _sha(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def decisions_about(ledger: Ledger, model: str, bundle: str) -> dict[str, Any]:
+    """Return the decisions about a bundle, read as one state: `head` of the chain, and `rows`, oldest first."""
+    head, rows = ledger.models.stored(model, bundle)
+    return {"head": str(head), "rows": rows}
+
+
+def rows_in_order(decisions: Mapping[str, Any], bundle: str) -> list[dict[str, Any]]:
+    """Return the rows of a dossier. Raises `DossierRefused` for a changed or moved row, and one of another bundle."""
+    rows: list[dict[str, Any]] = decisions["rows"]
+    last = 0
+    for row in rows:
+        if row["digest"] != row_digest(row):
+            raise DossierRefused(
+                f"{named(row)} of the decisions was changed: its digest belongs to other content"
+            )
+        if row["bundle_digest"] != bundle:
+            raise DossierRefused(
+                f"{named(row)} of the decisions is about another bundle, {row['bundle_digest'][:12]}"
+            )
+        if row["place"] <= last:
+            raise DossierRefused(f"{named(row)} of the decisions was moved: it follows row {last}")
+        last = row["place"]
+    if Head.parse(decisions["head"]).place < last:
+        raise DossierRefused(f"the head {decisions['head']} of the decisions is before their row {last}")
+    return rows
+
+
+def require_in_ledger(decisions: Mapping[str, Any], ledger: Ledger) -> None:
+    """Raise `DossierRefused` if a row of the dossier is missing in `ledger` or differs there.
+
+    Then check the chain up to the dossier's head: raises `LedgerChanged` for any other row that was changed since.
+    """
+    rows: list[dict[str, Any]] = decisions["rows"]
+    for row in rows:
+        _, stored = ledger.models.stored(row["model"], row["bundle_digest"])
+        found = next((one for one in stored if one["place"] == row["place"]), None)
+        if found is None:
+            raise DossierRefused(f"{named(row)} is missing in the ledger: it was removed or moved since")
+        changed = [name for name, value in row.items() if found[name] != value]
+        if changed:
+            raise DossierRefused(f"{named(row)} of the ledger was changed since: {', '.join(changed)} differ")
+    ledger.models.verify(Head.parse(decisions["head"]))
+
+
+def named(row: Mapping[str, Any]) -> str:
+    """Return a row for people."""
+    return f"row {row['place']} ({row['kind']} of {row['model']}, {row['at']})"
+
+
+def write(folder: Path, facts: DossierFacts, documents: Mapping[str, str], key: SigningKey) -> list[str]:
+    """Write the dossier of the bundle in `folder / bundle`; return the paths of its files.
+
+    `documents` are the card and the evaluation, by their paths. Raises `DossierRefused` if facts and documents do not
+    belong together, or one holds a private key or a token.
+    """
+    texts = {
+        **documents,
+        PROVENANCE: enveloped(provenance(facts), key),
+        BILL: json.dumps(bill_of_materials(facts), indent=1),
+        DECISIONS: json.dumps(facts.decisions, indent=1, sort_keys=True),
+        **({LOCK: facts.lock} if facts.lock else {}),
+    }
+    contents = {name: text.encode() for name, text in texts.items()} | dict(facts.files)
+    if secret := [name for name, content in contents.items() if holds_secret(content)]:
+        raise DossierRefused(
+            f"{', '.join(secret)} would hold a private key or a token, and a dossier is given to others: revoke that "
+            "key or token, and train again without it in the source tree"
+        )
+    (folder / DOSSIER).mkdir()
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8", newline="")
+    for name, content in facts.files.items():
+        (folder / name).write_bytes(content)
+    sign(folder, key)
+    verify(folder, key.public)
+    return [*texts, *facts.files, SIGNATURE]

@@ -1,11 +1,16 @@
 """Web application of the reviewer's page: routes, sign-in, and the protection of its forms.
 
 Whoever opens the page acts as the person who signed in, never as the person who started the server, unless the ledger
-has no accounts. A decision needs the session's cookie, which other sites cannot send, and the token of its form.
+has no accounts. A decision needs the session's cookie, which other sites cannot send, and the token of its form. A
+session lives in the memory of this process: its end signs everybody out.
 """
 
+import hmac
 import re
+import secrets
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -18,7 +23,6 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from ml_assets.extras.governance.review.desk import NotOnThisDesk, ReviewDesk, ReviewedVersion
-from ml_assets.extras.governance.review.sessions import Session, Sessions
 from ml_assets.foundation.reports.page import rendered
 from ml_assets.model.release.refusals import NotReviewable
 from ml_assets.model.release.registry import VersionMissing
@@ -29,6 +33,57 @@ from resources.acting import proved_person
 from resources.artifacts import ArtifactMissing
 from resources.ledger import IdentityRefused, LedgerError, Person, author_in_words
 from resources.words import has_remedy
+
+SESSION_SECONDS = 8 * 3600
+"""Longest session. The ledger checks the account again at each decision."""
+MOST_SESSIONS = 1000
+
+
+@dataclass
+class Session:
+    """One browser in which a person signed in."""
+
+    person: Person
+    form_token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    """Value that each form of the session sends back. A page of another site does not know it."""
+    began: float = field(default_factory=time.monotonic)
+    told: tuple[str, str] | None = None
+    """Result of the last decision for the next page: tone and text."""
+
+    def fits(self, form_token: str) -> bool:
+        """Return True if a form of this session sent `form_token`."""
+        return hmac.compare_digest(self.form_token.encode(), form_token.encode())
+
+    def take_told(self) -> tuple[str, str] | None:
+        """Return the result of the last decision, once."""
+        told, self.told = self.told, None
+        return told
+
+
+class Sessions:
+    """Sessions by the secret in the browser's cookie."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Session] = {}
+
+    def begin(self, person: Person) -> tuple[str, Session]:
+        """Return the secret of a new session, and the session."""
+        now = time.monotonic()
+        alive = {name: one for name, one in self._open.items() if now - one.began < SESSION_SECONDS}
+        self._open = dict(list(alive.items())[-MOST_SESSIONS + 1 :])
+        secret = secrets.token_urlsafe(32)
+        self._open[secret] = Session(person)
+        return secret, self._open[secret]
+
+    def of(self, secret: str) -> Session | None:
+        """Return the session with this secret; None if it is over or never was."""
+        found = self._open.get(secret)
+        return found if found and time.monotonic() - found.began < SESSION_SECONDS else None
+
+    def end(self, secret: str) -> None:
+        """Sign out."""
+        self._open.pop(secret, None)
+
 
 COOKIE = "ml_assets_review"
 LARGEST_FORM = 64_000
