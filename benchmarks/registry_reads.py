@@ -12,7 +12,8 @@ from pathlib import Path
 from benchmarks._report import Result, emit, parse_args
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers.servers_record import storage_variables, variables
-from ml_assets.model.release.of_platform import releases_of
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.releases import releases_of
 from ml_assets_tests.faults.registry_reads import Outcome, in_words, percentile, read_while_killed
 from ml_assets_tests.release.conftest import example_rows
 from ml_assets_tests.serving.released import register
@@ -41,7 +42,7 @@ def measure(folder: Path, servers: Servers, *, reads: int, seconds: float, kills
     platform = Platform(settings)
     for number in (1, 2, 3):
         register(platform, example_rows(), str(number), MODEL)
-        releases_of(platform).promote(MODEL, number, by=Person.unchecked("ada"), reason="for the readers")
+        promote(releases_of(platform), MODEL, number, by=Person.unchecked("ada"), reason="for the readers")
     return read_while_killed(
         MODEL,
         settings,

@@ -31,7 +31,7 @@ from benchmarks._report import Result, emit, parse_args
 from benchmarks.serving import flights_shaped
 from ml_assets.model.release.bundle import build_bundle
 from ml_assets.model.release.bundle_store import Bundle
-from ml_assets.model.release.of_platform import bundles_of
+from ml_assets.model.release.releases import bundles_of
 from ml_assets.model.release.rules import CanarySection, Rules
 from ml_assets.model.release.rules_in_force import as_json
 from resources.ledger import Person, Promotion

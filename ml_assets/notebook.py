@@ -204,7 +204,7 @@ def _nothing() -> Path:
 
 def _kept(platform: Platform, name: str) -> tuple[str, str, str]:
     """Return model, partition and commit of the snapshot that `name` means."""
-    from ml_assets.model.release.of_platform import bundles_of
+    from ml_assets.model.release.releases import bundles_of
 
     lake, log = platform.lake, platform.ledger.models
     if "@" not in name and "/" not in name:
@@ -247,9 +247,9 @@ def _kept(platform: Platform, name: str) -> tuple[str, str, str]:
 
 def _bundle(platform: Platform, name: str) -> "Bundle":
     """Return the bundle of `MODEL@production`, `MODEL@canary` or `MODEL/NUMBER`. Warn with `StaleAnswer`."""
-    from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION
     from ml_assets.model.release.known_versions import number_reader_of, stage_reader_of
-    from ml_assets.model.release.of_platform import bundles_of
+    from ml_assets.model.release.releases import bundles_of
+    from ml_assets.model.release.standing import CANARY, PRODUCTION
 
     model, at, alias = name.partition("@")
     if not at:

@@ -21,13 +21,15 @@ def command(model: str, version: int, reason: str) -> None:
 def review(model: str, number: int, reason: str, *, approves: bool) -> None:
     """Record a review by the acting person, and print the one that decides."""
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.model.release.of_platform import releases_of
+    from ml_assets.model.release.releases import releases_of
+    from ml_assets.model.release.reviews import review as record_review
     from resources.ledger import author_in_words, evaluation_name
 
     project, acting = Project.to_decide()
     rules = project.component(TrainingPipeline, model).spec.rules
     releases = releases_of(project.platform)
-    decided = releases.review(
+    decided = record_review(
+        releases,
         model,
         number,
         approves=approves,
@@ -46,7 +48,7 @@ def review(model: str, number: int, reason: str, *, approves: bool) -> None:
             f"Nobody checked that you are {acting.name}: the name is ML_ASSETS_AUTHOR, or your account of the "
             "operating system."
         )
-    authors = releases.standing(model, decided.bundle_digest).evaluations
+    authors = releases.standings(model).of(decided.bundle_digest).evaluations
     if unknown := sorted({one.author for one in authors if one.checked_by == "nobody"} - {acting.name}):
         say(
             f"Nobody checked that {', '.join(unknown)} ran its evaluation, so a person who ran it may have approved it."

@@ -15,10 +15,11 @@ def command(model: str, version: int, reason: str) -> None:
 
     The version in production cannot be archived. Card and comparisons of an archived version stay.
     """
-    from ml_assets.model.release.of_platform import releases_of
+    from ml_assets.model.release.releases import releases_of
+    from ml_assets.model.release.rollback import archive
     from resources.ledger import author_in_words
 
     project, acting = Project.to_decide()
-    archival = releases_of(project.platform).archive(model, version, by=acting, reason=reason)
+    archival = archive(releases_of(project.platform), model, version, by=acting, reason=reason)
     say(f"{model} version {version} is archived since {archival.at:%Y-%m-%d %H:%M} UTC,")
     say(f"by {author_in_words(archival)}: {archival.reason}")

@@ -118,7 +118,7 @@ def checkout(ref: str, folder: Path, tables: tuple[str, ...], partitions: str | 
     """
     from ml_assets.data.tables.reader import TableReader
     from ml_assets.data.tables.written_out import write_out
-    from ml_assets.model.release.rows_behind import keys_of
+    from ml_assets.model.release.standing import keys_of
 
     with Project.to_read() as project:
         reader = TableReader.at(project.platform.lake, _at(project, ref))

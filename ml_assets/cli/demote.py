@@ -14,12 +14,14 @@ def command(model: str, reason: str, canary: bool) -> None:
 
     The gates then treat the next training of MODEL as a first model: against the naive baseline, without a champion.
     """
-    from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION
-    from ml_assets.model.release.of_platform import releases_of
+    from ml_assets.model.release.releases import releases_of
+    from ml_assets.model.release.rollback import demote
+    from ml_assets.model.release.standing import CANARY, PRODUCTION
     from resources.ledger import author_in_words
 
     project, acting = Project.to_decide()
-    ended = releases_of(project.platform).demote(
+    ended = demote(
+        releases_of(project.platform),
         model,
         by=acting,
         reason=reason,

@@ -92,7 +92,7 @@ def accounts(project: Project) -> str:
 
 def tracker(project: Project) -> str:
     """Check that the registry can be read."""
-    from ml_assets.model.release.of_platform import registry_of
+    from ml_assets.model.release.releases import registry_of
 
     registry_of(project.platform).versions("none")
     return str(project.settings.resolved_tracking_uri)
@@ -132,8 +132,8 @@ def guard(project: Project) -> str:
 
 def production(project: Project) -> str:
     """Check that no training input of a version in production was rejected since."""
-    from ml_assets.model.release.of_platform import releases_of
-    from ml_assets.model.release.rows_behind import InputsUnknown, in_words
+    from ml_assets.model.release.releases import releases_of
+    from ml_assets.model.release.standing import InputsUnknown, in_words
 
     releases, log = releases_of(project.platform), project.platform.ledger.models
     held = [promotion for name in log.models() if (promotion := log.in_production(name))]
@@ -158,8 +158,9 @@ def production(project: Project) -> str:
 def registry(project: Project) -> str:
     """Check that MLflow's aliases and tags show what the ledger decided, that the ledger knows its models, and that
     addresses are those of this home."""
-    from ml_assets.model.release.moved_home import moved_from
-    from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
+    from ml_assets.model.release.mlflow_view import differences
+    from ml_assets.model.release.registry import moved_from
+    from ml_assets.model.release.releases import bundles_of, registry_of, releases_of
 
     bundles = bundles_of(project.platform)
     if before := moved_from(project.settings.resolved_tracking_uri, bundles):
@@ -175,7 +176,7 @@ def registry(project: Project) -> str:
             "lost or is another one: check ML_ASSETS_LEDGER_URL, and that its file or volume is still there; restore "
             "it from a copy. Until then nobody knows what is in production, and nothing can be rolled back"
         )
-    said = [line for model in models for line in releases.differences(model)]
+    said = [line for model in models for line in differences(releases.registry, releases.log, model)]
     if said:
         raise NotWell(
             f"{name_some(said, 3)}. The ledger decides, and nobody but ml-assets should write there. The next "

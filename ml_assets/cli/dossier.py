@@ -43,7 +43,7 @@ def write(model: str, version: int | None, out: Path | None) -> None:
     from ml_assets.cli.problems import Problem
     from ml_assets.extras.governance.dossier.signature import SigningKey
     from ml_assets.model.release.dossiers import export as export_to
-    from ml_assets.model.release.of_platform import bundles_of
+    from ml_assets.model.release.releases import bundles_of
     from ml_assets.model.steps.dossier import write_dossier
 
     project = Project.here()
@@ -70,7 +70,7 @@ def export(model: str, version: int, folder: Path) -> None:
     """Write bundle and newest dossier of VERSION of MODEL to the new FOLDER. Needs no key."""
     from ml_assets.model.release.dossiers import export as export_to
     from ml_assets.model.release.dossiers import newest_dossier
-    from ml_assets.model.release.of_platform import bundles_of
+    from ml_assets.model.release.releases import bundles_of
 
     project = Project.here()
     named = registered(project, model, version)

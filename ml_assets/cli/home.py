@@ -20,8 +20,8 @@ def move() -> None:
     but MLflow finds files by name. A version of MLflow gets the address of the bundle with its digest; numbers,
     aliases and tags stay. Environments of the home are moved, too. You can repeat the command at any time.
     """
-    from ml_assets.model.release.moved_home import NoEmbeddedTracker, moved_from, readdress
-    from ml_assets.model.release.of_platform import bundles_of
+    from ml_assets.model.release.registry import NoEmbeddedTracker, moved_from, readdress
+    from ml_assets.model.release.releases import bundles_of
     from resources.lake.environments import environments
 
     main = Project.on_main()

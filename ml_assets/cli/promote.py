@@ -34,10 +34,11 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     """
     from ml_assets.cli.problems import Problem
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.model.release.bundle_standing import CANARY
     from ml_assets.model.release.bundle_store import BundleDamaged, BundleMissing
-    from ml_assets.model.release.of_platform import releases_of
-    from ml_assets.model.release.promotable import in_full_minutes
+    from ml_assets.model.release.promotion import breaks_for_clients, in_full_minutes, newest_data, promote
+    from ml_assets.model.release.releases import releases_of
+    from ml_assets.model.release.rollback import replaced_by
+    from ml_assets.model.release.standing import CANARY
     from resources.ledger import author_in_words
 
     project, acting = Project.to_decide()
@@ -47,7 +48,7 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     if not reason:
         raise Problem("a promotion needs a reason for the log: add --reason '…'")
     if version is None:
-        newest = releases.newest_data(model, rules)
+        newest = newest_data(releases, model, rules)
         if newest is None:
             raise Problem(
                 f"{model} has no blessed version that is new to production. Materialize the model: ml-assets launch "
@@ -59,8 +60,9 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     with suppress(
         BundleMissing, BundleDamaged
     ):  # that of the version in production: what replaces it must not wait
-        breaks = releases.breaks_for_clients(model, version)
-    promotion = releases.promote(
+        breaks = breaks_for_clients(releases, model, version)
+    promotion = promote(
+        releases,
         model,
         version,
         by=acting,
@@ -71,7 +73,7 @@ def command(model: str, version: int | None, reason: str | None, despite_inputs:
     )
     promoter = author_in_words(promotion)
     if promotion.alias == CANARY and rules.canary is not None:
-        replaced = releases.replaced_by(promotion)
+        replaced = replaced_by(releases, promotion)
         baked = in_full_minutes(rules.canary.end_of_bake(promotion.at))
         say(f"{model} version {version} is the canary since {promotion.at:%Y-%m-%d %H:%M} UTC,")
         say(f"promoted by {promoter}: {promotion.reason}")

@@ -127,7 +127,7 @@ def _tell(made: "Reproduction", wanted: "Level") -> None:
 def _version(project: Project, named: str) -> "RegisteredVersion":
     from ml_assets.cli.problems import Problem
     from ml_assets.cli.registered import registered
-    from ml_assets.model.release.of_platform import registry_of
+    from ml_assets.model.release.releases import registry_of
 
     model, _, number = named.partition("/")
     if number.isdecimal():

@@ -14,23 +14,24 @@ def command(model: str, reason: str) -> None:
     Neither a later evaluation nor a rejected day stands in the way. A second rollback goes back by one more version. It
     never returns to an archived or a demoted version.
     """
-    from ml_assets.model.release.of_platform import releases_of
+    from ml_assets.model.release.releases import releases_of
+    from ml_assets.model.release.rollback import replaced_by, rollback
     from resources.ledger import author_in_words
 
     project, acting = Project.to_decide()
     releases = releases_of(project.platform)
-    promotion = releases.rollback(model, by=acting, reason=reason)
+    promotion = rollback(releases, model, by=acting, reason=reason)
     say(
         f"{model} version {promotion.version} is in production again since {promotion.at:%Y-%m-%d %H:%M} UTC,"
     )
     say(f"by {author_in_words(promotion)}: {promotion.reason}")
-    newest = releases.standing(model, promotion.bundle_digest).newest
+    newest = releases.standings(model).of(promotion.bundle_digest).newest
     if newest is not None and newest.evaluation_digest != promotion.evaluation_digest:
         say(
             f"It was evaluated again since, with the result {newest.status} ({newest.name}, {newest.partition}):"
         )
         say(f"    {newest.summary} Report: {newest.report}")
-    if (replaced := releases.replaced_by(promotion)) is not None:
+    if (replaced := replaced_by(releases, promotion)) is not None:
         say(
             f"It replaced version {replaced.version}, which can return: ml-assets promote {model} {replaced.version} "
             "--reason '…'"

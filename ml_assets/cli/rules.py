@@ -56,14 +56,15 @@ def accept(model: str, reason: str) -> None:
     ran an evaluation of MODEL; with `not_by: [promoter]`, somebody else has to promote under the new rules.
     """
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.model.release.of_platform import releases_of
+    from ml_assets.model.release.releases import releases_of
+    from ml_assets.model.release.reviews import accept_rules
     from ml_assets.model.release.rules_in_force import RulesLog, changes, in_words, rules_name, rules_of
     from resources.ledger import author_in_words
 
     project, acting = Project.to_decide()
     rules = project.component(TrainingPipeline, model).spec.rules
     before = RulesLog.read(project.platform.ledger, model).newest
-    row = releases_of(project.platform).accept_rules(model, rules, by=acting, reason=reason)
+    row = accept_rules(releases_of(project.platform), model, rules, by=acting, reason=reason)
     if before and row.place == before.place:
         say(f"Nothing changed: rules {rules_name(row.rules_digest)} of {model} are in force already.")
         return

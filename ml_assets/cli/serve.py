@@ -161,7 +161,7 @@ def _shadows(
 ) -> dict[str, tuple[tuple[int, str], ...]]:
     """Return model → number and bundle digest of each shadow. `Problem` for text that names none."""
     from ml_assets.cli.problems import Problem
-    from ml_assets.model.release.of_platform import releases_of
+    from ml_assets.model.release.releases import releases_of
 
     found: dict[str, tuple[tuple[int, str], ...]] = {}
     for text in shadows:

@@ -61,8 +61,8 @@ def _stored(what: str, key: "PublicKey") -> "Verified":
     from ml_assets.cli.project import Project
     from ml_assets.cli.registered import registered
     from ml_assets.model.release.dossiers import newest_dossier, verify_stored
-    from ml_assets.model.release.of_platform import bundles_of
     from ml_assets.model.release.registry import VersionMissing
+    from ml_assets.model.release.releases import bundles_of
 
     model, _, number = what.partition("/")
     project = Project.read_only()

@@ -14,7 +14,9 @@ from pydantic import SecretStr
 from ml_assets.components import TrainingPipeline
 from ml_assets.extras.governance.review.desk import ReviewDesk
 from ml_assets.extras.governance.review.review_pages import review_app
-from ml_assets.model.release.of_platform import releases_of
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.releases import releases_of
+from ml_assets.model.release.reviews import review
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import Installation, readings_components
 from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
@@ -44,8 +46,8 @@ def before_accounts(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     installation.trained(FIRST)
     [rules] = [one.spec.rules for one in components if isinstance(one, TrainingPipeline)]
     releases = releases_of(installation.platform)
-    releases.review(MODEL, 1, approves=True, by=Person.unchecked("eve"), reason="the first", rules=rules)
-    releases.promote(MODEL, 1, by=Person.unchecked("ada"), reason="the first", rules=rules)
+    review(releases, MODEL, 1, approves=True, by=Person.unchecked("eve"), reason="the first", rules=rules)
+    promote(releases, MODEL, 1, by=Person.unchecked("ada"), reason="the first", rules=rules)
     return installation
 
 

@@ -7,7 +7,7 @@ import pytest
 from ml_assets.cli.problems import Problem, explained
 from ml_assets.cli.project import say, say_aside
 from ml_assets.cli.variables import read_settings
-from ml_assets.model.release.refusals import NotPromotable
+from ml_assets.model.release.releases import NotPromotable
 from ml_assets_tests.cli.terminal import Terminal
 
 

@@ -15,8 +15,11 @@ import polars as pl
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.model.release.bundle import build_bundle
 from ml_assets.model.release.bundle_store import Bundle
-from ml_assets.model.release.matrix import MatrixGraph
-from ml_assets.model.release.of_platform import bundles_of, releases_of
+from ml_assets.model.release.onnx_graph import MatrixGraph
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.registration import register
+from ml_assets.model.release.releases import bundles_of, releases_of
+from ml_assets.model.release.reviews import accept_rules
 from ml_assets.model.release.rules import NO_RULES, Rules, deciding_as_json
 from ml_assets.use.serving.canary import is_of_canary
 from ml_assets.use.serving.request_log import LoggedRow, RequestLog
@@ -168,10 +171,10 @@ def with_new_canary(installation: Installation, exported: Bundle, **changes: obj
         number = len(log.evaluations(MODEL)) + 1
         bundle = variant_of(exported, bundles_of(platform), fingerprint=f"{number:064}", **changes)
         record_evaluation(platform.ledger, bundle, trained_on=window, partition=DAYS[-1], gates=gates)
-        version = releases.register(bundle, run_id=run_id, links={})
-        releases.accept_rules(MODEL, rules, by=Person.unchecked("lead"), reason="for the next version")
-        return releases.promote(
-            MODEL, version.number, by=Person.unchecked("ada"), reason="the next", rules=rules
+        version = register(releases, bundle, run_id=run_id, links={})
+        accept_rules(releases, MODEL, rules, by=Person.unchecked("lead"), reason="for the next version")
+        return promote(
+            releases, MODEL, version.number, by=Person.unchecked("ada"), reason="the next", rules=rules
         )
 
     champion = log.in_production(MODEL) or promoted(NO_RULES)

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
-from ml_assets.model.release.of_platform import bundles_of
+from ml_assets.model.release.releases import bundles_of
 from ml_assets.model.release.runtime import ServingModel
 from ml_assets.model.steps.links import report_name
 from ml_assets.model.steps.snapshot import take_snapshot

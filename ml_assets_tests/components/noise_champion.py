@@ -8,7 +8,7 @@ from ml_assets.data.features.encoding import FittedState
 from ml_assets.data.snapshots.split_reader import FITTED, open_snapshot
 from ml_assets.model.release.bundle import BundleContents, build_bundle
 from ml_assets.model.release.bundle_store import Bundle
-from ml_assets.model.release.of_platform import bundles_of
+from ml_assets.model.release.releases import bundles_of
 from ml_assets.model.training.step.load import load_model
 from ml_assets_tests.components.installation import Installation
 from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL

@@ -18,15 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ml_assets.model.release.bundle_standing import BundleStandings
 from ml_assets.model.release.known_versions import (
     NumberReader,
     StageReader,
     number_reader_of,
     stage_reader_of,
 )
-from ml_assets.model.release.of_platform import registry_of, releases_of
-from ml_assets.model.release.refusals import NotPromotable
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.releases import NotPromotable, registry_of, releases_of
+from ml_assets.model.release.rollback import rollback
+from ml_assets.model.release.standing import BundleStandings
 from ml_assets.notebook import StaleAnswer, load_model
 from ml_assets_tests.faults.child_processes import Child, finish, forkserver, start
 from resources.ledger import LedgerError, Person, Promotion
@@ -190,10 +191,10 @@ def _decide(model: str, settings: Settings, environment: dict[str, str], folder:
             word = draw.choice(("promote", "promote", "rollback", "canary"))
             try:
                 if word == "rollback":
-                    place = releases.rollback(model, **by).place
+                    place = rollback(releases, model, **by).place
                 elif word == "promote":
-                    place = releases.promote(model, draw.choice((1, 2, 3)), **by).place
-                else:  # as `Releases.promote` records it for a new version; these were in production before
+                    place = promote(releases, model, draw.choice((1, 2, 3)), **by).place
+                else:  # as `promote` records it for a new version; these were in production before
                     row = draw.choice([one for one in log.promotions(model) if one.returns_to is None])
                     place = log.promote(
                         model, row.version, "canary", bundle_digest=row.bundle_digest,

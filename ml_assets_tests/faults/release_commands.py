@@ -16,12 +16,14 @@ from datetime import datetime
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION
 from ml_assets.model.release.bundle_store import BundleStore
-from ml_assets.model.release.refusals import NotPromotable, NotReviewable
+from ml_assets.model.release.promotion import promote
 from ml_assets.model.release.registry import Registry
-from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.releases import NotPromotable, NotReviewable, Releases
+from ml_assets.model.release.reviews import review
+from ml_assets.model.release.rollback import archive, demote, rollback
 from ml_assets.model.release.rules import Rules
+from ml_assets.model.release.standing import CANARY, PRODUCTION
 from ml_assets_tests.faults.child_processes import forkserver
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from resources.artifacts import FolderArtifacts
@@ -81,15 +83,15 @@ def decide(place: Place, word: str, number: int, told: str, said: Path) -> None:
     try:
         match word:
             case "promote":
-                outcome = releases.promote(MODEL, number, rules=place.rules, **by).place
+                outcome = promote(releases, MODEL, number, rules=place.rules, **by).place
             case "rollback":
-                outcome = releases.rollback(MODEL, **by).place
+                outcome = rollback(releases, MODEL, **by).place
             case "demote":
                 role = random.choice([PRODUCTION, CANARY])
-                ended = releases.demote(MODEL, role=role, **by).demotion
+                ended = demote(releases, MODEL, role=role, **by).demotion
                 outcome = ended.place if ended else None
             case "archive":
-                outcome = releases.archive(MODEL, number, **by).place
+                outcome = archive(releases, MODEL, number, **by).place
             case "evaluate":
                 bundle = place.store().open(place.registry().version(MODEL, number).bundle_digest)
                 new = record_evaluation(Ledger(place.ledger), bundle, trained_on=place.window, told=told)
@@ -97,7 +99,7 @@ def decide(place: Place, word: str, number: int, told: str, said: Path) -> None:
             case _:
                 approves = word == "approve"
                 by = {"by": Person.unchecked(random.choice(["bob", "cyd"])), "reason": told}
-                outcome = releases.review(MODEL, number, approves=approves, rules=place.rules, **by).place
+                outcome = review(releases, MODEL, number, approves=approves, rules=place.rules, **by).place
     except (NotPromotable, NotReviewable, LedgerBusy):
         pass
     except TrackerError:

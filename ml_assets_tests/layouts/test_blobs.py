@@ -9,7 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.model.release.of_platform import releases_of
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.releases import releases_of
 from ml_assets.model.release.runtime import InputRefused
 from ml_assets_tests.components.installation import STAGES, Installation, failure_of, readings_components
 from ml_assets_tests.components.model_run import CHECKPOINT, EVALUATION, TRAINING_SET, ModelRun, train
@@ -87,8 +88,8 @@ def test_the_next_version_is_compared_on_the_same_pictures(
     trained: ModelRun,
 ) -> None:
     """A version that does not read pictures is compared on the same rows too."""
-    releases_of(trained.installation.platform).promote(
-        MODEL, 1, by=Person.unchecked("ada"), reason="the first"
+    promote(
+        releases_of(trained.installation.platform), MODEL, 1, by=Person.unchecked("ada"), reason="the first"
     )
     assert "champion (version 1)" in train(trained.installation, NEXT_DAY).report
     blind = declared(

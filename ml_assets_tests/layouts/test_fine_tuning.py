@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ml_assets.model.release.of_platform import releases_of
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.releases import releases_of
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import STAGES, Installation, readings_components
 from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
@@ -34,7 +35,7 @@ def test_a_version_is_trained_further_with_the_next_day(installation: Installati
     from mlflow import MlflowClient
 
     from_nothing = installation.trained(DAY)
-    releases_of(installation.platform).promote(MODEL, 1, by=Person.unchecked("ada"), reason="the first")
+    promote(releases_of(installation.platform), MODEL, 1, by=Person.unchecked("ada"), reason="the first")
 
     model = readings_pipeline.PIPELINE["model"] | {"init_from": f"{MODEL}@production"}
     tuned = installation.declared_as(readings_components(pipeline={"model": model})).trained(NEXT_DAY)

@@ -36,7 +36,7 @@ from sklearn.preprocessing import StandardScaler
 from ml_assets.data.snapshots.split_reader import InputSpec
 from ml_assets.model.release.bundle import build_bundle
 from ml_assets.model.release.bundle_store import BundleStore
-from ml_assets.model.release.matrix import MatrixGraph
+from ml_assets.model.release.onnx_graph import MatrixGraph
 from ml_assets.model.release.runtime import ServingModel
 from ml_assets.model.training.script.blend import Blend
 from ml_assets.model.training.script.data import Example

@@ -19,8 +19,10 @@ from ml_assets.foundation.days import Days
 from ml_assets.model.release.bundle import BundleContents, build_bundle
 from ml_assets.model.release.bundle_store import Bundle, BundleStore, seal
 from ml_assets.model.release.facts import Lineage
+from ml_assets.model.release.registration import register
 from ml_assets.model.release.registry import Registry
 from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.reviews import accept_rules
 from ml_assets.model.release.rules import Rules
 from ml_assets.model.release.runtime import FACTS
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
@@ -187,7 +189,7 @@ def run_id(tracking_uri: str) -> str:
 
 def put_in_force(releases: Releases, rules: Rules) -> None:
     """Let a person who runs and promotes nothing accept other rules of the model `small`."""
-    releases.accept_rules("small", rules, by=Person.unchecked("lead"), reason="as the test wants it")
+    accept_rules(releases, "small", rules, by=Person.unchecked("lead"), reason="as the test wants it")
 
 
 @pytest.fixture
@@ -198,7 +200,7 @@ def two_versions(
     second = variant(fingerprint="2" * 64, snapshot_digest="6" * 64)
     for one in (bundle, second):
         evaluate(one)
-        releases.register(one, run_id=run_id, links={})
+        register(releases, one, run_id=run_id, links={})
     return bundle, second
 
 

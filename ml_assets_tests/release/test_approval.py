@@ -8,9 +8,12 @@ from pydantic import ValidationError
 
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.history import lines
-from ml_assets.model.release.refusals import NotPromotable, NotReviewable
+from ml_assets.model.release.promotion import promote as promote_version
 from ml_assets.model.release.registry import VersionMissing
-from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.releases import NotPromotable, NotReviewable, Releases
+from ml_assets.model.release.reviews import review as review_version
+from ml_assets.model.release.reviews import waiting
+from ml_assets.model.release.rollback import demote, rollback
 from ml_assets.model.release.rules import NO_RULES, Rules
 from ml_assets_tests.release.conftest import Evaluate, put_in_force
 from ml_assets_tests.resources.ledger_writer import with_account
@@ -26,7 +29,7 @@ def review(releases: Releases) -> Callable[..., Review]:
 
     def review(author: str, number: int = 2, *, approves: bool = True, **changes: object) -> Review:
         facts = {"reason": "holds on every slice", "rules": RULES, "by": Person.unchecked(author), **changes}
-        return releases.review("small", number, approves=approves, **facts)
+        return review_version(releases, "small", number, approves=approves, **facts)
 
     return review
 
@@ -36,7 +39,9 @@ def promote(releases: Releases, two_versions: tuple[Bundle, Bundle]) -> Callable
     """`(author, rules=RULES) -> Promotion` of version 2."""
 
     def promote(author: str, number: int = 2, rules: Rules = RULES) -> Promotion:
-        return releases.promote("small", number, by=Person.unchecked(author), reason="better", rules=rules)
+        return promote_version(
+            releases, "small", number, by=Person.unchecked(author), reason="better", rules=rules
+        )
 
     return promote
 
@@ -54,7 +59,7 @@ def test_a_version_is_promoted_by_one_person_after_the_approval_of_another(
     ):
         promote("bob")
     assert promote("ada").version == "2"
-    assert [type(one).__name__ for one in releases.history("small")][-2:] == ["Review", "Promotion"]
+    assert [type(one).__name__ for one in releases.log.decisions("small")][-2:] == ["Review", "Promotion"]
 
 
 def test_the_author_of_the_evaluation_may_not_approve(
@@ -89,15 +94,15 @@ def test_text_that_does_not_print_is_never_stored(
     releases: Releases, review: Callable[..., Review], promote: Callable[..., Promotion], said: str
 ) -> None:
     """It would forge a line of `history`, or reach the terminal of a reader."""
-    before = releases.history("small")
+    before = releases.log.decisions("small")
     with pytest.raises(NotPrintable, match=r"the reason .* has a character that does not print"):
         review("bob", reason=said)
-    for act in (releases.rollback, releases.demote):
+    for act in (rollback, demote):
         with pytest.raises(NotPrintable, match=r"the model .* has a character that does not print"):
-            act(f"small{said}", by=Person.unchecked("ada"), reason="slow")
+            act(releases, f"small{said}", by=Person.unchecked("ada"), reason="slow")
     with pytest.raises(NotPrintable, match=r"the author .* has a character that does not print"):
         promote(said, rules=NO_RULES)
-    assert releases.history("small") == before
+    assert releases.log.decisions("small") == before
 
 
 def test_only_named_persons_may_review(
@@ -165,7 +170,7 @@ def test_of_two_reviewers_at_once_one_wins_and_the_other_is_told(
     with ThreadPoolExecutor(2) as both:
         first, second = both.map(review, ("bob", "cyd"))
     assert first == second
-    assert len([one for one in releases.history("small") if isinstance(one, Review)]) == 1
+    assert len([one for one in releases.log.decisions("small") if isinstance(one, Review)]) == 1
 
     def decide(approves: bool) -> str:
         try:
@@ -209,7 +214,7 @@ def test_a_rollback_needs_no_approval(
     promote("ada")
     evaluate(two_versions[0], "rejected", told="later")
     review("bob", 1, approves=False)
-    assert releases.rollback("small", by=Person.unchecked("ada"), reason="slow").version == "1"
+    assert rollback(releases, "small", by=Person.unchecked("ada"), reason="slow").version == "1"
     assert promote("ada").version == "2", "it was in production before"
 
 
@@ -238,12 +243,12 @@ def test_a_void_approval_stays_void(
 ) -> None:
     """An evaluation with the digest of the approved one was recorded again, after another one."""
     review("bob")
-    approved = releases.standing("small", two_versions[1].digest).newest
+    approved = releases.standings("small").of(two_versions[1].digest).newest
     assert approved is not None
     evaluate(two_versions[1], told="again")
     evaluate(two_versions[1], digest=approved.evaluation_digest)
-    assert "void: evaluated again at 20" in "\n".join(lines(releases.history("small")))
-    assert [one.number for one, _ in releases.waiting("small", RULES)] == [2, 1]
+    assert "void: evaluated again at 20" in "\n".join(lines(releases.log.decisions("small")))
+    assert [one.number for one, _ in waiting(releases, "small", RULES)] == [2, 1]
     with pytest.raises(
         NotPromotable, match=r"the approval by bob at .* does not count: evaluated again at 20"
     ):
@@ -275,7 +280,7 @@ def test_an_approval_ends_with_the_account_of_its_author(
         match=r"the approval by bob \(checked by token\) at .* does not count: the account of bob was revoked at "
         r"20.* UTC by root: token was stolen\. To approve it: ml-assets approve small 2",
     ):
-        releases.promote("small", 2, by=ada, reason="better", rules=RULES)
+        promote_version(releases, "small", 2, by=ada, reason="better", rules=RULES)
     assert review("root", 1, approves=False, by=root) == rejected, "a rejection stands"
     assert review("root", by=root).author == "root"
-    assert releases.promote("small", 2, by=ada, reason="better", rules=RULES)
+    assert promote_version(releases, "small", 2, by=ada, reason="better", rules=RULES)

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from ml_assets.model.release.bundle import (
+    MOST_ROWS,
     TOLERANCE,
     BundleContents,
     ParityBroken,
     build_bundle,
+    golden_rows,
     torch_predictions,
 )
 from ml_assets.model.release.bundle_store import (
@@ -30,7 +32,6 @@ from ml_assets.model.release.bundle_store import (
     digest_of,
 )
 from ml_assets.model.release.facts import BundleFacts
-from ml_assets.model.release.golden import MOST_ROWS, golden_rows
 from ml_assets.model.release.runtime import BundleRefused, ServingModel
 from ml_assets_tests.release.conftest import contents_of
 from resources.artifacts import FolderArtifacts

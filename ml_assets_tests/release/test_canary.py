@@ -6,14 +6,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION, BundleStandings
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.history import lines
-from ml_assets.model.release.promotable import in_full_minutes
-from ml_assets.model.release.refusals import NotPromotable, NotReviewable
+from ml_assets.model.release.mlflow_view import differences, show_if_reachable
+from ml_assets.model.release.promotion import in_full_minutes, newest_data, promote
+from ml_assets.model.release.registration import register
 from ml_assets.model.release.registry import Registry
-from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.releases import NotPromotable, NotReviewable, Releases
+from ml_assets.model.release.reviews import review
+from ml_assets.model.release.rollback import archive, demote, replaced_by, rollback
 from ml_assets.model.release.rules import NO_RULES, Rules
+from ml_assets.model.release.standing import CANARY, PRODUCTION, BundleStandings
 from ml_assets_tests.release.conftest import Evaluate, put_in_force
 from resources.ledger import Ledger, Person
 
@@ -26,53 +29,55 @@ SHORT = Rules.model_validate({"canary": {"bake_hours": 1e-9}})
 def test_a_version_is_canary_for_its_bake_time_before_production(
     releases: Releases, registry: Registry
 ) -> None:
-    first = releases.promote("small", 2, by=Person.unchecked("ada"), reason="try it", rules=LONG)
+    first = promote(releases, "small", 2, by=Person.unchecked("ada"), reason="try it", rules=LONG)
     assert (first.alias, releases.in_production("small")) == (CANARY, None)
-    assert releases.canary("small") == first
+    assert releases.standings("small").canary == first
     assert registry.aliased("small", CANARY) == 2
     assert registry.version("small", 2).tags["stage"] == "canary"
     with pytest.raises(
         NotPromotable, match=r"is the canary since .* is 24: promote it from .* UTC on, or take it back"
     ):
-        releases.promote("small", 2, by=Person.unchecked("ada"), reason="now", rules=LONG)
+        promote(releases, "small", 2, by=Person.unchecked("ada"), reason="now", rules=LONG)
     put_in_force(releases, SHORT)
-    second = releases.promote("small", 2, by=Person.unchecked("ada"), reason="now", rules=SHORT)
+    second = promote(releases, "small", 2, by=Person.unchecked("ada"), reason="now", rules=SHORT)
     assert second.alias == PRODUCTION
-    assert releases.canary("small") is None
+    assert releases.standings("small").canary is None
     assert (registry.aliased("small", CANARY), registry.aliased("small", PRODUCTION)) == (None, 2)
     assert registry.version("small", 2).tags["stage"] == "production"
-    said = "\n".join(lines(releases.history("small")))
+    said = "\n".join(lines(releases.log.decisions("small")))
     assert "promoted    version 2 (1.0.1) as canary, by ada: try it" in said
 
 
 @pytest.mark.usefixtures("two_versions")
 def test_one_version_is_the_canary(releases: Releases, registry: Registry) -> None:
     for number in (1, 2):
-        releases.promote("small", number, by=Person.unchecked("ada"), reason="try it", rules=LONG)
+        promote(releases, "small", number, by=Person.unchecked("ada"), reason="try it", rules=LONG)
     stages = {one.number: one.tags["stage"] for one in registry.versions("small")}
     assert stages == {1: "staging", 2: "canary"}
-    ended = releases.demote("small", by=Person.unchecked("bob"), reason="not this one", role=CANARY)
+    ended = demote(releases, "small", by=Person.unchecked("bob"), reason="not this one", role=CANARY)
     assert ended.version == "2"
-    assert (releases.canary("small"), registry.aliased("small", CANARY)) == (None, None)
+    assert (releases.standings("small").canary, registry.aliased("small", CANARY)) == (None, None)
     with pytest.raises(NotPromotable, match="no version of small is the canary"):
-        releases.demote("small", by=Person.unchecked("bob"), reason="again", role=CANARY)
-    assert "demoted     version 2 (1.0.1) as canary, by bob" in "\n".join(lines(releases.history("small")))
+        demote(releases, "small", by=Person.unchecked("bob"), reason="again", role=CANARY)
+    assert "demoted     version 2 (1.0.1) as canary, by bob" in "\n".join(
+        lines(releases.log.decisions("small"))
+    )
 
 
 def test_a_canary_that_was_compared_with_an_older_champion_stays_canary(
     releases: Releases, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
-    releases.promote("small", 2, by=Person.unchecked("ada"), reason="try it", rules=SHORT)
+    promote(releases, "small", 2, by=Person.unchecked("ada"), reason="try it", rules=SHORT)
     put_in_force(releases, NO_RULES)
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="urgent")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="urgent")
     put_in_force(releases, SHORT)
     with pytest.raises(
         NotPromotable, match="compared it with no other version, but version 1 is in production"
     ):
-        releases.promote("small", 2, by=Person.unchecked("ada"), reason="now", rules=SHORT)
+        promote(releases, "small", 2, by=Person.unchecked("ada"), reason="now", rules=SHORT)
     evaluate(two_versions[1], told="beside version 1")
     assert (
-        releases.promote("small", 2, by=Person.unchecked("ada"), reason="now", rules=SHORT).alias
+        promote(releases, "small", 2, by=Person.unchecked("ada"), reason="now", rules=SHORT).alias
         == PRODUCTION
     )
 
@@ -80,12 +85,12 @@ def test_a_canary_that_was_compared_with_an_older_champion_stays_canary(
 def test_a_version_that_was_in_production_returns_without_being_canary(
     releases: Releases, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
     evaluate(two_versions[1], told="beside version 1")
-    releases.promote("small", 2, by=Person.unchecked("ada"), reason="better")
+    promote(releases, "small", 2, by=Person.unchecked("ada"), reason="better")
     put_in_force(releases, LONG)
     assert (
-        releases.promote("small", 1, by=Person.unchecked("ada"), reason="back", rules=LONG).alias
+        promote(releases, "small", 1, by=Person.unchecked("ada"), reason="back", rules=LONG).alias
         == PRODUCTION
     )
 
@@ -93,12 +98,12 @@ def test_a_version_that_was_in_production_returns_without_being_canary(
 @pytest.mark.usefixtures("two_versions")
 def test_the_canary_needs_no_approval_and_production_does(releases: Releases) -> None:
     rules = Rules.model_validate({"canary": {"bake_hours": 1e-9}, "approval": {}})
-    releases.promote("small", 2, by=Person.unchecked("ada"), reason="try it", rules=rules)
+    promote(releases, "small", 2, by=Person.unchecked("ada"), reason="try it", rules=rules)
     with pytest.raises(NotPromotable, match=r"release\.approval in defs\.yaml asks for an approval"):
-        releases.promote("small", 2, by=Person.unchecked("ada"), reason="now", rules=rules)
-    releases.review("small", 2, approves=True, by=Person.unchecked("bob"), reason="looks right", rules=rules)
+        promote(releases, "small", 2, by=Person.unchecked("ada"), reason="now", rules=rules)
+    review(releases, "small", 2, approves=True, by=Person.unchecked("bob"), reason="looks right", rules=rules)
     assert (
-        releases.promote("small", 2, by=Person.unchecked("ada"), reason="now", rules=rules).alias
+        promote(releases, "small", 2, by=Person.unchecked("ada"), reason="now", rules=rules).alias
         == PRODUCTION
     )
 
@@ -106,15 +111,21 @@ def test_the_canary_needs_no_approval_and_production_does(releases: Releases) ->
 @pytest.mark.usefixtures("two_versions")
 def test_a_version_that_a_reviewer_rejected_never_becomes_the_canary(releases: Releases) -> None:
     rules = Rules.model_validate({"canary": {"bake_hours": 1e-9}, "approval": {}})
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="try it", rules=rules)
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="try it", rules=rules)
     for number in (1, 2):  # the canary and a version in staging
-        releases.review(
-            "small", number, approves=False, by=Person.unchecked("bob"), reason="private data", rules=rules
+        review(
+            releases,
+            "small",
+            number,
+            approves=False,
+            by=Person.unchecked("bob"),
+            reason="private data",
+            rules=rules,
         )
         with pytest.raises(
             NotPromotable, match=r"was rejected by bob at .*: private data\. A rejection of an"
         ):
-            releases.promote("small", number, by=Person.unchecked("ada"), reason="try it", rules=rules)
+            promote(releases, "small", number, by=Person.unchecked("ada"), reason="try it", rules=rules)
 
 
 def test_without_a_number_promote_takes_the_present_canary(
@@ -123,23 +134,23 @@ def test_without_a_number_promote_takes_the_present_canary(
     """Otherwise each night's version takes the place of the last, and the bake time never ends."""
 
     def default() -> int | None:
-        found = releases.newest_data("small", SHORT)
+        found = newest_data(releases, "small", SHORT)
         return None if found is None else found.number
 
     evaluate(two_versions[1], told="on newer data", partition="2014-01-31")
     assert default() == 2
-    first = releases.promote("small", 1, by=Person.unchecked("ada"), reason="try it", rules=SHORT)
-    assert (default(), releases.replaced_by(first)) == (1, None)
-    assert default() == getattr(releases.newest_data("small"), "number", None), "the rules in force"
-    without = releases.newest_data("small", NO_RULES)
+    first = promote(releases, "small", 1, by=Person.unchecked("ada"), reason="try it", rules=SHORT)
+    assert (default(), replaced_by(releases, first)) == (1, None)
+    assert default() == getattr(newest_data(releases, "small"), "number", None), "the rules in force"
+    without = newest_data(releases, "small", NO_RULES)
     assert without is not None
     assert without.number == 2, "without the section, there are no canaries"
     evaluate(two_versions[0], "rejected", told="again")
     assert default() == 2
-    second = releases.promote("small", 2, by=Person.unchecked("ada"), reason="not 1", rules=SHORT)
-    assert releases.replaced_by(second) == first
-    last = releases.promote("small", 2, by=Person.unchecked("ada"), reason="it held", rules=SHORT)
-    assert (last.alias, releases.replaced_by(last)) == (PRODUCTION, None)
+    second = promote(releases, "small", 2, by=Person.unchecked("ada"), reason="not 1", rules=SHORT)
+    assert replaced_by(releases, second) == first
+    last = promote(releases, "small", 2, by=Person.unchecked("ada"), reason="it held", rules=SHORT)
+    assert (last.alias, replaced_by(releases, last)) == (PRODUCTION, None)
 
 
 @pytest.mark.parametrize(
@@ -156,9 +167,9 @@ def test_the_end_of_the_bake_time_is_rounded_up_to_the_minute(second: float, sai
 def test_an_alias_of_somebodys_own_is_left_alone(releases: Releases, registry: Registry) -> None:
     """A model without canaries may use the name for something else."""
     registry.set_alias("small", CANARY, 1)
-    releases.promote("small", 2, by=Person.unchecked("ada"), reason="first")
+    promote(releases, "small", 2, by=Person.unchecked("ada"), reason="first")
     assert registry.aliased("small", CANARY) == 1
-    assert releases.differences("small") == []
+    assert differences(releases.registry, releases.log, "small") == []
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2, 3))])
@@ -194,13 +205,14 @@ def test_random_commands_keep_one_production_and_the_way_back(
                 case "register":
                     bundles.append(variant(fingerprint=f"{len(bundles) + 1:064}"))
                     evaluate(bundles[-1])
-                    releases.register(bundles[-1], run_id=run_id, links={})
+                    register(releases, bundles[-1], run_id=run_id, links={})
                 case "evaluate":
                     status = drawn.choice(["blessed", "blessed", "rejected"])
                     evaluate(bundles[number - 1], status, told=reason)
-                    releases.show_if_reachable("small")  # as the evaluate step does
+                    show_if_reachable(releases.registry, releases.log, "small")  # as the evaluate step does
                 case "approve":
-                    releases.review(
+                    review(
+                        releases,
                         "small",
                         number,
                         approves=True,
@@ -209,20 +221,20 @@ def test_random_commands_keep_one_production_and_the_way_back(
                         rules=rules,
                     )
                 case "promote":
-                    made = releases.promote(
-                        "small", number, by=Person.unchecked(author), reason=reason, rules=rules
+                    made = promote(
+                        releases, "small", number, by=Person.unchecked(author), reason=reason, rules=rules
                     )
                     if made.alias == PRODUCTION and made not in before.promotions:
                         stack.append(made.bundle_digest)
                         demoted.discard(made.bundle_digest)
                 case "demote":
                     demoted.add(
-                        releases.demote("small", by=Person.unchecked(author), reason=reason).bundle_digest
+                        demote(releases, "small", by=Person.unchecked(author), reason=reason).bundle_digest
                     )
                 case "archive":
-                    releases.archive("small", number, by=Person.unchecked(author), reason=reason)
+                    archive(releases, "small", number, by=Person.unchecked(author), reason=reason)
                 case "rollback":
-                    back = releases.rollback("small", by=Person.unchecked(author), reason=reason)
+                    back = rollback(releases, "small", by=Person.unchecked(author), reason=reason)
                     assert [back.bundle_digest] == rest[-1:]
                     stack = rest
             done.add(command)
@@ -232,6 +244,6 @@ def test_random_commands_keep_one_production_and_the_way_back(
         stages = [version.tags["stage"] for version in registry.versions("small")]
         assert stages.count("production") == (after.in_production is not None)
         assert stages.count("canary") == (after.canary is not None)
-        assert releases.differences("small") == []
+        assert differences(releases.registry, releases.log, "small") == []
         ledger.models.verify()
     assert {"promote", "approve"} <= done

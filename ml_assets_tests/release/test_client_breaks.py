@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from ml_assets.model.release.bundle import build_bundle
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
-from ml_assets.model.release.client_breaks import breaks_for_clients
-from ml_assets.model.release.facts import BundleFacts
-from ml_assets.model.release.matrix import MatrixGraph
-from ml_assets.model.release.refusals import NotPromotable
-from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.facts import BundleFacts, breaks_for_clients
+from ml_assets.model.release.onnx_graph import MatrixGraph
+from ml_assets.model.release.promotion import promote as promote_version
+from ml_assets.model.release.registration import register as register_version
+from ml_assets.model.release.releases import NotPromotable, Releases
 from ml_assets.model.release.rules import Rules
 from ml_assets.model.release.runtime import ServingModel
 from ml_assets.use.serving.raw_rows import RequestRefused, predict_one
@@ -107,11 +107,11 @@ def test_promote_refuses_what_would_break_clients(
 ) -> None:
     def register(name: str) -> None:
         evaluate(bundles[name])
-        releases.register(bundles[name], run_id=run_id, links={})
+        register_version(releases, bundles[name], run_id=run_id, links={})
 
     def promote(number: int, rules: Rules = COMPATIBLE) -> str:
-        return releases.promote(
-            "small", number, by=Person.unchecked("bob"), reason="better", rules=rules
+        return promote_version(
+            releases, "small", number, by=Person.unchecked("bob"), reason="better", rules=rules
         ).version
 
     register("base")

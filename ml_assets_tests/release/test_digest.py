@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from ml_assets.components.assets.digest import nightly_digest
 from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.promotion import promote
 from ml_assets.model.release.releases import Releases
 from ml_assets.model.release.rules import Rules
 from ml_assets.model.steps.digest import Line, Subjects, digest_of, digest_page
@@ -42,7 +43,7 @@ def test_a_digest_says_what_happened_and_who_acts(
     two_versions: tuple[Bundle, Bundle],
     run_id: str,
 ) -> None:
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="the first")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="the first")
     evaluate(two_versions[1], "rejected", summary="Rejected: AUC is 0.61; at least 0.70 is asked.")
     platform.ledger.record_verdicts([replace(NEW, table=ORDERS, key="2013-02-01")])
     platform.tracker.record(run_id, {"worker_hours": 1.5})

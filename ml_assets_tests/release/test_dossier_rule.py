@@ -12,8 +12,9 @@ from ml_assets.extras.governance.dossier.signature import DossierRefused, Signin
 from ml_assets.extras.governance.dossier.verification import write
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.dossiers import dossier_name, export, lay_out, newest_dossier, verify_stored
-from ml_assets.model.release.refusals import NotPromotable
-from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.registration import register
+from ml_assets.model.release.releases import NotPromotable, Releases
 from ml_assets.model.release.rules import Rules
 from ml_assets_tests.dossier.conftest import evaluation_text, facts_of
 from ml_assets_tests.release.conftest import Evaluate
@@ -36,7 +37,7 @@ def rules(key: SigningKey) -> Rules:
 def version(releases: Releases, evaluate: Evaluate, run_id: str, bundle: Bundle) -> Bundle:
     """Version 1, blessed by an evaluation with a document."""
     evaluate(bundle, digest=hashlib.sha256(evaluation_text(bundle.digest).encode()).hexdigest())
-    releases.register(bundle, run_id=run_id, links={})
+    register(releases, bundle, run_id=run_id, links={})
     return bundle
 
 
@@ -68,10 +69,12 @@ def test_a_promotion_needs_the_dossier_that_its_rule_asks_for(
     with pytest.raises(
         NotPromotable, match=r"asks for a dossier of its evaluation .* ml-assets dossier write small 1"
     ):
-        releases.promote("small", 1, by=Person.unchecked("ada"), reason="good", rules=rules)
+        promote(releases, "small", 1, by=Person.unchecked("ada"), reason="good", rules=rules)
     sign()
-    assert releases.promote("small", 1, by=Person.unchecked("ada"), reason="good", rules=rules).version == "1"
-    kinds = [type(one).__name__ for one in releases.history("small")]
+    assert (
+        promote(releases, "small", 1, by=Person.unchecked("ada"), reason="good", rules=rules).version == "1"
+    )
+    kinds = [type(one).__name__ for one in releases.log.decisions("small")]
     assert kinds[-3:] == ["DossierRow", "RulesRow", "Promotion"]
 
 
@@ -81,7 +84,7 @@ def test_a_dossier_of_an_earlier_evaluation_does_not_count(
     sign()
     evaluate(version, told="again")
     with pytest.raises(NotPromotable, match="asks for a dossier of its evaluation"):
-        releases.promote("small", 1, by=Person.unchecked("ada"), reason="good", rules=rules)
+        promote(releases, "small", 1, by=Person.unchecked("ada"), reason="good", rules=rules)
 
 
 def test_a_key_that_leaves_the_declaration_is_revoked(
@@ -94,11 +97,11 @@ def test_a_key_that_leaves_the_declaration_is_revoked(
         Rules.model_validate({"dossier": {"signed_by": keys}}) for keys in ([new], [new, key.public.pem])
     )
     with pytest.raises(NotPromotable) as refused:
-        releases.promote("small", 1, by=Person.unchecked("ada"), reason="good", rules=without)
+        promote(releases, "small", 1, by=Person.unchecked("ada"), reason="good", rules=without)
     name = key.public.name[:12]
     assert f"was signed with key {name}, which is not among release.dossier.signed_by" in str(refused.value)
     assert "ml-assets dossier write small 1" in str(refused.value)
-    assert releases.promote("small", 1, by=Person.unchecked("ada"), reason="good", rules=both).version == "1"
+    assert promote(releases, "small", 1, by=Person.unchecked("ada"), reason="good", rules=both).version == "1"
 
 
 def test_a_dossier_of_an_unknown_key_hides_no_other(
@@ -109,7 +112,9 @@ def test_a_dossier_of_an_unknown_key_hides_no_other(
     row = ledger.models.newest_evaluation("small", version.digest)
     assert row is not None
     ledger.models.record_dossier(row, "1", "f" * 64, signed_by="e" * 64, by=Person.unchecked("mallory"))
-    assert releases.promote("small", 1, by=Person.unchecked("ada"), reason="good", rules=rules).version == "1"
+    assert (
+        promote(releases, "small", 1, by=Person.unchecked("ada"), reason="good", rules=rules).version == "1"
+    )
 
 
 @pytest.mark.parametrize("file", [CARD, CARD_PAGE, EVALUATION, "model.sig"])
@@ -120,10 +125,10 @@ def test_an_altered_stored_dossier_does_not_count(
     path = store.artifacts.folder(dossier_name("small", row.dossier_digest)) / file
     path.write_bytes(path.read_bytes() + b" ")
     with pytest.raises(NotPromotable, match=rf"its dossier \w{{12}} is not valid: .*{file}"):
-        releases.promote("small", 1, by=Person.unchecked("ada"), reason="good", rules=rules)
+        promote(releases, "small", 1, by=Person.unchecked("ada"), reason="good", rules=rules)
     path.unlink()
     with pytest.raises(NotPromotable, match=r"is not valid: .*(is gone from|missing)"):
-        releases.promote("small", 1, by=Person.unchecked("ada"), reason="good", rules=rules)
+        promote(releases, "small", 1, by=Person.unchecked("ada"), reason="good", rules=rules)
 
 
 def test_an_exported_dossier_shares_no_file_with_the_store(

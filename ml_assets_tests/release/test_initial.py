@@ -7,10 +7,13 @@ import pytest
 from ml_assets.data.snapshots.split_reader import file_sha256
 from ml_assets.data.tables.accept import accept_partition
 from ml_assets.foundation.days import Days
-from ml_assets.model.release.bundle_store import Bundle, BundleStore
+from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.initial_version import InitialModel, InitialModelRefused, initial_model
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.registration import register
 from ml_assets.model.release.registry import Registry, VersionMissing
 from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.rollback import archive
 from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, Evaluate
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, keys, reject
 from resources.ledger import Person
@@ -24,18 +27,16 @@ def resolve(
     tracking_uri: str,
     evaluate: Evaluate,
     releases: Releases,
-    store: BundleStore,
     bundle: Bundle,
     variant: Callable[..., Bundle],
 ) -> Resolve:
     """Return a resolver over two registered versions of `small`."""
-    registry = Registry(tracking_uri, store.address)
     client = open_client(tracking_uri)
     run_id = client.create_run(client.create_experiment("small")).info.run_id
     for one in (bundle, variant(fingerprint="2" * 64)):
         evaluate(one)
-        releases.register(one, run_id=run_id, links={})
-    return lambda reference: initial_model(reference, releases, registry, store)
+        register(releases, one, run_id=run_id, links={})
+    return lambda reference: initial_model(reference, releases)
 
 
 def test_a_number_names_one_version_and_an_alias_the_one_that_has_it_now(
@@ -45,7 +46,7 @@ def test_a_number_names_one_version_and_an_alias_the_one_that_has_it_now(
     assert resolve("small/1").weights_sha256 == file_sha256(bundle.folder / "model.safetensors")
     for number in (2, 1):
         evaluate(resolve(f"small/{number}").bundle)
-        releases.promote("small", number, by=Person.unchecked("ada"), reason="a test")
+        promote(releases, "small", number, by=Person.unchecked("ada"), reason="a test")
         assert resolve("small@production").version == f"small/{number}"
     registry.set_alias("small", "candidate", 2)
     assert resolve("small@candidate").version == "small/2"
@@ -94,13 +95,13 @@ def test_a_version_that_its_newest_evaluation_rejected_is_refused(
     ):
         resolve("small/1")
     evaluate(bundle, told="again")
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="a test")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="a test")
     evaluate(bundle, "rejected", told="on rows that others have seen")
     assert resolve("small/1").bundle.digest == resolve("small@production").bundle.digest == bundle.digest
 
 
 def test_an_archived_version_is_refused_by_name(resolve: Resolve, releases: Releases) -> None:
-    releases.archive("small", 1, by=Person.unchecked("bob"), reason="trained on private data")
+    archive(releases, "small", 1, by=Person.unchecked("bob"), reason="trained on private data")
     with pytest.raises(
         InitialModelRefused, match=r"small/1 was archived at .* by bob: trained on private data"
     ):
@@ -112,7 +113,7 @@ def test_a_version_of_rows_that_were_rejected_since_is_refused(
     resolve: Resolve, releases: Releases, orders: OrdersTable, reference: str
 ) -> None:
     day = keys(3)[1]
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="a test")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="a test")
     reject(orders, day)
     with pytest.raises(
         InitialModelRefused, match=f"was trained on rows that were rejected since: {ORDERS} {day} "

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from ml_assets.data.features.encoding import FittedState
 from ml_assets.model.release.bundle import BundleContents, build_bundle
 from ml_assets.model.release.bundle_store import BundleStore
-from ml_assets.model.release.matrix import MatrixGraph
+from ml_assets.model.release.onnx_graph import MatrixGraph
 from ml_assets.model.release.runtime import ServingModel
 
 NUMBER = TensorProto.FLOAT

@@ -10,7 +10,9 @@ from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
 
 from ml_assets.extras.governance.mlflow_guard import HARMLESS, READS, GuardedStore
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
+from ml_assets.model.release.promotion import promote
 from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.rollback import demote
 from resources.ledger import Ledger, Person
 
 REFUSED = {
@@ -47,7 +49,7 @@ def guarded(
     store: BundleStore,
 ) -> GuardedStore:
     """The registry with versions 1 and 2 of `small`, 1 in production, behind the guard."""
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
     return GuardedStore(SqlAlchemyStore(tracking_uri), ledger, store.address)
 
 
@@ -81,7 +83,7 @@ def test_aliases_move_only_to_what_the_ledger_says(guarded: GuardedStore, releas
     guarded.set_registered_model_alias("small", "production", "1")
     guarded.set_registered_model_alias("small", "newest", "2")
     guarded.delete_registered_model_alias("small", "canary")
-    releases.demote("small", by=Person.unchecked("ada"), reason="all wrong")
+    demote(releases, "small", by=Person.unchecked("ada"), reason="all wrong")
     refused(guarded.set_registered_model_alias, "small", "production", "1")
     guarded.delete_registered_model_alias("small", "production")
 
@@ -94,7 +96,7 @@ def test_a_version_with_a_role_and_its_model_stay(guarded: GuardedStore, release
     refused(guarded.rename_registered_model, "other", "small")
     refused(guarded.transition_model_version_stage, "small", "2", "Production", False)
     guarded.delete_model_version("small", "2")
-    releases.demote("small", by=Person.unchecked("ada"), reason="all wrong")
+    demote(releases, "small", by=Person.unchecked("ada"), reason="all wrong")
     guarded.delete_model_version("small", "1")
     assert "MLflow would count from 1 again" in refused(guarded.delete_registered_model, "small")
 

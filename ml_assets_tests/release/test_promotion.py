@@ -14,10 +14,13 @@ import pytest
 from ml_assets.data.tables.accept import accept_partition
 from ml_assets.model.release.bundle_store import Bundle, BundleDamaged, BundleStore
 from ml_assets.model.release.known_versions import number_reader_of
-from ml_assets.model.release.refusals import NotPromotable
+from ml_assets.model.release.mlflow_view import differences, show
+from ml_assets.model.release.promotion import newest_data, promote
+from ml_assets.model.release.registration import register
 from ml_assets.model.release.registry import NumberReused, Registry, VersionMissing
-from ml_assets.model.release.releases import Releases
-from ml_assets.model.release.rows_behind import InputsRejected
+from ml_assets.model.release.releases import NotPromotable, Releases
+from ml_assets.model.release.rollback import archive, demote
+from ml_assets.model.release.standing import InputsRejected
 from ml_assets.model.steps.record import version_to_show
 from ml_assets_tests.release.conftest import Evaluate, Meanwhile
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
@@ -31,13 +34,13 @@ from resources.tracking.mlflow_client import TrackerUnavailable, open_client
 def test_nothing_is_in_production_before_the_first_promotion(releases: Releases) -> None:
     assert releases.in_production("small") is None
     assert releases.champion("small") is None
-    assert releases.log("small") == []
+    assert releases.log.promotions("small") == []
 
 
 def test_the_champion_is_the_promoted_bundle_with_its_lineage(
     releases: Releases, registry: Registry, two_versions: tuple[Bundle, Bundle]
 ) -> None:
-    promotion = releases.promote("small", 2, by=Person.unchecked("ada"), reason="better on JFK")
+    promotion = promote(releases, "small", 2, by=Person.unchecked("ada"), reason="better on JFK")
     assert (promotion.version, promotion.author, promotion.reason) == ("2", "ada", "better on JFK")
     assert registry.aliased("small", "production") == 2
     champion = releases.champion("small")
@@ -51,12 +54,12 @@ def test_one_version_is_in_production_and_the_log_answers_for_any_moment(
     releases: Releases, registry: Registry, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     before = datetime.now(UTC)
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
     first = datetime.now(UTC)
     evaluate(two_versions[1])
-    releases.promote("small", 2, by=Person.unchecked("ada"), reason="better")
+    promote(releases, "small", 2, by=Person.unchecked("ada"), reason="better")
     second = datetime.now(UTC)
-    releases.promote("small", 1, by=Person.unchecked("bob"), reason="back: 2 is slow")
+    promote(releases, "small", 1, by=Person.unchecked("bob"), reason="back: 2 is slow")
     at = {moment: releases.in_production("small", moment) for moment in (before, first, second)}
     assert [row and row.version for row in at.values()] == [None, "1", "2"]
     now = releases.in_production("small")
@@ -64,16 +67,16 @@ def test_one_version_is_in_production_and_the_log_answers_for_any_moment(
     assert (now.version, now.author) == ("1", "bob")
     stages = {version.number: version.tags["stage"] for version in registry.versions("small")}
     assert stages == {1: "production", 2: "replaced"}
-    assert [row.reason for row in releases.log("small")] == ["first", "better", "back: 2 is slow"]
+    assert [row.reason for row in releases.log.promotions("small")] == ["first", "better", "back: 2 is slow"]
 
 
 def test_promoting_what_is_in_production_adds_nothing(
     releases: Releases, two_versions: tuple[Bundle, Bundle]
 ) -> None:
-    once = releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
-    again = releases.promote("small", 1, by=Person.unchecked("bob"), reason="again")
+    once = promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
+    again = promote(releases, "small", 1, by=Person.unchecked("bob"), reason="again")
     assert again == once
-    assert len(releases.log("small")) == 1
+    assert len(releases.log.promotions("small")) == 1
 
 
 def test_a_rejection_during_the_verification_stops_the_promotion(
@@ -87,9 +90,9 @@ def test_a_rejection_during_the_verification_stops_the_promotion(
     slow = Meanwhile(store, lambda bundle: evaluate(bundle, "rejected", told="meanwhile"))
     releases = Releases(orders.ledger, registry, slow, orders.store)
     with pytest.raises(NotPromotable, match="is rejected, not blessed, by its newest evaluation"):
-        releases.promote("small", 2, by=Person.unchecked("ada"), reason="better")
+        promote(releases, "small", 2, by=Person.unchecked("ada"), reason="better")
     assert slow.opened == [two_versions[1].digest]
-    assert releases.log("small") == []
+    assert releases.log.promotions("small") == []
     assert registry.aliased("small", "production") is None
 
 
@@ -102,21 +105,21 @@ def test_a_version_of_a_day_rejected_since_needs_a_recorded_acceptance(
     said = r"small 1 \(1.0.0\) is not promoted because of its training inputs: "
     said += f"{ORDERS} {bad} is rejected: out_of_range in"
     with pytest.raises(NotPromotable, match=said) as refused:
-        releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+        promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
     assert "ml-assets promote small 1 --despite-inputs --reason '…'" in str(refused.value)
-    assert releases.log("small") == []
-    first = releases.promote(
-        "small", 1, by=Person.unchecked("ada"), reason="one till was off", despite_inputs=True
+    assert releases.log.promotions("small") == []
+    first = promote(
+        releases, "small", 1, by=Person.unchecked("ada"), reason="one till was off", despite_inputs=True
     )
     assert first.despite.startswith(f"{ORDERS} {bad} is rejected: out_of_range in amount")
-    assert releases.log("small") == [first]
+    assert releases.log.promotions("small") == [first]
 
 
 def test_a_word_on_inputs_leaves_no_trace_where_nothing_stood_against_them(
     releases: Releases, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     assert (
-        releases.promote("small", 1, by=Person.unchecked("ada"), reason="first", despite_inputs=True).despite
+        promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first", despite_inputs=True).despite
         == ""
     )
 
@@ -131,10 +134,10 @@ def test_an_accepted_or_mended_day_does_not_block_a_version(
         orders.store, orders.ledger, ORDERS, accepted, Person.unchecked("ada"), "one till was off"
     )
     with pytest.raises(NotPromotable, match=f"{ORDERS} {mended} is rejected") as refused:
-        releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+        promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
     assert f"{ORDERS} {accepted}" not in str(refused.value)
     orders.publish({mended: day(mended, factor=2.0)}, run="run00003")
-    assert releases.promote("small", 1, by=Person.unchecked("ada"), reason="first").despite == ""
+    assert promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first").despite == ""
 
 
 def test_a_day_rejected_during_the_verification_stops_the_promotion(
@@ -144,8 +147,8 @@ def test_a_day_rejected_during_the_verification_stops_the_promotion(
     slow = Meanwhile(store, lambda _: reject(orders, bad))
     releases = Releases(orders.ledger, registry, slow, orders.store)
     with pytest.raises(NotPromotable, match=f"{ORDERS} {bad} is rejected"):
-        releases.promote("small", 2, by=Person.unchecked("ada"), reason="better")
-    assert releases.log("small") == []
+        promote(releases, "small", 2, by=Person.unchecked("ada"), reason="better")
+    assert releases.log.promotions("small") == []
 
 
 def test_a_day_rejected_after_the_evaluation_blocks_the_registration(
@@ -160,10 +163,10 @@ def test_a_day_rejected_after_the_evaluation_blocks_the_registration(
     evaluate(bundle)
     reject(orders, bad)
     with pytest.raises(InputsRejected, match=f"{ORDERS} {bad} is rejected"):
-        releases.register(bundle, run_id=run_id, links={})
+        register(releases, bundle, run_id=run_id, links={})
     assert registry.versions("small") == []
     accept_partition(orders.store, orders.ledger, ORDERS, bad, Person.unchecked("ada"), "one till was off")
-    assert releases.register(bundle, run_id=run_id, links={}).semantic == "1.0.0"
+    assert register(releases, bundle, run_id=run_id, links={}).semantic == "1.0.0"
 
 
 def test_rows_of_the_version_a_training_began_with_stand_against_it_too(
@@ -175,10 +178,10 @@ def test_rows_of_the_version_a_training_began_with_stand_against_it_too(
     later = replace(window, first=last, partitions=1, begins_with=begun_with.evaluation_digest)
     tuned = variant(fingerprint="2" * 64)
     record_evaluation(ledger, tuned, trained_on=later)
-    releases.register(tuned, run_id=run_id, links={})
+    register(releases, tuned, run_id=run_id, links={})
     reject(orders, bad)
     with pytest.raises(NotPromotable, match=f"{ORDERS} {bad} is rejected"):
-        releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+        promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
 
 
 @pytest.mark.parametrize(
@@ -195,11 +198,11 @@ def test_a_version_whose_inputs_nobody_knows_needs_the_same_word(
 ) -> None:  # fmt: skip
     record_evaluation(ledger, two_versions[0], told="again", trained_on=replace(window, **changes))
     with pytest.raises(NotPromotable, match=f"its inputs are not known: .*{why}"):
-        releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+        promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
     assert (
         why
-        in releases.promote(
-            "small", 1, by=Person.unchecked("ada"), reason="first", despite_inputs=True
+        in promote(
+            releases, "small", 1, by=Person.unchecked("ada"), reason="first", despite_inputs=True
         ).despite
     )
 
@@ -208,15 +211,15 @@ def test_a_version_not_compared_with_the_one_in_production_is_refused(
     releases: Releases, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     """The error names the command that compares them."""
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
     with pytest.raises(
         NotPromotable, match=r"of small 2 \(1.0.1\) compared it with no other version, but"
     ) as said:
-        releases.promote("small", 2, by=Person.unchecked("ada"), reason="better")
+        promote(releases, "small", 2, by=Person.unchecked("ada"), reason="better")
     assert "but version 1 is in production since" in str(said.value)
     assert "the training is reused: ml-assets launch small 2013-12-31" in str(said.value)
     evaluate(two_versions[1])
-    assert releases.promote("small", 2, by=Person.unchecked("ada"), reason="better").version == "2"
+    assert promote(releases, "small", 2, by=Person.unchecked("ada"), reason="better").version == "2"
 
 
 def test_a_version_that_was_compared_with_a_champion_of_before_is_refused(
@@ -226,19 +229,19 @@ def test_a_version_that_was_compared_with_a_champion_of_before_is_refused(
     two_versions: tuple[Bundle, Bundle],
     variant: Callable[..., Bundle],
 ) -> None:
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
     third = variant(fingerprint="3" * 64)
     for one in (two_versions[1], third):
         evaluate(one, told="beside version 1")
-    releases.register(third, run_id=run_id, links={})
-    releases.promote("small", 2, by=Person.unchecked("ada"), reason="better")
+    register(releases, third, run_id=run_id, links={})
+    promote(releases, "small", 2, by=Person.unchecked("ada"), reason="better")
     with pytest.raises(
         NotPromotable, match=r"of small 3 .* compared it with version 1, but version 2 is in production"
     ):
-        releases.promote("small", 3, by=Person.unchecked("ada"), reason="better yet")
-    releases.demote("small", by=Person.unchecked("ada"), reason="wrong prices")
+        promote(releases, "small", 3, by=Person.unchecked("ada"), reason="better yet")
+    demote(releases, "small", by=Person.unchecked("ada"), reason="wrong prices")
     assert (
-        releases.promote("small", 3, by=Person.unchecked("ada"), reason="nothing else is there").version
+        promote(releases, "small", 3, by=Person.unchecked("ada"), reason="nothing else is there").version
         == "3"
     )
 
@@ -248,27 +251,27 @@ def test_of_two_versions_promoted_at_once_one_is_refused(
     two_versions: tuple[Bundle, Bundle], variant: Callable[..., Bundle],
 ) -> None:  # fmt: skip
     """Both were compared with version 1. The second to arrive was never compared with the first."""
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
     third = variant(fingerprint="3" * 64)
     for one in (two_versions[1], third):
         evaluate(one, told="beside version 1")
-    releases.register(third, run_id=run_id, links={})
+    register(releases, third, run_id=run_id, links={})
     together = Barrier(2)
     looking = Meanwhile(store, lambda _: together.wait(60))
 
-    def promote(number: int) -> str:
+    def answer(number: int) -> str:
         try:
             own = Releases(orders.ledger, registry, looking, orders.store)
-            return own.promote("small", number, by=Person.unchecked("ada"), reason="better").version
+            return promote(own, "small", number, by=Person.unchecked("ada"), reason="better").version
         except NotPromotable as refused:
             return str(refused)
 
     with ThreadPoolExecutor(2) as both:
-        said = sorted(both.map(promote, (2, 3)), key=len)
+        said = sorted(both.map(answer, (2, 3)), key=len)
     assert said[0] in ("2", "3")
     assert "compared it with version 1, but" in said[1]
     assert f"but version {said[0]} is in production" in said[1]
-    assert [one.version for one in releases.log("small")] == ["1", said[0]]
+    assert [one.version for one in releases.log.promotions("small")] == ["1", said[0]]
 
 
 class _Overtaken(Registry):
@@ -292,11 +295,11 @@ def test_the_alias_shows_the_later_of_two_decisions(
     """The second came between the first row in the ledger and the alias for it."""
 
     def other() -> None:
-        releases.demote("small", by=Person.unchecked("bob"), reason="not this one")
-        releases.promote("small", 2, by=Person.unchecked("bob"), reason="but this one")
+        demote(releases, "small", by=Person.unchecked("bob"), reason="not this one")
+        promote(releases, "small", 2, by=Person.unchecked("bob"), reason="but this one")
 
     slow = Releases(orders.ledger, _Overtaken(registry, other), store, orders.store)
-    slow.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+    promote(slow, "small", 1, by=Person.unchecked("ada"), reason="first")
     assert registry.aliased("small", "production") == 2
     stages = {version.number: version.tags["stage"] for version in registry.versions("small")}
     assert stages == {1: "replaced", 2: "production"}
@@ -305,7 +308,7 @@ def test_the_alias_shows_the_later_of_two_decisions(
 def test_an_alias_moved_by_hand_is_repaired_when_somebody_asks(
     releases: Releases, registry: Registry, two_versions: tuple[Bundle, Bundle]
 ) -> None:
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
     registry.set_alias("small", "production", 2)
     standing = releases.in_production("small")
     assert standing is not None
@@ -339,10 +342,10 @@ def test_an_undecided_version_is_registered_but_not_promotable(
     releases: Releases, evaluate: Evaluate, run_id: str, bundle: Bundle
 ) -> None:
     evaluate(bundle, "undecided")
-    releases.register(bundle, run_id=run_id, links={})
+    register(releases, bundle, run_id=run_id, links={})
     with pytest.raises(NotPromotable, match=r"small 1 \(1\.0\.0\) is undecided, not blessed"):
-        releases.promote("small", 1, by=Person.unchecked("ada"), reason="I like it")
-    assert releases.log("small") == []
+        promote(releases, "small", 1, by=Person.unchecked("ada"), reason="I like it")
+    assert releases.log.promotions("small") == []
 
 
 def test_the_newest_evaluation_decides_whatever_tags_say(
@@ -350,13 +353,13 @@ def test_the_newest_evaluation_decides_whatever_tags_say(
 ) -> None:
     """Whoever can write a tag in MLflow must not be able to promote with it."""
     rejected = evaluate(two_versions[1], "rejected", told="again")
-    releases.show("small")
+    show(releases.registry, releases.log, "small")
     assert registry.version("small", 2).tags["gate_status"] == "rejected"
     lies = {"gate_status": "blessed", "bundle_digest": two_versions[0].digest, "stage": "production"}
     for name, value in lies.items():
         registry.tag("small", 2, name, value)
     registry.set_alias("small", "production", 2)
-    assert releases.differences("small") == [
+    assert differences(releases.registry, releases.log, "small") == [
         "stage of small 2 is 'production' in MLflow and 'staging' in the ledger",
         "gate_status of small 2 is 'blessed' in MLflow and 'rejected' in the ledger",
         "small@production is version 2 in MLflow and none in the ledger",
@@ -364,13 +367,13 @@ def test_the_newest_evaluation_decides_whatever_tags_say(
     with pytest.raises(
         NotPromotable, match=f"is rejected, not blessed, by its newest evaluation {rejected.name}"
     ):
-        releases.promote("small", 2, by=Person.unchecked("eve"), reason="the tag says so")
-    assert releases.log("small") == []
+        promote(releases, "small", 2, by=Person.unchecked("eve"), reason="the tag says so")
+    assert releases.log.promotions("small") == []
     assert releases.in_production("small") is None
     assert registry.aliased("small", "production") is None
-    releases.show("small")
-    assert releases.differences("small") == []
-    found = releases.newest_data("small")
+    show(releases.registry, releases.log, "small")
+    assert differences(releases.registry, releases.log, "small") == []
+    found = newest_data(releases, "small")
     assert found is not None
     assert found.number == 1
 
@@ -390,9 +393,9 @@ def test_a_version_made_by_hand_in_mlflow_is_evaluated_by_its_bundle(
     client.create_model_version("small", refused.address, run_id=run_id, tags=tags)
     client.create_model_version("small", "file:///somewhere/else", run_id=run_id, tags=tags)
     with pytest.raises(NotPromotable, match=r"small 3 \(no semantic version\) is rejected"):
-        releases.promote("small", 3, by=Person.unchecked("eve"), reason="mine")
+        promote(releases, "small", 3, by=Person.unchecked("eve"), reason="mine")
     with pytest.raises(VersionMissing, match="small version 4 points to no bundle"):
-        releases.promote("small", 4, by=Person.unchecked("eve"), reason="mine")
+        promote(releases, "small", 4, by=Person.unchecked("eve"), reason="mine")
 
 
 @pytest.mark.usefixtures("two_versions")
@@ -407,7 +410,7 @@ def test_folder_outside_the_store_is_no_bundle_whatever_its_name(
     for source in (elsewhere.as_uri(), f"{registry.bundles}/../{blessed}", blessed):
         number = int(client.create_model_version("small", source, run_id=run_id).version)
         with pytest.raises(VersionMissing, match=f"small version {number} points to no bundle under"):
-            releases.promote("small", number, by=Person.unchecked("eve"), reason="mine")
+            promote(releases, "small", number, by=Person.unchecked("eve"), reason="mine")
     client.set_registered_model_alias("small", "production", str(number))
     assert releases.in_production("small") is None
     assert registry.aliased("small", "production") is None
@@ -417,11 +420,11 @@ def test_an_earlier_champion_can_come_back(
     releases: Releases, registry: Registry, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
     """Later evaluations do not matter."""
-    first = releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+    first = promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
     evaluate(two_versions[1])
-    releases.promote("small", 2, by=Person.unchecked("ada"), reason="better")
+    promote(releases, "small", 2, by=Person.unchecked("ada"), reason="better")
     evaluate(two_versions[0], "rejected", told="on rows that version 2 has seen")
-    back = releases.promote("small", 1, by=Person.unchecked("bob"), reason="back: 2 is slow")
+    back = promote(releases, "small", 1, by=Person.unchecked("bob"), reason="back: 2 is slow")
     assert back.evaluation_digest == first.evaluation_digest
     champion = releases.champion("small")
     assert champion is not None
@@ -433,13 +436,13 @@ def test_an_earlier_champion_can_come_back(
 def test_a_version_shows_the_evaluation_it_was_promoted_on(
     releases: Releases, registry: Registry, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle]
 ) -> None:
-    promoted_on = releases.promote("small", 1, by=Person.unchecked("ada"), reason="first").evaluation_digest
+    promoted_on = promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first").evaluation_digest
     later = [evaluate(one, "undecided", told="later") for one in two_versions]
-    releases.show("small")
+    show(releases.registry, releases.log, "small")
     shown = {one.number: one.tags for one in registry.versions("small")}
     assert (shown[1]["gate_status"], shown[1]["evaluation"]) == ("blessed", promoted_on[:12])
     assert (shown[2]["gate_status"], shown[2]["evaluation"]) == ("undecided", later[1].name)
-    assert [one.status for one in releases.evaluations("small")] == ["blessed"] * 2 + ["undecided"] * 2
+    assert [one.status for one in releases.log.evaluations("small")] == ["blessed"] * 2 + ["undecided"] * 2
 
 
 def test_unless_one_is_named_the_newest_data_is_promoted(
@@ -452,17 +455,17 @@ def test_unless_one_is_named_the_newest_data_is_promoted(
     """A backfill of older data has the highest number."""
     older = variant(fingerprint="3" * 64)
     evaluate(older, partition="2013-06-30")
-    releases.register(older, run_id=run_id, links={})
+    register(releases, older, run_id=run_id, links={})
 
     def newest() -> int | None:
-        found = releases.newest_data("small")
+        found = newest_data(releases, "small")
         return None if found is None else found.number
 
     assert newest() == 2
-    releases.promote("small", 2, by=Person.unchecked("ada"), reason="newest")
+    promote(releases, "small", 2, by=Person.unchecked("ada"), reason="newest")
     assert newest() == 2
     evaluate(two_versions[0])
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="2 is slow")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="2 is slow")
     assert newest() == 1, "2 was replaced: it has to be named"
 
 
@@ -475,22 +478,22 @@ def test_a_new_registry_does_not_take_new_versions_for_old_ones(
     variant: Callable[..., Bundle],
 ) -> None:
     """MLflow counts from 1 again after somebody deleted the model there."""
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
     open_client(registry.uri).delete_registered_model("small")
     assert (releases.champion("small") or two_versions[1]).digest == two_versions[0].digest
     other = variant(fingerprint="3" * 64)
     evaluate(other)
-    version = releases.register(other, run_id=run_id, links={})
+    version = register(releases, other, run_id=run_id, links={})
     assert (version.number, version.semantic) == (2, "1.0.2"), "the ledger knows 1 for another bundle"
     standing = releases.in_production("small")
     assert standing is not None
     assert standing.bundle_digest == two_versions[0].digest
     assert registry.aliased("small", "production") is None
-    again = releases.register(two_versions[0], run_id=run_id, links={})
+    again = register(releases, two_versions[0], run_id=run_id, links={})
     assert (again.number, again.semantic, again.tags["stage"]) == (3, "1.0.0", "production")
     assert registry.aliased("small", "production") == 3
     evaluate(other, told="beside the champion")
-    promotion = releases.promote("small", 2, by=Person.unchecked("ada"), reason="begin anew")
+    promotion = promote(releases, "small", 2, by=Person.unchecked("ada"), reason="begin anew")
     assert promotion.bundle_digest == other.digest
     assert registry.aliased("small", "production") == 2
 
@@ -500,17 +503,17 @@ def test_a_moved_home_changes_nothing_in_mlflow(
     releases: Releases, registry: Registry, store: BundleStore, orders: OrdersTable, tmp_path: Path
 ) -> None:
     """The bundles lie elsewhere now, and MLflow has their old addresses."""
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
     moved = BundleStore(FolderArtifacts(tmp_path / "moved"))
     shutil.copytree(store.root, moved.root, dirs_exist_ok=True)
     after = Releases(orders.ledger, Registry(registry.uri, moved.address), moved, orders.store)
     with pytest.raises(VersionMissing, match="ml-assets home move"):
-        after.promote("small", 2, by=Person.unchecked("ada"), reason="better")
+        promote(after, "small", 2, by=Person.unchecked("ada"), reason="better")
     held = after.in_production("small")
     assert held is not None
-    after.show("small")
+    show(after.registry, after.log, "small")
     assert registry.aliased("small", "production") == 1
-    (said,) = after.differences("small")
+    (said,) = differences(after.registry, after.log, "small")
     assert (
         f"no version of its bundle {held.bundle_digest[:12]} under {moved.address}: the home was moved"
         in said
@@ -535,9 +538,9 @@ def test_a_number_of_another_bundle_is_not_read(
     """`ml-assets dossier write small 2` recorded the bundle of version 1 under number 2. After that `promote small 2`
     put it into production, although a person had demoted it and approved another one under this number."""
     ada = Person.unchecked("ada")
-    releases.promote("small", 1, by=ada, reason="first")
-    releases.demote("small", by=ada, reason="wrong prices")
-    releases.archive("small", 2, by=ada, reason="private data")
+    promote(releases, "small", 1, by=ada, reason="first")
+    demote(releases, "small", by=ada, reason="wrong prices")
+    archive(releases, "small", 2, by=ada, reason="private data")
     _register_in_another_order(registry, run_id, two_versions)
     for number in (1, 2):
         with pytest.raises(NumberReused):
@@ -551,15 +554,15 @@ def test_a_number_of_another_bundle_decides_nothing(
 ) -> None:
     """Somebody registered the bundles in another order, so that 2 is the demoted bundle and 1 the archived one."""
     ada = Person.unchecked("ada")
-    releases.promote("small", 1, by=ada, reason="first")
-    releases.demote("small", by=ada, reason="wrong prices")
-    releases.archive("small", 2, by=ada, reason="private data")
+    promote(releases, "small", 1, by=ada, reason="first")
+    demote(releases, "small", by=ada, reason="wrong prices")
+    archive(releases, "small", 2, by=ada, reason="private data")
     _register_in_another_order(registry, run_id, two_versions)
     before = ledger.models.head()
     for number in (1, 2):
         for decide in (
-            lambda: releases.promote("small", number, by=ada, reason="mine"),  # noqa: B023
-            lambda: releases.archive("small", number, by=ada, reason="mine"),  # noqa: B023
+            lambda: promote(releases, "small", number, by=ada, reason="mine"),  # noqa: B023
+            lambda: archive(releases, "small", number, by=ada, reason="mine"),  # noqa: B023
         ):
             with pytest.raises(
                 NumberReused, match=f"small version {number} is bundle \\w{{12}} in MLflow, and the ledger"
@@ -572,18 +575,18 @@ def test_what_cannot_be_promoted_is_refused_before_it_is_written(
     releases: Releases, two_versions: tuple[Bundle, Bundle], store: BundleStore
 ) -> None:
     with pytest.raises(NotPromotable, match="needs a reason"):
-        releases.promote("small", 1, by=Person.unchecked("ada"), reason=" ")
+        promote(releases, "small", 1, by=Person.unchecked("ada"), reason=" ")
     with pytest.raises(VersionMissing):
-        releases.promote("small", 3, by=Person.unchecked("ada"), reason="new")
+        promote(releases, "small", 3, by=Person.unchecked("ada"), reason="new")
     weights = two_versions[1].folder / "model.safetensors"
     content = weights.read_bytes()
     weights.unlink()
     try:
         with pytest.raises(BundleDamaged):
-            releases.promote("small", 2, by=Person.unchecked("ada"), reason="better")
+            promote(releases, "small", 2, by=Person.unchecked("ada"), reason="better")
     finally:
         weights.write_bytes(content)
-    assert releases.log("small") == []
+    assert releases.log.promotions("small") == []
 
 
 def test_the_champion_is_known_while_the_tracker_is_away(
@@ -593,7 +596,7 @@ def test_the_champion_is_known_while_the_tracker_is_away(
     two_versions: tuple[Bundle, Bundle],
     tmp_path: Path,
 ) -> None:
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="first")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
     (tmp_path / "a file").touch()
     nowhere = Registry(f"sqlite:///{tmp_path / 'a file' / 'mlflow.db'}", store.address)
     away = Releases(orders.ledger, nowhere, store, orders.store)
@@ -620,8 +623,8 @@ def test_a_decision_that_mlflow_does_not_show_yet_does_not_fail(
     with monkeypatch.context() as patch:
         patch.setattr(Registry, "set_alias", away)
         patch.setattr(Registry, "tag", away)
-        assert releases.promote("small", 1, by=Person.unchecked("ada"), reason="first").version == "1"
-        assert releases.archive("small", 2, by=Person.unchecked("ada"), reason="recalled").version == "2"
+        assert promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first").version == "1"
+        assert archive(releases, "small", 2, by=Person.unchecked("ada"), reason="recalled").version == "2"
     assert "MLflow does not show the newest decision about small yet: MLflow does not answer" in caplog.text
     assert registry.aliased("small", "production") is None
     assert releases.in_production("small") is not None  # which also corrects the alias

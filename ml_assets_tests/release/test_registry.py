@@ -18,9 +18,9 @@ from ml_assets.cli import doctor_storage
 from ml_assets.cli.doctor_storage import NotWell
 from ml_assets.model.release.bundle import BundleContents, build_bundle
 from ml_assets.model.release.bundle_store import Bundle, BundleStore, seal
-from ml_assets.model.release.refusals import NotRegistrable
+from ml_assets.model.release.registration import register as register_version
 from ml_assets.model.release.registry import RegisteredVersion, Registry, VersionMissing
-from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.releases import NotRegistrable, Releases
 from ml_assets.model.release.runtime import LISTING, ServingModel
 from ml_assets_tests.release.conftest import Evaluate
 from resources.artifacts import FolderArtifacts
@@ -43,7 +43,7 @@ def register(releases: Releases, evaluate: Evaluate, run_id: str) -> Callable[[B
 
     def blessed(bundle: Bundle) -> RegisteredVersion:
         evaluate(bundle)
-        return releases.register(bundle, run_id=run_id, links=LINKS)
+        return register_version(releases, bundle, run_id=run_id, links=LINKS)
 
     return blessed
 
@@ -52,7 +52,7 @@ def test_a_version_names_everything_it_came_from(
     releases: Releases, registry: Registry, evaluate: Evaluate, bundle: Bundle, run_id: str
 ) -> None:
     evaluation = evaluate(bundle)
-    version = releases.register(bundle, run_id=run_id, links=LINKS)
+    version = register_version(releases, bundle, run_id=run_id, links=LINKS)
     assert (version.model, version.number, version.semantic) == ("small", 1, "1.0.0")
     assert (version.run_id, version.bundle_digest) == (run_id, bundle.digest)
     assert version.tags == {
@@ -79,10 +79,10 @@ def test_registering_again_gives_the_version_with_its_newest_evaluation(
     client = open_client(tracking_uri)
     client.create_registered_model("small")  # what a run leaves that is killed after its first step
     evaluate(bundle, "undecided")
-    first = releases.register(bundle, run_id=run_id, links=LINKS)
+    first = register_version(releases, bundle, run_id=run_id, links=LINKS)
     client.delete_tag(run_id, "model_version")  # as if killed after its second
     evaluate(bundle, "blessed")
-    again = releases.register(bundle, run_id=run_id, links={"dagster_run_id": "r2"})
+    again = register_version(releases, bundle, run_id=run_id, links={"dagster_run_id": "r2"})
     assert again.number == first.number
     assert (first.tags["gate_status"], again.tags["gate_status"]) == ("undecided", "blessed")
     assert again.tags["dagster_run_id"] == "r1"
@@ -142,10 +142,10 @@ def test_a_rejected_or_unevaluated_model_gets_no_version(
     releases: Releases, registry: Registry, evaluate: Evaluate, bundle: Bundle, run_id: str
 ) -> None:
     with pytest.raises(NotRegistrable, match="small ffffffffffff was never evaluated"):
-        releases.register(bundle, run_id=run_id, links=LINKS)
+        register_version(releases, bundle, run_id=run_id, links=LINKS)
     evaluate(bundle, "rejected")
     with pytest.raises(NotRegistrable, match="names the failed rules"):
-        releases.register(bundle, run_id=run_id, links=LINKS)
+        register_version(releases, bundle, run_id=run_id, links=LINKS)
     assert registry.versions("small") == []
 
 

@@ -9,7 +9,9 @@ from pydantic import ValidationError
 from ml_assets.components import TrainingPipeline
 from ml_assets.components.sensors.models import production_asset, release_sensor
 from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.promotion import promote
 from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.rollback import demote, rollback
 from ml_assets.model.release.rules import deciding_as_json
 from ml_assets_tests.components.readings_pipeline import PIPELINE
 from ml_assets_tests.release.conftest import Evaluate
@@ -99,7 +101,7 @@ def test_production_shows_promotions_rollbacks_and_demotions(
 ) -> None:
     daemon = Daemon(platform)
     daemon.tick()
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="the first")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="the first")
     ((said, facts),) = daemon.tick()
     assert said == "version 1 is in production: promoted"
     assert (facts["version"], facts["by"], facts["reason"]) == ("1", "ada", "the first")
@@ -108,12 +110,12 @@ def test_production_shows_promotions_rollbacks_and_demotions(
     assert daemon.tick() == []
     evaluate(two_versions[1], told="beside version 1", gates=GATES)
     daemon.tick()
-    releases.promote("small", 2, by=with_account(platform.ledger, "bob"), reason="better")
+    promote(releases, "small", 2, by=with_account(platform.ledger, "bob"), reason="better")
     ((said, facts),) = daemon.tick()
     assert (said, facts["by"]) == ("version 2 is in production: promoted", "bob (checked by token)")
-    releases.rollback("small", by=with_account(platform.ledger, "ada"), reason="slow")
+    rollback(releases, "small", by=with_account(platform.ledger, "ada"), reason="slow")
     assert [said for said, _ in daemon.tick()] == ["version 1 is in production: rolled back"]
-    releases.demote("small", by=with_account(platform.ledger, "ada"), reason="wrong prices")
+    demote(releases, "small", by=with_account(platform.ledger, "ada"), reason="wrong prices")
     ((said, facts),) = daemon.tick()
     assert said == "nothing is in production: version 1 was demoted"
     assert facts["reason"] == "wrong prices"

@@ -104,7 +104,7 @@ def test_without_accounts_the_page_decides_under_one_name_and_says_so(
     assert re.search(r"The version is approved by bob at 20\S+ \S+ UTC: read it", after)
     assert "ml-assets promote small 2 --reason" in after
     assert 'href="/models/small/2">small 2</a> <span class="i">' not in browser.get("/").text
-    (review,) = releases.standing("small", releases._registry.version("small", 2).bundle_digest).reviews
+    (review,) = releases.standings("small").of(releases.registry.version("small", 2).bundle_digest).reviews
     assert (review.author, review.checked_by) == ("bob", "nobody")
 
 
@@ -155,7 +155,7 @@ def test_a_session_does_not_survive_a_new_account_of_its_name(
     accounts.revoke("bob", with_account(desk.platform.ledger, "root"), reason="token was stolen")
     bob = visit(accounts.add_by_token("bob", with_account(desk.platform.ledger, "root")))
     thief.post(f"{VERSION}/review", data=form)
-    assert not releases._log.reviews("small")
+    assert not releases.log.reviews("small")
     assert thief.get("/").url.path == "/sign-in"
     assert "The version is approved by bob" in decide(bob)
 
@@ -171,7 +171,7 @@ def test_the_author_of_the_evaluation_is_refused_with_the_rule(
     sent = ada.post(f"{VERSION}/review", data=form | {"decision": "approve", "reason": "mine"}).text
     assert "Nothing was recorded. small 2" in sent
     assert "excludes the author, and ada ran its evaluation" in sent
-    assert not releases._log.reviews("small")
+    assert not releases.log.reviews("small")
 
 
 def test_of_two_reviewers_one_wins_and_the_other_is_told(visit: Visit, tokens: dict[str, str]) -> None:
@@ -216,9 +216,9 @@ def test_only_a_form_of_this_page_decides(visit: Visit, releases: Releases) -> N
         assert (answer.status_code, changed, headers) == (status, changed, headers)
     assert visit().post(f"{VERSION}/review", data=form).status_code == 403, "no cookie"
     assert browser.post(f"{VERSION}/review", content=b"\xff=1").status_code == 400
-    assert releases._log.reviews("small") == []
+    assert releases.log.reviews("small") == []
     assert browser.post(f"{VERSION}/review", data=form | {"more": "%ff"}).status_code == 200
-    assert len(releases._log.reviews("small")) == 1
+    assert len(releases.log.reviews("small")) == 1
 
 
 def test_a_session_is_for_this_site_alone(visit: Visit, tokens: dict[str, str]) -> None:

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.model.release.bundle_standing import PRODUCTION, BundleStandings
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.history import lines, state_at
-from ml_assets.model.release.refusals import NotPromotable
+from ml_assets.model.release.promotion import newest_data, promote
+from ml_assets.model.release.registration import register
 from ml_assets.model.release.registry import Registry
-from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.releases import NotPromotable, Releases
+from ml_assets.model.release.rollback import archive, demote, replaced_by, rollback
+from ml_assets.model.release.standing import PRODUCTION, BundleStandings
 from ml_assets_tests.release.conftest import Evaluate, Meanwhile
 from ml_assets_tests.tables.orders_table import OrdersTable, keys, reject
 from resources.ledger import EvaluationRow, Ledger, Person, Promotion
@@ -32,11 +34,11 @@ def three_versions(
     """Versions 1, 2 and 3 were promoted one after the other."""
     third = variant(fingerprint="3" * 64)
     evaluate(third)
-    releases.register(third, run_id=run_id, links={})
+    register(releases, third, run_id=run_id, links={})
     found = [*two_versions, third]
     for number, bundle in enumerate(found, start=1):
         evaluate(bundle, told="beside the version before")
-        releases.promote("small", number, by=Person.unchecked("ada"), reason="better")
+        promote(releases, "small", number, by=Person.unchecked("ada"), reason="better")
     return found
 
 
@@ -44,16 +46,16 @@ def test_rollbacks_go_back_version_by_version(
     releases: Releases, registry: Registry, three_versions: list[Bundle]
 ) -> None:
     for number in (2, 1):
-        back = releases.rollback("small", by=Person.unchecked("bob"), reason="slow")
+        back = rollback(releases, "small", by=Person.unchecked("bob"), reason="slow")
         assert (back.version, back.author, back.reason) == (str(number), "bob", "slow")
         assert registry.aliased("small", PRODUCTION) == number
     assert back.bundle_digest == three_versions[0].digest
     with pytest.raises(
         NotPromotable, match="was in production before version 1: there is nothing to roll back"
     ):
-        releases.rollback("small", by=Person.unchecked("bob"), reason="slow")
+        rollback(releases, "small", by=Person.unchecked("bob"), reason="slow")
     assert (
-        releases.promote("small", 3, by=Person.unchecked("ada"), reason="it was the network").version == "3"
+        promote(releases, "small", 3, by=Person.unchecked("ada"), reason="it was the network").version == "3"
     )
 
 
@@ -62,24 +64,24 @@ def test_neither_evaluation_nor_rejected_day_blocks_a_rollback(
 ) -> None:
     evaluate(three_versions[1], "rejected", told="on rows that version 3 has seen")
     reject(orders, keys(3)[1])
-    back = releases.rollback("small", by=Person.unchecked("bob"), reason="3 is slow")
+    back = rollback(releases, "small", by=Person.unchecked("bob"), reason="3 is slow")
     assert back.version == "2"
-    newest = releases.standing("small", back.bundle_digest).newest
+    newest = releases.standings("small").of(back.bundle_digest).newest
     assert newest is not None
     assert (newest.status, newest.evaluation_digest != back.evaluation_digest) == ("rejected", True)
 
 
 @pytest.mark.usefixtures("two_versions")
 def test_who_demotes_second_is_told_who_was_first(releases: Releases) -> None:
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="the first")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="the first")
     seen = releases.in_production("small")
-    releases.demote("small", by=Person.unchecked("cyd"), reason="wrong prices")
+    demote(releases, "small", by=Person.unchecked("cyd"), reason="wrong prices")
     with pytest.raises(
         NotPromotable, match="no version of small is in production: cyd demoted version 1 at 20"
     ):
-        releases.demote("small", by=Person.unchecked("bob"), reason="slow")
-    ended = releases.demote(
-        "small", by=Person.unchecked("bob"), reason="slow", seen=seen
+        demote(releases, "small", by=Person.unchecked("bob"), reason="slow")
+    ended = demote(
+        releases, "small", by=Person.unchecked("bob"), reason="slow", seen=seen
     ).demotion  # began before
     assert ended is not None
     assert (ended.author, ended.reason) == ("cyd", "wrong prices")
@@ -88,22 +90,22 @@ def test_who_demotes_second_is_told_who_was_first(releases: Releases) -> None:
 @pytest.mark.usefixtures("two_versions")
 def test_a_rollback_with_no_version_before_names_the_way(releases: Releases) -> None:
     """Also after a demotion: then no version is in production that somebody could demote."""
-    releases.promote("small", 1, by=Person.unchecked("ada"), reason="the first")
+    promote(releases, "small", 1, by=Person.unchecked("ada"), reason="the first")
     with pytest.raises(
         NotPromotable, match="To take the present version out of production: ml-assets demote"
     ):
-        releases.rollback("small", by=Person.unchecked("bob"), reason="slow")
-    releases.demote("small", by=Person.unchecked("ada"), reason="wrong prices")
+        rollback(releases, "small", by=Person.unchecked("bob"), reason="slow")
+    demote(releases, "small", by=Person.unchecked("ada"), reason="wrong prices")
     with pytest.raises(NotPromotable, match=r"demoted version 1\. To put it back: ml-assets promote small 1"):
-        releases.rollback("small", by=Person.unchecked("bob"), reason="something must serve")
-    releases.promote("small", 1, by=Person.unchecked("bob"), reason="something must serve")
+        rollback(releases, "small", by=Person.unchecked("bob"), reason="something must serve")
+    promote(releases, "small", 1, by=Person.unchecked("bob"), reason="something must serve")
 
 
 @pytest.mark.usefixtures("three_versions")
 def test_rollback_after_a_demotion_skips_the_demoted_version(releases: Releases) -> None:
-    releases.demote("small", by=Person.unchecked("ada"), reason="wrong prices")
+    demote(releases, "small", by=Person.unchecked("ada"), reason="wrong prices")
     assert (
-        releases.rollback("small", by=Person.unchecked("bob"), reason="something must serve").version == "2"
+        rollback(releases, "small", by=Person.unchecked("bob"), reason="something must serve").version == "2"
     )
 
 
@@ -113,18 +115,21 @@ def test_of_two_rollbacks_at_once_one_is_refused(
 ) -> None:
     """Otherwise two persons who see the same fault go back by two versions."""
     slow = Meanwhile(
-        store, lambda _: releases.rollback("small", by=Person.unchecked("bob"), reason="3 is broken")
+        store, lambda _: rollback(releases, "small", by=Person.unchecked("bob"), reason="3 is broken")
     )
     with pytest.raises(
         NotPromotable, match=r"small is not rolled back: .*, bob rolled back to version 2 at 20"
     ):
-        Releases(orders.ledger, registry, slow, orders.store).rollback(
-            "small", by=Person.unchecked("eve"), reason="broken"
+        rollback(
+            Releases(orders.ledger, registry, slow, orders.store),
+            "small",
+            by=Person.unchecked("eve"),
+            reason="broken",
         )
     now = releases.in_production("small")
     assert now is not None
     assert (now.version, now.author) == ("2", "bob")
-    replaced = releases.replaced_by(now)
+    replaced = replaced_by(releases, now)
     assert replaced is not None
     assert replaced.version == "3"
 
@@ -134,12 +139,15 @@ def test_a_demotion_during_a_rollback_does_not_stop_it(
     orders: OrdersTable, registry: Registry, store: BundleStore, releases: Releases
 ) -> None:
     slow = Meanwhile(
-        store, lambda _: releases.demote("small", by=Person.unchecked("bob"), reason="3 is broken")
+        store, lambda _: demote(releases, "small", by=Person.unchecked("bob"), reason="3 is broken")
     )
-    back = Releases(orders.ledger, registry, slow, orders.store).rollback(
-        "small", by=Person.unchecked("eve"), reason="slow"
+    back = rollback(
+        Releases(orders.ledger, registry, slow, orders.store),
+        "small",
+        by=Person.unchecked("eve"),
+        reason="slow",
     )
-    assert (back.version, releases.replaced_by(back)) == ("2", None)
+    assert (back.version, replaced_by(releases, back)) == ("2", None)
 
 
 @pytest.mark.usefixtures("three_versions")
@@ -154,14 +162,14 @@ def test_a_demotion_never_ends_a_promotion_that_came_meanwhile(
         nonlocal began
         if not began:
             began = True
-            releases.rollback("small", by=Person.unchecked("bob"), reason="3 is slow")
+            rollback(releases, "small", by=Person.unchecked("bob"), reason="3 is slow")
         return turn(model)
 
     monkeypatch.setattr(log, "_turn", late)
     with pytest.raises(
         NotPromotable, match=r"version 3 of small was in production .*, but bob rolled back to version 2"
     ):
-        releases.demote("small", by=Person.unchecked("ada"), reason="wrong labels")
+        demote(releases, "small", by=Person.unchecked("ada"), reason="wrong labels")
     now = releases.in_production("small")
     assert now is not None
     assert now.version == "2"
@@ -171,42 +179,42 @@ def test_a_demotion_never_ends_a_promotion_that_came_meanwhile(
 def test_rollback_never_returns_to_a_version_that_a_person_demoted(
     releases: Releases, evaluate: Evaluate, three_versions: list[Bundle]
 ) -> None:
-    releases.rollback("small", by=Person.unchecked("ada"), reason="slow")
-    releases.demote("small", by=Person.unchecked("ada"), reason="2 has wrong labels")
+    rollback(releases, "small", by=Person.unchecked("ada"), reason="slow")
+    demote(releases, "small", by=Person.unchecked("ada"), reason="2 has wrong labels")
     evaluate(three_versions[2], told="beside nothing")
-    releases.promote("small", 3, by=Person.unchecked("ada"), reason="right labels")
-    assert releases.rollback("small", by=Person.unchecked("bob"), reason="slow").version == "1"
+    promote(releases, "small", 3, by=Person.unchecked("ada"), reason="right labels")
+    assert rollback(releases, "small", by=Person.unchecked("bob"), reason="slow").version == "1"
     with pytest.raises(NotPromotable, match="that is neither archived nor demoted was in production"):
-        releases.rollback("small", by=Person.unchecked("bob"), reason="slow")
+        rollback(releases, "small", by=Person.unchecked("bob"), reason="slow")
     for number in (2, 3):
-        releases.promote("small", number, by=Person.unchecked("ada"), reason="its labels were right")
-    assert releases.rollback("small", by=Person.unchecked("bob"), reason="slow").version == "2"
+        promote(releases, "small", number, by=Person.unchecked("ada"), reason="its labels were right")
+    assert rollback(releases, "small", by=Person.unchecked("bob"), reason="slow").version == "2"
 
 
 @pytest.mark.usefixtures("three_versions")
 def test_an_archived_version_never_returns(releases: Releases, registry: Registry) -> None:
     with pytest.raises(NotPromotable, match=r"small 3 \(1\.0\.2\) is in production and cannot be archived"):
-        releases.archive("small", 3, by=Person.unchecked("ada"), reason="recalled")
-    archival = releases.archive("small", 2, by=Person.unchecked("ada"), reason="trained on private data")
-    assert releases.archive("small", 2, by=Person.unchecked("eve"), reason="me too") == archival
+        archive(releases, "small", 3, by=Person.unchecked("ada"), reason="recalled")
+    archival = archive(releases, "small", 2, by=Person.unchecked("ada"), reason="trained on private data")
+    assert archive(releases, "small", 2, by=Person.unchecked("eve"), reason="me too") == archival
     assert registry.version("small", 2).tags["stage"] == "archived"
     with pytest.raises(NotPromotable, match=r"small 2 .* was archived at .* by ada: trained on private data"):
-        releases.promote("small", 2, by=Person.unchecked("eve"), reason="mine")
-    assert releases.rollback("small", by=Person.unchecked("bob"), reason="slow").version == "1"
-    releases.archive("small", 3, by=Person.unchecked("ada"), reason="slow")
-    releases.demote("small", by=Person.unchecked("ada"), reason="wrong prices")
-    newest = releases.newest_data("small")
+        promote(releases, "small", 2, by=Person.unchecked("eve"), reason="mine")
+    assert rollback(releases, "small", by=Person.unchecked("bob"), reason="slow").version == "1"
+    archive(releases, "small", 3, by=Person.unchecked("ada"), reason="slow")
+    demote(releases, "small", by=Person.unchecked("ada"), reason="wrong prices")
+    newest = newest_data(releases, "small")
     assert newest is None, "1 was in production and has to be named; 2 and 3 are archived"
 
 
 @pytest.mark.usefixtures("three_versions")
 def test_a_rollback_and_an_archival_need_a_reason(releases: Releases) -> None:
     with pytest.raises(NotPromotable, match="rolling back small needs a reason"):
-        releases.rollback("small", by=Person.unchecked("bob"), reason=" ")
+        rollback(releases, "small", by=Person.unchecked("bob"), reason=" ")
     with pytest.raises(NotPromotable, match="no version of other was ever in production: there is nothing"):
-        releases.rollback("other", by=Person.unchecked("bob"), reason="slow")
+        rollback(releases, "other", by=Person.unchecked("bob"), reason="slow")
     with pytest.raises(NotPromotable, match="archiving small 1 needs a reason"):
-        releases.archive("small", 1, by=Person.unchecked("bob"), reason="")
+        archive(releases, "small", 1, by=Person.unchecked("bob"), reason="")
 
 
 def test_rollback_needs_no_tracker(
@@ -219,7 +227,7 @@ def test_rollback_needs_no_tracker(
     (tmp_path / "a file").touch()
     nowhere = Registry(f"sqlite:///{tmp_path / 'a file' / 'mlflow.db'}", store.address)
     away = Releases(orders.ledger, nowhere, store, orders.store)
-    assert away.rollback("small", by=Person.unchecked("bob"), reason="slow").version == "2"
+    assert rollback(away, "small", by=Person.unchecked("bob"), reason="slow").version == "2"
     now = releases.in_production("small")
     assert now is not None
     assert now.bundle_digest == three_versions[1].digest
@@ -227,10 +235,10 @@ def test_rollback_needs_no_tracker(
 
 @pytest.mark.usefixtures("three_versions")
 def test_history_names_every_decision_with_author_and_reason(releases: Releases) -> None:
-    releases.rollback("small", by=Person.unchecked("bob"), reason="3 is slow")
-    releases.archive("small", 3, by=Person.unchecked("cyd"), reason="recalled")
-    releases.demote("small", by=Person.unchecked("dan"), reason="wrong prices")
-    decisions = releases.history("small")
+    rollback(releases, "small", by=Person.unchecked("bob"), reason="3 is slow")
+    archive(releases, "small", 3, by=Person.unchecked("cyd"), reason="recalled")
+    demote(releases, "small", by=Person.unchecked("dan"), reason="wrong prices")
+    decisions = releases.log.decisions("small")
     said = [line[25:] for line in lines(decisions) if not line.startswith(" ")]
     assert said[0].startswith("evaluated   version 1 (1.0.0) on 2013-12-31, by ada: Blessed: ")
     assert said[1].startswith("registered  1.0.0, bundle ")

@@ -11,8 +11,11 @@ from pydantic import ValidationError
 from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.history import lines
-from ml_assets.model.release.refusals import NotPromotable, NotReviewable, RulesNotAccepted
-from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.registration import register
+from ml_assets.model.release.releases import NotPromotable, NotReviewable, Releases, RulesNotAccepted
+from ml_assets.model.release.reviews import accept_rules, review, waiting
+from ml_assets.model.release.rollback import archive, demote, rollback
 from ml_assets.model.release.rules import NO_RULES, Rules, deciding_as_json
 from ml_assets.model.release.rules_in_force import RulesLog, as_json, changes, in_force
 from ml_assets_tests.release.conftest import Evaluate, put_in_force
@@ -30,12 +33,12 @@ ADA, BOB, CYD = (Person.unchecked(name) for name in ("ada", "bob", "cyd"))
 def registered(releases: Releases, evaluate: Evaluate, run_id: str, bundle: Bundle) -> Releases:
     """Version 1, registered by a pipeline whose rules ask for an approval."""
     evaluate(bundle)
-    releases.register(bundle, run_id=run_id, links={}, rules=RULES)
+    register(releases, bundle, run_id=run_id, links={}, rules=RULES)
     return releases
 
 
 def history_of(releases: Releases) -> str:
-    return "\n".join(lines(releases.history("small")))
+    return "\n".join(lines(releases.log.decisions("small")))
 
 
 def test_an_edited_defs_yaml_does_not_promote_without_the_approval(registered: Releases) -> None:
@@ -51,33 +54,33 @@ def test_an_edited_defs_yaml_does_not_promote_without_the_approval(registered: R
             match=r"`release` in this defs\.yaml differs from rules \w{12} of small, .*approval.* → .*\. Undo the "
             r"change of defs\.yaml, or let somebody who may approve accept it: ml-assets rules accept small",
         ):
-            registered.promote("small", 1, by=Person.unchecked("ada"), reason="mine", rules=rules)
+            promote(registered, "small", 1, by=Person.unchecked("ada"), reason="mine", rules=rules)
         with pytest.raises(NotReviewable, match="differs from rules"):
-            registered.review(
-                "small", 1, approves=True, by=Person.unchecked("ada"), reason="mine", rules=rules
+            review(
+                registered, "small", 1, approves=True, by=Person.unchecked("ada"), reason="mine", rules=rules
             )
         with pytest.raises(
             RulesNotAccepted,
             match=r"approval\.not_by of rules \w{12} excludes the author, and ada ran its evaluation",
         ):
-            registered.accept_rules("small", rules, by=ADA, reason="simpler")
+            accept_rules(registered, "small", rules, by=ADA, reason="simpler")
     assert "promoted" not in history_of(registered)
 
 
 def test_whoever_accepted_rules_does_not_promote_under_them(registered: Releases) -> None:
     """Otherwise one approver could drop the approval, alone. A second change by the same person is no way round."""
-    registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
+    accept_rules(registered, "small", NO_RULES, by=BOB, reason="simpler")
     dossier_free = Rules.model_validate({"canary": {"bake_hours": 1e-9}})
-    registered.accept_rules("small", dossier_free, by=BOB, reason="again")
+    accept_rules(registered, "small", dossier_free, by=BOB, reason="again")
     with pytest.raises(NotPromotable, match=r"bob accepted rules \w{12} at .* somebody else has to promote"):
-        registered.promote("small", 1, by=Person.unchecked("Bob"), reason="mine", rules=dossier_free)
+        promote(registered, "small", 1, by=Person.unchecked("Bob"), reason="mine", rules=dossier_free)
     assert (
-        registered.promote("small", 1, by=Person.unchecked("ada"), reason="ours", rules=dossier_free).alias
+        promote(registered, "small", 1, by=Person.unchecked("ada"), reason="ours", rules=dossier_free).alias
         == "canary"
     )
-    registered.accept_rules("small", NO_RULES, by=CYD, reason="no canary")
+    accept_rules(registered, "small", NO_RULES, by=CYD, reason="no canary")
     assert (
-        registered.promote("small", 1, by=Person.unchecked("bob"), reason="ours", rules=NO_RULES).version
+        promote(registered, "small", 1, by=Person.unchecked("bob"), reason="ours", rules=NO_RULES).version
         == "1"
     )
 
@@ -87,9 +90,9 @@ def test_a_comma_in_a_name_does_not_hide_a_change(registered: Releases) -> None:
     one, two = (
         Rules.model_validate({"approval": {"by": by}}) for by in (["Lovelace, Ada"], ["Lovelace", "Ada"])
     )
-    registered.accept_rules("small", one, by=BOB, reason="one reviewer")
+    accept_rules(registered, "small", one, by=BOB, reason="one reviewer")
     with pytest.raises(NotPromotable, match=r'approval\.by: "Lovelace, Ada" → "Lovelace", "Ada"'):
-        registered.promote("small", 1, by=Person.unchecked("cyd"), reason="mine", rules=two)
+        promote(registered, "small", 1, by=Person.unchecked("cyd"), reason="mine", rules=two)
 
 
 def test_whoever_weakens_rules_and_trains_then_needs_another_person(
@@ -97,8 +100,8 @@ def test_whoever_weakens_rules_and_trains_then_needs_another_person(
 ) -> None:
     """The attack: accept rules without an approval, train afterwards, promote alone."""
     authors = Rules.model_validate({"approval": {"by": ["bob", "cyd"], "not_by": ["author"]}})
-    registered.accept_rules("small", authors, by=CYD, reason="reviewers")
-    registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
+    accept_rules(registered, "small", authors, by=CYD, reason="reviewers")
+    accept_rules(registered, "small", NO_RULES, by=BOB, reason="simpler")
     evaluate(bundle, told="again", by=Person.unchecked("bob"))
     for promoter in ("bob", "ada"):
         with pytest.raises(
@@ -106,10 +109,10 @@ def test_whoever_weakens_rules_and_trains_then_needs_another_person(
             match=r"bob accepted rules \w{12} at .* before them excludes the author, and bob ran its evaluation: "
             r"somebody else who might approve under rules \w{12} has to accept the rules, too: ml-assets rules accept",
         ):
-            registered.promote("small", 1, by=Person.unchecked(promoter), reason="mine", rules=NO_RULES)
-    assert registered.accept_rules("small", NO_RULES, by=CYD, reason="I agree").author == "cyd"
+            promote(registered, "small", 1, by=Person.unchecked(promoter), reason="mine", rules=NO_RULES)
+    assert accept_rules(registered, "small", NO_RULES, by=CYD, reason="I agree").author == "cyd"
     assert (
-        registered.promote("small", 1, by=Person.unchecked("bob"), reason="ours", rules=NO_RULES).version
+        promote(registered, "small", 1, by=Person.unchecked("bob"), reason="ours", rules=NO_RULES).version
         == "1"
     )
 
@@ -119,22 +122,22 @@ def test_only_a_person_who_might_approve_confirms_weaker_rules(
 ) -> None:
     """The attack: drop the approval, train, and let somebody who could never approve accept the rules, too."""
     reviewers = Rules.model_validate({"approval": {"by": ["bob", "cyd"]}})
-    registered.accept_rules("small", reviewers, by=CYD, reason="reviewers")
-    dropped = registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
+    accept_rules(registered, "small", reviewers, by=CYD, reason="reviewers")
+    dropped = accept_rules(registered, "small", NO_RULES, by=BOB, reason="simpler")
     evaluate(bundle, told="again", by=BOB)
     dan = Person.unchecked("dan")
-    assert registered.accept_rules("small", NO_RULES, by=dan, reason="whatever") == dropped
+    assert accept_rules(registered, "small", NO_RULES, by=dan, reason="whatever") == dropped
     other = Rules.model_validate({"canary": {"bake_hours": 1e-9}})
-    registered.accept_rules("small", other, by=dan, reason="whatever")
+    accept_rules(registered, "small", other, by=dan, reason="whatever")
     for promoter in (BOB, dan):
         with pytest.raises(
             NotPromotable,
             match=r"bob accepted rules \w{12} at .* bob ran its evaluation: somebody else who might approve under "
             r"rules \w{12} has to accept the rules, too: ml-assets rules accept small",
         ):
-            registered.promote("small", 1, by=promoter, reason="mine", rules=other)
-    registered.accept_rules("small", other, by=CYD, reason="I agree")
-    assert registered.promote("small", 1, by=BOB, reason="ours", rules=other).alias == "canary"
+            promote(registered, "small", 1, by=promoter, reason="mine", rules=other)
+    accept_rules(registered, "small", other, by=CYD, reason="I agree")
+    assert promote(registered, "small", 1, by=BOB, reason="ours", rules=other).alias == "canary"
 
 
 def test_another_function_or_direction_of_a_metric_is_a_change_of_its_gate(
@@ -157,27 +160,27 @@ def test_another_function_or_direction_of_a_metric_is_a_change_of_its_gate(
 
     before = rules("prices.cost", "lower")
     evaluate(bundle, gates=deciding_as_json(before.evaluation or {}))
-    releases.register(bundle, run_id=run_id, links={}, rules=before)
-    releases.review("small", 1, approves=True, by=BOB, reason="fine", rules=before)
+    register(releases, bundle, run_id=run_id, links={}, rules=before)
+    review(releases, "small", 1, approves=True, by=BOB, reason="fine", rules=before)
     for after in (rules("easy.cost", "lower"), rules("prices.cost", "higher")):
         with pytest.raises(
             NotPromotable,
             match=r"`evaluation` in this defs\.yaml differs from rules \w{12} of small, .*evaluation\.metrics: "
             r"better lower function prices\.cost → function \w+\.cost better \w+\)",
         ):
-            releases.promote("small", 1, by=ADA, reason="mine", rules=after)
+            promote(releases, "small", 1, by=ADA, reason="mine", rules=after)
     put_in_force(releases, rules("prices.cost", "higher"))
     with pytest.raises(NotPromotable, match="was decided by other gates than those in force"):
-        releases.promote("small", 1, by=ADA, reason="mine", rules=rules("prices.cost", "higher"))
+        promote(releases, "small", 1, by=ADA, reason="mine", rules=rules("prices.cost", "higher"))
 
 
 def test_whoever_puts_rules_back_may_promote_again(registered: Releases) -> None:
     """Nobody else has to accept rules that others decided."""
-    registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
-    registered.accept_rules("small", RULES, by=BOB, reason="a mistake")
-    registered.review("small", 1, approves=True, by=Person.unchecked("cyd"), reason="fine", rules=RULES)
+    accept_rules(registered, "small", NO_RULES, by=BOB, reason="simpler")
+    accept_rules(registered, "small", RULES, by=BOB, reason="a mistake")
+    review(registered, "small", 1, approves=True, by=Person.unchecked("cyd"), reason="fine", rules=RULES)
     assert (
-        registered.promote("small", 1, by=Person.unchecked("bob"), reason="ours", rules=RULES).version == "1"
+        promote(registered, "small", 1, by=Person.unchecked("bob"), reason="ours", rules=RULES).version == "1"
     )
 
 
@@ -192,33 +195,33 @@ def test_changed_gates_are_a_decision_and_need_an_evaluation(
     """Without it, an edited file promotes an old version past a gate that it never met, or drops the gate alone."""
     before, after = (Rules.of(RULES, gates(limit)) for limit in (0.7, 0.9))
     evaluate(bundle, gates=deciding_as_json(gates(0.7)))
-    releases.register(bundle, run_id=run_id, links={}, rules=before)
-    releases.review("small", 1, approves=True, by=BOB, reason="fine", rules=before)
+    register(releases, bundle, run_id=run_id, links={}, rules=before)
+    review(releases, "small", 1, approves=True, by=BOB, reason="fine", rules=before)
     with pytest.raises(
         NotPromotable,
         match=r"`evaluation` in this defs\.yaml differs from rules \w{12} of small, .*"
         r'evaluation\.gates "accurate": metric auc at_least 0\.7 → metric auc at_least 0\.9',
     ):
-        releases.promote("small", 1, by=ADA, reason="mine", rules=after)
+        promote(releases, "small", 1, by=ADA, reason="mine", rules=after)
     with pytest.raises(RulesNotAccepted, match="excludes the author, and ada ran its evaluation"):
-        releases.accept_rules("small", after, by=ADA, reason="weaker")
-    releases.accept_rules("small", after, by=CYD, reason="higher bar")
+        accept_rules(releases, "small", after, by=ADA, reason="weaker")
+    accept_rules(releases, "small", after, by=CYD, reason="higher bar")
     again = (
         r"evaluation \w{12} was decided by other gates than those in force\. Evaluate it again, .*"
         r"ml-assets launch small 2013-12-31"
     )
     with pytest.raises(NotPromotable, match=again):
-        releases.promote("small", 1, by=ADA, reason="mine", rules=after)
-    assert releases.waiting("small", after) == []
+        promote(releases, "small", 1, by=ADA, reason="mine", rules=after)
+    assert waiting(releases, "small", after) == []
     # The figures are the same, and so is the digest of the evaluation.
-    (first,) = releases.evaluations("small")
+    (first,) = releases.log.evaluations("small")
     evaluate(bundle, digest=first.evaluation_digest, gates=deciding_as_json(gates(0.9)))
     with pytest.raises(
         NotPromotable, match=r"the approval by bob at .* does not count: evaluated again at 20"
     ):
-        releases.promote("small", 1, by=ADA, reason="mine", rules=after)
-    releases.review("small", 1, approves=True, by=BOB, reason="above it, too", rules=after)
-    assert releases.promote("small", 1, by=ADA, reason="ours", rules=after).version == "1"
+        promote(releases, "small", 1, by=ADA, reason="mine", rules=after)
+    review(releases, "small", 1, approves=True, by=BOB, reason="above it, too", rules=after)
+    assert promote(releases, "small", 1, by=ADA, reason="ours", rules=after).version == "1"
 
 
 def test_a_change_of_gates_is_a_line_for_each_gate_without_defaults() -> None:
@@ -279,9 +282,9 @@ def test_rules_are_not_accepted_beside_an_unchecked_author(
         match=r"stay as they are: nobody checked that ada ran its evaluation \w{12}, and release\.approval\.not_by of "
         r"rules \w{12} excludes the author\. .*ml-assets launch small 2013-12-31, or archive its version",
     ):
-        registered.accept_rules("small", NO_RULES, by=bob, reason="simpler")
+        accept_rules(registered, "small", NO_RULES, by=bob, reason="simpler")
     evaluate(bundle, by=with_account(ledger, "svc"))
-    assert registered.accept_rules("small", NO_RULES, by=bob, reason="simpler").by == bob
+    assert accept_rules(registered, "small", NO_RULES, by=bob, reason="simpler").by == bob
 
 
 CANARY = {"bake_hours": 24}
@@ -329,17 +332,17 @@ def test_an_unchecked_weakening_promotes_nobody_once_accounts_exist(
     registered: Releases, ledger: Ledger
 ) -> None:
     """The attack: drop the approval under a name that nobody checks, and promote after accounts exist."""
-    registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
+    accept_rules(registered, "small", NO_RULES, by=BOB, reason="simpler")
     ledger.accounts.add_by_token("root", Person.unchecked("root"), is_administrator=True)
     with pytest.raises(
         NotPromotable,
         match=r"differs from rules \w{12} of small, .* Note that rules \w{12} of small, accepted at .* do not count: "
         r"nobody checked that it was bob, and they may be weaker than rules \w{12} before them \(approval",
     ):
-        registered.promote("small", 1, by=with_account(ledger, "root"), reason="mine", rules=NO_RULES)
+        promote(registered, "small", 1, by=with_account(ledger, "root"), reason="mine", rules=NO_RULES)
     with pytest.raises(NotPromotable, match="asks for an approval"):
-        registered.promote("small", 1, by=with_account(ledger, "root"), reason="mine", rules=RULES)
-    said = "\n".join(lines(registered.history("small"), ledger.accounts.all()))
+        promote(registered, "small", 1, by=with_account(ledger, "root"), reason="mine", rules=RULES)
+    said = "\n".join(lines(registered.log.decisions("small"), ledger.accounts.all()))
     assert f"    {RulesLog.read(ledger, 'small').why_unconfirmed}" in said
 
 
@@ -351,7 +354,7 @@ def test_a_run_of_dagsters_pages_is_approved_only_if_the_rules_trust_it(
     evaluate(bundle, by=with_account(ledger, "svc"), launched_in="dagster")
 
     def approve(rules: Rules) -> Review:
-        return registered.review("small", 1, approves=True, by=bob, reason="ok", rules=rules)
+        return review(registered, "small", 1, approves=True, by=bob, reason="ok", rules=rules)
 
     with pytest.raises(
         NotReviewable,
@@ -369,8 +372,8 @@ def test_rules_may_name_processes_that_only_others_than_reviewers_launch(
     bob = with_account(ledger, "bob")
     evaluate(bundle, by=with_account(ledger, "svc"), launched_in="dagster")
     trusting = Rules.model_validate({"approval": {"by": ["bob"], "processes": ["svc"]}})
-    releases.register(bundle, run_id=run_id, links={}, rules=trusting)
-    assert releases.review("small", 1, approves=True, by=bob, reason="ok", rules=trusting).approves
+    register(releases, bundle, run_id=run_id, links={}, rules=trusting)
+    assert review(releases, "small", 1, approves=True, by=bob, reason="ok", rules=trusting).approves
     with pytest.raises(ValidationError, match="needs `by`: the persons who may approve and cannot launch"):
         Rules.model_validate({"approval": {"processes": ["svc"]}})
 
@@ -382,29 +385,29 @@ def test_whoever_weakens_rules_does_not_promote_what_the_pages_trained(
     bob = with_account(ledger, "bob")
     authors = Rules.model_validate({"approval": {"not_by": ["author"]}})
     evaluate(bundle, by=with_account(ledger, "ada"), launched_in="terminal")
-    releases.register(bundle, run_id=run_id, links={}, rules=authors)
-    releases.accept_rules("small", NO_RULES, by=bob, reason="simpler")
+    register(releases, bundle, run_id=run_id, links={}, rules=authors)
+    accept_rules(releases, "small", NO_RULES, by=bob, reason="simpler")
     evaluate(bundle, told="again", by=with_account(ledger, "svc"), launched_in="dagster")
     with pytest.raises(
         NotPromotable,
         match=r"nobody knows who launched it in Dagster's pages, .* of rules \w{12}, before those of bob, .* Or "
         r"somebody else has to accept the rules, too: ml-assets rules accept small",
     ):
-        releases.promote("small", 1, by=bob, reason="mine", rules=NO_RULES)
+        promote(releases, "small", 1, by=bob, reason="mine", rules=NO_RULES)
     root = with_account(ledger, "root")
-    releases.accept_rules("small", NO_RULES, by=root, reason="I agree")
-    assert releases.promote("small", 1, by=bob, reason="ours", rules=NO_RULES).version == "1"
+    accept_rules(releases, "small", NO_RULES, by=root, reason="I agree")
+    assert promote(releases, "small", 1, by=bob, reason="ours", rules=NO_RULES).version == "1"
 
 
 def test_history_shows_the_rules_of_each_decision_and_their_changes(registered: Releases) -> None:
-    registered.review("small", 1, approves=True, by=Person.unchecked("bob"), reason="fine", rules=RULES)
-    registered.promote("small", 1, by=Person.unchecked("ada"), reason="first", rules=RULES)
+    review(registered, "small", 1, approves=True, by=Person.unchecked("bob"), reason="fine", rules=RULES)
+    promote(registered, "small", 1, by=Person.unchecked("ada"), reason="first", rules=RULES)
     by = Rules.model_validate({"approval": {"by": ["bob", "cyd"]}})
-    accepted = registered.accept_rules("small", by, by=CYD, reason="two reviewers")
-    assert registered.accept_rules("small", by, by=CYD, reason="again") == accepted, (
+    accepted = accept_rules(registered, "small", by, by=CYD, reason="two reviewers")
+    assert accept_rules(registered, "small", by, by=CYD, reason="again") == accepted, (
         "they are in force already"
     )
-    first, second = (one for one in registered.history("small") if isinstance(one, RulesRow))
+    first, second = (one for one in registered.log.decisions("small") if isinstance(one, RulesRow))
     said = history_of(registered)
     assert f"rules       {first.rules_digest[:12]} recorded, by ada" in said
     assert said.count(f"    under rules {first.rules_digest[:12]}") == 2
@@ -414,10 +417,10 @@ def test_history_shows_the_rules_of_each_decision_and_their_changes(registered: 
 
 def test_a_change_of_rules_is_decided_by_one_person(registered: Releases, ledger: Ledger) -> None:
     with pytest.raises(RulesNotAccepted, match="needs a reason"):
-        registered.accept_rules("small", NO_RULES, by=BOB, reason=" ")
+        accept_rules(registered, "small", NO_RULES, by=BOB, reason=" ")
     ledger.accounts.add_by_token("root", Person.unchecked("root"), is_administrator=True)
     with pytest.raises(Exception, match="nobody checked that you are bob, and this ledger has accounts"):
-        registered.accept_rules("small", NO_RULES, by=BOB, reason="simpler")
+        accept_rules(registered, "small", NO_RULES, by=BOB, reason="simpler")
     assert [json.loads(one.rules_json) for one in ledger.models.rules("small")] == [
         json.loads(as_json(RULES))
     ]
@@ -430,7 +433,7 @@ def test_with_accounts_an_unchecked_author_blocks_the_approval(
     bob = with_account(ledger, "bob")
 
     def approve() -> Person:
-        return registered.review("small", 1, approves=True, by=bob, reason="ok", rules=RULES).by
+        return review(registered, "small", 1, approves=True, by=bob, reason="ok", rules=RULES).by
 
     with pytest.raises(
         NotReviewable,
@@ -444,19 +447,19 @@ def test_with_accounts_an_unchecked_author_blocks_the_approval(
 def test_an_approval_of_an_older_evaluation_is_shown_as_void(
     registered: Releases, evaluate: Evaluate, bundle: Bundle
 ) -> None:
-    registered.review("small", 1, approves=True, by=Person.unchecked("bob"), reason="fine", rules=RULES)
+    review(registered, "small", 1, approves=True, by=Person.unchecked("bob"), reason="fine", rules=RULES)
     assert "void:" not in history_of(registered)
     evaluate(bundle, told="again")
     assert "    void: evaluated again at 20" in history_of(registered)
 
 
 DECISIONS: list[Callable[[Releases], object]] = [
-    lambda one: one.promote("small", 1, by=Person.unchecked("ada"), reason="r", rules=RULES),
-    lambda one: one.rollback("small", by=Person.unchecked("ada"), reason="r"),
-    lambda one: one.demote("small", by=Person.unchecked("ada"), reason="r"),
-    lambda one: one.archive("small", 1, by=Person.unchecked("ada"), reason="r"),
-    lambda one: one.review("small", 2, approves=False, by=Person.unchecked("bob"), reason="r", rules=RULES),
-    lambda one: one.accept_rules("small", NO_RULES, by=BOB, reason="r"),
+    lambda one: promote(one, "small", 1, by=Person.unchecked("ada"), reason="r", rules=RULES),
+    lambda one: rollback(one, "small", by=Person.unchecked("ada"), reason="r"),
+    lambda one: demote(one, "small", by=Person.unchecked("ada"), reason="r"),
+    lambda one: archive(one, "small", 1, by=Person.unchecked("ada"), reason="r"),
+    lambda one: review(one, "small", 2, approves=False, by=Person.unchecked("bob"), reason="r", rules=RULES),
+    lambda one: accept_rules(one, "small", NO_RULES, by=BOB, reason="r"),
 ]
 
 
@@ -466,11 +469,11 @@ def test_nothing_is_decided_on_a_changed_row(
     """Somebody dropped the triggers and put another name under an approval."""
     for number in (1, 2):
         evaluate(two_versions[number - 1], told=f"beside {number - 1}")
-        releases.review(
-            "small", number, approves=True, by=Person.unchecked("bob"), reason="fine", rules=RULES
+        review(
+            releases, "small", number, approves=True, by=Person.unchecked("bob"), reason="fine", rules=RULES
         )
-        releases.promote("small", number, by=Person.unchecked("ada"), reason="good", rules=RULES)
-    before = releases.history("small")
+        promote(releases, "small", number, by=Person.unchecked("ada"), reason="good", rules=RULES)
+    before = releases.log.decisions("small")
     place = next(one.place for one in before if isinstance(one, Review))
     with attacker(f"sqlite:///{orders.folder}/ledger.db") as connection:
         connection.execute(sa.text(f"UPDATE ledger_decisions SET author = 'cyd' WHERE place = {place}"))
@@ -479,4 +482,4 @@ def test_nothing_is_decided_on_a_changed_row(
             LedgerChanged, match=rf"nothing was decided, .*: row {place} \(review of small, .*\) was changed"
         ):
             decide(releases)
-    assert len(releases.history("small")) == len(before)
+    assert len(releases.log.decisions("small")) == len(before)

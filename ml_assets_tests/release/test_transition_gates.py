@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from ml_assets.model.release.bundle_store import Bundle
-from ml_assets.model.release.refusals import NotPromotable, NotReviewable
-from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.promotion import newest_data
+from ml_assets.model.release.promotion import promote as promote_version
+from ml_assets.model.release.releases import NotPromotable, NotReviewable, Releases
+from ml_assets.model.release.reviews import review, waiting
+from ml_assets.model.release.rollback import rollback
 from ml_assets.model.release.rules import Rules, gates_as_json
 from ml_assets_tests.release.conftest import Evaluate, put_in_force
 from resources.ledger import EvaluationRow, GateStatus, Person, RuleOutcome, TransitionOutcome
@@ -51,8 +54,8 @@ def decided(evaluate: Evaluate) -> Decided:
 
 
 def promote(releases: Releases, rules: Rules, number: int = 2, **changes: Any) -> str:
-    return releases.promote(
-        "small", number, by=Person.unchecked("bob"), reason="better", rules=rules, **changes
+    return promote_version(
+        releases, "small", number, by=Person.unchecked("bob"), reason="better", rules=rules, **changes
     ).alias
 
 
@@ -101,7 +104,7 @@ def test_the_way_back_to_a_version_has_no_gates(
     decided(two_versions[1], RULES, production="blessed")
     promote(releases, RULES, 2)
     decided(two_versions[0], RULES, production="rejected")
-    assert releases.rollback("small", by=Person.unchecked("bob"), reason="slow").version == "1"
+    assert rollback(releases, "small", by=Person.unchecked("bob"), reason="slow").version == "1"
 
 
 def test_the_default_is_a_version_that_passes(
@@ -109,7 +112,7 @@ def test_the_default_is_a_version_that_passes(
 ) -> None:
     decided(two_versions[0], RULES, production="blessed")
     decided(two_versions[1], RULES, production="rejected")
-    newest = releases.newest_data("small", RULES)
+    newest = newest_data(releases, "small", RULES)
     assert newest is not None
     assert newest.number == 1
 
@@ -121,7 +124,7 @@ def test_a_passing_backfill_is_not_the_default_beside_newer_data(
     promote(releases, Rules(), 1)
     said = (outcome(RULES, "production", "blessed"),)
     evaluate(two_versions[1], partition="2013-12-30", transitions=said)
-    newest = releases.newest_data("small", RULES)
+    newest = newest_data(releases, "small", RULES)
     assert newest is not None
     assert newest.number == 1
 
@@ -132,6 +135,6 @@ def test_nobody_reviews_a_version_that_fails_the_gates_of_production(
     decided(two_versions[1], REVIEWED, production="rejected")
     decided(two_versions[0], REVIEWED, production="blessed")
     put_in_force(releases, REVIEWED)
-    assert [version.number for version, _ in releases.waiting("small", REVIEWED)] == [1]
+    assert [version.number for version, _ in waiting(releases, "small", REVIEWED)] == [1]
     with pytest.raises(NotReviewable, match=r"an approval would not help: .* “precise”"):
-        releases.review("small", 2, approves=True, by=Person.unchecked("eve"), reason="fine", rules=REVIEWED)
+        review(releases, "small", 2, approves=True, by=Person.unchecked("eve"), reason="fine", rules=REVIEWED)

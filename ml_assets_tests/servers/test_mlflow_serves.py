@@ -14,8 +14,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ml_assets.model.release.bundle_store import Bundle
-from ml_assets.model.release.mlflow_files import MLFLOW_FILES
+from ml_assets.model.release.bundle_store import MLFLOW_FILES, Bundle
 from ml_assets.model.release.runtime import GOLDEN, ServingModel
 from ml_assets_tests.release.conftest import bundle, contents, rows, store
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import polars as pl
 
-from ml_assets.model.release.moved_home import moved_from, readdress
-from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.registry import moved_from, readdress
+from ml_assets.model.release.releases import bundles_of, registry_of, releases_of
 from ml_assets_tests.release.conftest import rows
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.serving.released import MODEL, platform_of, register
@@ -32,6 +33,6 @@ def test_versions_follow_their_bundles_to_s3(
     assert (changed.versions, changed.missing) == (1, ())
     (version,) = registry_of(now).versions(MODEL)
     assert (version.number, version.bundle_digest) == (1, bundle.digest)
-    promoted = releases_of(now).promote(MODEL, 1, by=Person.unchecked("ada"), reason="from the bucket")
+    promoted = promote(releases_of(now), MODEL, 1, by=Person.unchecked("ada"), reason="from the bucket")
     assert promoted.bundle_digest == bundle.digest
     assert moved_from(tracking, bundles_of(now)) == []

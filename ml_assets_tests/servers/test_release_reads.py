@@ -13,7 +13,9 @@ import sqlalchemy as sa
 from starlette.testclient import TestClient
 
 from ml_assets.model.release.known_versions import stage_reader_of
-from ml_assets.model.release.of_platform import bundles_of, releases_of
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.releases import bundles_of, releases_of
+from ml_assets.model.release.rollback import rollback
 from ml_assets.use.serving.answering import Limits
 from ml_assets.use.serving.app import make_app
 from ml_assets.use.serving.canary import shared_secret
@@ -42,7 +44,7 @@ def test_killed_servers_cost_no_read_and_no_answer_is_wrong(
     platform = Platform(settings)
     for number in (1, 2, 3):
         register(platform, rows, str(number), model)
-        releases_of(platform).promote(model, number, by=Person.unchecked("ada"), reason="for the readers")
+        promote(releases_of(platform), model, number, by=Person.unchecked("ada"), reason="for the readers")
     outcome = read_while_killed(
         model,
         settings,
@@ -74,7 +76,7 @@ def test_a_frozen_ledger_is_named_and_the_server_keeps_answering(
     platform = Platform(settings)
     for number in (1, 2):
         register(platform, rows, str(number), model)
-        releases_of(platform).promote(model, number, by=Person.unchecked("ada"), reason="good")
+        promote(releases_of(platform), model, number, by=Person.unchecked("ada"), reason="good")
     watch = StageWatch(
         stage_reader_of(platform),
         bundles_of(platform),
@@ -108,7 +110,7 @@ def test_a_frozen_ledger_is_named_and_the_server_keeps_answering(
         finally:
             servers.thaw("postgresql")
         wait_until(lambda state: state["ledger"]["unanswered_since"] is None)
-        releases_of(platform).rollback(model, by=Person.unchecked("ada"), reason="after the thaw")
+        rollback(releases_of(platform), model, by=Person.unchecked("ada"), reason="after the thaw")
         wait_until(lambda state: state["models"][model]["production"]["version"] == 1)
         assert "ml_assets_serving_ledger_unanswered_seconds 0.0" in http.get("/metrics").text
 

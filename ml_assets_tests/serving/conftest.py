@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from ml_assets.model.release.bundle import build_bundle
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.known_versions import StageReader
-from ml_assets.model.release.matrix import MatrixGraph
+from ml_assets.model.release.onnx_graph import MatrixGraph
 from ml_assets.model.release.rules import CanarySection, Rules
 from ml_assets.model.release.rules_in_force import as_json
 from ml_assets.use.serving.answering import Limits, ServerParts

@@ -13,7 +13,8 @@ from ml_assets.data.tables.publish import publish
 from ml_assets.data.tables.spec import Incoming, PublishingRun
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.model.release.bundle_store import Bundle
-from ml_assets.model.release.of_platform import bundles_of, releases_of
+from ml_assets.model.release.registration import register as register_version
+from ml_assets.model.release.releases import bundles_of, releases_of
 from ml_assets.model.release.rules import deciding_as_json
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.serving.conftest import summing
@@ -62,5 +63,7 @@ def register(
     client = open_client(platform.settings.resolved_tracking_uri.reveal())
     found = client.get_experiment_by_name(model)
     experiment = client.create_experiment(model) if found is None else found.experiment_id
-    releases_of(platform).register(bundle, run_id=client.create_run(experiment).info.run_id, links={})
+    register_version(
+        releases_of(platform), bundle, run_id=client.create_run(experiment).info.run_id, links={}
+    )
     return bundle

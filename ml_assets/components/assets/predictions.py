@@ -194,9 +194,10 @@ def _in_words(one: "VersionFigures") -> str:
 
 
 def _page(platform: Platform, figures: "DayFigures", retrain: RetrainSection | None) -> dict[str, Any]:
-    from ml_assets.use.live.performance_history import days_up_to, pictures_in_markdown
+    from ml_assets.foundation.reports.drawing import as_markdown
+    from ml_assets.use.live.performance_history import days_up_to, pictures
 
-    drawn = pictures_in_markdown(days_up_to(platform.artifacts, figures.model, figures.partition))
+    drawn = as_markdown(pictures(days_up_to(platform.artifacts, figures.model, figures.partition)))
     rows = [
         {
             "output": moved.output,

@@ -17,10 +17,10 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
-from ml_assets.model.release.bundle_standing import BundleStandings
 from ml_assets.model.release.bundle_store import digest_in
+from ml_assets.model.release.mlflow_view import ALIASES, DECIDED_TAGS, holder_of, number_of, tags_of
 from ml_assets.model.release.registry import RegisteredVersion, registered
-from ml_assets.model.release.shown_in_mlflow import ALIASES, DECIDED_TAGS, holder_of, number_of, tags_of
+from ml_assets.model.release.standing import BundleStandings
 from resources.ledger import Head, Ledger, LedgerError
 from resources.tracking.mlflow_client import TrackerUnavailable, reaching
 
@@ -200,7 +200,6 @@ class GuardedStore:
             ) from error
 
     def _versions(self, name: str) -> list[RegisteredVersion]:
-        """Return the versions of a model that point to bundles, oldest first."""
         found: list[RegisteredVersion] = []
         token = None
         while True:
@@ -264,7 +263,7 @@ def create_app() -> "FastAPI | Flask":
     from mlflow.server import app, handlers
     from mlflow.server.fastapi_app import app as over_asgi
 
-    from ml_assets.model.release.of_platform import bundles_of
+    from ml_assets.model.release.releases import bundles_of
     from resources.platform import Platform
     from resources.settings import Settings
     from resources.web.bounded_uvicorn import bound_this_process

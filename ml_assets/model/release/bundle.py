@@ -1,14 +1,22 @@
 """Construction of a bundle: from a trained model to the folder that is registered, served and reproduced.
 
-Here: the files of a bundle, and the proof that its graph predicts like the trained model. Not here: the graph itself
-(`onnx_graph`), MLflow's files (`mlflow_files`), the store (`bundle_store`), serving (`runtime`).
+Golden rows, a few raw rows in the bundle, prove at each load that it still predicts as trained. MLflow's files (MLmodel
+with a signature, an input example, the environment to serve it in) let `mlflow models serve -m models:/NAME/VERSION`
+work in a fresh environment. They are written as text, because importing mlflow takes seconds. Here: the files of a
+bundle, and the proof that its graph predicts like the trained model. Not here: the graph itself (`onnx_graph`), the
+store (`bundle_store`), serving (`runtime`), MLflow's call of the bundle (`pyfunc`).
 """
 
 # pyright: reportUnknownMemberType=false
 # (torch is typed in part)
 
-from collections.abc import Mapping
+import base64
+import json
+import platform
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +24,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ml_assets.data.features import categories
 from ml_assets.data.features.encoding import FittedState
 from ml_assets.data.tables.standalone import version_of
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
 from ml_assets.model.release.bundle_store import Bundle, BundleStore, seal
 from ml_assets.model.release.facts import BundleFacts, Lineage
-from ml_assets.model.release.golden import golden_rows
-from ml_assets.model.release.matrix import MatrixGraph
-from ml_assets.model.release.mlflow_files import write_mlflow_files
-from ml_assets.model.release.onnx_graph import null_category, serving_graph
+from ml_assets.model.release.onnx_graph import (
+    MatrixGraph,
+    null_category,
+    places_in,
+    serving_graph,
+    write_weights,
+)
 from ml_assets.model.release.runtime import (
     DECODE,
     FACTS,
@@ -38,11 +50,156 @@ from ml_assets.model.release.runtime import (
     InputColumn,
     ServingModel,
 )
-from ml_assets.model.release.stored_weights import places_in, write_weights
 from ml_assets.model.training.script.graph import frozen
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+MOST_ROWS = 64
+_REAL_ROWS = 48
+GOLDEN_BLOBS = 12
+"""Real rows if each has a blob, because blobs may be large."""
+
+
+def golden_rows(frame: pl.DataFrame, fitted: FittedState, blob: str = "") -> pl.DataFrame:
+    """Return at most 64 rows of the columns a model reads, in their raw types; equal frames give equal rows.
+
+    The rows are: up to 48 real rows (12 with blobs), spread evenly over `frame`; one row of nulls; and one row per
+    text column with an unseen category. The column `blob` is never null. `frame` needs at least one row.
+    """
+    names = [state.name for state in (*fitted.numeric, *fitted.categorical)]
+    raw = frame.select(*names, *([blob] if blob else []))
+    if raw.height == 0:
+        raise ValueError("cannot draw golden rows, because the frame has no rows: pass the holdout")
+    first = raw.head(1)
+    parts = [
+        spread(raw, GOLDEN_BLOBS if blob else _REAL_ROWS),
+        first.with_columns(pl.lit(None, raw.schema[name]).alias(name) for name in names),
+    ]
+    for state in fitted.categorical:
+        if raw.schema[state.name] == pl.String:
+            unseen = "never seen"
+            while unseen in state.vocabulary:
+                unseen += "!"
+            parts.append(first.with_columns(pl.lit(unseen).alias(state.name)))
+    return pl.concat(parts).head(MOST_ROWS)
+
+
+def spread(frame: pl.DataFrame, most: int) -> pl.DataFrame:
+    """Return at most `most` rows, spread evenly over `frame`."""
+    return frame if frame.height <= most else frame[[i * frame.height // most for i in range(most)]]
+
+
+_SERVING = ("mlflow", "numpy", "onnx", "onnxruntime", "pandas", "polars")
+"""Packages that serving a bundle needs."""
+_BUILDING = ("pip", "setuptools", "wheel")
+_EXAMPLE, _SERVED_EXAMPLE = "input_example.json", "serving_input_example.json"
+_EXAMPLE_ROWS = 2
+
+
+def write_mlflow_files(
+    folder: Path,
+    inputs: Sequence[InputColumn],
+    columns: Sequence[str],
+    golden: pl.DataFrame,
+    packages: Iterable[str],
+) -> None:
+    """Write `bundle_store.MLFLOW_FILES` into `folder`.
+
+    A prediction has `columns`, such as one for each class, or is one number if there are none. The first rows of
+    `golden` become the input example. `packages` are top-level names of packages that this bundle imports in
+    addition to those of every bundle. The requirements pin the versions that are installed here.
+    """
+    import yaml
+
+    here = Path(__file__).parent
+    for source in (here / "pyfunc.py", here / "runtime.py", Path(categories.__file__)):
+        (folder / source.name).write_bytes(source.read_bytes())
+    requirements = _requirements(packages)
+    python = platform.python_version()
+    documents: dict[str, Any] = {
+        "MLmodel": {
+            "flavors": {
+                "python_function": {
+                    "loader_module": "mlflow.pyfunc.model",
+                    "model_code_path": "pyfunc.py",
+                    "artifacts": {"bundle": {"path": ".", "uri": "."}},
+                    "env": {"conda": "conda.yaml", "virtualenv": "python_env.yaml"},
+                    "python_version": python,
+                },
+            },
+            "metadata": {"inputs": {column.name: column.dtype for column in inputs}},
+            "mlflow_version": version("mlflow"),
+            "saved_input_example_info": {
+                "artifact_path": _EXAMPLE,
+                "pandas_orient": "split",
+                "serving_input_path": _SERVED_EXAMPLE,
+                "type": "dataframe",
+            },
+            "signature": {
+                "inputs": json.dumps([_described(column) for column in inputs]),
+                "outputs": json.dumps(
+                    [
+                        {"type": "double", "name": name, "required": True}
+                        for name in columns or ("prediction",)
+                    ]
+                ),
+                "params": None,
+            },
+        },
+        "python_env.yaml": {
+            "python": python,
+            "build_dependencies": list(_BUILDING),
+            "dependencies": ["-r requirements.txt"],
+        },
+        "conda.yaml": {
+            "name": "mlflow-env",
+            "channels": ["conda-forge"],
+            "dependencies": [f"python={python}", "pip", {"pip": requirements}],
+        },
+    }
+    for name, document in documents.items():
+        (folder / name).write_text(yaml.safe_dump(document, sort_keys=True))
+    (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in requirements))
+    example = _split(golden.head(_EXAMPLE_ROWS).select(column.name for column in inputs))
+    (folder / _EXAMPLE).write_text(json.dumps(example, indent=1))
+    (folder / _SERVED_EXAMPLE).write_text(json.dumps({"dataframe_split": example}, indent=1))
+
+
+def _described(column: InputColumn) -> dict[str, Any]:
+    """Return the column for MLflow's schema.
+
+    The type is `any`, except for blobs. MLflow would refuse whole numbers for a double and pandas' categories for a
+    string, and the runtime checks values itself. No column is required: a missing value is legal, and the runtime names
+    a missing column.
+    """
+    kind = "binary" if column.kind == "blob" else "any"
+    return {"type": kind, "name": column.name, "required": False}
+
+
+def _split(rows: pl.DataFrame) -> dict[str, Any]:
+    """Return rows in the form of pandas' `orient="split"`: bytes as base64, times as ISO 8601, NaN as null."""
+    return {"columns": rows.columns, "data": [[_plain(value) for value in row] for row in rows.iter_rows()]}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, date):  # a datetime is a date, too
+        return value.isoformat()
+    if isinstance(value, float) and value != value:
+        return None
+    return value
+
+
+def _requirements(packages: Iterable[str]) -> list[str]:
+    more = set(packages) - set(_SERVING)
+    brought: Mapping[str, list[str]] = packages_distributions() if more else {}
+    names = {brought[package][0] for package in more if package in brought} | set(_SERVING)
+    # Without a local part: a package index has no `2.11.0+cpu`.
+    return [f"{name}=={version(name).partition('+')[0]}" for name in sorted(names)]
+
 
 TOLERANCE = 1e-6
 """Largest accepted difference between graph and torch module on the golden rows; absolute for predictions up to 1,

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 
 from ml_assets.model.release.facts import BundleFacts
-from ml_assets.model.release.mlflow_files import MLFLOW_FILES
 from ml_assets.model.release.runtime import (
     DECODE,
     FACTS,
@@ -29,6 +28,11 @@ from resources.files import unfinished_folder
 
 _MARKER = LISTING
 """File that is uploaded last: its presence marks a bundle as complete."""
+MLFLOW_FILES = (
+    "MLmodel", "conda.yaml", "python_env.yaml", "requirements.txt", "input_example.json", "serving_input_example.json",
+    "pyfunc.py", "runtime.py", "categories.py",
+)  # fmt: skip
+"""Files by which MLflow serves a bundle."""
 FILES = (GRAPH, WEIGHTS, FACTS, GOLDEN, *MLFLOW_FILES, LISTING)
 """Files of a bundle; if rows have blobs, also `decode.py`. When MLflow loads a version, it adds a
 `registered_model_meta`, which is not part of the bundle."""

@@ -1,4 +1,4 @@
-"""Facts of a bundle: `bundle.json`, typed.
+"""Facts of a bundle: `bundle.json`, typed; the question that a model answers; and what breaks for clients.
 
 Here: facts that follow from data, code and settings. They are part of the bundle's digest. Not here: run ids and commit
 ids, which are tags of the registered version. The same training must give the same bundle when it runs twice.
@@ -6,7 +6,7 @@ ids, which are tags of the registered version. The same training must give the s
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -14,8 +14,37 @@ from typing import Any, Self
 from ml_assets.data.features.encoding import FittedState
 from ml_assets.foundation.days import Days
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.model.release.question import Question
 from ml_assets.model.release.runtime import FORMAT, BlobInput, InputColumn, read_facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Label, objective, classes and tokens."""
+
+    label: str
+    """Column that the model predicts."""
+    objective: str
+    classes: tuple[str, ...] = ()
+    """Classes of the label, in the order of a prediction; empty if labels are numbers."""
+    tokens: str = ""
+    """Identity of the tokens that a text is read as; empty if rows are not texts. A loss per token can be compared only
+    on equal tokens."""
+
+    def other_than(self, asked: "Question") -> str:
+        """Return the first difference from the question `asked`, as a clause; empty if they are the same."""
+        if self.label != asked.label:
+            return f"its label is {self.label}, that of this comparison is {asked.label}"
+        if facts_of(self.objective).trained_as != facts_of(asked.objective).trained_as:
+            return f"its objective is {self.objective}, that of this comparison is {asked.objective}"
+        if self.classes != asked.classes:
+            mine, others = (", ".join(one.classes) or "none" for one in (self, asked))
+            return f"its classes are {mine}; those of this comparison are {others}"
+        if self.tokens != asked.tokens:
+            return (
+                f"it reads texts as other tokens ({self.tokens or 'none'}) than this comparison "
+                f"({asked.tokens or 'none'}), so losses per token mean different things"
+            )
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +116,6 @@ class BundleFacts:
 
     @property
     def question(self) -> Question:
-        """Label, objective, classes and tokens."""
         return Question(
             label=self.lineage.label,
             objective=self.objective,
@@ -157,3 +185,34 @@ class BundleFacts:
 def _digest(facts: Mapping[str, Any]) -> str:
     canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def breaks_for_clients(before: BundleFacts, after: BundleFacts) -> list[str]:
+    """Return what breaks for clients of `before` if `after` answers them, a clause each; empty if nothing does."""
+    return list(_breaks(before, after))
+
+
+def _breaks(before: BundleFacts, after: BundleFacts) -> Iterator[str]:
+    sent = {column.name: column for column in before.inputs}
+    for column in after.inputs:
+        known = sent.get(column.name)
+        if known is None:
+            yield f"it needs the column {column.name!r} ({column.kind}, {column.dtype}), which clients do not send"
+        elif known.kind != column.kind:
+            yield (
+                f"it reads the column {column.name!r} as {column.kind} ({column.dtype}), and clients send "
+                f"{known.kind} ({known.dtype})"
+            )
+    asked, answered = before.question, after.question
+    if asked.label != answered.label:
+        yield f"it predicts {answered.label!r}, and clients expect {asked.label!r}"
+    if asked.objective != answered.objective:
+        yield f"its objective is {answered.objective!r}, and clients expect {asked.objective!r}"
+    if before.columns != after.columns:
+        yield f"its answer has {_named(after)}, and clients expect {_named(before)}"
+    if asked.tokens != answered.tokens:
+        yield "it reads texts as other tokens, so its figures mean something else"
+
+
+def _named(facts: BundleFacts) -> str:
+    return ", ".join(facts.columns) or "one number"

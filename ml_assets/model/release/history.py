@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from ml_assets.model.release.bundle_standing import PRODUCTION
 from ml_assets.model.release.rules import why_void
 from ml_assets.model.release.rules_in_force import (
     RulesLog,
@@ -13,6 +12,7 @@ from ml_assets.model.release.rules_in_force import (
     rules_of,
     why_uncounted,
 )
+from ml_assets.model.release.standing import PRODUCTION
 from resources.ledger import (
     AboutBundle,
     Account,

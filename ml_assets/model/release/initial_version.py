@@ -13,12 +13,10 @@ from ml_assets.data.features.encoding import FittedState
 from ml_assets.data.snapshots.split_reader import file_sha256
 from ml_assets.foundation.days import Days
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION
-from ml_assets.model.release.bundle_store import Bundle, BundleStore
-from ml_assets.model.release.registry import Registry
+from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.releases import Releases
-from ml_assets.model.release.rows_behind import InputsUnknown, in_words
 from ml_assets.model.release.runtime import WEIGHTS
+from ml_assets.model.release.standing import CANARY, PRODUCTION, InputsUnknown, in_words
 from resources.ledger import EvaluationRow
 
 
@@ -38,7 +36,6 @@ class InitialModel:
 
     @property
     def weights(self) -> Path:
-        """Path of its `model.safetensors`."""
         return self.bundle.folder / WEIGHTS
 
     @cached_property
@@ -96,12 +93,12 @@ class InitialModel:
             )
 
 
-def initial_model(wanted: str, releases: Releases, registry: Registry, store: BundleStore) -> InitialModel:
+def initial_model(wanted: str, releases: Releases) -> InitialModel:
     """Return the version that `wanted` names now.
 
     Raises `InitialModelRefused`, `VersionMissing`, `BundleMissing`, `BundleDamaged`.
     """
-    version = _version_of(wanted, releases, registry, store)
+    version = _version_of(wanted, releases)
     return replace(version, evaluation=newest_fit(version, releases).evaluation_digest)
 
 
@@ -111,7 +108,7 @@ def newest_fit(version: InitialModel, releases: Releases) -> EvaluationRow:
     Raises `InitialModelRefused` if it was never evaluated, if a person archived it, if a gate rejected it, or if
     rows that trained it are rejected by now.
     """
-    evaluated = releases.standing(version.bundle.facts.lineage.model, version.bundle.digest)
+    evaluated = releases.standings(version.bundle.facts.lineage.model).of(version.bundle.digest)
     newest, shown = evaluated.newest, evaluated.shown
     if newest is None or shown is None:
         raise InitialModelRefused(
@@ -144,22 +141,22 @@ def newest_fit(version: InitialModel, releases: Releases) -> EvaluationRow:
     return newest
 
 
-def _version_of(wanted: str, releases: Releases, registry: Registry, store: BundleStore) -> InitialModel:
+def _version_of(wanted: str, releases: Releases) -> InitialModel:
     model, at, alias = wanted.partition("@")
     if not at:
         model, _, number = wanted.partition("/")
     elif alias in (PRODUCTION, CANARY):
-        promotion = releases.in_production(model) if alias == PRODUCTION else releases.canary(model)
+        promotion = releases.in_production(model) if alias == PRODUCTION else releases.standings(model).canary
         if promotion is not None:
             # Open it by bundle: a new registry may have given the number to another version.
-            return InitialModel(f"{model}/{promotion.version}", store.open(promotion.bundle_digest))
+            return InitialModel(f"{model}/{promotion.version}", releases.store.open(promotion.bundle_digest))
         number = None
     else:
-        number = registry.aliased(model, alias)
+        number = releases.registry.aliased(model, alias)
     if number is None:
         raise InitialModelRefused(
             f"no version of {model} is {alias}: promote one (ml-assets promote {model} NUMBER --reason '…'), name a "
             f"version ({model}/1), or leave init_from out"
         )
     version = releases.version(model, int(number))
-    return InitialModel(f"{model}/{version.number}", store.open(version.bundle_digest))
+    return InitialModel(f"{model}/{version.number}", releases.store.open(version.bundle_digest))

@@ -9,12 +9,11 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
-from ml_assets.model.release.bundle_standing import BundleStandings
-from ml_assets.model.release.decisions import with_its_bundle
-from ml_assets.model.release.of_platform import registry_of
 from ml_assets.model.release.registry import Registry
+from ml_assets.model.release.releases import registry_of, with_its_bundle
 from ml_assets.model.release.rules import CanarySection
 from ml_assets.model.release.rules_in_force import RulesLog, in_force
+from ml_assets.model.release.standing import BundleStandings
 from resources.ledger import Ledger, LedgerBusy, LedgerUnavailable, ModelLog, Promotion
 from resources.platform import Platform
 from resources.tracking.mlflow_client import TrackerUnavailable
@@ -42,7 +41,6 @@ class Holder(BaseModel):
 
     @classmethod
     def of(cls, promotion: Promotion | None) -> Self | None:
-        """Return the holder by `promotion`; None without one."""
         if promotion is None:
             return None
         return cls(number=int(promotion.version), bundle_digest=promotion.bundle_digest, since=promotion.at)
@@ -58,8 +56,6 @@ class Stages(Answer):
 
 
 class KnownBundle(Answer):
-    """Bundle of a registered version."""
-
     bundle_digest: str
 
 
@@ -108,7 +104,6 @@ class NumberReader:
 
 
 def stage_reader_of(platform: Platform) -> StageReader:
-    """Return the reader of stages."""
     settings = platform.settings
     server = f"ledger {settings.resolved_ledger_url} of environment {settings.namespace}"
     folder = settings.cache_folder / _FOLDER
@@ -116,7 +111,6 @@ def stage_reader_of(platform: Platform) -> StageReader:
 
 
 def number_reader_of(platform: Platform) -> NumberReader:
-    """Return the reader of registered versions."""
     settings, registry = platform.settings, registry_of(platform)
     server = f"MLflow {settings.resolved_tracking_uri} with bundles in {registry.bundles}"
     folder, away = settings.cache_folder / _FOLDER, (TrackerUnavailable, *_LEDGER_AWAY)

@@ -1,29 +1,166 @@
 """ONNX graph from raw columns to predictions: standardised numbers, categories' ids, torch module, sigmoid.
 
-If a model is not torch, its own graph takes the place of the torch module.
-
-Here: export and composition of the graph, with deterministic bytes. Not here: the other files of a bundle (`bundle`)
-and running the graph (`runtime`).
+If a model is not torch, its own graph of one matrix takes the place of the torch module (`MatrixGraph`). Weights of a
+torch module are stored once, in `model.safetensors`; the graph reads them as ONNX external data. Here: export and
+composition of the graph, with deterministic bytes, and the file of weights. Not here: the other files of a bundle
+(`bundle`), running the graph (`runtime`), checking the graph that a script returns (training.script.graph).
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+# (onnx and onnxruntime are typed in part)
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# (the annotations of torch and safetensors are partial)
 # pyright: reportUnknownMemberType=false
 # (torch and onnx are typed in part)
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
+from numpy.typing import NDArray
 
 from ml_assets.data.features.encoding import UNKNOWN, FittedState
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.model.release.matrix import MatrixGraph
 from ml_assets.model.release.runtime import BLOB, CATEGORY, INSIDE, NUMERIC, TOKENS, BlobInput
-from ml_assets.model.training.script.graph import clear_notes, module_graph
+from ml_assets.model.training.script.graph import clear_notes, inputs_of, module_graph, run_graph
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir
     from torch import nn
+
+
+_OWN = "own/"
+"""Prefix of every name in the original graph."""
+
+
+@dataclass(frozen=True)
+class MatrixGraph:
+    """ONNX graph with one input, `[rows, F + C]` float32, and one output, `[rows]`, `[rows, 1]` or `[rows, classes]`.
+
+    The input holds standardised numbers, NaN where missing, then category ids. The output is a probability, a value, or
+    a probability for each class.
+    """
+
+    content: bytes
+    """The `onnx.ModelProto`, serialized."""
+
+    def predictions(self, fitted: FittedState, frame: pl.DataFrame) -> NDArray[np.float64]:
+        """Return the original graph's `[rows]` or `[rows, classes]` predictions for raw rows, float64."""
+        numeric, category = fitted.encode(frame)
+        matrix = np.hstack([numeric, category.astype(np.float32)])
+        return run_graph(self.content, matrix).astype(np.float64).reshape(-1, *_classes(fitted))
+
+    def core(self, fitted: FittedState) -> "onnx.ModelProto":
+        """Return the graph with inputs `numeric` `[rows, F]` float32 and `category` `[rows, C]` int64.
+
+        An input without columns is left out. The output is `[rows]` float32, or `[rows, classes]`.
+        """
+        import onnx
+        from onnx import TensorProto, helper
+
+        model = onnx.compose.add_prefix(onnx.load_model_from_string(self.content), prefix=_OWN)
+        matrix, answer = inputs_of(model.graph)[0].name, model.graph.output[0].name
+        parts: list[str] = []
+        nodes: list[Any] = []
+        inputs: list[Any] = []
+        if fitted.numeric:
+            parts.append("numeric")
+            inputs.append(
+                helper.make_tensor_value_info("numeric", TensorProto.FLOAT, ["rows", len(fitted.numeric)])
+            )
+        if fitted.categorical:
+            parts.append("ids")
+            nodes.append(helper.make_node("Cast", ["category"], ["ids"], to=TensorProto.FLOAT))
+            inputs.append(
+                helper.make_tensor_value_info(
+                    "category", TensorProto.INT64, ["rows", len(fitted.categorical)]
+                )
+            )
+        nodes.append(helper.make_node("Concat", parts, [matrix], axis=1))
+        nodes.extend(model.graph.node)
+        nodes.append(helper.make_node("Cast", [answer], ["number"], to=TensorProto.FLOAT))
+        nodes.append(helper.make_node("Reshape", ["number", "shape"], ["answer"]))
+        shape = [-1, *_classes(fitted)]
+        graph = helper.make_graph(
+            nodes,
+            "matrix_to_prediction",
+            inputs,
+            [helper.make_tensor_value_info("answer", TensorProto.FLOAT, ["rows", *_classes(fitted)])],
+            initializer=[
+                *model.graph.initializer,
+                helper.make_tensor("shape", TensorProto.INT64, [len(shape)], shape),
+            ],
+        )
+        core = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+        core.functions.extend(model.functions)
+        return core
+
+
+def _classes(fitted: FittedState) -> list[int]:
+    """Return the size of a prediction beyond its rows: the number of classes, or nothing."""
+    return [len(fitted.classes)] if fitted.classes else []
+
+
+_ONNX_TYPES = {
+    "BOOL": "BOOL", "U8": "UINT8", "I8": "INT8", "U16": "UINT16", "I16": "INT16", "U32": "UINT32", "I32": "INT32",
+    "U64": "UINT64", "I64": "INT64", "F16": "FLOAT16", "BF16": "BFLOAT16", "F32": "FLOAT", "F64": "DOUBLE",
+}  # fmt: skip
+"""safetensors' name of a type → ONNX' name. A tensor of another type stays in the graph."""
+
+
+def write_weights(module: "nn.Module | MatrixGraph", path: Path) -> None:
+    """Write the module's tensors by name, without a copy in memory; none for a `MatrixGraph`, which holds its own.
+
+    A tensor that has two names is written under both: whoever loads the file needs each name.
+    """
+    from safetensors.torch import save_file
+
+    if isinstance(module, MatrixGraph):
+        save_file({}, path)
+        return
+    seen: set[int] = set()
+    tensors = {name: tensor.detach().contiguous() for name, tensor in module.state_dict().items()}
+    for name, tensor in tensors.items():
+        memory = tensor.untyped_storage().data_ptr()
+        if memory in seen:
+            tensors[name] = tensor.clone()  # safetensors refuses tensors that share memory
+        seen.add(memory)
+    save_file(tensors, path)
+
+
+def places_in(path: Path) -> "dict[str, onnx_ir.ExternalTensor]":
+    """Return name → place, type and shape of each tensor in a safetensors file, as ONNX external data.
+
+    A safetensors file begins with the length of its header (8 bytes, little-endian) and the header, JSON. Offsets in
+    the header count from its end: https://huggingface.co/docs/safetensors/index#format
+    """
+    import onnx_ir
+
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    places: dict[str, onnx_ir.ExternalTensor] = {}
+    for name, entry in header.items():
+        if name == "__metadata__" or entry["dtype"] not in _ONNX_TYPES:
+            continue
+        start, end = entry["data_offsets"]
+        places[name] = onnx_ir.ExternalTensor(
+            path.name,
+            8 + length + start,
+            end - start,
+            onnx_ir.DataType[_ONNX_TYPES[entry["dtype"]]],
+            shape=onnx_ir.Shape(entry["shape"]),
+            name=name,
+            base_dir=path.parent,
+        )
+    return places
+
 
 _ML_OPSET = 3
 """Version of domain `ai.onnx.ml`, for LabelEncoder from text to int64."""

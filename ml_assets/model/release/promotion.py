@@ -3,201 +3,268 @@
 The ledger decides: its evaluations allow a promotion, and its promotions name the version in production. The
 transaction that writes a decision also reads its grounds. During it, nobody can record a verdict on any table or an
 evaluation of the model. A rejection that is recorded later does not undo a decision: the inputs of a version that is
-registered or in production may be rejected. Its next promotion is refused, and so is training on those inputs. Not
-here: gates (`evaluation`), the conditions of one promotion (`promotable`), the way out of production (`way_back`).
+registered or in production may be rejected. Its next promotion is refused, and so is training on those inputs. Here:
+the conditions of a promotion (evaluation, stage, reviews, evidence of the canary, inputs), each refusal with its
+remedy. Not here: gates (`evaluation`), the words about approvals (`rules`), the way out of production (`rollback`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
 
 from ml_assets.data.tables.guard import rejections_of
-from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION, BundleStandings
-from ml_assets.model.release.client_breaks import breaks_for_clients
+from ml_assets.model.release import facts
 from ml_assets.model.release.dossiers import why_no_dossier
-from ml_assets.model.release.mlflow_view import MlflowView
-from ml_assets.model.release.promotable import (
-    named,
-    next_role,
-    not_on_these_inputs,
-    promotable,
-    require_not_worse,
-    require_reviews,
-    stays_canary,
-)
-from ml_assets.model.release.refusals import NotPromotable, Overtaken, until_not_overtaken
+from ml_assets.model.release.mlflow_view import show_if_reachable
 from ml_assets.model.release.registry import RegisteredVersion
-from ml_assets.model.release.rows_behind import InputsUnknown, contents_of, in_words
-from ml_assets.model.release.rules import Rules, why_not_past_gates
+from ml_assets.model.release.releases import (
+    NotPromotable,
+    Overtaken,
+    Releases,
+    require_reason,
+    until_not_overtaken,
+)
+from ml_assets.model.release.rules import Rules, why_not_approved, why_not_past_gates, why_rejected
 from ml_assets.model.release.rules_in_force import as_json, in_force, why_not_under_accepted, why_other
+from ml_assets.model.release.standing import (
+    CANARY,
+    PRODUCTION,
+    BundleStanding,
+    BundleStandings,
+    InputsUnknown,
+    contents_of,
+    in_words,
+)
 from resources.ledger import EvaluationRow, Person, Promotion
 
 
-class Promotions(MlflowView):
-    """Promotions of all models."""
+def promote(
+    releases: Releases,
+    model: str,
+    number: int,
+    *,
+    by: Person,
+    reason: str,
+    despite_inputs: bool = False,
+    rules: Rules | None = None,
+    why_worse: Callable[[Promotion], str] | None = None,
+) -> Promotion:
+    """Put a version into production, in place of the current version.
 
-    def promote(
-        self,
-        model: str,
-        number: int,
-        *,
-        by: Person,
-        reason: str,
-        despite_inputs: bool = False,
-        rules: Rules | None = None,
-        why_worse: Callable[[Promotion], str] | None = None,
-    ) -> Promotion:
-        """Put a version into production, in place of the current version.
+    Its newest evaluation must have blessed it in comparison with the current version, and `rules` may ask for more
+    gates of that evaluation, for its approval, and for a signed dossier of it. If they ask for a canary, a version
+    becomes canary first; after the bake time, its next promotion puts it into production. `why_worse` gives the
+    evidence against that canary, and empty text without any. `rules` are those of a `defs.yaml`, and must be those
+    in force; None takes the rules in force. None of its training inputs may be rejected by now. `despite_inputs`
+    lifts that rule, and the promotion records the rejected inputs. A version that was in production before can
+    always return, on the evaluation of its earlier promotion. If the version is in production already, nothing
+    changes and its promotion is returned. Raises `NotPromotable`, `VersionMissing`, and `BundleMissing` or
+    `BundleDamaged` if its bundle cannot be served.
+    """
+    require_reason(reason, f"promoting {model} {number}", NotPromotable)
+    version = releases.version(model, number)
+    promotable(version, releases.standings(model))
+    releases.store.open(version.bundle_digest)
 
-        Its newest evaluation must have blessed it in comparison with the current version, and `rules` may ask for more
-        gates of that evaluation, for its approval, and for a signed dossier of it. If they ask for a canary, a version
-        becomes canary first; after the bake time, its next promotion puts it into production. `why_worse` gives the
-        evidence against that canary, and empty text without any. `rules` are those of a `defs.yaml`, and must be those
-        in force; None takes the rules in force. None of its training inputs may be rejected by now. `despite_inputs`
-        lifts that rule, and the promotion records the rejected inputs. A version that was in production before can
-        always return, on the evaluation of its earlier promotion. If the version is in production already, nothing
-        changes and its promotion is returned. Raises `NotPromotable`, `VersionMissing`, and `BundleMissing` or
-        `BundleDamaged` if its bundle cannot be served.
-        """
-        if not reason.strip():
-            raise NotPromotable(f"promoting {model} {number} needs a reason for the log")
-        version = self.version(model, number)
-        promotable(version, self._standings(version.model))
-        self._store.open(version.bundle_digest)
+    def write_it() -> Promotion:
+        found, evaluation = promotable(version, releases.standings(model))
+        if found.is_in_production and found.promotion is not None:
+            return found.promotion
+        accounts, recorded = releases.persons_and_rules(model)
+        asked = in_force(recorded) if rules is None else rules
+        if why := why_other(recorded, asked):
+            raise NotPromotable(f"{version.named} is not promoted: {why}")
+        role = next_role(version, found, asked, releases.log.now())
 
-        def write_it() -> Promotion:
-            found, evaluation = promotable(version, self._standings(version.model))
-            if found.is_in_production and found.promotion is not None:
-                return found.promotion
-            recorded = self._recorded(model)
-            asked = in_force(recorded) if rules is None else rules
-            if why := why_other(recorded, asked):
-                raise NotPromotable(f"{named(version)} is not promoted: {why}")
-            role = next_role(version, found, asked, self._log.now())
-            accounts = self._ledger.accounts.all()
-            if found.promotion is None:  # no review blocks the way back
-                if why := why_not_under_accepted(by.name, recorded, found.evaluations, accounts):
-                    raise NotPromotable(f"{named(version)} is not promoted: {why}")
-                if why := why_not_past_gates(asked, role, evaluation):
-                    raise NotPromotable(f"{named(version)} is not promoted: {why}")
-                if asked.signature == "compatible" and (breaks := self.breaks_for_clients(model, number)):
-                    raise NotPromotable(
-                        f"{named(version)} is not promoted: release.signature in defs.yaml is compatible, and clients "
-                        f"of the version in production would break: {'; '.join(breaks)}. Train a version that clients "
-                        "can use, or change the clients first and then release.signature"
-                    )
-                if role == PRODUCTION and found.canary is not None and why_worse is not None:
-                    require_not_worse(version, why_worse(found.canary))
-                require_reviews(version, found, evaluation, role, by.name, asked, accounts)
-                if why := why_no_dossier(asked.dossier, evaluation, self._log, self._store):
-                    raise NotPromotable(
-                        f"{named(version)} is not promoted: {why}. To write one: ml-assets dossier write {model} "
-                        f"{number}"
-                    )
-            against = _nothing if found.promotion else self._against(evaluation)
-            despite = against()
-            if despite and not despite_inputs:
-                raise NotPromotable(not_on_these_inputs(version, despite))
-
-            def allow() -> None:
-                # Check again inside the transaction: the grounds may have changed while they were looked up.
-                if (
-                    promotable(version, self._standings(version.model)) != (found, evaluation)
-                    or against() != despite
-                ):
-                    raise Overtaken
-                if (self._ledger.accounts.all(), self._recorded(model)) != (accounts, recorded):
-                    raise Overtaken
-
-            return self._log.promote(
-                model,
-                str(number),
-                role,
-                by=by,
-                reason=reason,
-                bundle_digest=version.bundle_digest,
-                evaluation_digest=evaluation.evaluation_digest,
-                despite=in_words(despite, len(despite)),
-                rules=as_json(asked),
-                under=recorded.digest,
-                allow=allow,
-            )
-
-        promotion = until_not_overtaken(write_it)
-        self.show_if_reachable(model)
-        return promotion
-
-    def newest_data(self, model: str, rules: Rules | None = None) -> RegisteredVersion | None:
-        """Return the version to promote by default: among the versions that may be promoted, that with the newest data.
-
-        `rules` are those of a `defs.yaml`; None: those in force. If they ask for a canary, the present canary is the
-        default, unless its newest evaluation or a reviewer rejected it. Otherwise a nightly version would take its
-        place each day, and the bake time would never end. Versions that pass the gates of the transition go first. A
-        version that was replaced in production, or demoted as canary, is never the default. None if no version
-        qualifies.
-        """
-        rules = in_force(self._recorded(model)) if rules is None else rules
-        standings = BundleStandings.read(self._log, model)
-        ranked: list[tuple[bool, str, int, RegisteredVersion]] = []
-        canary = None if rules.canary is None else standings.canary
-        role = PRODUCTION if rules.canary is None else CANARY
-        for version in self._registry.versions(model):
-            found = standings.of(version.bundle_digest)
-            if canary is not None and found.canary == canary and stays_canary(found, rules):
-                return version
-            was_replaced = found.promotion is not None and not found.is_in_production
-            if (
-                found.may_be_promoted
-                and not was_replaced
-                and not found.was_taken_back
-                and found.shown is not None
+        def objections() -> Iterator[str]:
+            yield why_not_under_accepted(by.name, recorded, found.evaluations, accounts)
+            yield why_not_past_gates(asked, role, evaluation)
+            if asked.signature == "compatible" and (breaks := breaks_for_clients(releases, model, number)):
+                yield (
+                    "release.signature in defs.yaml is compatible, and clients of the version in production would "
+                    f"break: {'; '.join(breaks)}. Train a version that clients can use, or change the clients first "
+                    "and then release.signature"
+                )
+            evidence = why_worse(found.canary) if role == PRODUCTION and found.canary and why_worse else ""
+            if evidence:
+                take_back = f"ml-assets demote {model} --canary --reason '…'"
+                yield f"as canary it is {evidence}. To take it back: {take_back}"
+            if why := why_rejected(asked.approval, evaluation, found.reviews):
+                yield (
+                    f"{why} A rejection of an evaluation stands: materialize the model on another date, or promote "
+                    "another version"
+                )
+            if role == PRODUCTION and (
+                why := why_not_approved(
+                    by.name, asked.approval, evaluation, found.evaluations, found.reviews, accounts
+                )
             ):
-                # If no version passes the gates of the transition, the promotion of the newest names what failed. The
-                # version in production needs no transition: a passing backfill of an old day must not replace it.
-                passes = found.is_in_production or not why_not_past_gates(rules, role, found.shown)
-                ranked.append((passes, found.shown.partition, version.number, version))
-        return max(ranked, key=lambda one: one[:3])[3] if ranked else None
+                yield f"{why} To approve it: ml-assets approve {model} {number} --reason '…'"
+            if why := why_no_dossier(asked.dossier, evaluation, releases.log, releases.store):
+                yield f"{why}. To write one: ml-assets dossier write {model} {number}"
 
-    def breaks_for_clients(self, model: str, number: int) -> list[str]:
-        """Return what breaks for clients of the version in production if version `number` answers them, a clause each.
+        # No review blocks the way back.
+        if found.promotion is None and (why := next(filter(None, objections()), "")):
+            raise NotPromotable(f"{version.named} is not promoted: {why}")
+        against = dict[str, str] if found.promotion else _against(releases, evaluation)
+        despite = against()
+        if despite and not despite_inputs:
+            raise NotPromotable(not_on_these_inputs(version, despite))
 
-        Empty if nothing is in production. Raises `VersionMissing`, `BundleMissing`, `BundleDamaged`.
-        """
-        champion = self.champion(model)
-        if champion is None:
-            return []
-        answering = self._store.open(self.version(model, number).bundle_digest)
-        return breaks_for_clients(champion.facts, answering.facts)
+        def allow() -> None:
+            # Check again inside the transaction: the grounds may have changed while they were looked up.
+            now = promotable(version, releases.standings(model)), against(), releases.persons_and_rules(model)
+            if now != ((found, evaluation), despite, (accounts, recorded)):
+                raise Overtaken
 
-    def rejected_inputs(self, evaluation: EvaluationRow) -> Mapping[str, str]:
-        """Return `table key` → reason for training inputs of the evaluated weights that are rejected by now.
+        return releases.log.promote(
+            model,
+            str(number),
+            role,
+            by=by,
+            reason=reason,
+            bundle_digest=version.bundle_digest,
+            evaluation_digest=evaluation.evaluation_digest,
+            despite=in_words(despite, len(despite)),
+            rules=as_json(asked),
+            under=recorded.digest,
+            allow=allow,
+        )
 
-        Raises `InputsUnknown`.
-        """
-        return rejections_of(self._ledger, contents_of(self._lake, self._log, evaluation.trained_on))
-
-    def rejected_in_production(self, model: str) -> Mapping[str, str]:
-        """Return `table key` → reason for training inputs of the version in production that are rejected by now.
-
-        Its newest evaluation names the inputs: a later run may have read rows that replaced rejected ones, with the
-        same values in the columns of the training. Leaves out inputs that its promotion recorded as rejected. Empty if
-        nothing is in production. Raises `InputsUnknown`.
-        """
-        standings = BundleStandings.read(self._log, model)
-        promotion = standings.in_production
-        newest = None if promotion is None else standings.of(promotion.bundle_digest).newest
-        if promotion is None or newest is None:
-            return {}
-        refused = self.rejected_inputs(newest)
-        return {what: why for what, why in refused.items() if f"{what} " not in promotion.despite}
-
-    def _against(self, evaluation: EvaluationRow) -> Callable[[], Mapping[str, str]]:
-        """Look up the rows behind an evaluation; return a function that returns those rejected when it is called."""
-        try:
-            behind = contents_of(self._lake, self._log, evaluation.trained_on)
-        except InputsUnknown as unknown:
-            said = {"its inputs": f"are not known: {unknown}"}
-            return lambda: said
-        return lambda: rejections_of(self._ledger, behind)
+    promotion = until_not_overtaken(write_it)
+    show_if_reachable(releases.registry, releases.log, model)
+    return promotion
 
 
-def _nothing() -> Mapping[str, str]:
-    return {}
+def newest_data(releases: Releases, model: str, rules: Rules | None = None) -> RegisteredVersion | None:
+    """Return the version to promote by default: among the versions that may be promoted, that with the newest data.
+
+    `rules` are those of a `defs.yaml`; None: those in force. If they ask for a canary, the present canary is the
+    default, unless its newest evaluation or a reviewer rejected it. Otherwise a nightly version would take its
+    place each day, and the bake time would never end. Versions that pass the gates of the transition go first. A
+    version that was replaced in production, or demoted as canary, is never the default. None if no version
+    qualifies.
+    """
+    rules = releases.rules(model) if rules is None else rules
+    standings = releases.standings(model)
+    ranked: list[tuple[bool, str, int, RegisteredVersion]] = []
+    canary = None if rules.canary is None else standings.canary
+    role = PRODUCTION if rules.canary is None else CANARY
+    for version in releases.registry.versions(model):
+        found = standings.of(version.bundle_digest)
+        if canary is not None and found.canary == canary and stays_canary(found, rules):
+            return version
+        was_replaced = found.promotion is not None and not found.is_in_production
+        if (
+            found.may_be_promoted
+            and not was_replaced
+            and not found.was_taken_back
+            and found.shown is not None
+        ):
+            # If no version passes the gates of the transition, the promotion of the newest names what failed. The
+            # version in production needs no transition: a passing backfill of an old day must not replace it.
+            passes = found.is_in_production or not why_not_past_gates(rules, role, found.shown)
+            ranked.append((passes, found.shown.partition, version.number, version))
+    return max(ranked, key=lambda one: one[:3])[3] if ranked else None
+
+
+def breaks_for_clients(releases: Releases, model: str, number: int) -> list[str]:
+    """Return what breaks for clients of the version in production if version `number` answers them, a clause each.
+
+    Empty if nothing is in production. Raises `VersionMissing`, `BundleMissing`, `BundleDamaged`.
+    """
+    champion = releases.champion(model)
+    if champion is None:
+        return []
+    answering = releases.store.open(releases.version(model, number).bundle_digest)
+    return facts.breaks_for_clients(champion.facts, answering.facts)
+
+
+def _against(releases: Releases, evaluation: EvaluationRow) -> Callable[[], Mapping[str, str]]:
+    """Look up the rows behind an evaluation; return a function that returns those rejected when it is called."""
+    try:
+        behind = contents_of(releases.lake, releases.log, evaluation.trained_on)
+    except InputsUnknown as unknown:
+        said = {"its inputs": f"are not known: {unknown}"}
+        return lambda: said
+    return lambda: rejections_of(releases.ledger, behind)
+
+
+def promotable(
+    version: RegisteredVersion, standings: BundleStandings
+) -> tuple[BundleStanding, EvaluationRow]:
+    """Return the standing of `version`, and the evaluation to record with its promotion.
+
+    Raises `NotPromotable` if its evaluations do not allow a promotion.
+    """
+    found, champion = standings.of(version.bundle_digest), standings.in_production
+    name, newest = version.named, found.shown
+    if found.archival is not None:
+        raise NotPromotable(
+            f"{name} was archived at {found.archival.at:%Y-%m-%d %H:%M} UTC by {found.archival.author}: "
+            f"{found.archival.reason}. An archived version stays out of production: materialize the model on "
+            "another date, or promote another version"
+        )
+    if newest is None:
+        raise NotPromotable(
+            f"{name} was never evaluated: materialize the model, then promote the version that it registers"
+        )
+    if found.promotion is not None:
+        return found, newest
+    if newest.status != "blessed":
+        raise NotPromotable(
+            f"{name} is {newest.status}, not blessed, by its newest evaluation {newest.name} "
+            f"({newest.partition}): {newest.summary} The report shows the condition under which each rule "
+            f"passes: {newest.report}. Materialize the model on a later date, or change the gates in defs.yaml"
+        )
+    if champion is not None and champion.bundle_digest != newest.champion_digest:
+        raise NotPromotable(
+            f"the newest evaluation {newest.name} ({newest.partition}) of {name} compared it with "
+            f"{standings.name_of(newest.champion_digest)}, but version {champion.version} is in "
+            f"production since {champion.at:%Y-%m-%d %H:%M} UTC. Compare it with that version; the "
+            f"training is reused: ml-assets launch {version.model} {newest.partition}"
+        )
+    return found, newest
+
+
+def next_role(version: RegisteredVersion, found: BundleStanding, rules: Rules, now: datetime) -> str:
+    """Return the role that a promotion gives to a version at `now`. Raise `NotPromotable` while a canary bakes.
+
+    A version that was in production before returns there without being canary again.
+    """
+    if rules.canary is None or found.promotion is not None:
+        return PRODUCTION
+    if found.canary is None:
+        return CANARY
+    baked = rules.canary.end_of_bake(found.canary.at)
+    if now < baked:
+        raise NotPromotable(
+            f"{version.named} is the canary since {found.canary.at:%Y-%m-%d %H:%M} UTC, and "
+            f"release.canary.bake_hours in defs.yaml is {rules.canary.bake_hours or 0:g}: promote it from "
+            f"{in_full_minutes(baked)} on, or take it back: ml-assets demote {version.model} --canary --reason '…'. "
+            "Another version becomes the canary if you give its number"
+        )
+    return PRODUCTION
+
+
+def stays_canary(found: BundleStanding, rules: Rules) -> bool:
+    """Return True if neither the newest evaluation nor a reviewer rejected the canary `found`."""
+    newest = found.newest
+    return (
+        found.may_be_promoted
+        and newest is not None
+        and not why_rejected(rules.approval, newest, found.reviews)
+    )
+
+
+def in_full_minutes(moment: datetime) -> str:
+    """Return the first full minute from `moment` on, for people: before it, a command may still be refused."""
+    return f"{moment + timedelta(minutes=1) - timedelta(microseconds=1):%Y-%m-%d %H:%M} UTC"
+
+
+def not_on_these_inputs(version: RegisteredVersion, despite: Mapping[str, str]) -> str:
+    return (
+        f"{version.named} is not promoted because of its training inputs: {in_words(despite)}. Fix the "
+        f"source and materialize the partition, or accept it (ml-assets accept TABLE PARTITION --reason '…'). "
+        f"If its rows were replaced since, materialize the model again. To promote the version anyway, on "
+        f"record in the log: ml-assets promote {version.model} {version.number} --despite-inputs --reason '…'"
+    )

@@ -171,7 +171,6 @@ class DossierSection(Section):
 
     @property
     def keys(self) -> tuple[PublicKey, ...]:
-        """The keys."""
         return tuple(PublicKey(one) for one in self.signed_by)
 
 

@@ -13,7 +13,6 @@ from ml_assets.extras.tuning.space import in_words
 from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study_result import StudyResult
 from ml_assets.foundation.days import Days
-from ml_assets.model.release import rows_behind
 from ml_assets.model.steps.links import STUDIES
 from ml_assets.model.steps.snapshot import Chosen
 from ml_assets.model.steps.spec import PipelineSpec
@@ -147,13 +146,15 @@ def prior_for(spec: PipelineSpec, tuning: TuningSection, platform: Platform, win
     learned from the holdout into the choice. Points whose window now holds a rejected partition, at any depth, or is no
     longer in the lake are left out.
     """
+
+    from ml_assets.model.release.standing import InputsUnknown, in_words
     usable, _ = _split_at(spec.holdout_of(window), results_of(platform, spec.name))
     result = None if usable is None else _read(platform, spec.name, usable)
     refused: dict[TrainedOn, str] = {}
     for behind in windows_of(result) if result and tuning.prior else []:
         try:
-            why = rows_behind.in_words(rejected_behind(platform, behind))
-        except rows_behind.InputsUnknown as error:
+            why = in_words(rejected_behind(platform, behind))
+        except InputsUnknown as error:
             why = f"{error}"
         if why:
             refused[behind] = why

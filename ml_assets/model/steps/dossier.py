@@ -39,6 +39,8 @@ def write_dossier(platform: Platform, version: RegisteredVersion, key: SigningKe
 
     Earlier dossiers stay. Raises `ReportUnavailable`, `LaunchUnknown`, `InputsUnknown`, and the bundle store's errors.
     """
+
+    from ml_assets.model.release.releases import bundles_of
     bundle = bundles_of(platform).open(version.bundle_digest)
     row, report = report_of(platform, version)
     card = card_of(platform, version)

@@ -70,6 +70,7 @@ def _score(
     spec: PipelineSpec, platform: Platform, training_set: TrainingSet, trained: TrainedModel
 ) -> UnrecordedEvaluation:
     from ml_assets.model.evaluation.report_document import Report
+    from ml_assets.model.release.releases import bundles_of
 
     job, result = training_set.job, trained.result
     snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest, job.schema_hash)

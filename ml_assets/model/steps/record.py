@@ -94,6 +94,9 @@ def record(
 ) -> EvaluatedModel:
     """Store the report in its own folder, append the decision to the ledger, and record metrics in the tracker."""
 
+    from ml_assets.model.release.mlflow_view import show_if_reachable
+    from ml_assets.model.release.releases import registry_of
+
     report, bundle = made.report, made.bundle
     name = report_name(report.title, report.partition, report.digest)
     if platform.artifacts.exists(name, EVALUATION_FILE):  # written on another machine: it stays as it is
@@ -131,7 +134,7 @@ def record(
         )
     )
     # A version that was registered before shows its newest evaluation, also if that rejects it: then no step follows.
-    releases_of(platform).show_if_reachable(row.model)
+    show_if_reachable(registry_of(platform), platform.ledger.models, row.model)
     run, figures = trained.mlflow_run, report.evaluation.values() | figures_beside(report)
     platform.tracker.record(
         run,

@@ -2,9 +2,7 @@
 
 from ml_assets.data.snapshots.keep import version_branch
 from ml_assets.model.release.dossiers import dossier_address
-from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.model.release.registry import RegisteredVersion
-from ml_assets.model.release.rows_behind import InputsRejected
 from ml_assets.model.steps.links import report_name, run_url
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import EvaluatedModel, RegisteredModel, TrainedModel, TrainingSet
@@ -24,9 +22,16 @@ def register_model(
 
     Raises `InputsRefused` if a partition of its window was rejected since; it names the partition.
     """
+
+    from ml_assets.model.release.mlflow_view import show
+    from ml_assets.model.release.registration import register
+    from ml_assets.model.release.releases import bundles_of, registry_of, releases_of
+    from ml_assets.model.release.reviews import waits_for_approval
+    from ml_assets.model.release.standing import InputsRejected
     releases = releases_of(platform)
     if evaluated.status == "rejected":
-        releases.show(spec.name)  # an earlier evaluation's version may now be rejected: update it
+        # An earlier evaluation's version may now be rejected: update it.
+        show(releases.registry, releases.log, spec.name)
         for one in registry_of(platform).versions(spec.name):
             if one.bundle_digest == evaluated.bundle:  # its newest evaluation read this input
                 _keep_input(platform, one, training_set)
@@ -39,12 +44,12 @@ def register_model(
         "dagster_url": run_url(platform.settings.ui_url, training_set.run_id),
     }
     try:
-        version = releases.register(bundle, run_id=trained.mlflow_run, links=links, rules=spec.rules)
+        version = register(releases, bundle, run_id=trained.mlflow_run, links=links, rules=spec.rules)
     except InputsRejected as error:
         raise rejected_since(training_set, error.refused, is_trained=True) from error
     kept = _keep_input(platform, version, training_set)
     dossier = _dossier(platform, version)
-    standing = releases.standing(spec.name, bundle.digest)
+    standing = releases.standings(spec.name).of(bundle.digest)
     shown = standing.shown
     return RegisteredModel(
         number=version.number,
@@ -52,7 +57,7 @@ def register_model(
         bundle=bundle.digest,
         branch=kept,
         may_be_promoted=standing.may_be_promoted,
-        waits_for_approval=releases.waits_for_approval(standing, spec.rules),
+        waits_for_approval=waits_for_approval(releases, standing, spec.rules),
         is_in_production=standing.is_in_production,
         was_promoted=standing.promotion is not None,
         gate=shown.status if shown else "",

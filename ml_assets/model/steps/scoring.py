@@ -21,7 +21,6 @@ from ml_assets.data.validation.contract import Contract
 from ml_assets.data.validation.profile import profile
 from ml_assets.data.validation.volume import VolumeRule
 from ml_assets.foundation.objective_facts import ROUNDED, facts_of
-from ml_assets.model.release.bundle_standing import BundleStandings
 from ml_assets.model.release.runtime import BundleRefused, GraphFailed, InputRefused, ServingModel
 from ml_assets.model.steps.blobs import predicted
 from ml_assets.model.steps.champion import CannotScore, opened
@@ -75,6 +74,8 @@ def prediction_profile(predictions: npt.NDArray[np.float64], outputs: Sequence[s
 def scorers_of(platform: Platform, model: str) -> Scorers:
     """Load the version in production and the canary. Raises `NothingInProduction`, and `CannotScore` if the bundle in
     production is lost, damaged or cannot be loaded."""
+
+    from ml_assets.model.release.standing import BundleStandings
     standings = BundleStandings.read(platform.ledger.models, model)
     if standings.in_production is None:
         raise NothingInProduction(

@@ -18,7 +18,6 @@ from ml_assets.extras.tuning.study_result import StudyResult
 from ml_assets.foundation.days import Days
 from ml_assets.model.release.bundle import tokens_of
 from ml_assets.model.release.initial_version import InitialModel, initial_model
-from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
 from ml_assets.model.steps.blobs import decoder_of, require_readable, require_tokens
 from ml_assets.model.steps.identity import settings_digest, training_job
 from ml_assets.model.steps.links import run_url
@@ -173,10 +172,12 @@ def initial_of(spec: PipelineSpec, platform: Platform) -> InitialModel | None:
 
     Raises `InitialModelRefused`, `VersionMissing`, `BundleMissing`, `BundleDamaged`.
     """
+
+    from ml_assets.model.release.releases import releases_of
     wanted = spec.model.init_from
     if wanted is None:
         return None
-    return initial_model(wanted, releases_of(platform), registry_of(platform), bundles_of(platform))
+    return initial_model(wanted, releases_of(platform))
 
 
 def row_choice(spec: PipelineSpec, keys: Sequence[str]) -> tuple[Split, RowSpec]:

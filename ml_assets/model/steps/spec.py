@@ -33,8 +33,8 @@ from ml_assets.foundation.sections import (
 )
 from ml_assets.model.evaluation.report_document import CardSection
 from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
-from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION
 from ml_assets.model.release.rules import OF_REQUESTS, ReleaseSection, Rules, WatchedMetric
+from ml_assets.model.release.standing import CANARY, PRODUCTION
 from ml_assets.model.steps.declared_functions import (
     ModelSection,
     one_process_library,

@@ -17,7 +17,6 @@ from ml_assets.data.tables.guard import rejections_of, validate_window
 from ml_assets.data.tables.manifest import ManifestUnreadable
 from ml_assets.data.tables.reader import PartitionMissing, TableReader
 from ml_assets.data.tables.refusal import BuildRefused, InputsRefused
-from ml_assets.model.release.rows_behind import contents_of
 from ml_assets.model.steps.declared_functions import require_own_metrics
 from ml_assets.model.steps.identity import DeclarationChanged, settings_digest
 from ml_assets.model.steps.spec import PipelineSpec
@@ -138,6 +137,8 @@ def rejected_behind(platform: Platform, window: TrainedOn) -> dict[str, str]:
 
     Raises `InputsUnknown` if the lake no longer holds the window.
     """
+
+    from ml_assets.model.release.standing import contents_of
     return rejections_of(platform.ledger, contents_of(platform.lake, platform.ledger.models, window))
 
 

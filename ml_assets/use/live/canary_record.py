@@ -24,7 +24,7 @@ from ml_assets.data.tables.reader import TableReader
 from ml_assets.model.release.rules import CanarySection
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.use.live.comparison import Labelled, MetricState, Requests, compare
-from ml_assets.use.live.logged_rows import PLACE, key_in, labelled_rows
+from ml_assets.use.live.logged_rows import PLACE, key_in, rows_of_keys
 from ml_assets.use.serving.request_log import LATE_DAYS, day_folder, files_after, read_files, writer_of
 from resources.artifacts import Artifacts, ArtifactsRefused, ArtifactsUnavailable
 from resources.ledger import Promotion
@@ -169,13 +169,15 @@ def labelled_of(
     left_out = Counter[str]()
     if len(right) < len(waiting):
         left_out["have another number of predictions than the model's answer"] = len(waiting) - len(right)
-    weight = features.weight
-    joined = labelled_rows([one.key for one in right], spec, reader, [] if weight is None else [weight])
+    label, weight = features.label, features.weight
+    columns = (label, *([] if weight is None else [weight]))
+    keys = [one.key for one in right]
+    joined = rows_of_keys(keys, spec, reader, columns, counts=pl.col(label).is_not_null())
     if joined.is_empty():
         return FoundLabels(rows=None, waiting=tuple(right), left_out=left_out)
     joined = joined.select(
         pl.col(PLACE).alias("place"),
-        pl.col(features.label).alias("label"),
+        pl.col(label).alias("label"),
         *([] if weight is None else [pl.col(weight).cast(pl.Float64).alias("weight")]),
     )
     labelled = set(joined["place"])
@@ -274,7 +276,6 @@ class RecordPlace:
 
     @property
     def folder(self) -> str:
-        """Folder among the artifacts."""
         return f"{ROOT}/{self.model}/{self.canary.place}-{self.champion.place}"
 
     @property

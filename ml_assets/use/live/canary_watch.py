@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.model.release.bundle_standing import CANARY, BundleStandings
-from ml_assets.model.release.of_platform import bundles_of, releases_of
-from ml_assets.model.release.promotable import in_full_minutes
-from ml_assets.model.release.refusals import NotPromotable
+from ml_assets.model.release.promotion import in_full_minutes
+from ml_assets.model.release.releases import NotPromotable, bundles_of, releases_of
+from ml_assets.model.release.rollback import demote
 from ml_assets.model.release.rules import CanarySection
 from ml_assets.model.release.rules_in_force import RulesLog, in_force
+from ml_assets.model.release.standing import CANARY, BundleStandings
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.use.live.canary_record import (
     MOST_ENTITIES,
@@ -72,7 +72,8 @@ def evidence(spec: PipelineSpec, platform: Platform) -> CanaryEvidence:
     be read, rows that need labels wait, and the evidence has the reason. Raises `ArtifactsError` or `LedgerError` if
     log or ledger do not answer.
     """
-    section = _section(spec, platform)
+    # Those of `defs.yaml` if none are recorded yet.
+    section = in_force(RulesLog.read(platform.ledger, spec.name), spec.rules).canary
     standings = BundleStandings.read(platform.ledger.models, spec.name)
     canary, champion = standings.canary, standings.in_production
     if canary is None or champion is None or section is None or not section.watch:
@@ -115,7 +116,8 @@ def watch_canary(spec: PipelineSpec, platform: Platform) -> CanaryEvidence:
     if state.canary is None or state.worse is None:
         return state
     try:
-        ended = releases_of(platform).demote(
+        ended = demote(
+            releases_of(platform),
             spec.name,
             by=Person.by_rule(WATCH),
             reason=state.why_worse,
@@ -196,11 +198,6 @@ def _missing(spec: PipelineSpec, canary: Promotion, record: CanaryRecord) -> Ite
         yield f"metrics of labels are not compared: {record.labels_fault}"
 
 
-def _section(spec: PipelineSpec, platform: Platform) -> CanarySection | None:
-    """Return the rules of the canary that are in force; those of `defs.yaml` if none are recorded yet."""
-    return in_force(RulesLog.read(platform.ledger, spec.name), spec.rules).canary
-
-
 def _why_not(
     spec: PipelineSpec, section: CanarySection | None, canary: Promotion | None, champion: Promotion | None
 ) -> tuple[str, ...]:
@@ -208,8 +205,4 @@ def _why_not(
         return (f"{spec.name} has no `watch` under `release.canary` in defs.yaml: nothing is compared",)
     if canary is None:
         return (f"{spec.name} has no canary",)
-    return (
-        ("no version is in production: there is nothing to compare the canary with",)
-        if champion is None
-        else ()
-    )
+    return ("no version is in production: there is nothing to compare the canary with",)

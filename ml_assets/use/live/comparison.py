@@ -1,6 +1,6 @@
 """Comparison of a canary with the champion: each watched metric as e-processes over the rows that they answered.
 
-Here: bounded outcomes of a metric, and the verdict. Not here: the rows (`canary_rows`), what follows (`canary_watch`).
+Here: bounded outcomes of a metric, and the verdict. Not here: rows (`canary_record`), what follows (`canary_watch`).
 A canary counts as worse as soon as the e-process of one metric has reached the number of metrics / alpha, so the
 probability of a wrong decision is at most alpha for all metrics together. `compare` adds rows to what an earlier look
 counted. The largest value so far decides.
@@ -19,10 +19,8 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from ml_assets.model.release.rules import CanarySection, CanaryWatchSection
-from ml_assets.use.live.e_process import Wealth, advance, block_ends
+from ml_assets.use.live.e_process import Floats, Sides, Wealth, advance, block_ends
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Sides: TypeAlias = npt.NDArray[np.bool_]
 Verdict: TypeAlias = Literal["worse", "no worse", "undecided"]
 
 MISSED = 0.1
@@ -115,11 +113,9 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict of the rows so far."""
         return "worse" if self.is_worse else "no worse" if self.is_fine else "undecided"
 
     def __str__(self) -> str:
-        """Return the verdict and the figures in one line."""
         return (
             f"{self.metric}: {self.verdict}; canary {_figure(self.canary)} on {self.canary_rows} entities, champion "
             f"{_figure(self.champion)} on {self.champion_rows}; allowed difference {self.no_worse_by:g}; e-value "

@@ -100,33 +100,20 @@ def key_in(row: str | None, key: Sequence[str]) -> tuple[str | None, ...] | str:
     return tuple(key_text(values[name]) for name in key)
 
 
-def labelled_rows(
-    keys: Sequence[tuple[str | None, ...]], spec: PipelineSpec, reader: TableReader, columns: Iterable[str]
-) -> pl.DataFrame:
-    """Return the rows of `rows_of_keys` that have a label, with the label."""
-    label = spec.features.label
-    return _rows(keys, spec, reader, (label, *columns), pl.col(label).is_not_null())
-
-
 def rows_of_keys(
-    keys: Sequence[tuple[str | None, ...]], spec: PipelineSpec, reader: TableReader, columns: Iterable[str]
+    keys: Sequence[tuple[str | None, ...]],
+    spec: PipelineSpec,
+    reader: TableReader,
+    columns: Iterable[str],
+    *,
+    counts: pl.Expr | None = None,
 ) -> pl.DataFrame:
     """Return the rows of the feature table with one of `keys`, by partition date and then by place.
 
     They have `PLACE`, the index into `keys`, the partition date, and `columns`. A key is the text of each column of the
     primary key, as sent: only in a column of dates or times, different texts can be one value. If several rows have the
-    same key, the first one counts.
+    same key, the first one counts. `counts` is a condition on rows; None: all rows count.
     """
-    return _rows(keys, spec, reader, columns, pl.lit(value=True))
-
-
-def _rows(
-    keys: Sequence[tuple[str | None, ...]],
-    spec: PipelineSpec,
-    reader: TableReader,
-    columns: Iterable[str],
-    counts: pl.Expr,
-) -> pl.DataFrame:
     features = spec.features
     key, day = list(features.primary_key), features.partition_date
     wanted = list(dict.fromkeys((day, *columns)))
@@ -134,7 +121,7 @@ def _rows(
     if not keys or not partitions:
         return pl.DataFrame({PLACE: []}, schema={PLACE: pl.Int64()})
     named = {f"text of {name}": name for name in key}  # the table has columns of these names
-    table = reader.scan(features.table, partitions).filter(counts)
+    table = reader.scan(features.table, partitions).filter(True if counts is None else counts)
     dtypes = table.collect_schema()
     asked = pl.DataFrame(
         {
@@ -296,7 +283,7 @@ def scored_of_log(
     Labels are those that the feature table has by now. `earlier` is bundle → earlier partition → profiles. Raises
     `BundleMissing` and `BundleDamaged`.
     """
-    from ml_assets.model.release.of_platform import bundles_of
+    from ml_assets.model.release.releases import bundles_of
 
     bundles = bundles_of(platform)
     found: list[ScoredVersion] = []
@@ -332,11 +319,13 @@ def _version(
         left_out["have another number of predictions than the model's answer, or infinite ones"] = wrong
     once = once.filter(is_right)
     named = [f"_output {n}" for n in range(width)]
-    truth = labelled_rows(
+    label = spec.features.label
+    truth = rows_of_keys(
         [tuple(orjson.loads(one)) for one in once["key"]],
         spec,
         reader,
-        (*spec.features.primary_key, *columns_of_truth(spec)),
+        (label, *spec.features.primary_key, *columns_of_truth(spec)),
+        counts=pl.col(label).is_not_null(),
     )
     asked = once.with_columns(
         pl.Series(PLACE, range(once.height), dtype=pl.Int64),
@@ -395,10 +384,14 @@ def _profiles(answers: pl.DataFrame, outputs: Sequence[str], width: int) -> Prof
     Their counts sum to Kish's effective number of rows, (Σt)² / Σt² (Survey Sampling, 1965), because `drift` takes them
     for independent rows: rows that stand for different numbers of rows say less than as many equal ones.
     """
+
+    def matrix(rows: pl.DataFrame) -> npt.NDArray[np.float64]:
+        return np.array(rows["prediction"].to_list(), dtype=np.float64).reshape(rows.height, width)
+
     times = answers["times"]
     effective = float(times.sum()) / float((times**2).sum()) if answers.height else 0.0
     return tuple(
-        _scaled(prediction_profile(_matrix(part, width), outputs), float(part["times"][0]) * effective)
+        _scaled(prediction_profile(matrix(part), outputs), float(part["times"][0]) * effective)
         for _, part in answers.group_by("times", maintain_order=True)
     )
 
@@ -415,7 +408,3 @@ def _scaled(profile: dict[str, Any], factor: float) -> dict[str, Any]:
         if "counts" in column:
             columns[name]["counts"] = [count * factor for count in column["counts"]]
     return {"rows": profile["rows"] * factor, "columns": columns}
-
-
-def _matrix(rows: pl.DataFrame, width: int) -> npt.NDArray[np.float64]:
-    return np.array(rows["prediction"].to_list(), dtype=np.float64).reshape(rows.height, width)

@@ -84,7 +84,6 @@ class LiveInterval(_Figures):
     high: float | None
 
     def __str__(self) -> str:
-        """Return the value and its interval."""
         if self.value is None:
             return "not defined"
         if self.low is None or self.high is None:
@@ -213,7 +212,6 @@ class VersionFigures(_Figures):
 
     @property
     def drift_in_words(self) -> str:
-        """The drift in a few words."""
         before = f"against {counted(len(self.reference), 'earlier partition')}"
         sides = ((self.largest_drift, before), (self.largest_holdout_drift, "against its holdout"))
         known = [f"{most.psi_excess:.3g} {side}" for most, side in sides if most is not None]
@@ -233,7 +231,6 @@ class VersionFigures(_Figures):
 
     @property
     def labels_in_words(self) -> str:
-        """The labels in a few words."""
         return f"labels of {self.labelled} of {self.rows} rows" if self.labelled else "no labels yet"
 
 
@@ -330,7 +327,6 @@ def _mean(profiles: Sequence[dict[str, Any]], output: str) -> float:
 def _metrics(
     spec: PipelineSpec, rows: CountingRows, classes: Sequence[str]
 ) -> tuple[dict[str, float | None], tuple[SliceFigures, ...]]:
-    """Return the metrics of all rows, and those of the slices."""
     frame = rows.frame
     if frame.is_empty():
         return {}, ()

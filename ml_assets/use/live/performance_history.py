@@ -6,10 +6,11 @@ Not here: the figures of a day (`performance`).
 import math
 from collections.abc import Callable, Sequence
 
-from ml_assets.foundation.reports.page import Axes, Draw, as_markdown, encoded
+from ml_assets.foundation.reports.drawing import Axes, Draw, encoded
+from ml_assets.foundation.reports.page import Axes, Draw, encoded
 from ml_assets.foundation.reports.text import label
 from ml_assets.model.evaluation.metrics.metrics import metrics_of
-from ml_assets.use.live.performance import DayFigures
+from ml_assets.use.live.performance import DayFigures, VersionFigures
 from ml_assets.use.live.scored_rows import LOOK_BACK, REFERENCE_DAYS, Profiles, Role
 from resources.artifacts import Artifacts
 from resources.files import whole_file
@@ -76,24 +77,14 @@ def pictures(days: Sequence[DayFigures]) -> dict[str, str]:
     objective once a day has labels, and its value in each slice of the newest day."""
     drawn: dict[str, Draw] = {}
     first = metrics_of(days[-1].objective)[0]
-    moved: dict[tuple[str, Role], float] = {
-        (day.partition, one.role): one.largest_drift.psi_excess
-        for day in days
-        for one in day.versions
-        if one.largest_drift is not None
-    }
-    from_holdout: dict[tuple[str, Role], float] = {
-        (day.partition, one.role): one.largest_holdout_drift.psi_excess
-        for day in days
-        for one in day.versions
-        if one.largest_holdout_drift is not None
-    }
-    measured: dict[tuple[str, Role], float] = {
-        (day.partition, one.role): value
-        for day in days
-        for one in day.versions
-        if (value := one.metrics.get(first.name)) is not None
-    }
+
+    def of_each(value: Callable[[VersionFigures], float | None]) -> dict[tuple[str, Role], float]:
+        found = {(day.partition, one.role): value(one) for day in days for one in day.versions}
+        return {place: one for place, one in found.items() if one is not None}
+
+    moved = of_each(lambda one: one.largest_drift and one.largest_drift.psi_excess)
+    from_holdout = of_each(lambda one: one.largest_holdout_drift and one.largest_holdout_drift.psi_excess)
+    measured = of_each(lambda one: one.metrics.get(first.name))
     if moved:
         drawn["drift"] = lambda axes: _lines(axes, days, moved, "Drift of predictions", "PSI beyond chance")
     if from_holdout:
@@ -105,11 +96,6 @@ def pictures(days: Sequence[DayFigures]) -> dict[str, str]:
     if any(part.metrics for one in days[-1].versions for part in one.slices):
         drawn["slices"] = lambda axes: _slices(axes, days[-1], first.name, first.label)
     return {name: encoded(draw, "png") for name, draw in drawn.items()}
-
-
-def pictures_in_markdown(days: Sequence[DayFigures]) -> list[str]:
-    """Return the pictures of the days as lines of Markdown for an asset page."""
-    return as_markdown(pictures(days))
 
 
 def _lines(

@@ -25,7 +25,7 @@ from ml_assets.data.validation.drift_rule import LEAST_BLOCKS, SkewRule
 from ml_assets.data.validation.drift_rule import RULE as DRIFT_RULE
 from ml_assets.data.validation.drift_words import change_in_words
 from ml_assets.data.validation.table_drift import PastAndNow, TableDrift
-from ml_assets.model.release.rows_behind import InputsUnknown, keys_of
+from ml_assets.model.release.standing import InputsUnknown, keys_of
 from ml_assets.model.steps.retraining import (
     DRIFT,
     HOLDOUT_DRIFT,
@@ -61,7 +61,6 @@ class Skew:
     """Column that differs → the change in words."""
 
     def __str__(self) -> str:
-        """Return the result in a sentence."""
         compared = (
             f"{self.now[0]} to {self.now[-1]} against {self.trained_on[0]} to {self.trained_on[1]}, "
             f"the training of version {self.version}"

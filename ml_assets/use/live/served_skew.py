@@ -154,7 +154,7 @@ def served_skew(spec: PipelineSpec, reader: TableReader, platform: Platform, key
 
     Raises `ArtifactsError`, `BundleMissing` and `BundleDamaged`.
     """
-    from ml_assets.model.release.of_platform import bundles_of
+    from ml_assets.model.release.releases import bundles_of
 
     bundles = bundles_of(platform)
     found: list[VersionSkew] = []

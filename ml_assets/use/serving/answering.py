@@ -430,25 +430,24 @@ def _record(
     if not parts.log.wants(batch.arrival.request_id):
         return
     parts.log.add(
-        _logged(
-            batch,
-            version,
-            role,
-            place,
-            took_ns,
-            error=f"{type(fate).__name__}: {fate}",
+        LoggedRow(
+            request_id=batch.arrival.request_id,
+            client_id=batch.arrival.client_id,
+            place=place,
+            at_us=batch.arrival.at_us,
+            model=version.model,
+            version=version.number,
+            bundle_digest=version.digest,
+            role=role,
+            assigned="canary" if place in batch.of_canary else "production",
+            request_rows=len(batch.rows),
+            entity=batch.entities[place],
+            row=batch.in_json(place),
+            prediction=numbers_of(fate) if is_answered and not isinstance(fate, Exception) else None,
+            latency_us=took_ns // 1_000,
+            error=f"{type(fate).__name__}: {fate}" if isinstance(fate, Exception) else late,
             counts=place not in no_evidence,
-        )
-        if isinstance(fate, Exception)
-        else _logged(
-            batch,
-            version,
-            role,
-            place,
-            took_ns,
-            prediction=numbers_of(fate) if is_answered else None,
-            error=late,
-            counts=place not in no_evidence,
+            sender=batch.sender,
         )
         for place, fate in zip(places, fates, strict=True)
     )
@@ -456,35 +455,3 @@ def _record(
 
 def _kind_of(error: Exception) -> str:
     return "refused" if isinstance(error, RequestRefused) else type(error).__name__
-
-
-def _logged(
-    batch: _Batch,
-    version: ServedVersion,
-    role: Role,
-    place: int,
-    took_ns: int,
-    *,
-    prediction: Sequence[float] | None = None,
-    error: str | None = None,
-    counts: bool = True,
-) -> LoggedRow:
-    return LoggedRow(
-        request_id=batch.arrival.request_id,
-        client_id=batch.arrival.client_id,
-        place=place,
-        at_us=batch.arrival.at_us,
-        model=version.model,
-        version=version.number,
-        bundle_digest=version.digest,
-        role=role,
-        assigned="canary" if place in batch.of_canary else "production",
-        request_rows=len(batch.rows),
-        entity=batch.entities[place],
-        row=batch.in_json(place),
-        prediction=prediction,
-        latency_us=took_ns // 1_000,
-        error=error,
-        counts=counts,
-        sender=batch.sender,
-    )

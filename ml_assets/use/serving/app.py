@@ -71,18 +71,12 @@ def make_app(parts: ServerParts) -> FastAPI:
         content = ErrorAnswer(message=said, request_id=_new_id()).model_dump_json()
         return Response(content, error.status_code, error.headers, "application/json")
 
-    for path, state_of in (
-        ("/health", health),
-        ("/ready", ready),
-        ("/models", models),
-        ("/metrics", metrics),
-    ):
-        app.add_api_route(path, state_of, methods=["HEAD"], include_in_schema=False)  # balancers ask so
+    for state_of in (health, ready, models, metrics):  # balancers ask so
+        app.add_api_route(f"/{state_of.__name__}", state_of, methods=["HEAD"], include_in_schema=False)
     app.router.routes.append(Route("/models/{model}/predict", endpoint=_Predict(parts), methods=["POST"]))
     plain = app.openapi
-    app.openapi = lambda: with_models(
-        plain(), watch, parts.online
-    )  # not kept: another version may read other columns
+    # Not kept: another version may read other columns.
+    app.openapi = lambda: with_models(plain(), watch, parts.online)
     return app
 
 
@@ -146,9 +140,8 @@ class _Predict:
         body = await _body(headers, receive, self._parts.limits.body_bytes)
         is_small = len(body) < INLINE_BYTES and not _reads_blobs(served)
         if is_small and (online := self._parts.online.get(arrival.model)) is not None:
-            is_small = not online.is_asked(
-                served, body
-            )  # a read of the store must not hold up other requests
+            # A read of the store must not hold up other requests.
+            is_small = not online.is_asked(served, body)
         if served.canary is not None:
             return await answer_beside_canary(self._parts, arrival, served, body, is_small)
         if is_small:
@@ -213,22 +206,19 @@ def _ready(parts: ServerParts) -> ReadyAnswer:
 
 
 def _models(parts: ServerParts) -> dict[str, ModelAnswer]:
-    return {model: _model(parts, model) for model in parts.watch.declarations}
+    found: dict[str, ModelAnswer] = {}
+    for model in parts.watch.declarations:
+        served = parts.watch.served(model) or Roles()
+        found[model] = ModelAnswer(
+            production=served.production and _role(served.production),
+            canary=served.canary and _role(served.canary),
+            shadows=[_role(one) for one in served.shadows],
+            problems=list(parts.watch.problems(model)),
+        )
+    return found
 
 
-def _model(parts: ServerParts, model: str) -> ModelAnswer:
-    served = parts.watch.served(model) or Roles()
-    return ModelAnswer(
-        production=_role(served.production),
-        canary=_role(served.canary),
-        shadows=[one for version in served.shadows if (one := _role(version)) is not None],
-        problems=list(parts.watch.problems(model)),
-    )
-
-
-def _role(version: ServedVersion | None) -> RoleAnswer | None:
-    if version is None:
-        return None
+def _role(version: ServedVersion) -> RoleAnswer:
     return RoleAnswer(version=version.number, bundle_digest=version.digest, since=version.since)
 
 

@@ -192,12 +192,8 @@ class _Side:
         """Return True if each thread has worked `seconds` or longer on a row, or `LIST_TIMES` that on a list."""
         now = time.monotonic()
         with self.lock:
-            held = [
-                job
-                for job in self.running
-                if job.began is not None and now - job.began >= job.times * seconds
-            ]
-        return len(held) >= THREADS
+            held = sum(now - (job.began or now) >= job.times * seconds for job in self.running)
+        return held >= THREADS
 
     def _close(self) -> None:
         with self.lock:
@@ -307,7 +303,6 @@ class ShadowQueue:
         """Requests that found no room."""
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:

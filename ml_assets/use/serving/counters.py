@@ -70,7 +70,6 @@ class ServingMetrics:
         return self._requests.labels(*labels), self._rows.labels(*labels), self._latency.labels(*labels)
 
     def answered(self, model: str, version: int, role: str, rows: int, seconds: float) -> None:
-        """Count a request that a version answered."""
         requests, counted, latency = self._of(model, version, role)
         requests.inc()
         counted.inc(rows)
@@ -87,7 +86,6 @@ class ServingMetrics:
             self._unknown.labels(model, str(version), column).inc()
 
     def canary_busy(self, model: str, version: int) -> None:
-        """Count a request that found no free thread of the canary."""
         self._busy.labels(model, str(version)).inc()
 
     def looked_up(self, model: str, rows: int) -> None:
@@ -96,11 +94,9 @@ class ServingMetrics:
             self._looked_up.labels(model).inc(rows)
 
     def refused(self, status: int) -> None:
-        """Count a request that got no prediction."""
         self._refused.labels(str(status)).inc()
 
     def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
@@ -111,7 +107,6 @@ class _Parts(Collector):
         self._watch, self._log, self._retention, self._shadows = watch, log, retention, shadows
 
     def collect(self) -> Iterable[Metric]:
-        """Yield gauges and counters of the parts."""
         versions = GaugeMetricFamily(
             f"{_NAME}version", "Version in each role; 1 while it holds it.", labels=_OF_VERSION
         )

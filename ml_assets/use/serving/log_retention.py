@@ -43,7 +43,6 @@ class DayRead(BaseModel):
 
     @classmethod
     def of(cls, files: Iterable[str]) -> "DayRead":
-        """Return the mark of `files`."""
         newest: dict[str, int] = {}
         names = list(files)
         for server, number in map(writer_of, names):

@@ -146,10 +146,7 @@ class OnlineLookup:
 def _wanted(served: Roles) -> frozenset[str]:
     """Return the columns that any version of the model reads, or that name the entity of its canary."""
     versions = (served.production, served.canary, *served.shadows)
-    wanted = _entity_of_canary(served)
-    for one in versions:
-        wanted |= _inputs(one)
-    return wanted
+    return _entity_of_canary(served).union(*map(_inputs, versions))
 
 
 def _inputs(version: ServedVersion | None) -> frozenset[str]:

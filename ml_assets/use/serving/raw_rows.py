@@ -69,11 +69,6 @@ def repeated_column(
     return next(_faults(body), None)
 
 
-def fault_of_invalid(body: bytes) -> JsonFault | None:
-    """Return the column that makes `body` invalid by its value; None if the fault is another one."""
-    return next(_faults(body), None)
-
-
 def _keys_inside(value: Any) -> int:
     if type(value) not in (dict, list):
         return 0
@@ -160,7 +155,7 @@ def parse(body: bytes, most_rows: int) -> RawRow | list[RawRow]:
     try:
         content: Any = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        if fault := fault_of_invalid(body):
+        if fault := next(_faults(body), None):
             raise _by_column(400, fault) from None
         raise RequestRefused(
             400,

@@ -124,18 +124,10 @@ def read_requests(artifacts: Artifacts, model: str, day: date) -> pl.DataFrame:
     The columns are those of `SCHEMA`; without a log, the frame is empty. Raises `ArtifactsError`, also for a damaged
     file.
     """
-    rows, faults = read_intact_requests(artifacts, model, day)
+    rows, faults = read_files(artifacts, model, day, files_after(artifacts, model, day, {}))
     if faults:
         raise ArtifactsRefused("; ".join(faults.values()))
     return rows
-
-
-def read_intact_requests(artifacts: Artifacts, model: str, day: date) -> tuple[pl.DataFrame, dict[str, str]]:
-    """Return what `read_requests` does, without damaged files, and file → sentence of these.
-
-    Raises `ArtifactsError` if the storage does not answer, or a file cannot be read this time.
-    """
-    return read_files(artifacts, model, day, files_after(artifacts, model, day, {}))
 
 
 def files_after(artifacts: Artifacts, model: str, day: date, read: Mapping[str, int]) -> list[str]:

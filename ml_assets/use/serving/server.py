@@ -17,7 +17,7 @@ import uvicorn
 from pydantic import BaseModel, ConfigDict, Field
 
 from ml_assets.model.release.known_versions import stage_reader_of
-from ml_assets.model.release.of_platform import bundles_of
+from ml_assets.model.release.releases import bundles_of
 from ml_assets.use.serving.answering import Limits, ServerParts
 from ml_assets.use.serving.app import make_app
 from ml_assets.use.serving.canary import CanaryThreads, ShadowQueue, shared_secret
@@ -65,7 +65,6 @@ class ServerSettings(BaseModel):
 
     @property
     def log_bounds(self) -> LogBounds:
-        """Bounds of the stored log."""
         return LogBounds(
             keep_days=self.log_keep_days or None,
             most_bytes=math.ceil(self.log_max_gib * 2**30) or None,
@@ -166,7 +165,6 @@ class JsonErrorProtocol(BoundedProtocol):
     """uvicorn's protocol within bounds, whose errors are JSON as those of all routes are."""
 
     def refusal(self, status: int, why: str) -> tuple[bytes, bytes]:
-        """Return headers and body of an error."""
         said = f"{why} Send HTTP/1.1, without TLS" if status == 400 else why
         error = ErrorAnswer(message=said, request_id=uuid.uuid4().hex)
         headers = f"content-type: application/json\r\nx-request-id: {error.request_id}\r\n"

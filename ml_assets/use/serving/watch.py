@@ -41,9 +41,9 @@ class ServedVersion:
     """Each column with categories, its type in the feature table, and the categories of the training rows."""
 
     @classmethod
-    def load(cls, model: str, number: int, since: datetime, bundle: Bundle, threads: int) -> Self:
+    def load(cls, model: str, number: int, since: datetime, bundle: Bundle) -> Self:
         """Load a bundle and replay its golden rows. Raises `BundleRefused`."""
-        runtime = ServingModel.load(bundle.folder, threads=threads)
+        runtime = ServingModel.load(bundle.folder)
         golden = pl.read_parquet(bundle.folder / GOLDEN, n_rows=1).drop(GOLDEN_OUTPUT)
         return cls(
             model=model,
@@ -60,7 +60,6 @@ class ServedVersion:
 
     @property
     def digest(self) -> str:
-        """Digest of its bundle."""
         return self.bundle.digest
 
     def unknown_categories(self, row: Mapping[str, Any]) -> list[str]:
@@ -156,14 +155,12 @@ class StageWatch:
         seconds: float,
         secret: Callable[[], bytes],
         retry_seconds: float = 15.0,
-        threads: int = 1,
     ) -> None:
         """Read the ledger each `seconds`. Try a bundle that did not load again after `retry_seconds`.
 
-        `secret` returns the secret of the assignment, the first time that a canary has a share. `threads` is the number
-        of threads of one prediction.
+        `secret` returns the secret of the assignment, the first time that a canary has a share.
         """
-        self._reader, self._store, self._threads = reader, store, threads
+        self._reader, self._store = reader, store
         self._retry_seconds = retry_seconds
         self._read_secret, self._secret = secret, b""
         self.declarations: Mapping[str, Declaration] = {one.model: one for one in declarations}
@@ -217,9 +214,8 @@ class StageWatch:
                 problem = self._refresh(declaration) or problem
             except LedgerError as error:
                 problem = str(error)
-            except (
-                Exception
-            ) as error:  # nothing may end the thread: the server would never notice a rollback again
+            except Exception as error:
+                # Nothing may end the thread: the server would never notice a rollback again.
                 problem = f"{type(error).__name__}: {error}"
                 _LOGGER.exception("the ledger of %s cannot be read", declaration.model)
         if problem and not self.ledger_problem:
@@ -307,16 +303,13 @@ class StageWatch:
         if why and time.monotonic() - failed_at < self._retry_seconds:
             raise BundleRefused(why)
         try:
-            version = ServedVersion.load(
-                model, wanted.number, wanted.since, self._store.open(wanted.digest), self._threads
-            )
+            version = ServedVersion.load(model, wanted.number, wanted.since, self._store.open(wanted.digest))
         except Exception as error:
             self._refused[wanted.digest] = (time.monotonic(), str(error))
             if isinstance(error, _EXPECTED):
                 raise
-            raise BundleRefused(
-                f"{type(error).__name__}: {error}"
-            ) from error  # such as an error of onnxruntime
+            # Such as an error of onnxruntime.
+            raise BundleRefused(f"{type(error).__name__}: {error}") from error
         self._refused.pop(wanted.digest, None)
         return version
 

@@ -22,7 +22,7 @@ from ml_assets.defs.store_demand import features as store_demand
 from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
-from ml_assets.model.release.of_platform import registry_of
+from ml_assets.model.release.releases import registry_of
 from ml_assets.model.release.rules import ReleaseSection
 from ml_assets.model.steps.spec import WindowSection
 from ml_assets.notebook import NotFound, features, load_model, open_snapshot

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from ml_assets.extras.governance.dossier.signature import create_keys
-from ml_assets.model.release.of_platform import registry_of
+from ml_assets.model.release.releases import registry_of
 from ml_assets.model.release.rules import ReleaseSection
 from ml_assets.use.serving.canary import is_of_canary
 from ml_assets.use.serving.request_log import LoggedRow, RequestLog

@@ -11,14 +11,14 @@ import polars as pl
 import pytest
 
 from ml_assets.model.release.bundle import build_bundle
-from ml_assets.model.release.bundle_standing import PRODUCTION
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.history import lines
-from ml_assets.model.release.matrix import MatrixGraph
-from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
-from ml_assets.model.release.refusals import NotPromotable
+from ml_assets.model.release.onnx_graph import MatrixGraph
+from ml_assets.model.release.promotion import newest_data, promote
+from ml_assets.model.release.releases import NotPromotable, bundles_of, registry_of, releases_of
 from ml_assets.model.release.rules import NO_RULES
 from ml_assets.model.release.runtime import ServingModel
+from ml_assets.model.release.standing import PRODUCTION
 from ml_assets.model.steps.scoring import Scorer, Scorers, scored_partitions
 from ml_assets.use.live.canary_watch import WATCH, evidence, in_lines, watch_canary
 from ml_assets.use.serving.request_log import day_folder
@@ -96,7 +96,8 @@ def test_a_worse_canary_is_taken_back_within_one_tick(
     assert f"sensor {MODEL}_canary takes it back within 60 s" in shown
     releases, number = releases_of(platform), canary_home.canary.version
     with pytest.raises(NotPromotable, match=f"as canary it is worse than the champion .* allowed: {metric}"):
-        releases.promote(
+        promote(
+            releases,
             MODEL,
             int(number),
             by=Person.unchecked("ada"),
@@ -105,11 +106,11 @@ def test_a_worse_canary_is_taken_back_within_one_tick(
             why_worse=lambda _: evidence(spec, platform).why_worse,
         )
     result = tick(canary_home)
-    assert releases.canary(MODEL) is None
+    assert releases.standings(MODEL).canary is None
     (observation,) = result.asset_events
     assert observation.description == f"version {number} is taken back"
     assert any(name.startswith(metric) for name in observation.metadata)
-    said = "\n".join(lines(releases.history(MODEL)))
+    said = "\n".join(lines(releases.log.decisions(MODEL)))
     assert f"demoted     version {number} (" in said
     assert f" as canary, by {WATCH} (by rule): worse than the champion" in said
     assert f"by more than allowed: {metric}" in said
@@ -117,11 +118,11 @@ def test_a_worse_canary_is_taken_back_within_one_tick(
     assert held == canary_home.champion
     assert registry_of(platform).aliased(MODEL, "canary") is None
     # It does not come back by itself, and the next tick has nothing to do.
-    newest = releases.newest_data(MODEL, canary_home.spec.rules)
+    newest = newest_data(releases, MODEL, canary_home.spec.rules)
     assert newest is None or newest.bundle_digest != canary_home.canary.bundle_digest
-    decided = len(releases.history(MODEL))
+    decided = len(releases.log.decisions(MODEL))
     again = tick(canary_home, result.cursor)
-    assert (again.asset_events, len(releases.history(MODEL))) == ([], decided)
+    assert (again.asset_events, len(releases.log.decisions(MODEL))) == ([], decided)
 
 
 def test_an_equal_canary_stays_and_goes_into_production_after_its_time(canary_home: CanaryHome) -> None:
@@ -132,8 +133,13 @@ def test_an_equal_canary_stays_and_goes_into_production_after_its_time(canary_ho
     second = tick(canary_home, first.cursor)
     assert second.asset_events == [], "a page does not need a row each minute"
     releases = releases_of(canary_home.installation.platform)
-    promoted = releases.promote(
-        MODEL, int(number), by=Person.unchecked("ada"), reason="it held", rules=canary_home.spec.rules
+    promoted = promote(
+        releases,
+        MODEL,
+        int(number),
+        by=Person.unchecked("ada"),
+        reason="it held",
+        rules=canary_home.spec.rules,
     )
     assert promoted.alias == PRODUCTION
     assert "throughput has no canary" in str(tick(canary_home, second.cursor).skip_reason)
@@ -149,13 +155,13 @@ def test_a_log_never_promotes_and_rows_of_other_bundles_do_not_count(canary_home
 
     canary_home.log(300, forged)
     releases = releases_of(canary_home.installation.platform)
-    before = releases.history(MODEL)
+    before = releases.log.decisions(MODEL)
     state = evidence(canary_home.spec, canary_home.installation.platform)
     assert (state.canary, state.why_worse) == (canary_home.canary, "")
     assert [one.canary_rows for one in state.compared] == [0, 0, 0]
     assert "the log has no request that the canary answered" in state.missing[0]
     tick(canary_home)
-    assert releases.history(MODEL) == before
+    assert releases.log.decisions(MODEL) == before
 
 
 def test_a_request_of_a_failed_canary_counts_for_the_canary_alone(
@@ -220,7 +226,7 @@ def end_of_time(is_canary: bool, label: float, number: int) -> dict[str, Any]:
 def test_odd_rows_do_not_stop_the_watch(canary_home: CanaryHome, answer: Any, said: str) -> None:
     canary_home.log(600, answer)
     assert said in str(tick(canary_home).skip_reason)
-    assert releases_of(canary_home.installation.platform).canary(MODEL) is None
+    assert releases_of(canary_home.installation.platform).standings(MODEL).canary is None
 
 
 def test_a_torn_file_of_the_log_is_named_and_left_out(canary_home: CanaryHome) -> None:
@@ -232,7 +238,7 @@ def test_a_torn_file_of_the_log_is_named_and_left_out(canary_home: CanaryHome) -
     said = str(tick(canary_home).skip_reason)
     artifacts.remove(folder, ["torn.parquet"])
     assert f"{artifacts.address(folder)}/torn.parquet is no log of requests" in said
-    assert releases_of(canary_home.installation.platform).canary(MODEL) is None
+    assert releases_of(canary_home.installation.platform).standings(MODEL).canary is None
 
 
 def test_errors_decide_without_the_bundle(canary_home: CanaryHome) -> None:
@@ -287,9 +293,9 @@ def test_a_tick_without_the_log_is_skipped_and_keeps_its_cursor(canary_home: Can
     assert "not compared this time: the store is away" in str(skipped.skip_reason)
     assert skipped.cursor == '{"canary": 1, "at": 0}'
     platform.__dict__["artifacts"] = there
-    assert releases_of(platform).canary(MODEL) is not None
+    assert releases_of(platform).standings(MODEL).canary is not None
     tick(canary_home, skipped.cursor)
-    assert releases_of(platform).canary(MODEL) is None
+    assert releases_of(platform).standings(MODEL).canary is None
 
 
 def test_predictions_of_production_do_not_need_the_graph_of_the_canary(

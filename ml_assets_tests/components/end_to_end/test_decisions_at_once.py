@@ -7,6 +7,8 @@ import pytest
 
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.history import state_at
+from ml_assets.model.release.mlflow_view import differences
+from ml_assets.model.release.registration import register
 from ml_assets_tests.faults.release_commands import (
     BY_CANARY,
     MODEL,
@@ -46,7 +48,7 @@ def registered_versions(folder: Path, tracker: str, ledger: str, bundle: Bundle,
     for number in range(VERSIONS):
         built = variant_of(bundle, store, fingerprint=f"{number}" * 64)
         record_evaluation(Ledger(ledger), built, trained_on=window)
-        releases.register(built, run_id=run_id, links={})
+        register(releases, built, run_id=run_id, links={})
     return place
 
 
@@ -58,7 +60,7 @@ def require_one_in_production(place: Place, folder: Path, seed: int, commands: i
     assert outcomes["killed"] > 0
     releases, ledger, registry = place.releases(), Ledger(place.ledger), place.registry()
     ledger.models.verify()
-    decisions = releases.history(MODEL)
+    decisions = releases.log.decisions(MODEL)
     assert acknowledged(folder) <= {one.place for one in decisions}
     moments = require_lawful(decisions, place.rules)
     numbers = {one.bundle_digest: one.number for one in registry.versions(MODEL)}
@@ -78,7 +80,7 @@ def require_one_in_production(place: Place, folder: Path, seed: int, commands: i
     decide(place, "approve", number, "the last one", folder / "last")
     for _ in range(2):  # with a canary, the first promotion makes it one
         decide(place, "promote", number, "the last one", folder / "last")
-    assert releases.differences(MODEL) == []
+    assert differences(releases.registry, releases.log, MODEL) == []
 
 
 @pytest.mark.nightly

@@ -24,10 +24,13 @@ import pytest
 from deployment.testbed.processes import free_port, start, stop, wait_ready, why_http_not
 from ml_assets.extras.governance.mlflow_guard import OWN_PATH
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
+from ml_assets.model.release.mlflow_view import DECIDED_TAGS, differences
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.registration import register
 from ml_assets.model.release.registry import Registry
 from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.reviews import accept_rules
 from ml_assets.model.release.rules import NO_RULES, Rules
-from ml_assets.model.release.shown_in_mlflow import DECIDED_TAGS
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.release.conftest import bundle, contents, rows, store, variant_of
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
@@ -177,13 +180,18 @@ def guarded(
         for number, rules in ((1, NO_RULES), (2, with_canary), (3, None)):
             built = variant_of(bundle, store, fingerprint=str(number) * 64)
             record_evaluation(orders.ledger, built, trained_on=window)
-            behind.register(built, run_id=run_id, links={})
+            register(behind, built, run_id=run_id, links={})
             if rules is not None:
-                releases.accept_rules(
-                    "small", rules, by=Person.unchecked("lead"), reason=f"for number {number}"
+                accept_rules(
+                    releases, "small", rules, by=Person.unchecked("lead"), reason=f"for number {number}"
                 )
-                releases.promote(
-                    "small", number, by=Person.unchecked("ada"), reason=f"number {number}", rules=rules
+                promote(
+                    releases,
+                    "small",
+                    number,
+                    by=Person.unchecked("ada"),
+                    reason=f"number {number}",
+                    rules=rules,
                 )
         yield Guarded(url, folder, releases, registry)
 
@@ -275,7 +283,7 @@ def test_the_platform_decides_through_the_guard(guarded: Guarded) -> None:
     assert guarded.seen()["aliases"] == {"production": "1", "canary": "2"}
     stages = {number: tags["stage"] for number, (_, _, tags) in guarded.seen()["versions"].items()}
     assert stages == {"1": "production", "2": "canary", "3": "staging"}
-    assert guarded.releases.differences("small") == []
+    assert differences(guarded.releases.registry, guarded.releases.log, "small") == []
 
 
 def test_no_route_of_the_registry_changes_what_a_reader_sees(guarded: Guarded) -> None:
@@ -302,7 +310,7 @@ def test_no_route_of_the_registry_changes_what_a_reader_sees(guarded: Guarded) -
             else:
                 assert guarded.seen() == before, f"{method} {path}"
     assert denied == {route for route, kind in REGISTRY.items() if kind == "guarded"}
-    assert guarded.releases.differences("small") == []
+    assert differences(guarded.releases.registry, guarded.releases.log, "small") == []
 
 
 def said_by_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, ledger: Path) -> str:

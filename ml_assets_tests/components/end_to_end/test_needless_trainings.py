@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.model.release.of_platform import registry_of, releases_of
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.releases import registry_of, releases_of
 from ml_assets.model.steps.champion import champion_columns
 from ml_assets.model.steps.record import recorded_report
 from ml_assets.model.steps.reproduce import reproduce
@@ -80,7 +81,7 @@ def other_crew(installation: Installation, mended: ModelRun) -> ModelRun:
 def healed(installation: Installation, other_crew: ModelRun) -> ModelRun:
     """Run after new rules rejected the old note, and what had been made from it was made again."""
     releases = releases_of(installation.platform)
-    releases.promote(MODEL, 1, by=Person.unchecked("ada"), reason="the first")
+    promote(releases, MODEL, 1, by=Person.unchecked("ada"), reason="the first")
     now, strict = noted_pipeline.CHANGED.pop(MENDED), installation.declared_as(STRICT)
     assert not strict.run(READINGS, partition=MENDED).success
     noted_pipeline.CHANGED[MENDED] = now

@@ -16,7 +16,10 @@ from ml_assets.foundation.code.code_version import code_version
 from ml_assets.model.evaluation.metrics.list_metrics import gain
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.release.bundle_store import FILES
-from ml_assets.model.release.of_platform import bundles_of, releases_of
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.registration import register
+from ml_assets.model.release.releases import bundles_of, releases_of
+from ml_assets.model.release.rollback import demote
 from ml_assets.model.steps.evaluate import evaluate_model
 from ml_assets_tests.components.installation import Installation, failure_of, readings_components
 from ml_assets_tests.components.model_run import CHECKPOINT, EVALUATION, REGISTERED, ModelRun, train
@@ -277,12 +280,12 @@ def scored_day(run: ModelRun, components: Sequence[SpecComponent]) -> pl.DataFra
     spec = pipeline.spec.model_copy(update={"scoring": ScoringSection()})
     installation = run.installation.declared_as([*tables, TrainingPipeline(spec)])
     releases = releases_of(installation.platform)
-    releases.promote(
-        MODEL, run.facts[REGISTERED]["version"], by=Person.unchecked("ada"), reason="to score a day"
+    promote(
+        releases, MODEL, run.facts[REGISTERED]["version"], by=Person.unchecked("ada"), reason="to score a day"
     )
     result = installation.run(f"{MODEL}/predictions", partition=run.day)
     assert result.success, failure_of(result)
-    releases.demote(MODEL, by=Person.unchecked("ada"), reason="scored")
+    demote(releases, MODEL, by=Person.unchecked("ada"), reason="scored")
     return installation.main.scan(f"{MODEL}/predictions", [run.day]).collect()
 
 
@@ -300,11 +303,11 @@ def test_a_champion_with_other_classes_is_an_outcome(classes: ModelRun) -> None:
     installation, bundle = classes.installation, classes.facts[EVALUATION]["bundle"]
     releases = releases_of(installation.platform)
     stranger = randomize_weights(installation, bundle, LAST, classes=("big", "low", "medium"))
-    window = releases.evaluations(MODEL)[0].trained_on
-    gates = releases.evaluations(MODEL)[0].gates
+    window = releases.log.evaluations(MODEL)[0].trained_on
+    gates = releases.log.evaluations(MODEL)[0].gates
     record_evaluation(installation.platform.ledger, stranger, partition=LAST, trained_on=window, gates=gates)
-    version = releases.register(stranger, run_id=classes.facts[CHECKPOINT]["mlflow/run"], links={})
-    releases.promote(MODEL, version.number, by=Person.unchecked("eve"), reason="has other classes")
+    version = register(releases, stranger, run_id=classes.facts[CHECKPOINT]["mlflow/run"], links={})
+    promote(releases, MODEL, version.number, by=Person.unchecked("eve"), reason="has other classes")
     found = train(installation, LAST).facts[EVALUATION]
     assert found["why"] == "Undecided: the champion cannot score these rows."
     assert (

@@ -25,7 +25,10 @@ from ml_assets.data.snapshots.split_reader import FITTED, SPLITS, file_sha256
 from ml_assets.foundation.days import Days
 from ml_assets.model.evaluation.metrics.metrics import SERVING_NAMES
 from ml_assets.model.evaluation.report_document import Report
-from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.registration import register
+from ml_assets.model.release.releases import bundles_of, registry_of, releases_of
+from ml_assets.model.release.rollback import demote
 from ml_assets.model.release.runtime import WEIGHTS
 from ml_assets.model.steps.difference_page import difference_page
 from ml_assets.model.steps.partition_page import partition_page, users_of
@@ -92,7 +95,7 @@ def again(installation: Installation, first: ModelRun) -> ModelRun:
 
 def trained_on_of(installation: Installation) -> TrainedOn:
     """The window behind the first evaluation."""
-    return releases_of(installation.platform).evaluations(MODEL)[0].trained_on
+    return releases_of(installation.platform).log.evaluations(MODEL)[0].trained_on
 
 
 def first_branch(installation: Installation, first: ModelRun) -> str:
@@ -104,7 +107,7 @@ def first_branch(installation: Installation, first: ModelRun) -> str:
 @pytest.fixture(scope="module")
 def challenger(installation: Installation, first: ModelRun) -> ModelRun:
     """Run of the next day, with the first version in production."""
-    releases_of(installation.platform).promote(MODEL, 1, by=Person.unchecked("ada"), reason="the first")
+    promote(releases_of(installation.platform), MODEL, 1, by=Person.unchecked("ada"), reason="the first")
     return train(installation, NEXT_DAY)
 
 
@@ -131,10 +134,10 @@ def beside_noise(installation: Installation, first: ModelRun, challenger: ModelR
         noise,
         partition=DAY,
         trained_on=trained_on_of(installation),
-        gates=releases.evaluations(MODEL)[0].gates,
+        gates=releases.log.evaluations(MODEL)[0].gates,
     )
-    version = releases.register(noise, run_id=run, links={})
-    releases.promote(MODEL, version.number, by=Person.unchecked("eve"), reason="noise")
+    version = register(releases, noise, run_id=run, links={})
+    promote(releases, MODEL, version.number, by=Person.unchecked("eve"), reason="noise")
     return train(installation, NEXT_DAY)
 
 
@@ -355,7 +358,7 @@ def test_a_fine_tuning_encodes_columns_as_its_initial_version(
     last = days(1, start=WINDOW + 1)[0]
     plain, tuned = (frozen(installation, last, init_from) for init_from in (None, f"{MODEL}/1"))
     bundle = bundles_of(installation.platform).open(first.facts[EVALUATION]["bundle"])
-    (evaluation, *_) = reversed(releases_of(installation.platform).evaluations(MODEL))
+    (evaluation, *_) = reversed(releases_of(installation.platform).log.evaluations(MODEL))
     assert tuned.initial == InitialVersion(
         version=f"{MODEL}/1", bundle=bundle.digest, evaluation=evaluation.evaluation_digest
     )
@@ -438,8 +441,12 @@ def test_what_was_in_production_keeps_its_evaluation_and_can_come_back(
     releases = releases_of(installation.platform)
     report = Path(again.facts[EVALUATION]["report_file"].removeprefix("file://"))
     before = {path.name: path.read_bytes() for path in report.parent.iterdir()}
-    releases.promote(
-        MODEL, beside_noise.facts[REGISTERED]["version"], by=Person.unchecked("ada"), reason="of the next day"
+    promote(
+        releases,
+        MODEL,
+        beside_noise.facts[REGISTERED]["version"],
+        by=Person.unchecked("ada"),
+        reason="of the next day",
     )
     earlier = train(installation, DAY)
 
@@ -447,7 +454,7 @@ def test_what_was_in_production_keeps_its_evaluation_and_can_come_back(
     assert "the champion has seen rows of this holdout" in earlier.facts[EVALUATION]["why"]
     assert earlier.facts[EVALUATION]["report_file"] != again.facts[EVALUATION]["report_file"]
     assert {path.name: path.read_bytes() for path in report.parent.iterdir()} == before
-    rows = {one.name: one for one in releases.evaluations(MODEL)}
+    rows = {one.name: one for one in releases.log.evaluations(MODEL)}
     kept, newest = (rows[one.facts[EVALUATION]["evaluation"]] for one in (again, earlier))
     for row in (kept, newest):
         assert hashlib.sha256(_json_beside(row.report)).hexdigest() == row.evaluation_digest
@@ -458,7 +465,7 @@ def test_what_was_in_production_keeps_its_evaluation_and_can_come_back(
     tags = registry_of(installation.platform).version(MODEL, 1).tags
     assert (tags["gate_status"], tags["evaluation"]) == ("blessed", kept.name)
     assert (
-        releases.promote(MODEL, 1, by=Person.unchecked("ada"), reason="back").evaluation_digest
+        promote(releases, MODEL, 1, by=Person.unchecked("ada"), reason="back").evaluation_digest
         == kept.evaluation_digest
     )
 
@@ -479,11 +486,11 @@ def test_a_champion_that_cannot_score_todays_rows_can_be_demoted(
         stranger,
         partition=DAY,
         trained_on=trained_on_of(installation),
-        gates=releases.evaluations(MODEL)[0].gates,
+        gates=releases.log.evaluations(MODEL)[0].gates,
     )
-    version = releases.register(stranger, run_id=first.facts[CHECKPOINT]["mlflow/run"], links={})
-    releases.promote(
-        MODEL, version.number, by=Person.unchecked("eve"), reason="reads a column that was dropped"
+    version = register(releases, stranger, run_id=first.facts[CHECKPOINT]["mlflow/run"], links={})
+    promote(
+        releases, MODEL, version.number, by=Person.unchecked("eve"), reason="reads a column that was dropped"
     )
 
     found = train(installation, NEXT_DAY).facts[EVALUATION]
@@ -492,12 +499,12 @@ def test_a_champion_that_cannot_score_todays_rows_can_be_demoted(
         "The challenger is not compared with the champion: columns ['made_last_week'] are missing"
         in found["summary"]
     )
-    row = releases.evaluations(MODEL)[-1]
+    row = releases.log.evaluations(MODEL)[-1]
     assert (row.status, row.champion_digest) == ("undecided", stranger.digest)
-    releases.demote(MODEL, by=Person.unchecked("ada"), reason="nobody can compare with it")
+    demote(releases, MODEL, by=Person.unchecked("ada"), reason="nobody can compare with it")
     again = train(installation, NEXT_DAY).facts
     assert again[EVALUATION]["decision"] == "blessed"
-    assert releases.evaluations(MODEL)[-1].champion_digest is None
+    assert releases.log.evaluations(MODEL)[-1].champion_digest is None
 
     number = int(str(again[REGISTERED]["version"]))
     pair = [registry_of(installation.platform).version(MODEL, one) for one in (version.number, number)]
@@ -511,7 +518,7 @@ def test_a_champion_that_cannot_score_todays_rows_can_be_demoted(
     # Without the bundle, the report knows the same. Without both, ledger and lake still know the rows.
     bundles = bundles_of(installation.platform)
     digest = str(again[EVALUATION]["bundle"])
-    report = recorded_report(installation.platform, releases.evaluations(MODEL)[-1])
+    report = recorded_report(installation.platform, releases.log.evaluations(MODEL)[-1])
     assert KnownFacts.of_report(report) == KnownFacts.of_bundle(bundles.open(digest))
     with without(bundles.root / digest):
         page = difference_page(compare_versions(spec, installation.platform, *pair)).to_markdown()

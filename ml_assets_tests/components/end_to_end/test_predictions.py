@@ -16,7 +16,11 @@ import pytest
 from ml_assets.components.assets.digest import declared_subjects
 from ml_assets.components.metadata import RETRAINS, declared_tables
 from ml_assets.model.release.bundle_store import Bundle
-from ml_assets.model.release.of_platform import releases_of
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.registration import register
+from ml_assets.model.release.releases import releases_of
+from ml_assets.model.release.reviews import accept_rules
+from ml_assets.model.release.rollback import demote
 from ml_assets.model.release.rules import CanarySection, Rules
 from ml_assets.model.steps.digest import digest_of
 from ml_assets.model.steps.scoring import ONE_NUMBER
@@ -95,7 +99,7 @@ def installation(shared_installation: Installation) -> Installation:
 def promoted(installation: Installation) -> ModelRun:
     """Run that makes the first version, which is then in production."""
     run = train(installation, DAY)
-    releases_of(installation.platform).promote(MODEL, 1, by=Person.unchecked("ada"), reason="the first")
+    promote(releases_of(installation.platform), MODEL, 1, by=Person.unchecked("ada"), reason="the first")
     return run
 
 
@@ -121,14 +125,14 @@ def canary(installation: Installation, promoted: ModelRun, measured: Pages) -> I
     """Number and bundle of a canary that learned nothing."""
     releases = releases_of(installation.platform)
     other = randomize_weights(installation, promoted.facts[EVALUATION]["bundle"], DAY)
-    window = releases.evaluations(MODEL)[0].trained_on
+    window = releases.log.evaluations(MODEL)[0].trained_on
     record_evaluation(installation.platform.ledger, other, partition=DAY, trained_on=window)
-    version = releases.register(other, run_id=promoted.facts[CHECKPOINT]["mlflow/run"], links={})
+    version = register(releases, other, run_id=promoted.facts[CHECKPOINT]["mlflow/run"], links={})
     rules = Rules(canary=CanarySection(bake_hours=1))
-    releases.accept_rules(MODEL, rules, by=Person.unchecked("lead"), reason="with a canary")
-    releases.promote(MODEL, version.number, by=Person.unchecked("ada"), reason="try it", rules=rules)
+    accept_rules(releases, MODEL, rules, by=Person.unchecked("lead"), reason="with a canary")
+    promote(releases, MODEL, version.number, by=Person.unchecked("ada"), reason="try it", rules=rules)
     yield version.number, other
-    releases.demote(MODEL, by=Person.unchecked("ada"), reason="enough", role="canary")
+    demote(releases, MODEL, by=Person.unchecked("ada"), reason="enough", role="canary")
 
 
 def facts(page: dg.AssetMaterialization) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from ml_assets.components import FeatureTable
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient, missing_in
 from ml_assets.data.tables.accept import accept_partition
 from ml_assets.model.release.initial_version import InitialModelRefused
-from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
-from ml_assets.model.release.refusals import NotPromotable
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.releases import NotPromotable, bundles_of, registry_of, releases_of
 from ml_assets_tests.components.installation import (
     QUIET,
     STAGES,
@@ -452,7 +452,7 @@ def test_code_edited_during_the_training_makes_no_model(
         "cannot continue: the code of the model changed since its training set was frozen. Materialize"
         in failure_of(result)
     )
-    assert releases_of(ready.platform).evaluations(MODEL) == []
+    assert releases_of(ready.platform).log.evaluations(MODEL) == []
     file.write_text(before)
     trained = materialized(result, STAGES[1])[LAST].metadata  # as before the edit: `plan` trusts this digest
     again = facts_of(edited.train(LAST), LAST)[STAGES[1]]
@@ -475,7 +475,7 @@ def test_weights_changed_after_the_training_make_no_model(ready: Installation) -
     ready.platform.__dict__["launcher"] = launcher
     assert _failed(result) == {f"{MODEL}.evaluate"}
     assert "is not the file that the training" in failure_of(result)
-    assert releases_of(ready.platform).evaluations(MODEL) == []
+    assert releases_of(ready.platform).log.evaluations(MODEL) == []
     assert facts_of(ready.train(LAST), LAST)[STAGES[3]]["version"] == 1
 
 
@@ -512,7 +512,7 @@ def test_a_day_rejected_during_the_training_blocks_the_registration(
     run = mlflow_run(ready, str(trained["mlflow/run"].value))
     assert run.info.status == "FINISHED"
     assert run.data.metrics["worker_hours"] > 0
-    assert releases_of(platform).evaluations(MODEL) == []
+    assert releases_of(platform).log.evaluations(MODEL) == []
 
     accept()
     platform.__dict__["tracker"] = _Then(tracker, "record", reject)
@@ -521,21 +521,21 @@ def test_a_day_rejected_during_the_training_blocks_the_registration(
     assert f"{READINGS} {day} (is rejected: " in failure_of(result)
     assert _failed(result) == {f"{MODEL}.register"}
     assert materialized(result, STAGES[1])[LAST].metadata["reused"].value is True
-    assert [one.status for one in releases_of(platform).evaluations(MODEL)] == ["blessed"]
+    assert [one.status for one in releases_of(platform).log.evaluations(MODEL)] == ["blessed"]
     assert registry_of(platform).versions(MODEL) == []
 
     accept()
     assert facts_of(ready.train(LAST), LAST)[STAGES[3]]["version"] == 1
     reject()
     with pytest.raises(NotPromotable, match=f"{READINGS} {day} is rejected: out_of_range in load"):
-        releases_of(platform).promote(MODEL, 1, by=Person.unchecked("ada"), reason="the first")
+        promote(releases_of(platform), MODEL, 1, by=Person.unchecked("ada"), reason="the first")
     with pytest.raises(
         InitialModelRefused, match=f"{MODEL}/1 was trained on rows .*{READINGS} {day} is rejected"
     ):
         frozen(ready, LAST, f"{MODEL}/1")
 
     accept()
-    newest = releases_of(platform).evaluations(MODEL)[-1]
+    newest = releases_of(platform).log.evaluations(MODEL)[-1]
     bundle = bundles_of(platform).open(newest.bundle_digest)
     begun_with = {"model": PIPELINE["model"] | {"init_from": f"{MODEL}/1"}}
     platform.__dict__["lake"] = _Then(

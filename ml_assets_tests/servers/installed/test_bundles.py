@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 from ml_assets.model.release.bundle_store import FILES, BundleMissing
-from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.releases import bundles_of, registry_of, releases_of
 from ml_assets.model.release.runtime import GOLDEN, GOLDEN_OUTPUT, LISTING
 from ml_assets_tests.servers.installed.conftest import Installed
 from ml_assets_tests.servers.running_servers import RunningServers
@@ -47,8 +48,12 @@ def test_stranger_loads_what_is_in_production(
 ) -> None:
     """Another process with nothing of ours but the addresses and the packages."""
     number = installed.facts["registered_model"]["version"]
-    releases_of(installed.installation.platform).promote(
-        installed.model, number, by=Person.unchecked("ada"), reason="first"
+    promote(
+        releases_of(installed.installation.platform),
+        installed.model,
+        number,
+        by=Person.unchecked("ada"),
+        reason="first",
     )
     golden = installed.installation.platform.artifacts.pull(f"bundles/{digest}", [GOLDEN]) / GOLDEN
     expected = pl.read_parquet(golden)[GOLDEN_OUTPUT].to_list()

@@ -20,8 +20,18 @@ from deployment.testbed.servers.postgresql import query
 from deployment.testbed.servers.servers_record import server_environment
 from ml_assets.extras.governance.dossier.signature import SigningKey, create_keys
 from ml_assets.model.release.known_versions import stage_reader_of
-from ml_assets.model.release.of_platform import bundles_of, registry_of, releases_of
-from ml_assets.model.release.refusals import NotPromotable, NotReviewable
+from ml_assets.model.release.mlflow_view import differences
+from ml_assets.model.release.promotion import promote
+from ml_assets.model.release.registration import register
+from ml_assets.model.release.releases import (
+    NotPromotable,
+    NotReviewable,
+    bundles_of,
+    registry_of,
+    releases_of,
+)
+from ml_assets.model.release.reviews import accept_rules, review
+from ml_assets.model.release.rollback import demote, rollback
 from ml_assets.model.release.rules import NO_RULES, Rules
 from ml_assets.model.steps.dossier import write_dossier
 from ml_assets.use.serving.answering import Limits
@@ -125,26 +135,26 @@ def test_a_version_goes_its_way_on_servers(way: Way, tmp_path: Path, monkeypatch
 
     # The run recorded rules without an approval, and nobody checked its author.
     with pytest.raises(NotPromotable, match="differs from rules"):
-        released.promote(model, number, rules=rules, **by(ada, "other rules"))
-    releases_of(bob).accept_rules(model, rules, by=bob.acting, reason="two persons decide")
+        promote(released, model, number, rules=rules, **by(ada, "other rules"))
+    accept_rules(releases_of(bob), model, rules, by=bob.acting, reason="two persons decide")
     (row,) = [
         one for one in ada.ledger.models.evaluations(model) if one.bundle_digest == version.bundle_digest
     ]
     with pytest.raises(NotReviewable, match="nobody checked that"):
-        releases_of(bob).review(model, number, approves=True, rules=rules, **by(bob, "read the report"))
+        review(releases_of(bob), model, number, approves=True, rules=rules, **by(bob, "read the report"))
     ran = {one.name: getattr(row, one.name) for one in fields(NewEvaluation)}
     proof = {"by": ada.acting, "launched_in": "terminal"}
     ada.ledger.models.record_evaluation(NewEvaluation(**ran | proof))
 
     # Dossier, approval, canary, production: each rule refuses before it is met.
     assert write_dossier(ada, version, key).version == str(number)
-    assert released.promote(model, number, rules=rules, **by(ada, "to the canary")).alias == "canary"
+    assert promote(released, model, number, rules=rules, **by(ada, "to the canary")).alias == "canary"
     with pytest.raises(NotPromotable, match="asks for an approval"):
-        released.promote(model, number, rules=rules, **by(ada, "too early"))
+        promote(released, model, number, rules=rules, **by(ada, "too early"))
     with pytest.raises(NotReviewable, match="bob"):
-        released.review(model, number, approves=True, rules=rules, **by(ada, "my own"))
-    releases_of(bob).review(model, number, approves=True, rules=rules, **by(bob, "read the report"))
-    assert released.promote(model, number, rules=rules, **by(ada, "baked")).alias == "production"
+        review(released, model, number, approves=True, rules=rules, **by(ada, "my own"))
+    review(releases_of(bob), model, number, approves=True, rules=rules, **by(bob, "read the report"))
+    assert promote(released, model, number, rules=rules, **by(ada, "baked")).alias == "production"
 
     # A plain client of MLflow cannot move the alias. It reads what the ledger decided.
     client = open_client(ada.settings.resolved_tracking_uri.reveal())
@@ -156,10 +166,10 @@ def test_a_version_goes_its_way_on_servers(way: Way, tmp_path: Path, monkeypatch
     bundle = bundles_of(ada).open(version.bundle_digest)
     second = variant_of(bundle, bundles_of(ada), fingerprint="2" * 64)
     record_evaluation(ada.ledger, second, trained_on=row.trained_on, by=ada.acting)
-    registered = released.register(second, run_id=version.run_id, links={})
+    registered = register(released, second, run_id=version.run_id, links={})
     with pytest.raises(MlflowException, match="PERMISSION_DENIED"):
         client.set_registered_model_alias(model, "production", str(registered.number))
-    releases_of(bob).accept_rules(model, NO_RULES, by=bob.acting, reason="one person decides again")
+    accept_rules(releases_of(bob), model, NO_RULES, by=bob.acting, reason="one person decides again")
     watch = StageWatch(
         stage_reader_of(ada),
         bundles_of(ada),
@@ -182,18 +192,18 @@ def test_a_version_goes_its_way_on_servers(way: Way, tmp_path: Path, monkeypatch
             return said.json()["version"]
 
         assert answered() == number
-        released.promote(model, registered.number, **by(ada, "newer"))
+        promote(released, model, registered.number, **by(ada, "newer"))
         assert answered() == registered.number
         assert client.get_model_version_by_alias(model, "production").version == str(registered.number)
-        released.rollback(model, **by(ada, "worse on the coast"))
+        rollback(released, model, **by(ada, "worse on the coast"))
         assert answered() == number
-        released.demote(model, **by(ada, "wrong labels"))
+        demote(released, model, **by(ada, "wrong labels"))
         assert answered() is None
         with pytest.raises(MlflowException, match="PERMISSION_DENIED"):
             client.set_registered_model_alias(model, "production", str(number))
-        released.promote(model, number, **by(ada, "labels were right"))
+        promote(released, model, number, **by(ada, "labels were right"))
         assert answered() == number
-    assert released.differences(model) == []
+    assert differences(released.registry, released.log, model) == []
 
     # What a person reads afterwards.
     for name, value in way.variables.items():

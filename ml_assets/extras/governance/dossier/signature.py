@@ -124,7 +124,6 @@ class SigningKey:
 
     @cached_property
     def loaded(self) -> "ec.EllipticCurvePrivateKey":
-        """The key for `cryptography`."""
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -142,7 +141,6 @@ class SigningKey:
 
     @cached_property
     def public(self) -> PublicKey:
-        """Its public key."""
         from cryptography.hazmat.primitives import serialization
 
         pem = self.loaded.public_key().public_bytes(

@@ -232,7 +232,6 @@ def require_in_ledger(decisions: Mapping[str, Any], ledger: Ledger) -> None:
 
 
 def named(row: Mapping[str, Any]) -> str:
-    """Return a row for people."""
     return f"row {row['place']} ({row['kind']} of {row['model']}, {row['at']})"
 
 

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 from ml_assets.foundation.reports.page import WrittenPage
 from ml_assets.model.release.history import void_approvals
-from ml_assets.model.release.of_platform import registry_of, releases_of
 from ml_assets.model.release.registry import RegisteredVersion, VersionMissing
-from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.releases import Releases, registry_of, releases_of
+from ml_assets.model.release.reviews import counting_review, review, waiting
 from ml_assets.model.release.rules import Rules, why_not_by, why_unchecked
 from ml_assets.model.release.rules_in_force import RulesLog, in_force
 from ml_assets.model.steps.links import REPORTS, report_name
@@ -24,14 +24,6 @@ SHOWN_REVIEWS = 20
 
 class NotOnThisDesk(Exception):
     """A model that is not declared, a version that does not exist, or one that was never evaluated."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Waiting:
-    """Version that waits for an approval."""
-
-    version: RegisteredVersion
-    evaluation: EvaluationRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,19 +69,15 @@ class ReviewDesk:
 
     @property
     def releases(self) -> Releases:
-        """Registrations and promotions of the platform."""
         return releases_of(self.platform)
 
-    def waiting(self) -> list[Waiting]:
-        """Return the versions of all models that wait for an approval."""
+    def waiting(self) -> list[tuple[RegisteredVersion, EvaluationRow]]:
+        """Return the versions of all models that wait for an approval, each with the evaluation to review."""
         return [
-            Waiting(version=version, evaluation=evaluation)
-            for name in sorted(self._specs)
-            for version, evaluation in self.releases.waiting(name, self._rules(name))
+            one for name in sorted(self._specs) for one in waiting(self.releases, name, self._rules(name))
         ]
 
     def asks_for_approvals(self) -> list[str]:
-        """Return the names of the models with an `approval` section."""
         return sorted(name for name in self._specs if self._rules(name).approval is not None)
 
     def newest_reviews(self) -> list[Review]:
@@ -103,7 +91,7 @@ class ReviewDesk:
         self._spec(model)
         version = self._version(model, number)
         releases = self.releases
-        standing = releases.standing(model, version.bundle_digest)
+        standing = releases.standings(model).of(version.bundle_digest)
         if standing.newest is None:
             raise NotOnThisDesk(f"{model} version {number} was never evaluated")
         row = standing.newest
@@ -114,7 +102,7 @@ class ReviewDesk:
             report=report_name(row.model, row.partition, row.evaluation_digest),
             champion=self.platform.ledger.models.in_production(model),
             reviews=standing.reviews,
-            decided=releases.counting_review(row),
+            decided=counting_review(releases, row),
             rules=self._rules(model),
             why_unconfirmed=RulesLog.read(self.platform.ledger, model).why_unconfirmed,
             unchecked=tuple(
@@ -127,7 +115,7 @@ class ReviewDesk:
         approval = facts.rules.approval
         if approval is None:
             return f"{facts.version.model} has no `approval` under `release` in defs.yaml: nothing waits for a review."
-        evaluations = self.releases.standing(facts.version.model, facts.version.bundle_digest).evaluations
+        evaluations = self.releases.standings(facts.version.model).of(facts.version.bundle_digest).evaluations
         why = why_not_by(person.name, approval, evaluations)
         return f"You may not review this version: {why}." if why else ""
 
@@ -163,7 +151,8 @@ class ReviewDesk:
     ) -> Review:
         """Record a review of the evaluation with the digest `read`. Raise `NotReviewable` and `LedgerError`."""
         self._spec(model)
-        return self.releases.review(
+        return review(
+            self.releases,
             model,
             number,
             approves=approves,

@@ -24,8 +24,8 @@ from starlette.routing import Route
 
 from ml_assets.extras.governance.review.desk import NotOnThisDesk, ReviewDesk, ReviewedVersion
 from ml_assets.foundation.reports.page import rendered
-from ml_assets.model.release.refusals import NotReviewable
 from ml_assets.model.release.registry import VersionMissing
+from ml_assets.model.release.releases import NotReviewable
 from ml_assets.model.steps.links import REPORTS
 from ml_assets.model.steps.record import ReportUnreadable
 from ml_assets.model.steps.served import HEADERS as HEADERS_OF_REPORTS
@@ -67,7 +67,6 @@ class Sessions:
         self._open: dict[str, Session] = {}
 
     def begin(self, person: Person) -> tuple[str, Session]:
-        """Return the secret of a new session, and the session."""
         now = time.monotonic()
         alive = {name: one for name, one in self._open.items() if now - one.began < SESSION_SECONDS}
         self._open = dict(list(alive.items())[-MOST_SESSIONS + 1 :])
@@ -81,7 +80,6 @@ class Sessions:
         return found if found and time.monotonic() - found.began < SESSION_SECONDS else None
 
     def end(self, secret: str) -> None:
-        """Sign out."""
         self._open.pop(secret, None)
 
 
@@ -108,8 +106,6 @@ class _Refused(Exception):
 
 
 class ReviewPages:
-    """Pages over one desk."""
-
     def __init__(self, desk: ReviewDesk, address: str) -> None:
         """`address` is that of the pages in a browser: only it may send forms."""
         self._desk = desk
@@ -117,7 +113,6 @@ class ReviewPages:
         self._sessions = Sessions()
 
     def routes(self) -> list[Route]:
-        """Return all routes."""
         return [
             Route("/", self._page(self._waiting)),
             Route("/sign-in", self._explained(self._sign_in), methods=["GET", "POST"]),

@@ -1,6 +1,6 @@
 """Limit of the graph in a bundle: it is a single protobuf message, of 2 GiB at most.
 
-Weights of a torch module are in another file (release.stored_weights) and have no limit. Inside the graph are graphs
+Weights of a torch module are in another file (release.onnx_graph) and have no limit. Inside the graph are graphs
 and blends that scripts hand in, and buffers with `persistent=False`. Refuses those before a training, or when they are
 handed in.
 """
