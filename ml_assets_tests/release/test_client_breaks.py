@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ml_assets.model.release.bundle import build_bundle
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
-from ml_assets.model.release.facts import BundleFacts, breaks_for_clients
+from ml_assets.model.release.facts import BundleFacts, client_breaks
 from ml_assets.model.release.onnx_graph import MatrixGraph
 from ml_assets.model.release.promotion import promote as promote_version
 from ml_assets.model.release.registration import register as register_version
@@ -62,12 +62,12 @@ def bundles(rows: pl.DataFrame, store: BundleStore) -> dict[str, Bundle]:
 def test_a_version_breaks_clients_by_columns_and_answers(
     bundles: dict[str, Bundle], after: str, said: str | None
 ) -> None:
-    found = breaks_for_clients(bundles["base"].facts, bundles[after].facts)
+    found = list(client_breaks(bundles["base"].facts, bundles[after].facts))
     assert (said in found) if said else not found
 
 
 def test_a_lost_class_breaks_clients(bundles: dict[str, Bundle]) -> None:
-    (found,) = breaks_for_clients(bundles["classes"].facts, bundles["two classes"].facts)
+    (found,) = client_breaks(bundles["classes"].facts, bundles["two classes"].facts)
     assert found == "its answer has late, on time, and clients expect late, on time, early"
 
 
@@ -98,7 +98,7 @@ def test_what_is_compatible_answers_each_row_of_the_clients(
     before, after = data.draw(st.sampled_from(pairs), label="versions")
     facts: dict[str, BundleFacts] = {name: bundle.facts for name, bundle in bundles.items()}
     known = answer(ServingModel.load(bundles[before].folder), row)
-    if known is not None and not breaks_for_clients(facts[before], facts[after]):
+    if known is not None and not list(client_breaks(facts[before], facts[after])):
         assert answer(ServingModel.load(bundles[after].folder), row) == known
 
 

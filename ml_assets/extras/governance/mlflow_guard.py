@@ -20,9 +20,13 @@ from typing import TYPE_CHECKING, Any, cast
 from ml_assets.model.release.bundle_store import digest_in
 from ml_assets.model.release.mlflow_view import ALIASES, DECIDED_TAGS, holder_of, number_of, tags_of
 from ml_assets.model.release.registry import RegisteredVersion, registered
+from ml_assets.model.release.releases import bundles_of
 from ml_assets.model.release.standing import BundleStandings
 from resources.ledger import Head, Ledger, LedgerError
+from resources.platform import Platform
+from resources.settings import Settings
 from resources.tracking.mlflow_client import TrackerUnavailable, reaching
+from resources.web.bounded_uvicorn import bound_this_process
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -262,11 +266,6 @@ def create_app() -> "FastAPI | Flask":
     from mlflow.environment_variables import MLFLOW_ENABLE_WORKSPACES, MLFLOW_SERVER_ENABLE_JOB_EXECUTION
     from mlflow.server import app, handlers
     from mlflow.server.fastapi_app import app as over_asgi
-
-    from ml_assets.model.release.releases import bundles_of
-    from resources.platform import Platform
-    from resources.settings import Settings
-    from resources.web.bounded_uvicorn import bound_this_process
 
     # Jobs run in processes of their own with the database's address. Workspaces rename and delete models in SQL.
     for setting in (MLFLOW_SERVER_ENABLE_JOB_EXECUTION, MLFLOW_ENABLE_WORKSPACES):

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+import yaml
 from numpy.typing import NDArray
 
 from ml_assets.data.features import categories
@@ -111,8 +112,6 @@ def write_mlflow_files(
     `golden` become the input example. `packages` are top-level names of packages that this bundle imports in
     addition to those of every bundle. The requirements pin the versions that are installed here.
     """
-    import yaml
-
     here = Path(__file__).parent
     for source in (here / "pyfunc.py", here / "runtime.py", Path(categories.__file__)):
         (folder / source.name).write_bytes(source.read_bytes())

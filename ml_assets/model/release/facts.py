@@ -187,12 +187,13 @@ def _digest(facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def breaks_for_clients(before: BundleFacts, after: BundleFacts) -> list[str]:
-    """Return what breaks for clients of `before` if `after` answers them, a clause each; empty if nothing does."""
-    return list(_breaks(before, after))
+def client_breaks(before: BundleFacts, after: BundleFacts) -> Iterator[str]:
+    """Yield what breaks for clients of `before` if `after` answers them, a clause each.
 
-
-def _breaks(before: BundleFacts, after: BundleFacts) -> Iterator[str]:
+    A client breaks if `after` needs a column that it does not send, reads a column as another kind, or answers another
+    question. Other types of the same kind and categories that training never saw are no difference, because every
+    version accepts them.
+    """
     sent = {column.name: column for column in before.inputs}
     for column in after.inputs:
         known = sent.get(column.name)

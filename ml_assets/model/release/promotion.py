@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 
 from ml_assets.data.tables.guard import rejections_of
-from ml_assets.model.release import facts
 from ml_assets.model.release.dossiers import why_no_dossier
+from ml_assets.model.release.facts import client_breaks
 from ml_assets.model.release.mlflow_view import show_if_reachable
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.releases import (
@@ -94,9 +94,7 @@ def promote(
                     "another version"
                 )
             if role == PRODUCTION and (
-                why := why_not_approved(
-                    by.name, asked.approval, evaluation, found.evaluations, found.reviews, accounts
-                )
+                why := why_not_approved(by.name, asked.approval, evaluation, found, accounts)
             ):
                 yield f"{why} To approve it: ml-assets approve {model} {number} --reason '…'"
             if why := why_no_dossier(asked.dossier, evaluation, releases.log, releases.store):
@@ -176,7 +174,7 @@ def breaks_for_clients(releases: Releases, model: str, number: int) -> list[str]
     if champion is None:
         return []
     answering = releases.store.open(releases.version(model, number).bundle_digest)
-    return facts.breaks_for_clients(champion.facts, answering.facts)
+    return list(client_breaks(champion.facts, answering.facts))
 
 
 def _against(releases: Releases, evaluation: EvaluationRow) -> Callable[[], Mapping[str, str]]:

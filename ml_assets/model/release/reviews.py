@@ -13,8 +13,7 @@ from ml_assets.model.release.releases import (
 )
 from ml_assets.model.release.rules import (
     Rules,
-    counting,
-    review_of,
+    deciding_review,
     why_not_by,
     why_not_past_gates,
     why_unchecked,
@@ -86,7 +85,7 @@ def review(
         accounts, recorded = releases.persons_and_rules(model)
         if approves and (why := why_unchecked(approval, evaluation, accounts)):
             raise NotReviewable(f"{version.named} is not approved: {why}")
-        before = _deciding(releases, evaluation, found)
+        before = deciding_review(evaluation, found, accounts)
         if before is not None and before.approves == approves:
             return before
         if before is not None and approves:
@@ -141,17 +140,7 @@ def waits_for_approval(releases: Releases, found: BundleStanding, rules: Rules) 
         return False
     if found.newest is None or why_not_past_gates(rules, PRODUCTION, found.newest):
         return False
-    return counting_review(releases, found.newest) is None
-
-
-def counting_review(releases: Releases, evaluation: EvaluationRow) -> Review | None:
-    """Return the review that decides about an evaluation, or None."""
-    return _deciding(releases, evaluation, releases.standings(evaluation.model).of(evaluation.bundle_digest))
-
-
-def _deciding(releases: Releases, evaluation: EvaluationRow, found: BundleStanding) -> Review | None:
-    """Return the review that decides about an evaluation of the bundle `found`, or None."""
-    return review_of(evaluation, counting(found.evaluations, found.reviews, releases.ledger.accounts.all()))
+    return deciding_review(found.newest, found, releases.ledger.accounts.all()) is None
 
 
 def accept_rules(releases: Releases, model: str, rules: Rules, *, by: Person, reason: str) -> RulesRow:

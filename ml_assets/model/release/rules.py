@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from ml_assets.extras.governance.dossier.signature import PublicKey, SigningKeyRefused
 from ml_assets.foundation.sections import Section, refuse_at
 from ml_assets.model.evaluation.spec import Gate
+from ml_assets.model.release.standing import BundleStanding
 from resources.ledger import Account, EvaluationRow, Review, author_in_words, same_person
 
 Author = Annotated[str, Field(min_length=1)]
@@ -338,30 +339,26 @@ def why_not_approved(
     promoter: str,
     rules: ApprovalSection | None,
     evaluation: EvaluationRow,
-    evaluations: Sequence[EvaluationRow],
-    reviews: Sequence[Review],
+    found: BundleStanding,
     accounts: Sequence[Account],
 ) -> str:
-    """Return the reason why `promoter` may not promote a bundle on `evaluation`; empty if nothing is missing.
+    """Return the reason why `promoter` may not promote the bundle `found` on `evaluation`; empty if nothing is missing.
 
-    `evaluations` and `reviews` are all of this bundle, `accounts` all of the ledger. A review counts only for the
-    evaluation that it names.
+    `accounts` are all of the ledger. A review counts only for the evaluation that it names. Ask `why_rejected` first.
     """
     if rules is None:
         return ""
-    if why := why_rejected(rules, evaluation, reviews):
-        return why
-    decided = review_of(evaluation, counting(evaluations, reviews, accounts))
+    decided = deciding_review(evaluation, found, accounts)
     if decided is None:
-        if (void := review_of(evaluation, reviews)) is not None:
-            why = why_void(void, evaluations, reviews, accounts)
+        if (void := _review_of(evaluation, found.reviews)) is not None:
+            why = why_void(void, found.evaluations, found.reviews, accounts)
             return f"the approval by {_person_and_time(void)} does not count: {why}."
-        older = " The review of an earlier evaluation does not count." if reviews else ""
+        older = " The review of an earlier evaluation does not count." if found.reviews else ""
         return (
             f"release.approval in defs.yaml asks for an approval of its evaluation {evaluation.name}.{older}"
         )
     said = _person_and_time(decided)
-    if refused := why_not_by(decided.author, rules, evaluations):
+    if refused := why_not_by(decided.author, rules, found.evaluations):
         return f"the approval by {said} does not count: {refused}."
     if "promoter" in rules.not_by and is_among(promoter, [decided.author]):
         return (
@@ -373,7 +370,7 @@ def why_not_approved(
 
 def why_rejected(rules: ApprovalSection | None, evaluation: EvaluationRow, reviews: Sequence[Review]) -> str:
     """Return the rejection of `evaluation` by a person; empty if there is none, or without an `approval` section."""
-    decided = None if rules is None else review_of(evaluation, reviews)
+    decided = None if rules is None else _review_of(evaluation, reviews)
     if decided is None or decided.approves:
         return ""
     return f"it was rejected by {_person_and_time(decided)}: {decided.reason}."
@@ -436,18 +433,19 @@ def is_among(person: str, persons: Sequence[str]) -> bool:
     return any(same_person(person, one) for one in persons)
 
 
-def counting(
-    evaluations: Sequence[EvaluationRow], reviews: Sequence[Review], accounts: Sequence[Account]
-) -> list[Review]:
-    """Return the reviews of a bundle that count (`why_void`)."""
-    return [one for one in reviews if not why_void(one, evaluations, reviews, accounts)]
+def deciding_review(
+    evaluation: EvaluationRow, found: BundleStanding, accounts: Sequence[Account]
+) -> Review | None:
+    """Return the review that decides about an evaluation of the bundle `found`, or None; void approvals do not."""
+    valid = [one for one in found.reviews if not why_void(one, found.evaluations, found.reviews, accounts)]
+    return _review_of(evaluation, valid)
 
 
 def _person_and_time(review: Review) -> str:
     return f"{author_in_words(review)} at {review.at:%Y-%m-%d %H:%M} UTC"
 
 
-def review_of(evaluation: EvaluationRow, reviews: Sequence[Review]) -> Review | None:
+def _review_of(evaluation: EvaluationRow, reviews: Sequence[Review]) -> Review | None:
     """Return the review that decides about an evaluation: its rejection if there is one, otherwise its approval."""
     found = [one for one in reviews if one.evaluation_digest == evaluation.evaluation_digest]
     return next((one for one in found if not one.approves), found[0] if found else None)

@@ -25,7 +25,7 @@ from ml_assets.model.release.rules import CanarySection
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.use.live.comparison import Labelled, MetricState, Requests, compare
 from ml_assets.use.live.logged_rows import PLACE, key_in, rows_of_keys
-from ml_assets.use.serving.request_log import LATE_DAYS, day_folder, files_after, read_files, writer_of
+from ml_assets.use.serving.request_log import LATE_DAYS, day_folder, files_after, newest_of, read_files
 from resources.artifacts import Artifacts, ArtifactsRefused, ArtifactsUnavailable
 from resources.ledger import Promotion
 
@@ -378,7 +378,7 @@ def _with_files(
     rows = first.rows.filter(has_room).head(room)
     entities = [one for one, has in zip(first.entities, has_room, strict=True) if has][:room]
     update: dict[str, object] = {
-        "files": {**record.files, day.isoformat(): _read_up_to(record.files.get(day.isoformat(), {}), files)},
+        "files": {**record.files, day.isoformat(): newest_of(files, record.files.get(day.isoformat()))},
         "entities": (*record.entities, *entities),
         "of_clients": dict(Counter(record.of_clients) + Counter(rows["sender"])),
         "crowded": record.crowded + len(first.rows) - int(has_room.sum()),
@@ -400,11 +400,3 @@ def _with_files(
             "left_out": dict(Counter(record.left_out) + left_out),
         }
     return record.model_copy(update=update)
-
-
-def _read_up_to(before: Mapping[str, int], files: list[str]) -> dict[str, int]:
-    """Return server → number of its newest file after `files` were read."""
-    newest = dict(before)
-    for server, number in map(writer_of, files):
-        newest[server] = max(number, newest.get(server, 0))
-    return newest

@@ -79,8 +79,12 @@ def pictures(days: Sequence[DayFigures]) -> dict[str, str]:
     first = metrics_of(days[-1].objective)[0]
 
     def of_each(value: Callable[[VersionFigures], float | None]) -> dict[tuple[str, Role], float]:
-        found = {(day.partition, one.role): value(one) for day in days for one in day.versions}
-        return {place: one for place, one in found.items() if one is not None}
+        return {
+            (day.partition, one.role): found
+            for day in days
+            for one in day.versions
+            if (found := value(one)) is not None
+        }
 
     moved = of_each(lambda one: one.largest_drift and one.largest_drift.psi_excess)
     from_holdout = of_each(lambda one: one.largest_holdout_drift and one.largest_holdout_drift.psi_excess)

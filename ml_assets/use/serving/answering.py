@@ -423,7 +423,8 @@ def _record(
     names = (version.model, version.number, role)
     faults = [one for one in fates if isinstance(one, Exception)]
     if faults:
-        parts.metrics.failed(*names, _kind_of(faults[0]))
+        kind = "refused" if isinstance(faults[0], RequestRefused) else type(faults[0]).__name__
+        parts.metrics.failed(*names, kind)
     is_answered = not faults or role == "canary"
     if is_answered and len(faults) < len(fates):
         parts.metrics.answered(*names, len(fates) - len(faults), took_ns / 1e9)
@@ -451,7 +452,3 @@ def _record(
         )
         for place, fate in zip(places, fates, strict=True)
     )
-
-
-def _kind_of(error: Exception) -> str:
-    return "refused" if isinstance(error, RequestRefused) else type(error).__name__

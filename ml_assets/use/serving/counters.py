@@ -22,14 +22,15 @@ BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1
 """Upper bounds of the latency's buckets in seconds."""
 
 
-class ServingMetrics:
+class ServingMetrics(Collector):
     """Metrics of one server, with the state of its parts at the moment of a request."""
 
     def __init__(
         self, watch: "StageWatch", log: "RequestLog", retention: "LogRetention", shadows: "ShadowQueue"
     ) -> None:
+        self._watch, self._log, self._retention, self._shadows = watch, log, retention, shadows
         self._registry = CollectorRegistry()
-        self._registry.register(_Parts(watch, log, retention, shadows))
+        self._registry.register(self)
         self._requests = self._counter(
             "requests_total", "Requests that a version answered or refused.", _OF_VERSION
         )
@@ -99,14 +100,8 @@ class ServingMetrics:
     def text(self) -> bytes:
         return generate_latest(self._registry)
 
-
-class _Parts(Collector):
-    def __init__(
-        self, watch: "StageWatch", log: "RequestLog", retention: "LogRetention", shadows: "ShadowQueue"
-    ) -> None:
-        self._watch, self._log, self._retention, self._shadows = watch, log, retention, shadows
-
     def collect(self) -> Iterable[Metric]:
+        """Yield gauges and counters of the parts."""
         versions = GaugeMetricFamily(
             f"{_NAME}version", "Version in each role; 1 while it holds it.", labels=_OF_VERSION
         )

@@ -13,7 +13,7 @@ Several servers may delete the same day at once. A killed server leaves the rest
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from logging import getLogger
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from ml_assets.use.serving.request_log import LATE_DAYS, day_folder, days_of, writer_of
+from ml_assets.use.serving.request_log import LATE_DAYS, day_folder, days_of, newest_of, writer_of
 from resources.artifacts import Artifacts
 from resources.words import counted
 
@@ -42,12 +42,8 @@ class DayRead(BaseModel):
     """All files."""
 
     @classmethod
-    def of(cls, files: Iterable[str]) -> "DayRead":
-        newest: dict[str, int] = {}
-        names = list(files)
-        for server, number in map(writer_of, names):
-            newest[server] = max(number, newest.get(server, 0))
-        return cls(newest=newest, count=len(names))
+    def of(cls, files: Sequence[str]) -> "DayRead":
+        return cls(newest=newest_of(files), count=len(files))
 
     def has(self, file: str) -> bool:
         """Return True if `file` is among them. A server writes no file after one with a larger number."""

@@ -146,6 +146,14 @@ def writer_of(file: str) -> tuple[str, int]:
     return (server, int(number)) if server and number.isdecimal() else (file, 1)
 
 
+def newest_of(files: Iterable[str], before: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Return server → number of its newest file among `files` and those in `before`."""
+    newest = dict(before or {})
+    for server, number in map(writer_of, files):
+        newest[server] = max(number, newest.get(server, 0))
+    return newest
+
+
 def read_files(
     artifacts: Artifacts, model: str, day: date, files: Sequence[str]
 ) -> tuple[pl.DataFrame, dict[str, str]]:

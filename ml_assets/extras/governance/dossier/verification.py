@@ -117,7 +117,8 @@ def _consistent(folder: Path, key: PublicKey) -> Verified:
     expected = {f"{BUNDLE}/{name}": sha for name, sha in files.items()} | {named: bundle}
     if subjects != expected:
         raise DossierRefused(f"{PROVENANCE} is about another bundle than {bundle[:12]}: {named}")
-    built, dependencies = stated["predicate"]["buildDefinition"], _by_name(stated)
+    built = stated["predicate"]["buildDefinition"]
+    dependencies = {one["name"]: one for one in built["resolvedDependencies"]}
     made = {one["name"]: one.get("digest", {}) for one in stated["predicate"]["runDetails"]["byproducts"]}
     lock = {"sha256": _sha(folder / LOCK)} if (folder / LOCK).is_file() else None
     _require_same(
@@ -172,10 +173,6 @@ def _require_same(document: str, facts: Mapping[str, tuple[Any, Any]]) -> None:
             raise DossierRefused(
                 f"{document} names another {what} than the bundle: {found}, expected {expected}"
             )
-
-
-def _by_name(stated: Mapping[str, Any]) -> dict[str, Any]:
-    return {one["name"]: one for one in stated["predicate"]["buildDefinition"]["resolvedDependencies"]}
 
 
 def _json(folder: Path, name: str) -> Any:

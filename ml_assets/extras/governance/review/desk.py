@@ -8,8 +8,8 @@ from ml_assets.foundation.reports.page import WrittenPage
 from ml_assets.model.release.history import void_approvals
 from ml_assets.model.release.registry import RegisteredVersion, VersionMissing
 from ml_assets.model.release.releases import Releases, registry_of, releases_of
-from ml_assets.model.release.reviews import counting_review, review, waiting
-from ml_assets.model.release.rules import Rules, why_not_by, why_unchecked
+from ml_assets.model.release.reviews import review, waiting
+from ml_assets.model.release.rules import Rules, deciding_review, why_not_by, why_unchecked
 from ml_assets.model.release.rules_in_force import RulesLog, in_force
 from ml_assets.model.steps.links import REPORTS, report_name
 from ml_assets.model.steps.record import checked_file
@@ -102,7 +102,7 @@ class ReviewDesk:
             report=report_name(row.model, row.partition, row.evaluation_digest),
             champion=self.platform.ledger.models.in_production(model),
             reviews=standing.reviews,
-            decided=counting_review(releases, row),
+            decided=deciding_review(row, standing, releases.ledger.accounts.all()),
             rules=self._rules(model),
             why_unconfirmed=RulesLog.read(self.platform.ledger, model).why_unconfirmed,
             unchecked=tuple(
