@@ -194,7 +194,7 @@ def _in_words(one: "VersionFigures") -> str:
 
 
 def _page(platform: Platform, figures: "DayFigures", retrain: RetrainSection | None) -> dict[str, Any]:
-    from ml_assets.foundation.reports.drawing import as_markdown
+    from ml_assets.foundation.reports.page import as_markdown
     from ml_assets.use.live.performance_history import days_up_to, pictures
 
     drawn = as_markdown(pictures(days_up_to(platform.artifacts, figures.model, figures.partition)))

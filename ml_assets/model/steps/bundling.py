@@ -20,11 +20,10 @@ from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.days import Days
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.evaluation.evaluation_document import Latency, ServingCost
-from ml_assets.model.release.bundle import BundleContents, build_bundle
+from ml_assets.model.release.bundle import GOLDEN_BLOBS, BundleContents, build_bundle, spread
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.facts import Lineage
-from ml_assets.model.release.golden import GOLDEN_BLOBS, spread
-from ml_assets.model.release.matrix import MatrixGraph
+from ml_assets.model.release.onnx_graph import MatrixGraph
 from ml_assets.model.release.runtime import ServingModel
 from ml_assets.model.steps.blobs import decoder_of, few_with_blobs
 from ml_assets.model.steps.spec import PipelineSpec

@@ -25,9 +25,9 @@ from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.report_document import ComparedModel
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.release.bundle_store import Bundle, BundleDamaged, BundleMissing
-from ml_assets.model.release.of_platform import bundles_of, releases_of
-from ml_assets.model.release.question import Question
+from ml_assets.model.release.facts import Question
 from ml_assets.model.release.registry import RegisteredVersion, VersionMissing
+from ml_assets.model.release.releases import bundles_of, releases_of
 from ml_assets.model.release.runtime import (
     BundleRefused,
     GoldenMismatch,
@@ -211,7 +211,6 @@ def scored(bundle: Bundle, rows: MeasuredRows) -> NDArray[np.float64]:
 def opened(platform: Platform, digest: str) -> Bundle:
     """Return a stored bundle. Raises `CannotScore` if it is lost or damaged."""
 
-    from ml_assets.model.release.releases import bundles_of
     try:
         return bundles_of(platform).open(digest)
     except (BundleMissing, BundleDamaged) as error:

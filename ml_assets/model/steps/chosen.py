@@ -148,6 +148,7 @@ def prior_for(spec: PipelineSpec, tuning: TuningSection, platform: Platform, win
     """
 
     from ml_assets.model.release.standing import InputsUnknown, in_words
+
     usable, _ = _split_at(spec.holdout_of(window), results_of(platform, spec.name))
     result = None if usable is None else _read(platform, spec.name, usable)
     refused: dict[TrainedOn, str] = {}

@@ -403,6 +403,6 @@ def waiting_for_approval(
     """Return the versions that wait for an approval, newest data first; empty if `rules` ask for none."""
     if rules.approval is None:
         return []
-    from ml_assets.model.release.of_platform import releases_of
+    from ml_assets.model.release.releases import releases_of
 
     return releases_of(platform).waiting(model, rules)

@@ -24,9 +24,9 @@ from ml_assets.extras.governance.dossier.signature import SIGNATURE, SigningKey
 from ml_assets.extras.governance.dossier.verification import decisions_about, write
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.dossiers import dossier_name, lay_out
-from ml_assets.model.release.of_platform import bundles_of
 from ml_assets.model.release.registry import RegisteredVersion
-from ml_assets.model.release.rows_behind import contents_of
+from ml_assets.model.release.releases import bundles_of
+from ml_assets.model.release.standing import contents_of
 from ml_assets.model.steps.launches import DIFFERENCE, read_launches, source
 from ml_assets.model.steps.launches import LOCK as LOCK_FILE
 from ml_assets.model.steps.record import card_of, report_of
@@ -40,7 +40,6 @@ def write_dossier(platform: Platform, version: RegisteredVersion, key: SigningKe
     Earlier dossiers stay. Raises `ReportUnavailable`, `LaunchUnknown`, `InputsUnknown`, and the bundle store's errors.
     """
 
-    from ml_assets.model.release.releases import bundles_of
     bundle = bundles_of(platform).open(version.bundle_digest)
     row, report = report_of(platform, version)
     card = card_of(platform, version)

@@ -27,8 +27,8 @@ from ml_assets.model.evaluation.comparison.worst_slices import worst_slices
 from ml_assets.model.evaluation.metrics.row_weights import weights_of
 from ml_assets.model.evaluation.report_document import Explanations, LossCurve, ModelFacts, Report, SplitRows
 from ml_assets.model.evaluation.spec import EvaluationSpec
-from ml_assets.model.release.golden import spread
-from ml_assets.model.release.of_platform import bundles_of
+from ml_assets.model.release.bundle import spread
+from ml_assets.model.release.releases import bundles_of
 from ml_assets.model.release.runtime import PredictionNotFinite, ServingModel
 from ml_assets.model.steps.blobs import counted_models, few_with_blobs, predicted
 from ml_assets.model.steps.bundling import bundle_of, serving_cost_of, versions_behind
@@ -70,7 +70,6 @@ def _score(
     spec: PipelineSpec, platform: Platform, training_set: TrainingSet, trained: TrainedModel
 ) -> UnrecordedEvaluation:
     from ml_assets.model.evaluation.report_document import Report
-    from ml_assets.model.release.releases import bundles_of
 
     job, result = training_set.job, trained.result
     snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest, job.schema_hash)

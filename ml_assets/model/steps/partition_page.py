@@ -17,8 +17,7 @@ from ml_assets.data.tables.reader import PartitionMissing, TableReader
 from ml_assets.data.validation.profile import completeness
 from ml_assets.data.validation.verdict import Verdict
 from ml_assets.foundation.reports.page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
-from ml_assets.model.release.bundle_standing import BundleStandings
-from ml_assets.model.release.rows_behind import InputsUnknown, contents_of
+from ml_assets.model.release.standing import BundleStandings, InputsUnknown, contents_of
 from ml_assets.model.steps.partition_pictures import (
     MOST_COLUMNS,
     MOST_HOURS,

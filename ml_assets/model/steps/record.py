@@ -19,12 +19,12 @@ from ml_assets.model.evaluation.report.card import Release, model_card
 from ml_assets.model.evaluation.report.report import render, write_report
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
-from ml_assets.model.release.bundle_standing import PRODUCTION, BundleStandings
 from ml_assets.model.release.bundle_store import Bundle
-from ml_assets.model.release.of_platform import registry_of, releases_of
 from ml_assets.model.release.registry import RegisteredVersion
-from ml_assets.model.release.rows_behind import InputsUnknown, in_words
+from ml_assets.model.release.releases import registry_of, releases_of
+from ml_assets.model.release.rows_behind import in_words
 from ml_assets.model.release.rules import deciding_as_json, gates_as_json
+from ml_assets.model.release.standing import PRODUCTION, BundleStandings, InputsUnknown
 from ml_assets.model.steps.links import read_artifact, report_name
 from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
 from resources.acting import launched_in

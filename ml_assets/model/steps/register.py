@@ -28,6 +28,7 @@ def register_model(
     from ml_assets.model.release.releases import bundles_of, registry_of, releases_of
     from ml_assets.model.release.reviews import waits_for_approval
     from ml_assets.model.release.standing import InputsRejected
+
     releases = releases_of(platform)
     if evaluated.status == "rejected":
         # An earlier evaluation's version may now be rejected: update it.

@@ -99,6 +99,7 @@ def reproduce(
 
     from ml_assets.model.release.releases import bundles_of
     from ml_assets.model.release.standing import keys_of
+
     bundle, row = bundles_of(platform).open(version.bundle_digest), evaluation_of(platform, version)
     if not with_this_code and (differs := list(other_environment(platform, bundle, row))):
         raise NotReproducible(
@@ -268,6 +269,7 @@ def recorded_launch(platform: Platform, version: RegisteredVersion) -> LaunchRec
     """Return the last launch of a version's training. Raises `NotReproducible` if none is recorded."""
 
     from ml_assets.model.release.releases import bundles_of
+
     bundle, row = bundles_of(platform).open(version.bundle_digest), evaluation_of(platform, version)
     if (launch := _last_launch(platform, bundle, row)) is None:
         raise NotReproducible(
@@ -287,6 +289,7 @@ def _initial(platform: Platform, row: EvaluationRow) -> InitialModel | None:
     """Return the version whose weights the training began with."""
 
     from ml_assets.model.release.releases import bundles_of
+
     if not row.trained_on.begins_with:
         return None
     began = platform.ledger.models.evaluation(row.trained_on.begins_with)

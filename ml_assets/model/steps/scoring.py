@@ -76,6 +76,7 @@ def scorers_of(platform: Platform, model: str) -> Scorers:
     production is lost, damaged or cannot be loaded."""
 
     from ml_assets.model.release.standing import BundleStandings
+
     standings = BundleStandings.read(platform.ledger.models, model)
     if standings.in_production is None:
         raise NothingInProduction(

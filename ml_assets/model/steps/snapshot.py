@@ -174,6 +174,7 @@ def initial_of(spec: PipelineSpec, platform: Platform) -> InitialModel | None:
     """
 
     from ml_assets.model.release.releases import releases_of
+
     wanted = spec.model.init_from
     if wanted is None:
         return None

@@ -131,6 +131,7 @@ def _hand_over(initial: InitialVersion, platform: Platform, name: str) -> None:
     """
 
     from ml_assets.model.release.releases import bundles_of, releases_of
+
     version = InitialModel(initial.version, bundles_of(platform).open(initial.bundle))
     newest_fit(version, releases_of(platform))
     hand_over(version.weights, platform.artifacts, name)

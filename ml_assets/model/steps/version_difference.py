@@ -23,8 +23,8 @@ from ml_assets.model.evaluation.comparison.sentences import with_interval
 from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.release.bundle_store import Bundle
-from ml_assets.model.release.of_platform import registry_of
 from ml_assets.model.release.registry import RegisteredVersion
+from ml_assets.model.release.releases import registry_of
 from ml_assets.model.steps.champion import CannotScore, MeasuredRows, opened, scored
 from ml_assets.model.steps.record import (
     ReportUnavailable,
@@ -233,6 +233,7 @@ def _data(
 ) -> tuple[TableChange | None, str]:
 
     from ml_assets.model.release.standing import InputsUnknown
+
     tables = [one.evaluation.trained_on.table for one in (old, new)]
     if tables[0] != tables[1]:
         return None, f"{old.name} read {tables[0]}, {new.name} reads {tables[1]}"
@@ -245,6 +246,7 @@ def _data(
 def _window(platform: Platform, one: VersionFacts) -> ReadWindow:
 
     from ml_assets.model.release.standing import keys_of
+
     trained = one.evaluation.trained_on
     reader = TableReader(platform.lake, trained.commit)
     return ReadWindow(reader=reader, table=trained.table, keys=keys_of(reader, trained))

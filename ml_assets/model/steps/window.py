@@ -71,8 +71,7 @@ def _require_signing_key(model: str, platform: Platform) -> None:
     """Read the key of dossiers, so that no training runs whose registration must fail."""
     if platform.settings.signing_key is None:
         return
-    from ml_assets.extras.governance.dossier.errors import SigningKeyRefused
-    from ml_assets.extras.governance.dossier.signature import SigningKey
+    from ml_assets.extras.governance.dossier.signature import SigningKey, SigningKeyRefused
 
     try:
         SigningKey.read(platform.settings.signing_key)
@@ -139,6 +138,7 @@ def rejected_behind(platform: Platform, window: TrainedOn) -> dict[str, str]:
     """
 
     from ml_assets.model.release.standing import contents_of
+
     return rejections_of(platform.ledger, contents_of(platform.lake, platform.ledger.models, window))
 
 

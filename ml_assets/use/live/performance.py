@@ -17,15 +17,25 @@ import polars as pl
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from ml_assets.data.validation.drift import drift
-from ml_assets.model.evaluation.comparison.holdout_rows import labels_of, lists_of
+from ml_assets.model.evaluation.comparison.holdout_rows import (
+    MOST_BLOCKS,
+    bootstrap_blocks,
+    labels_of,
+    lists_of,
+)
+from ml_assets.model.evaluation.comparison.slices import slice_rows
+from ml_assets.model.evaluation.metrics.bootstrap import (
+    BlockIds,
+    Estimate,
+    block_form,
+    draw_blocks,
+    estimate,
+    joint_intervals,
+)
 from ml_assets.model.evaluation.metrics.metrics import Vector, metrics_of
 from ml_assets.model.evaluation.metrics.row_weights import weights_of
-from ml_assets.model.steps.declared_functions import own_metrics
-from ml_assets.model.evaluation.block_counts import BlockIds, block_form
-from ml_assets.model.evaluation.bootstrap import Estimate, draw_blocks, estimate, joint_intervals
-from ml_assets.model.evaluation.holdout import MOST_BLOCKS, bootstrap_blocks, labels_of
-from ml_assets.model.evaluation.slices import slice_rows
 from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.steps.declared_functions import own_metrics
 from ml_assets.model.steps.record import ReportUnreadable, recorded_report
 from ml_assets.model.steps.retraining import LiveSource
 from ml_assets.model.steps.spec import PipelineSpec

@@ -6,7 +6,6 @@ Not here: the figures of a day (`performance`).
 import math
 from collections.abc import Callable, Sequence
 
-from ml_assets.foundation.reports.drawing import Axes, Draw, encoded
 from ml_assets.foundation.reports.page import Axes, Draw, encoded
 from ml_assets.foundation.reports.text import label
 from ml_assets.model.evaluation.metrics.metrics import metrics_of
