@@ -2,7 +2,7 @@
 
 `skew` compares the newest features with the training of the version in production. It runs in the sensor's tick,
 because it reads profiles alone, and on a click. `served_skew` compares requests with the feature table, in a run: a day
-of the log may be large. Not here: the comparisons (`live.training_skew`, `live.served_verdicts`).
+of the log may be large. Not here: the comparisons (`live.training_skew`, `live.served_skew`).
 """
 
 import hashlib
@@ -142,8 +142,7 @@ def _of_requests(
     spec: TrainingPipelineSpec, rule: ServedSkewRule, platform: Platform, run_id: str
 ) -> dg.AssetCheckResult:
     """Compare what is due; show the newest verdicts, of which none may have findings in a partition compared now."""
-    from ml_assets.use.live.served_skew import due_partitions, newest_verdicts
-    from ml_assets.use.live.served_verdicts import compare
+    from ml_assets.use.live.served_skew import compare, due_partitions, newest_verdicts
 
     reader = TableReader.at(platform.lake, "main")
     due = due_partitions(spec, rule, reader, platform, datetime.now(UTC))

@@ -404,5 +404,6 @@ def waiting_for_approval(
     if rules.approval is None:
         return []
     from ml_assets.model.release.releases import releases_of
+    from ml_assets.model.release.reviews import waiting
 
-    return releases_of(platform).waiting(model, rules)
+    return waiting(releases_of(platform), model, rules)

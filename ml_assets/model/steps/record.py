@@ -22,9 +22,8 @@ from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.releases import registry_of, releases_of
-from ml_assets.model.release.rows_behind import in_words
 from ml_assets.model.release.rules import deciding_as_json, gates_as_json
-from ml_assets.model.release.standing import PRODUCTION, BundleStandings, InputsUnknown
+from ml_assets.model.release.standing import PRODUCTION, BundleStandings, InputsUnknown, in_words
 from ml_assets.model.steps.links import read_artifact, report_name
 from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
 from resources.acting import launched_in
@@ -257,7 +256,7 @@ def report_of(platform: Platform, version: RegisteredVersion) -> tuple[Evaluatio
 
 def evaluation_of(platform: Platform, version: RegisteredVersion) -> EvaluationRow:
     """Return the evaluation that counts for a version. Raises `ReportUnavailable` if it has none."""
-    row = releases_of(platform).standing(version.model, version.bundle_digest).shown
+    row = releases_of(platform).standings(version.model).of(version.bundle_digest).shown
     if row is None:
         raise ReportUnavailable(
             f"{_named(version)} was never evaluated by this ledger: materialize the model, which evaluates it"
@@ -281,7 +280,7 @@ def _named(version: RegisteredVersion) -> str:
 def _release(platform: Platform, version: RegisteredVersion, row: EvaluationRow) -> Release:
     releases = releases_of(platform)
     history: list[str] = []
-    for one in releases.log(version.model):
+    for one in releases.log.promotions(version.model):
         if one.bundle_digest != version.bundle_digest:
             continue
         despite = f" Despite {one.despite}." if one.despite else ""
@@ -297,7 +296,7 @@ def _release(platform: Platform, version: RegisteredVersion, row: EvaluationRow)
                 f"{ended.at:%Y-%m-%d %H:%M} UTC, {left} by {author_in_words(ended)}: {ended.reason}."
             )
     objections = objections_to(platform, row)
-    standing = releases.standing(version.model, version.bundle_digest)
+    standing = releases.standings(version.model).of(version.bundle_digest)
     return Release(
         number=version.number,
         semantic=version.semantic,
