@@ -120,43 +120,28 @@ class TableSpecSection(Section):
     """Newest partitions that `ml-assets gc` leaves on main. Not given: all."""
 
     @model_validator(mode="after")
-    def _hours_are_of_utc(self) -> Self:
-        if self.cadence.kind != "hourly":
-            return self
-        contract, why = self.contract, dict[tuple[str | int, ...], str]()
-        if contract.event_time and contract.by_name[contract.event_time].dtype != "datetime":
+    def _parts_fit_together(self) -> Self:
+        why: dict[tuple[str | int, ...], str] = {}
+        event_time = self.contract.event_time
+        dtype = self.contract.by_name[event_time].dtype if event_time else "datetime"
+        if self.cadence.kind == "hourly" and dtype != "datetime":
             why["contract", "event_time"] = (
-                f"'{contract.event_time}' is a {contract.by_name[contract.event_time].dtype}, which does not tell the "
-                "hour of a row: name a column of type datetime"
+                f"'{event_time}' is a {dtype}, which does not tell the hour of a row: name a column of type datetime"
             )
-        refuse_at(type(self).__name__, why)
-        return self
-
-    @model_validator(mode="after")
-    def _only_partitions_are_retained(self) -> Self:
         if self.retain is not None and self.partitions is None:
-            why = "counts partitions, and this table has none: declare `partitions`, or remove it"
-            refuse_at(type(self).__name__, {("retain",): why})
-        return self
-
-    @model_validator(mode="after")
-    def _limit_needs_a_quarantine(self) -> Self:
+            why["retain",] = "counts partitions, and this table has none: declare `partitions`, or remove it"
         if self.quarantine is not None and self.on_bad_rows != "quarantine":
-            why = "sets a limit for rows that nothing sets aside: write on_bad_rows: quarantine, or remove it"
-            refuse_at(type(self).__name__, {("quarantine",): why})
-        return self
-
-    @model_validator(mode="after")
-    def _drift_can_be_measured(self) -> Self:
-        if self.drift is None:
-            return self
-        why = dict(policy_faults(self.drift, self.contract, ("drift",)))
-        if self.partitions is None:
-            why["drift",] = "compares partitions, and the table has none: add partitions, or remove it"
-        elif self.drift.same_weekday and self.partitions.cadence != "daily":
-            why["drift", "same_weekday"] = (
-                f"is for daily partitions, and these are {self.partitions.cadence}: remove it"
+            why["quarantine",] = (
+                "sets a limit for rows that nothing sets aside: write on_bad_rows: quarantine, or remove it"
             )
+        if self.drift is not None:
+            why |= dict(policy_faults(self.drift, self.contract, ("drift",)))
+            if self.partitions is None:
+                why["drift",] = "compares partitions, and the table has none: add partitions, or remove it"
+            elif self.drift.same_weekday and self.partitions.cadence != "daily":
+                why["drift", "same_weekday"] = (
+                    f"is for daily partitions, and these are {self.partitions.cadence}: remove it"
+                )
         refuse_at(type(self).__name__, why)
         return self
 
