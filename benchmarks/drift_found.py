@@ -15,8 +15,7 @@ import polars as pl
 from benchmarks._report import Result, emit, parse_args
 from ml_assets.data.validation.drift_rule import DriftRule
 from ml_assets.data.validation.profile import profile
-from ml_assets.data.validation.shifts import Shifts
-from ml_assets.data.validation.table_drift import PastAndNow
+from ml_assets.data.validation.table_drift import PastAndNow, Shifts
 from ml_assets.defs.flights import features, source
 
 DAYS = [date(2013, 1, 1) + timedelta(n) for n in range(365)]

@@ -29,9 +29,9 @@ from ml_assets.data.tables.publish import PublishResult, publish
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.data.validation.contract import Contract
-from ml_assets.data.validation.midnight import begin_of
 from ml_assets.data.validation.quarantine import without_reasons
 from ml_assets.data.validation.volume import VolumeRule
+from ml_assets.foundation.days import begin_of
 from ml_assets_tests.sources.iceberg_shop import IcebergShop
 from ml_assets_tests.tables.orders_table import OrdersTable
 from resources.platform import Platform

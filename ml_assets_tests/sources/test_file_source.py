@@ -24,7 +24,7 @@ from ml_assets.data.sources.file_source import FileChanged, FileReader, FileSour
 from ml_assets.data.sources.folder_listing import files_like
 from ml_assets.data.sources.protocol import SourceTable, Span
 from ml_assets.data.validation.contract import Contract
-from ml_assets.data.validation.midnight import after, begin_of
+from ml_assets.foundation.days import after, begin_of
 from ml_assets_tests.components.installation import failure_of
 from ml_assets_tests.sources.conftest import Declare
 from ml_assets_tests.sources.hourly_sales import HOURLY, HOURS, LAST, require_every_hour, rows_of, span_of

@@ -25,7 +25,7 @@ from ml_assets.data.sources.stream_log import (
 from ml_assets.data.tables.audits import unaudited
 from ml_assets.data.tables.layout import DEAD_LETTERS
 from ml_assets.data.validation.contract import Contract
-from ml_assets.data.validation.midnight import after, begin_of
+from ml_assets.foundation.days import after, begin_of
 from resources.lake import MergeConflict
 from resources.lake.local import LocalStore
 

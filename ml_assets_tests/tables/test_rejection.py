@@ -15,7 +15,7 @@ from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.data.validation.column_types import schema_of
 from ml_assets.data.validation.contract import Contract
-from ml_assets.data.validation.findings import table_rows
+from ml_assets.data.validation.verdict import table_rows
 from ml_assets.data.validation.volume import VolumeRule
 from ml_assets.defs.flights import source
 from ml_assets_tests.tables import orders_table

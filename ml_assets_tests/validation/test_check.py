@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ml_assets.data.validation.check import check_partitions
 from ml_assets.data.validation.column_types import POLARS_TYPES
 from ml_assets.data.validation.contract import Contract
-from ml_assets.data.validation.findings import Finding
+from ml_assets.data.validation.verdict import Finding
 from ml_assets_tests.validation.flights_table import bounds, contract, day, days
 
 ROW = pl.int_range(pl.len())

@@ -14,8 +14,8 @@ from ml_assets.data.tables import parquet
 from ml_assets.data.validation.check import check_partitions
 from ml_assets.data.validation.column_types import POLARS_TYPES, polars_type, type_name
 from ml_assets.data.validation.contract import Contract
-from ml_assets.data.validation.findings import Finding
 from ml_assets.data.validation.profile import profile
+from ml_assets.data.validation.verdict import Finding
 
 PLAIN = [name for name in POLARS_TYPES if name != "binary"]
 TYPES = st.one_of(

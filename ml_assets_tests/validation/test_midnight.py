@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ml_assets.data.validation.check import check_partitions
 from ml_assets.data.validation.contract import Contract
-from ml_assets.data.validation.midnight import midnight
+from ml_assets.foundation.days import midnight
 
 ZONES = st.sampled_from(sorted(zone for zone in available_timezones() if "/" in zone))
 # Samoa left out 2011-12-30 whole: a day without a moment of its own.

@@ -7,10 +7,8 @@ import numpy as np
 import polars as pl
 
 from ml_assets.data.validation.drift_rule import DriftRule, GivenOthers
-from ml_assets.data.validation.profile import profile
-from ml_assets.data.validation.relations import COLUMNS, ROWS, correlations
-from ml_assets.data.validation.shifts import Shifts, TableShifts
-from ml_assets.data.validation.table_drift import PastAndNow
+from ml_assets.data.validation.profile import COLUMNS, ROWS, correlations, profile
+from ml_assets.data.validation.table_drift import PastAndNow, Shifts, TableShifts
 
 WINDOW = 70
 RELATED = {"temp", "dewp"}

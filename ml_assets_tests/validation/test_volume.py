@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from ml_assets.data.validation.findings import Finding
+from ml_assets.data.validation.verdict import Finding
 from ml_assets.data.validation.volume import VolumePast, VolumeRule, VolumeSection, volume_findings
 
 RULE = VolumeRule()

@@ -43,8 +43,8 @@ from ml_assets.data.sources.tabular import (
 from ml_assets.data.sources.text_values import TextForm, ValueRefused
 from ml_assets.data.sources.time_formats import time_format
 from ml_assets.data.validation.contract import Column
-from ml_assets.data.validation.midnight import after, begin_of, iso_name
 from ml_assets.foundation.checkout import ROOT
+from ml_assets.foundation.days import after, begin_of, iso_name
 from ml_assets.foundation.sections import TimeZone
 from resources.addresses import hide_credentials
 from resources.platform import Platform

@@ -36,7 +36,7 @@ from ml_assets.data.sources.source_section import SourceSection, VariableName
 from ml_assets.data.sources.stream_log import LogVersion, Moments, StreamLog
 from ml_assets.data.sources.text_values import TextForm, ValueRefused
 from ml_assets.data.validation.contract import Contract
-from ml_assets.data.validation.midnight import HOUR
+from ml_assets.foundation.days import HOUR
 from resources.platform import Platform
 
 SENSOR_SECONDS = 20.0

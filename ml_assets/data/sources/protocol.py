@@ -11,7 +11,7 @@ import polars as pl
 
 from ml_assets.data.tables.spec import UndatedRows
 from ml_assets.data.validation.contract import Contract
-from ml_assets.data.validation.midnight import begin_of
+from ml_assets.foundation.days import begin_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.manifest import Reconciliation
 from ml_assets.data.tables.spec import Incoming, SourceFailed
 from ml_assets.data.tables.user_code import FeatureFunctionError
-from ml_assets.data.validation.midnight import after
+from ml_assets.foundation.days import after
 
 
 def read_partitions(

@@ -23,7 +23,7 @@ from ml_assets.data.sources.json_messages import FIRST_EVENT
 from ml_assets.data.tables import layout, parquet
 from ml_assets.data.tables.cadence import begin_of_key
 from ml_assets.data.tables.landing import MAIN
-from ml_assets.data.validation.midnight import after, begin_of
+from ml_assets.foundation.days import after, begin_of
 from resources.lake import LakeError, ObjectNotFound, ObjectStat, VersionedStore
 from resources.threads import side_by_side
 

@@ -18,7 +18,7 @@ from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence, CadenceKind, b
 from ml_assets.data.tables.lake_history import facts_of
 from ml_assets.data.tables.reader import ColumnsDiffer, PartitionMissing, TableReader
 from ml_assets.data.validation.column_types import polars_type
-from ml_assets.data.validation.midnight import HOUR, after, begin_of
+from ml_assets.foundation.days import HOUR, after, begin_of
 from resources.addresses import hide_credentials
 from resources.lake import Commit, LakeBusy, LakeError, LakeUnavailable
 from resources.platform import Platform

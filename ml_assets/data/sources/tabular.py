@@ -13,7 +13,7 @@ from ml_assets.data.sources.protocol import SourceTable, Span
 from ml_assets.data.sources.source_section import SourceSection
 from ml_assets.data.tables.spec import UndatedRows
 from ml_assets.data.validation.column_types import polars_type, type_name
-from ml_assets.data.validation.midnight import HOUR, after, begin_of
+from ml_assets.foundation.days import HOUR, after, begin_of
 
 FIRST_DAY, NEVER = date(1, 1, 1), date(9999, 12, 31)
 """First day with a name, and the day after the last one that a row may have."""

@@ -14,7 +14,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from ml_assets.data.validation.midnight import after, begin_of, iso_name
+from ml_assets.foundation.days import after, begin_of, iso_name
 from ml_assets.foundation.sections import Section
 
 CadenceKind = Literal["hourly", "daily", "weekly", "monthly", "none"]

@@ -11,9 +11,8 @@ from ml_assets.data.tables.manifest import PartitionManifest
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import TableSpec
 from ml_assets.data.validation.drift_rule import DriftRule
-from ml_assets.data.validation.findings import Finding
-from ml_assets.data.validation.shifts import Shifts
-from ml_assets.data.validation.table_drift import PastAndNow, TableDrift
+from ml_assets.data.validation.table_drift import PastAndNow, Shifts, TableDrift
+from ml_assets.data.validation.verdict import Finding
 
 _WEEK = 7
 """Days of a week, which are partitions of a daily table."""

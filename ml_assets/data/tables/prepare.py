@@ -17,8 +17,8 @@ from ml_assets.data.tables.landing import StoredPartition
 from ml_assets.data.tables.manifest import FileEntry, PartitionManifest, Reconciliation, iso_utc, profile_text
 from ml_assets.data.tables.spec import MOST_UNDATED, Incoming, SourceFailed, TableSpec, UndatedRows
 from ml_assets.data.validation.column_types import polars_type, schema_hash, schema_of
-from ml_assets.data.validation.midnight import after, begin_of
 from ml_assets.data.validation.profile import profile
+from ml_assets.foundation.days import after, begin_of
 from resources.addresses import hide_credentials
 
 _MICROSECOND = timedelta(microseconds=1)

@@ -46,7 +46,7 @@ from ml_assets.data.tables.prepare import (
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.referred import ReferredTables
 from ml_assets.data.tables.spec import MOST_UNDATED, Incoming, PublishingRun, TableSpec
-from ml_assets.data.validation.findings import Finding
+from ml_assets.data.validation.check import broken_rules
 from ml_assets.data.validation.quarantine import (
     Share,
     divide,
@@ -57,7 +57,7 @@ from ml_assets.data.validation.quarantine import (
     with_reason_undated,
 )
 from ml_assets.data.validation.table_drift import TableDrift
-from ml_assets.data.validation.verdict import Verdict
+from ml_assets.data.validation.verdict import Finding, Verdict
 from ml_assets.data.validation.volume import VolumePast, volume_findings
 from resources.lake import VersionedStore
 from resources.ledger import Ledger, NewVerdict, VerdictRow
@@ -340,8 +340,6 @@ def _divide_all(
     spec: TableSpec, partitions: Mapping[str, Prepared], referred: ReferredTables
 ) -> dict[str, _Divided]:
     """Check the contract; set bad rows aside where the table allows it and they are few."""
-    # Imported here, because pandera is heavy and definitions load this module.
-    from ml_assets.data.validation.check import broken_rules
 
     def check(some: Mapping[str, Prepared]):
         is_partitioned = spec.cadence.kind != "none"

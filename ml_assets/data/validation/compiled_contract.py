@@ -103,7 +103,7 @@ def _compile(contract: Contract) -> "pa.DataFrameSchema":
     return pa.DataFrameSchema(
         {
             # Nullable for pandera, because pandera's own null check keeps every failing row in memory.
-            # Without a type, because `schema_check.py` has compared it.
+            # Without a type, because `check.py` has compared it.
             name: pa.Column(checks=_checks(column), nullable=True)
             for name, column in contract.by_name.items()
         },

@@ -13,7 +13,7 @@ import polars as pl
 from ml_assets.data.validation.column_types import FLOATS, is_nested, schema_of
 from ml_assets.data.validation.compiled_contract import Violation
 from ml_assets.data.validation.contract import Column, Contract, ForeignKey
-from ml_assets.data.validation.findings import Finding
+from ml_assets.data.validation.verdict import Finding
 
 EXAMPLES = 5
 """Failing rows that a finding shows."""

@@ -5,19 +5,18 @@ Here: the section of `defs.yaml`, the choice of rows and the sentences. Not here
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 from pydantic import Field
 
+from ml_assets.data.validation.check import BrokenRule
 from ml_assets.data.validation.contract import Contract
-from ml_assets.data.validation.findings import Finding
+from ml_assets.data.validation.explain import EXAMPLES, row_examples
+from ml_assets.data.validation.verdict import Finding
 from ml_assets.foundation.sections import Section
-
-if TYPE_CHECKING:
-    from ml_assets.data.validation.check import BrokenRule
 
 OnBadRows = Literal["reject", "quarantine"]
 
@@ -81,7 +80,7 @@ class Division:
         )
 
 
-def divide(frame: pl.DataFrame, contract: Contract, broken: "Sequence[BrokenRule]") -> Division | None:
+def divide(frame: pl.DataFrame, contract: Contract, broken: Sequence[BrokenRule]) -> Division | None:
     """Return the division of `frame`; None if no row is bad or a blocking finding is not about rows.
 
     `frame` has its columns in the contract's order. If rows share a primary key (or a unique value), the first of
@@ -147,9 +146,6 @@ def undated_finding(
     `share`: limit of the quarantine and rows of the table; None for a table without a quarantine. `most`: largest
     number of rows that are read; `frame` may have one more.
     """
-    # Imported here, because pandera is heavy and definitions load this module.
-    from ml_assets.data.validation.explain import EXAMPLES, row_examples
-
     number = frame.height
     count = f"more than {most}" if number > most else f"{number}"
     fits = share is not None and number <= min(most, share.limit * share.rows)

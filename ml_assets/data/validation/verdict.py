@@ -1,6 +1,6 @@
-"""Verdict on one partition: a value that the ledger stores, pages show, and readers of the partition check.
+"""Findings, and the verdict on one partition that follows from them: values that the ledger stores and pages show.
 
-Not here: storing it (the ledger), and finding faults (`check.py`, `volume.py`).
+Not here: storing them (the ledger), and finding faults (`check.py`, `volume.py`).
 """
 
 import dataclasses
@@ -9,7 +9,63 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from ml_assets.data.validation.findings import Finding
+Severity = Literal["block", "warn"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One rule that one partition breaks."""
+
+    rule: str
+    """Snake case, such as `unknown_category`: stable, to filter by."""
+    column: str | None = None
+    """The column; several joined by `, `; None for a rule over the whole partition."""
+    severity: Severity = "block"
+    """`block` keeps the partition from main; `warn` is shown and lets it pass."""
+    measured: str
+    """Measurement, in short: `'ZZ' (3 rows)`."""
+    limit: str
+    """Expectation, in short: `one of 16 values`."""
+    failing_rows: int = 0
+    """Rows that break the rule; 0 if the rule is not about rows."""
+    examples: tuple[str, ...] = ()
+    """Up to five failing rows: `'ZZ' in row 12 (flight=1545, origin='EWR')`; rows count from 0."""
+    explanation: str
+    """One or two sentences: the fault and the remedy."""
+
+    @property
+    def blocks(self) -> bool:
+        """True if the finding keeps the partition from main."""
+        return self.severity == "block"
+
+    def to_facts(self) -> dict[str, Any]:
+        """Return the finding as JSON values."""
+        return {**dataclasses.asdict(self), "examples": list(self.examples)}
+
+    @classmethod
+    def from_facts(cls, facts: dict[str, Any]) -> Self:
+        """Inverse of `to_facts`."""
+        values: dict[str, Any] = {**facts, "examples": tuple(facts["examples"])}
+        return cls(**values)
+
+
+def table_rows(partition: str, findings: Sequence[Finding]) -> list[dict[str, str | int]]:
+    """Return findings as rows of a table, the worst first, for an asset page or a terminal."""
+    return [
+        {
+            "partition": partition,
+            "rule": one.rule,
+            "column": one.column or "",
+            "severity": one.severity,
+            "found": one.measured,
+            "expected": one.limit,
+            "rows": one.failing_rows,
+            "examples": "; ".join(one.examples),
+            "remedy": one.explanation,
+        }
+        for one in sorted(findings, key=lambda one: (not one.blocks, -one.failing_rows))
+    ]
+
 
 Status = Literal["passed", "warned", "rejected", "accepted"]
 

@@ -17,8 +17,8 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ml_assets.data.validation.findings import Finding
-from ml_assets.data.validation.midnight import iso_name
+from ml_assets.data.validation.verdict import Finding
+from ml_assets.foundation.days import iso_name
 from ml_assets.foundation.sections import Section
 
 _Group = tuple[bool, int, int]

@@ -10,8 +10,7 @@ import pytest
 
 from ml_assets.data.validation.drift_rule import DriftRule
 from ml_assets.data.validation.profile import profile
-from ml_assets.data.validation.shifts import Shifts
-from ml_assets.data.validation.table_drift import PastAndNow
+from ml_assets.data.validation.table_drift import PastAndNow, Shifts
 from ml_assets.defs.flights import features
 from ml_assets_tests.defs.flights.flights_specs import dataset, flight_departures
 
