@@ -22,7 +22,7 @@ from ml_assets.components.metadata import RANGE_END, RANGE_START
 from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.scaffold.scaffolders import DatasetScaffolder
 from ml_assets.components.specs import DatasetSpec
-from ml_assets.data.sources.kinds import open_source
+from ml_assets.data.sources.kinds import open_source, read_partitions
 from ml_assets.data.sources.protocol import PageFacts, ReadPartition, SourceReader
 from ml_assets.data.sources.reading import read_partitions, span_of
 from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence

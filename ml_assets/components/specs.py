@@ -12,9 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from ml_assets.dagster_host.declaration_rules import DISALLOWED_NAMES, is_valid_cron_schedule, is_valid_owner
 from ml_assets.data.features.cut_and_rebuild import KnowledgeRule
-from ml_assets.data.sources.errors import PartitionOpen
 from ml_assets.data.sources.kinds import AnySource
-from ml_assets.data.sources.protocol import SourceTable
+from ml_assets.data.sources.protocol import PartitionOpen, SourceTable
 from ml_assets.data.tables.cadence import Cadence, PartitionsSection
 from ml_assets.data.tables.imports import FunctionPath, VersionedPath
 from ml_assets.data.tables.layout import TableNameRefused, check_table

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.data.features.point_in_time import join_as_of
+from ml_assets.data.features.point_in_time import MeetingError, join_as_of
 from ml_assets.data.features.rolling import window_sums
-from ml_assets.data.features.shared_keys import MeetingError
 from ml_assets_tests.features.event_tables import asked, facts, hours
 
 LookUp = Callable[[pl.DataFrame, pl.DataFrame, list[str]], list[int | None]]

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from ml_assets.components import Dataset
 from ml_assets.components.metadata import RANGE_END, RANGE_START, declared_tables
-from ml_assets.data.sources.kinds import open_source
-from ml_assets.data.sources.reading import read_partitions
+from ml_assets.data.sources.kinds import open_source, read_partitions
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.publish import publish
 from ml_assets.data.tables.spec import PublishingRun

@@ -19,9 +19,8 @@ from deltalake import write_deltalake
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from ml_assets.data.sources.kinds import AnySource, open_source
+from ml_assets.data.sources.kinds import AnySource, open_source, read_partitions, span_of
 from ml_assets.data.sources.protocol import SourceTable
-from ml_assets.data.sources.reading import read_partitions, span_of
 from ml_assets.data.tables import layout
 from ml_assets.data.tables.cadence import Cadence, CadenceKind
 from ml_assets.data.tables.declared import NOTHING_DECLARED

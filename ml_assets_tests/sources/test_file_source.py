@@ -18,11 +18,9 @@ import pytest
 from ml_assets.components import Dataset
 from ml_assets.components.documents import attribute_faults
 from ml_assets.data.sources import file_source
-from ml_assets.data.sources.errors import SourceRefused
-from ml_assets.data.sources.file_names import is_left_out
+from ml_assets.data.sources.file_listing import files_like, is_left_out
 from ml_assets.data.sources.file_source import FileChanged, FileReader, FileSource, FileUnreadable
-from ml_assets.data.sources.folder_listing import files_like
-from ml_assets.data.sources.protocol import SourceTable, Span
+from ml_assets.data.sources.protocol import SourceRefused, SourceTable, Span
 from ml_assets.data.validation.contract import Contract
 from ml_assets.foundation.days import after, begin_of
 from ml_assets_tests.components.installation import failure_of

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from ml_assets.data.sources.errors import SourceRefused
 from ml_assets.data.sources.kafka_landing import LandingRules, require_same_topic
 from ml_assets.data.sources.kafka_topic import MessagesLost, TopicFacts, TopicRecreated
+from ml_assets.data.sources.protocol import SourceRefused
 from ml_assets.data.sources.stream_log import PartitionProgress, StreamState
 
 RULES = LandingRules(

@@ -14,10 +14,9 @@ import pytest
 from ml_assets.components import Dataset, FeatureTable
 from ml_assets.components.metadata import declared_tables
 from ml_assets.components.specs import DatasetSpec
-from ml_assets.data.sources.errors import PartitionOpen
-from ml_assets.data.sources.protocol import SourceRows, Span
+from ml_assets.data.sources.kinds import read_partitions
+from ml_assets.data.sources.protocol import PartitionOpen, SourceRows, Span
 from ml_assets.data.sources.python_source import PythonReader, PythonSource
-from ml_assets.data.sources.reading import read_partitions
 from ml_assets.data.tables.spec import SourceFailed
 from ml_assets_tests.components.installation import Installation, component, failure_of
 from ml_assets_tests.sources.conftest import Declare

@@ -10,8 +10,7 @@ import pytest
 
 from ml_assets.components import Dataset
 from ml_assets.components.documents import attribute_faults
-from ml_assets.data.sources.errors import SourceRefused
-from ml_assets.data.sources.protocol import ReadPartition, SourceReader, Span
+from ml_assets.data.sources.protocol import ReadPartition, SourceReader, SourceRefused, Span
 from ml_assets_tests.components.installation import Installation, component, failure_of, materialized
 from ml_assets_tests.sources import hourly_sales, sales
 from ml_assets_tests.sources.hourly_sales import HOURLY, HOURS, LAST, require_every_hour, rows_of

@@ -16,10 +16,9 @@ from pydantic import ValidationError
 
 from ml_assets.components import Dataset
 from ml_assets.components.documents import attribute_faults
-from ml_assets.data.sources.errors import SourceRefused
 from ml_assets.data.sources.file_source import FileReader, FileSource, FileUnreadable, ValueUnreadable
-from ml_assets.data.sources.inferred_contract import inferred_contract
-from ml_assets.data.sources.protocol import SourceTable
+from ml_assets.data.sources.preview import inferred_contract
+from ml_assets.data.sources.protocol import SourceRefused, SourceTable
 from ml_assets.data.sources.text_values import TextForm, typed
 from ml_assets_tests.components.installation import failure_of
 from ml_assets_tests.sources.conftest import Declare

@@ -16,8 +16,7 @@ import polars as pl
 from pydantic import TypeAdapter, ValidationError
 
 from ml_assets.data.sources.file_formats import CODE, texts_of_csv
-from ml_assets.data.sources.text_values import TextForm, ValueRefused, typed
-from ml_assets.data.sources.time_formats import time_format
+from ml_assets.data.sources.text_values import TextForm, ValueRefused, time_format, typed
 from ml_assets.data.validation.column_types import NUMERIC, type_name
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
 from ml_assets.foundation.sections import TimeZone

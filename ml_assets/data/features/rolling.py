@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ml_assets.data.features.shared_keys import facts_like_rows
+from ml_assets.data.features.point_in_time import facts_like_rows
 
 COUNT = "n"
 """Suffix of the column that counts facts."""

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Literal, Self, cast
 import polars as pl
 from pydantic import AwareDatetime, Field, model_validator
 
-from ml_assets.data.sources.errors import SourceAway, SourceRefused
-from ml_assets.data.sources.object_storage import StoredSource, storage_options
-from ml_assets.data.sources.protocol import SourceTable, Span
-from ml_assets.data.sources.source_section import PublicAddress
+from ml_assets.data.sources.protocol import SourceAway, SourceRefused, SourceTable, Span
+from ml_assets.data.sources.section import PublicAddress, StoredSource, storage_options
 from ml_assets.data.sources.versioned_table import Answer, VersionedTableReader, VersionGone
 from resources.addresses import hide_credentials
 from resources.platform import Platform

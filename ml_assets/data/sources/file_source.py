@@ -1,35 +1,44 @@
 """Sources `s3` and `file`: Parquet, CSV or JSON lines in S3 or in a folder, found by a pattern of their paths."""
 
 import csv
-import os
-import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, cast
 
 import polars as pl
 from pydantic import field_validator, model_validator
 
-from ml_assets.data.sources.errors import SourceAway, SourceRefused
 from ml_assets.data.sources.file_formats import FileFormat, parsed, unpacked
-from ml_assets.data.sources.file_names import is_left_out
-from ml_assets.data.sources.folder_listing import files_like, state_of
-from ml_assets.data.sources.object_storage import StoredSource, storage_options
+from ml_assets.data.sources.file_listing import (
+    DAY,
+    MOMENT,
+    FoundFile,
+    day_in,
+    each_once,
+    expression_of,
+    files_like,
+    fixed_part,
+    is_left_out,
+    of_day,
+    state_of,
+)
 from ml_assets.data.sources.protocol import (
     Look,
     PageFacts,
     ReadPartition,
+    SourceAway,
     SourceReader,
+    SourceRefused,
     SourceRows,
     SourceTable,
     Span,
+    differing,
+    version_of_files,
 )
-from ml_assets.data.sources.recheck import differing, version_of_files
-from ml_assets.data.sources.source_section import PublicAddress
+from ml_assets.data.sources.section import PublicAddress, StoredSource, storage_options
 from ml_assets.data.sources.tabular import (
     faults_of_columns,
     fit,
@@ -40,8 +49,7 @@ from ml_assets.data.sources.tabular import (
     undated_rows,
     watermark_of,
 )
-from ml_assets.data.sources.text_values import TextForm, ValueRefused
-from ml_assets.data.sources.time_formats import time_format
+from ml_assets.data.sources.text_values import TextForm, ValueRefused, time_format
 from ml_assets.data.validation.contract import Column
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.foundation.days import after, begin_of, iso_name
@@ -59,8 +67,6 @@ _SUFFIXES: Mapping[str, FileFormat] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
 }
-_DAY = {"%Y": r"(?P<Y>\d{4})", "%m": r"(?P<m>\d{2})", "%d": r"(?P<d>\d{2})"}
-_MOMENT = {**_DAY, "%H": r"(?P<H>\d{2})"}
 _REMEDY = "write files with the columns of the contract"
 KEPT_BYTES = 256 * 2**20
 """Most bytes of files that stay in memory between the partitions of a run, if each partition needs all files."""
@@ -123,8 +129,8 @@ class FileSource(StoredSource):
             raise ValueError(
                 "`path` of kind s3 begins with s3://, and that of kind file is a path of this machine"
             )
-        named = [part for part in _MOMENT if part in self.path]
-        if named and not {*_DAY} <= {*named}:
+        named = [part for part in MOMENT if part in self.path]
+        if named and not {*DAY} <= {*named}:
             raise ValueError(
                 f"`path` names {' and '.join(named)}: a day needs %Y, %m and %d, or none of them"
             )
@@ -157,17 +163,6 @@ class FileSource(StoredSource):
     def is_by_hour(self) -> bool:
         """True if the path of a file tells its hour."""
         return "%H" in self.path
-
-
-@dataclass(frozen=True, slots=True)
-class FoundFile:
-    """A file as a listing shows it."""
-
-    path: str
-    version: tuple[object, ...]
-    """Facts that change when the file is written again: ETag or identity and time, and size."""
-    day: date | None = None
-    """Day in its path, or hour; None if paths tell no day."""
 
 
 class FileReader(SourceReader):
@@ -298,7 +293,7 @@ class FileReader(SourceReader):
 
     def _version_of(self, files: Sequence[FoundFile]) -> str:
         """Return the version of files: name from the first `*` or `%` on, time or ETag, and size of each."""
-        start = len(_fixed_part(self._path))
+        start = len(fixed_part(self._path))
         return version_of_files((one.path[start:], *one.version[-2:]) for one in files)
 
     @property
@@ -345,21 +340,21 @@ class FileReader(SourceReader):
 
     def _listing(self, day: date | None = None) -> list[FoundFile]:
         """Return the files that match the path, of one day, of one hour or of all, in the order of their paths."""
-        pattern = self._path if day is None else _of_day(self._path, day)
+        pattern = self._path if day is None else of_day(self._path, day)
         expression = expression_of(pattern)
         found = self._ask(lambda: self._list(pattern))
         files = [
-            FoundFile(path, version, day or _day_in(match, is_hourly=self._tells_hour))
+            FoundFile(path, version, day or day_in(match, is_hourly=self._tells_hour))
             for path, version in sorted(found.items())
             if (match := expression.fullmatch(path)) and not is_left_out(path, pattern)
         ]
-        return _each_once(files) if self._section.kind == "file" else files
+        return each_once(files) if self._section.kind == "file" else files
 
     def _list(self, pattern: str) -> dict[str, tuple[object, ...]]:
         """Return path → version of all files that may match `pattern`."""
         if self._section.kind == "file":
             return files_like(pattern, expression_of)
-        bucket, _, key = _fixed_part(pattern).removeprefix("s3://").partition("/")
+        bucket, _, key = fixed_part(pattern).removeprefix("s3://").partition("/")
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key)
         return {
             f"s3://{bucket}/{one['Key']}": (one["ETag"], one["Size"])
@@ -477,75 +472,8 @@ def _columns(table: SourceTable) -> Mapping[str, Column]:
     return table.contract.by_name if table.contract else {}
 
 
-def _fixed_part(pattern: str) -> str:
-    return re.split(r"[*%]", pattern, maxsplit=1)[0]
-
-
-def _each_once(files: Sequence[FoundFile]) -> list[FoundFile]:
-    """Return files of this machine, each once: of several paths by links to one file of a day, the path without a link,
-    or else the first."""
-    alike: dict[tuple[date | None, tuple[object, ...]], list[FoundFile]] = defaultdict(list)
-    for one in files:
-        alike[one.day, one.version].append(one)
-    kept = [one for some in alike.values() for one in (some if len(some) == 1 else _without_links(some))]
-    return sorted(kept, key=lambda one: one.path)
-
-
-def _without_links(files: Sequence[FoundFile]) -> list[FoundFile]:
-    kept: dict[object, FoundFile] = {}
-    for one in sorted(files, key=lambda one: os.path.realpath(one.path) != one.path):
-        kept.setdefault(_identity(one.path), one)
-    return list(kept.values())
-
-
-def _identity(path: str) -> object:
-    """Return what all paths of a file have in common: its path without links, or its number if it has several."""
-    real = os.path.realpath(path)
-    try:
-        facts = Path(real).stat()
-    except OSError:  # it is gone since the folder was listed, and reading it says so
-        return real
-    # Some file systems number all files alike, and each of these has one path.
-    return (facts.st_dev, facts.st_ino) if facts.st_nlink > 1 else real
-
-
 def _size(frame: pl.DataFrame) -> int:
     return int(frame.estimated_size())
-
-
-def _of_day(pattern: str, day: date) -> str:
-    for part in _MOMENT if isinstance(day, datetime) else _DAY:
-        pattern = pattern.replace(part, day.strftime(part))
-    return pattern
-
-
-def expression_of(pattern: str) -> re.Pattern[str]:
-    """Return the regular expression of a path with `*` and, for a day of any file, `%Y`, `%m`, `%d`, `%H`."""
-    seen: set[str] = set()
-
-    def part(piece: str) -> str:
-        if piece == "*":
-            return "[^/]*"
-        if piece not in _MOMENT:
-            return re.escape(piece)
-        if piece in seen:
-            return f"(?P={piece[1]})"
-        seen.add(piece)
-        return _MOMENT[piece]
-
-    return re.compile("".join(map(part, re.split(r"(\*|%Y|%m|%d|%H)", pattern))))
-
-
-def _day_in(match: re.Match[str], *, is_hourly: bool) -> date | None:
-    """Return the day in a path, or the hour; None if the path tells none, or one that is not in the calendar."""
-    parts = match.groupdict()
-    if "Y" not in parts:
-        return None
-    try:
-        day = date(int(parts["Y"]), int(parts["m"]), int(parts["d"]))
-        return datetime.combine(day, time(int(parts["H"])), UTC) if is_hourly else day
-    except ValueError:
-        return None
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -14,7 +14,6 @@ from typing import Any
 
 import polars as pl
 
-from ml_assets.data.sources.errors import SourceRefused
 from ml_assets.data.sources.json_messages import BadMessage, MessageDecoder
 from ml_assets.data.sources.kafka_topic import (
     MessagesLost,
@@ -23,7 +22,7 @@ from ml_assets.data.sources.kafka_topic import (
     TopicFacts,
     TopicRecreated,
 )
-from ml_assets.data.sources.protocol import SourceTable
+from ml_assets.data.sources.protocol import SourceRefused, SourceTable
 from ml_assets.data.sources.stream_log import (
     DEAD_BYTES,
     DEAD_LETTER,

@@ -16,23 +16,22 @@ import polars as pl
 from pydantic import Field, model_validator
 
 from ml_assets.data.sources.dead_letters import newest_dead_letters
-from ml_assets.data.sources.errors import SourceRefused
 from ml_assets.data.sources.file_formats import parsed
 from ml_assets.data.sources.json_messages import BadMessage, MessageDecoder
 from ml_assets.data.sources.kafka_landing import Landing, LandingRules, require_same_topic
 from ml_assets.data.sources.kafka_topic import CHUNK_MESSAGES, Topic
-from ml_assets.data.sources.object_storage import variable
 from ml_assets.data.sources.protocol import (
     Look,
     PageFacts,
     ReadPartition,
     SourceReader,
+    SourceRefused,
     SourceRows,
     SourceTable,
     Span,
+    differing,
 )
-from ml_assets.data.sources.recheck import differing
-from ml_assets.data.sources.source_section import SourceSection, VariableName
+from ml_assets.data.sources.section import SourceSection, VariableName, variable
 from ml_assets.data.sources.stream_log import LogVersion, Moments, StreamLog
 from ml_assets.data.sources.text_values import TextForm, ValueRefused
 from ml_assets.data.validation.contract import Contract

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ml_assets.data.sources.errors import SourceAway, SourceRefused
+from ml_assets.data.sources.protocol import SourceAway, SourceRefused
 from resources.retry import patiently
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 import polars as pl
 
 from ml_assets.data.sources.protocol import SourceReader, SourceRows, SourceTable, Span
-from ml_assets.data.sources.source_section import SourceSection
+from ml_assets.data.sources.section import SourceSection
 from ml_assets.data.tables.imports import FunctionPath, VersionedPath, resolve_function, resolve_latest
 from ml_assets.data.tables.user_code import FeatureFunctionError, answering, place_of
 from ml_assets.foundation.code.code_version import code_version

@@ -14,15 +14,25 @@ from typing import Annotated, Any, Literal, Self, TypeVar, cast
 import polars as pl
 from pydantic import Field, model_validator
 
-from ml_assets.data.sources.errors import SourceAway, SourceRefused
-from ml_assets.data.sources.object_storage import variable
-from ml_assets.data.sources.protocol import Look, ReadPartition, SourceReader, SourceRows, SourceTable, Span
-from ml_assets.data.sources.recheck import CLOCKS_DIFFER, OVERLAP, ahead_of, differing, redated
-from ml_assets.data.sources.source_section import VariableName
+from ml_assets.data.sources.protocol import (
+    CLOCKS_DIFFER,
+    OVERLAP,
+    Look,
+    ReadPartition,
+    SourceAway,
+    SourceReader,
+    SourceRefused,
+    SourceRows,
+    SourceTable,
+    Span,
+    ahead_of,
+    differing,
+    redated,
+)
+from ml_assets.data.sources.section import TabularSource, VariableName, variable
 from ml_assets.data.sources.tabular import (
     FIRST_DAY,
     NEVER,
-    TabularSource,
     faults_of_columns,
     fit,
     has_time,

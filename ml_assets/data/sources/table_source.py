@@ -8,11 +8,18 @@ from typing import Annotated, Literal, Self, TypeVar, cast
 import polars as pl
 from pydantic import Field, model_validator
 
-from ml_assets.data.sources.errors import SourceAway, SourceRefused
-from ml_assets.data.sources.object_storage import variable
-from ml_assets.data.sources.protocol import Look, ReadPartition, SourceReader, SourceRows, SourceTable, Span
-from ml_assets.data.sources.recheck import differing
-from ml_assets.data.sources.source_section import PublicAddress, SourceSection, VariableName
+from ml_assets.data.sources.protocol import (
+    Look,
+    ReadPartition,
+    SourceAway,
+    SourceReader,
+    SourceRefused,
+    SourceRows,
+    SourceTable,
+    Span,
+    differing,
+)
+from ml_assets.data.sources.section import PublicAddress, SourceSection, VariableName, variable
 from ml_assets.data.sources.tabular import fit, require_columns
 from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence, CadenceKind, begin_of_key
 from ml_assets.data.tables.lake_history import facts_of

@@ -1,16 +1,13 @@
-"""Common part of sources that hold tables: their keys, the filter of a partition, columns as the contract has them."""
+"""Common part of readers of tables: the filter of a partition, columns as the contract has them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
-from typing import Annotated
+from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo
 
 import polars as pl
-from pydantic import Field
 
-from ml_assets.data.sources.errors import ColumnsChanged, SourceRefused
-from ml_assets.data.sources.protocol import SourceTable, Span
-from ml_assets.data.sources.source_section import SourceSection
+from ml_assets.data.sources.protocol import ColumnsChanged, SourceRefused, SourceTable, Span
+from ml_assets.data.sources.section import TabularSource
 from ml_assets.data.tables.spec import UndatedRows
 from ml_assets.data.validation.column_types import polars_type, type_name
 from ml_assets.foundation.days import HOUR, after, begin_of
@@ -19,23 +16,6 @@ FIRST_DAY, NEVER = date(1, 1, 1), date(9999, 12, 31)
 """First day with a name, and the day after the last one that a row may have."""
 _EPOCH = date(1970, 1, 1).toordinal()
 _TICKS_A_DAY = {"ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
-
-
-class TabularSource(SourceSection):
-    """Source that holds a table, with a column for the time of a row."""
-
-    time_column: str | None = None
-    """Column of type date or datetime that decides to which partition a row belongs; of type datetime if partitions are
-    hours. Default: the contract's event time."""
-    watermark_column: str | None = None
-    """Column of type datetime with the moment at which the source last changed a row."""
-    complete_after_hours: Annotated[float, Field(ge=0, le=24 * 366)] = 0.0
-    """Hours after the end of a partition until the source holds all its rows. It is not read before."""
-
-    @property
-    def complete_after(self) -> timedelta:
-        """See `SourceSection`."""
-        return timedelta(hours=self.complete_after_hours)
 
 
 def time_column(section: TabularSource, table: SourceTable) -> str:

@@ -11,10 +11,21 @@ from typing import TypeVar
 
 import polars as pl
 
-from ml_assets.data.sources.errors import SourceRefused
-from ml_assets.data.sources.object_storage import StoredSource
-from ml_assets.data.sources.protocol import Look, ReadPartition, SourceReader, SourceRows, SourceTable, Span
-from ml_assets.data.sources.recheck import ahead_of, differing, redated, unread_after, version_of_files
+from ml_assets.data.sources.protocol import (
+    Look,
+    ReadPartition,
+    SourceReader,
+    SourceRefused,
+    SourceRows,
+    SourceTable,
+    Span,
+    ahead_of,
+    differing,
+    redated,
+    unread_after,
+    version_of_files,
+)
+from ml_assets.data.sources.section import StoredSource
 from ml_assets.data.sources.tabular import (
     day_of,
     faults_of_columns,

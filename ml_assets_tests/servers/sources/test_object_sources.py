@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from ml_assets.data.sources.errors import SourceAway, SourceRefused
 from ml_assets.data.sources.file_source import FileChanged, FileReader
-from ml_assets.data.sources.protocol import SourceReader, Span
+from ml_assets.data.sources.protocol import SourceAway, SourceReader, SourceRefused, Span
 from ml_assets_tests.components.installation import failure_of
 from ml_assets_tests.servers.sources.conftest import Declare
 from ml_assets_tests.servers.sources.object_warehouse import (

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers.postgresql import query
 from ml_assets.data.sources import sql_source
-from ml_assets.data.sources.errors import SourceAway
 from ml_assets.data.sources.preview import preview
-from ml_assets.data.sources.protocol import ReadPartition, Span
+from ml_assets.data.sources.protocol import ReadPartition, SourceAway, Span
 from ml_assets.data.sources.sql_source import SqlReader
 from ml_assets.data.tables.layout import UNDATED
 from ml_assets.data.tables.readmit import quarantined_rows

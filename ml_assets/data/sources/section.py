@@ -1,4 +1,4 @@
-"""Common part of the `source` section of every kind, and the types of its keys. Nothing here connects."""
+"""Common parts of the `source` section of every kind, and the types of its keys. Nothing here connects."""
 
 import hashlib
 import json
@@ -8,9 +8,11 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
+from ml_assets.data.sources.protocol import VariableMissing
 from ml_assets.data.validation.contract import Contract
 from ml_assets.foundation.sections import Section
 from resources.addresses import Address
+from resources.platform import Platform
 
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
@@ -94,3 +96,67 @@ class SourceSection(Section):
     def lacks_in(self, contract: Contract) -> str | None:
         """Return what this kind of source needs and the contract lacks, with the remedy; None if it lacks nothing."""
         return None
+
+
+class TabularSource(SourceSection):
+    """Source that holds a table, with a column for the time of a row."""
+
+    time_column: str | None = None
+    """Column of type date or datetime that decides to which partition a row belongs; of type datetime if partitions are
+    hours. Default: the contract's event time."""
+    watermark_column: str | None = None
+    """Column of type datetime with the moment at which the source last changed a row."""
+    complete_after_hours: Annotated[float, Field(ge=0, le=24 * 366)] = 0.0
+    """Hours after the end of a partition until the source holds all its rows. It is not read before."""
+
+    @property
+    def complete_after(self) -> timedelta:
+        """See `SourceSection`."""
+        return timedelta(hours=self.complete_after_hours)
+
+
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+
+
+class StoredSource(TabularSource):
+    """Source of files in a local folder or in S3."""
+
+    endpoint_url_env: VariableName | None = None
+    """Environment variable with the address of an S3 server. Default: the platform's, `ML_ASSETS_S3_ENDPOINT_URL`."""
+    access_key_id_env: VariableName | None = None
+    """Environment variable with the access key. Default: AWS's own variables and files."""
+    secret_access_key_env: VariableName | None = None
+    """Environment variable with the secret key; required with `access_key_id_env`."""
+
+
+def variable(name: str, platform: Platform) -> str:
+    """Return the value of an environment variable that a section names. Raises `VariableMissing`."""
+    value = platform.variable(name)
+    if value is None:
+        raise VariableMissing(
+            f"the environment variable {name} is not set, and source names it: set it where Dagster and the command run"
+        )
+    return value
+
+
+def storage_options(section: StoredSource, platform: Platform) -> dict[str, str]:
+    """Return options for polars and deltalake, by their shared names. Raises `VariableMissing`."""
+    options: dict[str, str] = {}
+    endpoint = (
+        variable(section.endpoint_url_env, platform)
+        if section.endpoint_url_env
+        else platform.settings.s3_endpoint_url.reveal()
+        if platform.settings.s3_endpoint_url
+        else None
+    )
+    if endpoint is not None:
+        options["aws_endpoint_url"] = endpoint
+    # The clients of polars and deltalake find AWS's own variables, but refuse an address without TLS.
+    used = endpoint or next(filter(None, map(platform.variable, _ENDPOINTS)), "")
+    if used.startswith("http://"):
+        options["aws_allow_http"] = "true"
+    if section.access_key_id_env is not None:
+        options["aws_access_key_id"] = variable(section.access_key_id_env, platform)
+    if section.secret_access_key_env is not None:
+        options["aws_secret_access_key"] = variable(section.secret_access_key_env, platform)
+    return options
