@@ -19,7 +19,7 @@ import polars as pl
 from benchmarks._report import Result, emit, parse_args
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers.servers_record import variables
-from ml_assets.data.tables.online_rows import OnlineTable
+from ml_assets.data.tables.online import OnlineTable
 from resources.addresses import Address
 from resources.online import OnlineStore
 from resources.online.store import open_online_store

@@ -16,7 +16,7 @@ from ml_assets.cli.written import html_option, show
 from resources.words import counted, did_you_mean
 
 if TYPE_CHECKING:
-    from ml_assets.data.tables.corrections import Correction
+    from ml_assets.data.tables.changed_rows import Correction
     from ml_assets.data.tables.lake_history import PartitionContent, TableCommit
     from resources.ledger import TrainedOn
 
@@ -85,7 +85,7 @@ def diff(
 
     Reads data files only of the partitions that differ.
     """
-    from ml_assets.data.tables.lake_difference import compare_lake
+    from ml_assets.data.tables.changed_rows import compare_lake
     from ml_assets.model.steps.difference_page import difference_of_lake
 
     with Project.to_read() as project:
@@ -175,7 +175,7 @@ def corrections(table: str, partition: str, as_json: bool) -> None:
 
     Only a dataset with `known_at: ingestion` keeps the rows from before a correction.
     """
-    from ml_assets.data.tables.corrections import corrections_of
+    from ml_assets.data.tables.changed_rows import corrections_of
     from ml_assets.data.tables.reader import TableReader
 
     with Project.to_read() as project:

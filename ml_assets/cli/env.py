@@ -83,8 +83,8 @@ def diff(name: str, no_rows: bool, markdown: bool, as_json: bool, html: Path | N
     Changes of main since then are not shown, except conflicts: partitions that both changed.
     """
     from ml_assets.components.training_pipeline import TrainingPipeline
+    from ml_assets.data.tables.changed_rows import compare_lake
     from ml_assets.data.tables.environments import changes_of
-    from ml_assets.data.tables.lake_difference import compare_lake
     from ml_assets.model.steps.difference_page import as_comment, environment_page
     from ml_assets.model.steps.version_difference import models_trained_in
     from resources.lake.environments import read_environment

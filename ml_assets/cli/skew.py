@@ -19,7 +19,7 @@ def command(model: str, partition: str) -> None:
     """
     from ml_assets.components.feature_table import FeatureTable
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.data.tables.landing import MAIN
+    from ml_assets.data.tables.layout import MAIN
     from ml_assets.data.tables.reader import TableReader
     from ml_assets.use.live.served_skew import ServedSkewRule, served_skew
 

@@ -45,7 +45,7 @@ def preview(table: str, as_json: bool) -> None:
     if as_json:
         facts = {
             "table": declared.table.name,
-            "kind": declared.section.kind,
+            "kind": declared.kind,
             "rows": _as_json(found.rows),
             "contract": found.contract,
             "without_type": found.without_type,
@@ -96,9 +96,9 @@ def dead_letters(table: str, newest: int, as_json: bool) -> None:
     Reads the lake alone, not the topic. No bytes are shown if the contract has a sensitive column.
     """
     declared = _declared(table)
-    if declared.section.kind != "kafka":
+    if declared.kind != "kafka":
         raise Problem(
-            f"{declared.table.name} has a source of kind {declared.section.kind}: only kafka has dead letters"
+            f"{declared.table.name} has a source of kind {declared.kind}: only kafka has dead letters"
         )
     with Project.to_read() as project:
         counts, found = declared.dead_letters(project.platform, newest)
@@ -132,7 +132,7 @@ def _faults(table: str, platform: Platform) -> list[str]:
         return [str(error)]
     faults = declared.faults(platform)
     if not faults:
-        say(f"ok    {table} ({declared.section.kind})")
+        say(f"ok    {table} ({declared.kind})")
     return faults
 
 

@@ -22,15 +22,15 @@ from ml_assets.components.metadata import RANGE_END, RANGE_START
 from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.scaffold.scaffolders import DatasetScaffolder
 from ml_assets.components.specs import DatasetSpec
-from ml_assets.data.sources.kinds import open_source, read_partitions
+from ml_assets.data.sources.kinds import kind, open_source, read_partitions
 from ml_assets.data.sources.protocol import PageFacts, ReadPartition, SourceReader
 from ml_assets.data.sources.reading import read_partitions, span_of
 from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import validate_window
-from ml_assets.data.tables.landing import MAIN
+from ml_assets.data.tables.layout import MAIN
+from ml_assets.data.tables.publish import published_by
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.data.tables.resumed import published_by
 from ml_assets.data.tables.spec import Incoming, TableSpec
 from resources.platform import Platform
 from resources.words import counted, name_some
@@ -80,7 +80,7 @@ class Dataset(SpecComponent):
                     source_facts=lambda: {**source.facts(), **recheck_facts(spec, source, platform)},
                 )
 
-        facts = {"source": spec.source.kind} | ({"known at": spec.known_at} if spec.known_at else {})
+        facts = {"source": kind(spec.source)} | ({"known at": spec.known_at} if spec.known_at else {})
         asset = table_asset(spec, table, deps=[], kind="table", publish_table=ingest, facts=facts)
         sensors = [new_data_sensor(spec, asset.key)] if spec.source.watch else []
         return dg.Definitions(assets=[asset], sensors=sensors)

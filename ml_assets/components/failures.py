@@ -10,7 +10,7 @@ import dagster as dg
 from dagster import DagsterExecutionInterruptedError
 
 from ml_assets.components.pages import table_of
-from ml_assets.data.tables.refusal import BuildRefused, InputsRefused
+from ml_assets.data.tables.guard import BuildRefused, InputsRefused
 from resources.artifacts import ArtifactsError, ArtifactsUnavailable
 from resources.extras import missing_extra
 from resources.job.errors import ClusterUnavailable

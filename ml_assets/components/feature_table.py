@@ -31,12 +31,12 @@ from ml_assets.dagster_host.steps import log_materializations
 from ml_assets.data.tables.cadence import Cadence, fit_of
 from ml_assets.data.tables.declared import DeclaredTables, InputTable
 from ml_assets.data.tables.derive import derive, in_pieces, plan
-from ml_assets.data.tables.imports import resolve_function
-from ml_assets.data.tables.landing import MAIN
+from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.online_fill import fill_online
+from ml_assets.data.tables.publish import published_by
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.data.tables.resumed import published_by
 from ml_assets.data.tables.spec import TableSpec
+from ml_assets.data.tables.user_code import resolve_function
 from ml_assets.foundation.code.code_version import code_version
 from resources.platform import Platform
 

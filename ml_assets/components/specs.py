@@ -15,10 +15,10 @@ from ml_assets.data.features.cut_and_rebuild import KnowledgeRule
 from ml_assets.data.sources.kinds import AnySource
 from ml_assets.data.sources.protocol import PartitionOpen, SourceTable
 from ml_assets.data.tables.cadence import Cadence, PartitionsSection
-from ml_assets.data.tables.imports import FunctionPath, VersionedPath
 from ml_assets.data.tables.layout import TableNameRefused, check_table
-from ml_assets.data.tables.online_rows import ENTITY_TYPES, KEPT_TYPES, NothingOnline, OnlineTable
-from ml_assets.data.tables.retain import Retain
+from ml_assets.data.tables.online import ENTITY_TYPES, KEPT_TYPES, NothingOnline, OnlineTable
+from ml_assets.data.tables.spec import Retain
+from ml_assets.data.tables.user_code import FunctionPath, VersionedPath
 from ml_assets.data.validation.contract import Contract
 from ml_assets.data.validation.drift_rule import LEAST_BLOCKS, DriftRule, SkewRule, policy_faults
 from ml_assets.data.validation.quarantine import OnBadRows, QuarantineSection

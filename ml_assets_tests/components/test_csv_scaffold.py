@@ -21,8 +21,7 @@ from ml_assets.components.base import SpecComponent
 from ml_assets.components.scaffold.csv_tables import CsvRefused, infer
 from ml_assets.data.features.cut_and_rebuild import leak_test
 from ml_assets.data.tables.cadence import Cadence
-from ml_assets.data.tables.imports import resolve_function
-from ml_assets.data.tables.user_code import building
+from ml_assets.data.tables.user_code import building, resolve_function
 from ml_assets.data.validation.check import check_partitions
 from ml_assets.data.validation.volume import VolumePast, volume_findings
 

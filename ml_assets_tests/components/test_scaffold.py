@@ -18,8 +18,7 @@ from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.declarations import require_consistent
 from ml_assets.data.features.cut_and_rebuild import Alone, leak_test
-from ml_assets.data.tables.imports import resolve_function
-from ml_assets.data.tables.user_code import building
+from ml_assets.data.tables.user_code import building, resolve_function
 from ml_assets_tests.components.installation import Installation, key_of
 
 ROOT = Path(__file__).parents[2]

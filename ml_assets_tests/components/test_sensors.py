@@ -15,7 +15,7 @@ from dagster._core.execution.execute_in_process_result import ExecuteInProcessRe
 from ml_assets.components import Dataset
 from ml_assets.components.metadata import ASKED_BY, RANGE_END, RANGE_START, declared_tables
 from ml_assets.components.sensors.ended_runs import build_missing_upstream
-from ml_assets.data.tables.imports import LatestMisdeclared
+from ml_assets.data.tables.user_code import LatestMisdeclared
 from ml_assets_tests.components.installation import (
     STAGES,
     Installation,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.data.tables.imports import FunctionNotFound
+from ml_assets.data.tables.user_code import FunctionNotFound
 from ml_assets.model.steps.declared_functions import find_signature, wrong_arguments
 
 Write = Callable[..., str]

@@ -11,7 +11,7 @@ from ml_assets.data.tables.accept import accept_partition
 from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.data.tables.environments import drop_environment
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.data.tables.retain import Retain
+from ml_assets.data.tables.spec import Retain
 from ml_assets.model.steps.waste import UNUSED, Waste, delete_waste, find_waste
 from ml_assets_tests.tables.environment_place import Place
 from ml_assets_tests.tables.orders_table import ORDERS, day, days, keys, reject, spec

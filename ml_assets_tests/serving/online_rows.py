@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from ml_assets.data.tables.online_rows import OnlineTable
+from ml_assets.data.tables.online import OnlineTable
 from ml_assets.use.serving.online_lookup import OnlineLookup
 from resources.online import OnlineStore
 

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from ml_assets.components import Dataset
 from ml_assets.components.documents import attribute_faults
 from ml_assets.components.metadata import RANGE_START, declared_tables
-from ml_assets.data.sources.delta_source import DeltaReader
+from ml_assets.extras.streams.delta_source import DeltaReader
 from ml_assets_tests.components.installation import Installation, failure_of, materialized
 from ml_assets_tests.sources.conftest import Declare
 from ml_assets_tests.sources.hourly_sales import HOURLY, HOURS, LAST, require_every_hour, rows_of, span_of

@@ -5,10 +5,14 @@ from datetime import timedelta
 
 import pytest
 
-from ml_assets.data.sources.kafka_landing import LandingRules, require_same_topic
-from ml_assets.data.sources.kafka_topic import MessagesLost, TopicFacts, TopicRecreated
 from ml_assets.data.sources.protocol import SourceRefused
-from ml_assets.data.sources.stream_log import PartitionProgress, StreamState
+from ml_assets.extras.streams.kafka_log import (
+    LandingRules,
+    PartitionProgress,
+    StreamState,
+    require_same_topic,
+)
+from ml_assets.extras.streams.kafka_topic import MessagesLost, TopicFacts, TopicRecreated
 
 RULES = LandingRules(
     topic="sales", generation=2, lateness=timedelta(hours=1), reopened=timedelta(days=7), future=None

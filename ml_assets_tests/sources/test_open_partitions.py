@@ -22,6 +22,8 @@ from ml_assets_tests.components.installation import Installation, component, fai
 from ml_assets_tests.sources.conftest import Declare
 from ml_assets_tests.sources.hourly_sales import HOURLY
 from ml_assets_tests.sources.sales import DATASET, SALES, rows
+from resources.platform import Platform
+from resources.settings import Settings
 
 HERE = "ml_assets_tests.sources.test_open_partitions"
 NEW_YORK = ZoneInfo("America/New_York")
@@ -84,7 +86,7 @@ class _Noting(PythonReader):
 
     def __init__(self, spec: DatasetSpec, asked: list[Span | None]) -> None:
         assert isinstance(spec.source, PythonSource)
-        super().__init__(spec.source, spec.source_table)
+        super().__init__(spec.source, spec.source_table, Platform(Settings(home=Path("unused"))))
         self._asked = asked
 
     def read(self, span: Span | None) -> SourceRows:

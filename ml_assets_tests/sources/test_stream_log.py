@@ -11,20 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.data.sources.json_messages import MessageDecoder
-from ml_assets.data.sources.kafka_landing import Landing, LandingRules
-from ml_assets.data.sources.kafka_topic import Message, TopicChunk
 from ml_assets.data.sources.protocol import SourceTable
-from ml_assets.data.sources.stream_log import (
+from ml_assets.data.tables.lake_history import unaudited
+from ml_assets.data.tables.layout import DEAD_LETTERS
+from ml_assets.data.validation.contract import Contract
+from ml_assets.extras.streams.kafka_log import (
     DEAD_LETTER,
     MESSAGE,
+    Landing,
+    LandingRules,
     PartitionProgress,
     Sections,
     StreamLog,
     StreamState,
 )
-from ml_assets.data.tables.audits import unaudited
-from ml_assets.data.tables.layout import DEAD_LETTERS
-from ml_assets.data.validation.contract import Contract
+from ml_assets.extras.streams.kafka_topic import Message, TopicChunk
 from ml_assets.foundation.days import after, begin_of
 from resources.lake import MergeConflict
 from resources.lake.local import LocalStore

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from ml_assets.data.tables.accept import accept_partition
-from ml_assets.data.tables.lake_difference import compare_lake
+from ml_assets.data.tables.changed_rows import compare_lake
 from ml_assets.data.tables.lake_history import blame, log_of
 from ml_assets.data.tables.reader import PartitionMissing, TableReader
 from ml_assets.data.tables.written_out import FolderTaken, write_out

@@ -8,7 +8,7 @@ import pytest
 
 from ml_assets.data.tables.accept import accept_partition
 from ml_assets.data.tables.cadence import Cadence
-from ml_assets.data.tables.earlier import moment_of_change
+from ml_assets.data.tables.landing import moment_of_change
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.retirement import Retired, retire
 from ml_assets.data.validation.contract import Contract

@@ -22,8 +22,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from ml_assets.data.tables.derive import WatchedInputs
 from ml_assets.data.tables.kept_state import StateKept, keeping_nothing
-from ml_assets.data.tables.read_columns import WatchedInputs
 from ml_assets.data.tables.user_code import FeatureFunctionError
 from ml_assets_tests import tables
 from ml_assets_tests.tables import a_module_with_memory as shared

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.data.tables.online_rows import OnlineEntityRefused, OnlineRowsDiffer, OnlineTable
+from ml_assets.data.tables.online import OnlineEntityRefused, OnlineRowsDiffer, OnlineTable
 from ml_assets.data.validation.column_types import POLARS_TYPES
 
 AT = datetime(2024, 3, 1, 12, tzinfo=UTC)

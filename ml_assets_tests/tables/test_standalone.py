@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.data.tables.standalone import NotStandalone, Standalone, standalone
+from ml_assets.data.tables.user_code import NotStandalone, Standalone, standalone
 
 MODULE = '''
 """A module of a project."""

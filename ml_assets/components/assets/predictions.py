@@ -18,8 +18,8 @@ from ml_assets.components.specs import ScoringSection, TrainingPipelineSpec
 from ml_assets.dagster_host.steps import log_materializations
 from ml_assets.data.tables.declared import DeclaredTables, InputTable
 from ml_assets.data.tables.derive import plan
+from ml_assets.data.tables.guard import InputsRefused
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.data.tables.refusal import InputsRefused
 from ml_assets.foundation.reports.text import in_markdown
 from ml_assets.model.steps.retraining import OF_INPUTS, RetrainSection
 from ml_assets.model.steps.scoring import (

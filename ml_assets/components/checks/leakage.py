@@ -21,11 +21,10 @@ from ml_assets.dagster_host.check_history import evaluations, is_shown, newest_b
 from ml_assets.data.features.cut_and_rebuild import LeakTestError
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import DeclaredTables, InputTable
-from ml_assets.data.tables.imports import resolve_function
 from ml_assets.data.tables.leakage import FeatureDeclaration, find_leaks, newest_partitions
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import TableSpec
-from ml_assets.data.tables.user_code import FeatureFunctionError
+from ml_assets.data.tables.user_code import FeatureFunctionError, resolve_function
 from resources.platform import Platform
 
 LEAKAGE = "leakage"

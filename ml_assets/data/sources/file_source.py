@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, Literal, Self, cast
 
 import polars as pl
 from pydantic import field_validator, model_validator
@@ -26,19 +26,21 @@ from ml_assets.data.sources.file_listing import (
     state_of,
 )
 from ml_assets.data.sources.protocol import (
+    Answer,
     Look,
     PageFacts,
+    PublicAddress,
     ReadPartition,
-    SourceAway,
     SourceReader,
     SourceRefused,
     SourceRows,
     SourceTable,
     Span,
+    StoredSource,
     differing,
+    storage_options,
     version_of_files,
 )
-from ml_assets.data.sources.section import PublicAddress, StoredSource, storage_options
 from ml_assets.data.sources.tabular import (
     faults_of_columns,
     fit,
@@ -56,10 +58,8 @@ from ml_assets.foundation.days import after, begin_of, iso_name
 from ml_assets.foundation.sections import TimeZone
 from resources.addresses import hide_credentials
 from resources.platform import Platform
-from resources.retry import patiently
 from resources.words import name_some
 
-Answer = TypeVar("Answer")
 _SUFFIXES: Mapping[str, FileFormat] = {
     ".parquet": "parquet",
     ".csv": "csv",
@@ -172,10 +172,9 @@ class FileReader(SourceReader):
 
     def __init__(self, section: FileSource, table: SourceTable, platform: Platform) -> None:
         self._section = section
-        self._table = table
+        super().__init__(table, platform)
         self._format: FileFormat = cast("FileFormat", section.format or section.format_of_path)
         self._options = storage_options(section, platform) if section.kind == "s3" else {}
-        self._patience = 60.0 if platform.patience_seconds is None else platform.patience_seconds
         # Paths of a folder begin at the project, because Dagster chooses the working folder.
         self._path = section.path if section.kind == "s3" else str(ROOT / section.path)
         self._s3: Any = None
@@ -453,15 +452,13 @@ class FileReader(SourceReader):
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            return patiently(call, _may_pass, lambda _: self._patience, first_pause=0.2, longest_pause=5.0)
+            return self._patiently(call, _may_pass)
         except SourceRefused:
             raise
         except (BotoCoreError, ClientError, OSError) as error:
             said = hide_credentials(" ".join(str(error).split())[:300])
             if _may_pass(error):
-                raise SourceAway(
-                    f"{self._table.name}: {self._section.path} did not answer for {self._patience:g} s: {said}"
-                ) from error
+                raise self._away(self._section.path, said) from error
             raise SourceRefused(
                 f"{self._table.name}: {self._section.path} cannot be read: {said}. Check source.path, and the "
                 "credentials and rights of its reader"
@@ -482,3 +479,6 @@ def _may_pass(error: BaseException) -> bool:
     if isinstance(error, ClientError):
         return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) >= 500
     return isinstance(error, ConnectionError | HTTPClientError | TimeoutError)
+
+
+SECTION, READER = FileSource, FileReader

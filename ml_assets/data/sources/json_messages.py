@@ -27,12 +27,12 @@ Row = tuple[Any, ...]
 Kind = Literal["not JSON", "missing column", "null", "wrong type", "no event time", "future", "late"]
 """Class of the reasons why a message is not a row."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
 
 
 FIRST_EVENT, END_OF_EVENTS = (
-    (datetime(*day, tzinfo=UTC) - _EPOCH) // _MICROSECOND for day in ((1, 1, 3), (9999, 12, 30))
+    (datetime(*day, tzinfo=UTC) - EPOCH) // MICROSECOND for day in ((1, 1, 3), (9999, 12, 30))
 )
 """Microseconds since 1970 from and before which a moment has a day with neighbours in the calendar of each zone."""
 
@@ -112,12 +112,12 @@ class MessageDecoder:
         """Return the event time of a row in microseconds since 1970; for a date, the begin of that day."""
         found: Any = row[self._time_at]
         if self._is_date:
-            return _micros(datetime.combine(found, time(), self._zone))
+            return micros(datetime.combine(found, time(), self._zone))
         return found
 
     def moment(self, row: Row) -> datetime:
         """Return `event_time` as a moment (UTC)."""
-        return _EPOCH + timedelta(microseconds=self.event_time(row))
+        return EPOCH + timedelta(microseconds=self.event_time(row))
 
     def frame(self, rows: Sequence[Row]) -> pl.DataFrame:
         """Return rows as a frame with the columns and types of the contract."""
@@ -260,13 +260,13 @@ def _moment(value: Any) -> int:
     if (found["fraction"] or "")[6:].strip("0"):
         raise Unfit("is more precise than microseconds")
     try:
-        return _micros(datetime.fromisoformat(value).astimezone(UTC))
+        return micros(datetime.fromisoformat(value).astimezone(UTC))
     except (ValueError, OverflowError) as error:
         raise Unfit("is not a moment of the calendar, in the years 1 to 9999") from error
 
 
-def _micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND
+def micros(moment: datetime) -> int:
+    return (moment - EPOCH) // MICROSECOND
 
 
 def _seconds(value: Any) -> int:

@@ -1,19 +1,23 @@
 """All kinds of sources, the one place that opens the reader of a section, and its partitions, read one by one."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
+from importlib import import_module
+from operator import or_
 from typing import Annotated, Any
 
 import polars as pl
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, GetCoreSchemaHandler, GetJsonSchemaHandler, Tag, TypeAdapter
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
-from ml_assets.data.sources.delta_source import DeltaReader, DeltaSource
-from ml_assets.data.sources.file_source import FileReader, FileSource
-from ml_assets.data.sources.iceberg_source import IcebergReader, IcebergSource
-from ml_assets.data.sources.kafka_source import KafkaReader, KafkaSource
-from ml_assets.data.sources.protocol import SourceAway, SourceReader, SourceRefused, SourceTable, Span
-from ml_assets.data.sources.python_source import PythonReader, PythonSource
-from ml_assets.data.sources.sql_source import SqlReader, SqlSource
-from ml_assets.data.sources.table_source import LakeTableReader, TableSource
+from ml_assets.data.sources.protocol import (
+    SourceAway,
+    SourceReader,
+    SourceRefused,
+    SourceSection,
+    SourceTable,
+    Span,
+)
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.manifest import Reconciliation
 from ml_assets.data.tables.spec import Incoming, SourceFailed
@@ -27,40 +31,64 @@ def kind(value: Any) -> Any:
     return value.get("kind", "python") if isinstance(value, dict) else getattr(value, "kind", "python")
 
 
-AnySource = Annotated[
-    Annotated[PythonSource, Tag("python")]
-    | Annotated[SqlSource, Tag("sql")]
-    | Annotated[FileSource, Tag("s3")]
-    | Annotated[FileSource, Tag("file")]
-    | Annotated[DeltaSource, Tag("delta")]
-    | Annotated[IcebergSource, Tag("iceberg")]
-    | Annotated[KafkaSource, Tag("kafka")]
-    | Annotated[TableSource, Tag("table")],
-    Discriminator(kind),
-]
+_MODULES: Mapping[str, str] = {
+    "python": "ml_assets.data.sources.python_source",
+    "sql": "ml_assets.data.sources.sql_source",
+    "s3": "ml_assets.data.sources.file_source",
+    "file": "ml_assets.data.sources.file_source",
+    "delta": "ml_assets.extras.streams.delta_source",
+    "iceberg": "ml_assets.extras.streams.iceberg_source",
+    "kafka": "ml_assets.extras.streams.kafka_source",
+    "table": "ml_assets.data.sources.table_source",
+}
+"""Kind → module with its `SECTION` and its `READER`. It is imported at the first section of this kind."""
+
+
+def _parts_of(name: str) -> tuple[type[SourceSection], Callable[..., SourceReader]]:
+    module = import_module(_MODULES[name])
+    return module.SECTION, module.READER
+
+
+def _section(value: Any) -> SourceSection:
+    if isinstance(value, SourceSection):
+        return value
+    name = kind(value)
+    if name not in tuple(_MODULES):
+        expected = ", ".join(map(repr, _MODULES))
+        raise PydanticKnownError(
+            "union_tag_invalid", {"discriminator": "kind()", "tag": str(name), "expected_tags": expected}
+        )
+    section, _ = _parts_of(name)
+    return section.model_validate(value)
+
+
+class _ByKind:
+    """Makes pydantic ask the registry for the type of a section."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            _section, serialization=core_schema.plain_serializer_function_ser_schema(SourceSection.model_dump)
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        sections: Any = reduce(or_, (Annotated[_parts_of(name)[0], Tag(name)] for name in _MODULES))
+        union: Any = Annotated[sections, Discriminator(kind)]
+        return handler(TypeAdapter[SourceSection](union).core_schema)
+
+
+AnySource = Annotated[SourceSection, _ByKind()]
 """The `source` section of a dataset."""
 
 
-def open_source(section: AnySource, table: SourceTable, platform: Platform) -> SourceReader:
+def open_source(section: SourceSection, table: SourceTable, platform: Platform) -> SourceReader:
     """Return the reader of `section`. It connects at its first use.
 
     Raises `VariableMissing` if an environment variable that the section names is not set.
     """
-    match section:
-        case PythonSource():
-            return PythonReader(section, table)
-        case SqlSource():
-            return SqlReader(section, table, platform)
-        case FileSource():
-            return FileReader(section, table, platform)
-        case DeltaSource():
-            return DeltaReader(section, table, platform)
-        case IcebergSource():
-            return IcebergReader(section, table, platform)
-        case KafkaSource():
-            return KafkaReader(section, table, platform)
-        case TableSource():
-            return LakeTableReader(section, table, platform)
+    _, reader = _parts_of(kind(section))
+    return reader(section, table, platform)
 
 
 def read_partitions(

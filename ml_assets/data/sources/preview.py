@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 import yaml
 
-from ml_assets.data.sources.kinds import AnySource, open_source
-from ml_assets.data.sources.protocol import SourceTable
+from ml_assets.data.sources.kinds import open_source
+from ml_assets.data.sources.protocol import SourceSection, SourceTable
 from ml_assets.data.sources.tabular import in_calendar
 from ml_assets.data.validation.column_types import is_nested, polars_type, type_name
 from ml_assets.data.validation.explain import shown
@@ -123,7 +123,7 @@ class Preview:
         return as_yaml(self.contract)
 
 
-def preview(section: AnySource, table: SourceTable, platform: Platform) -> Preview:
+def preview(section: SourceSection, table: SourceTable, platform: Platform) -> Preview:
     """Read some of the newest rows of a source. Raises `SourceRefused`, and the errors of a user's function."""
     with closing(open_source(section, table, platform)) as reader:
         frame = in_calendar(reader.preview(_READ_ROWS))
@@ -135,7 +135,7 @@ def preview(section: AnySource, table: SourceTable, platform: Platform) -> Previ
     )
 
 
-def faults(section: AnySource, table: SourceTable, platform: Platform) -> list[str]:
+def faults(section: SourceSection, table: SourceTable, platform: Platform) -> list[str]:
     """Return a sentence with a remedy for each fault of a source."""
     try:
         with closing(open_source(section, table, platform)) as reader:

@@ -7,11 +7,18 @@ from typing import Any, Literal, cast
 
 import polars as pl
 
-from ml_assets.data.sources.protocol import SourceReader, SourceRows, SourceTable, Span
-from ml_assets.data.sources.section import SourceSection
-from ml_assets.data.tables.imports import FunctionPath, VersionedPath, resolve_function, resolve_latest
-from ml_assets.data.tables.user_code import FeatureFunctionError, answering, place_of
+from ml_assets.data.sources.protocol import SourceReader, SourceRows, SourceSection, SourceTable, Span
+from ml_assets.data.tables.user_code import (
+    FeatureFunctionError,
+    FunctionPath,
+    VersionedPath,
+    answering,
+    place_of,
+    resolve_function,
+    resolve_latest,
+)
 from ml_assets.foundation.code.code_version import code_version
+from resources.platform import Platform
 from resources.words import name_some
 
 
@@ -48,11 +55,11 @@ class PythonReader(SourceReader):
 
     looks_at = "nothing: a function cannot tell which of its days changed"
 
-    def __init__(self, section: PythonSource, table: SourceTable) -> None:
+    def __init__(self, section: PythonSource, table: SourceTable, platform: Platform) -> None:
+        super().__init__(table, platform)
         self._function = resolve_function(section.function)
         self._answer = answering(_returning_one_frame(self._function))
         self._latest = resolve_latest(section.latest, is_hourly=table.is_hourly) if section.latest else None
-        self._table = table
 
     def read(self, span: Span | None) -> SourceRows:
         """See `SourceReader`. Raises `FeatureFunctionError`, which names the author's line."""
@@ -116,3 +123,6 @@ def _joined(answers: Iterator[object]) -> object:
             )
         frames.append(frame)
     return pl.concat(frames) if frames else pl.DataFrame()
+
+
+SECTION, READER = PythonSource, PythonReader

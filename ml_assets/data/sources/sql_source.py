@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Annotated, Any, Literal, Self, TypeVar, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import polars as pl
 from pydantic import Field, model_validator
@@ -17,19 +17,21 @@ from pydantic import Field, model_validator
 from ml_assets.data.sources.protocol import (
     CLOCKS_DIFFER,
     OVERLAP,
+    Answer,
     Look,
     ReadPartition,
-    SourceAway,
     SourceReader,
     SourceRefused,
     SourceRows,
     SourceTable,
     Span,
+    TabularSource,
+    VariableName,
     ahead_of,
     differing,
     redated,
+    variable,
 )
-from ml_assets.data.sources.section import TabularSource, VariableName, variable
 from ml_assets.data.sources.tabular import (
     FIRST_DAY,
     NEVER,
@@ -47,9 +49,6 @@ from ml_assets.data.sources.watched_call import ServerSilent, watched
 from ml_assets.data.tables.spec import MOST_UNDATED, UndatedRows
 from resources.addresses import Address
 from resources.platform import Platform
-from resources.retry import patiently
-
-Answer = TypeVar("Answer")
 
 BATCH_BYTES = 8 * 2**20
 """Bytes of a record batch: beside the rows of a partition, one batch is in memory."""
@@ -135,9 +134,8 @@ class SqlReader(SourceReader):
 
     def __init__(self, section: SqlSource, table: SourceTable, platform: Platform) -> None:
         self._section = section
-        self._table = table
+        super().__init__(table, platform)
         self._address = Address(variable(section.url_env, platform))
-        self._patience = 60.0 if platform.patience_seconds is None else platform.patience_seconds
         self._connection: Any = None
         if not re.match(r"postgres(ql)?(\+\w+)?://", self._address.reveal()):
             raise SourceRefused(
@@ -383,14 +381,11 @@ class SqlReader(SourceReader):
                 raise
 
         try:
-            return patiently(once, _may_pass, lambda _: self._patience, first_pause=0.2, longest_pause=5.0)
+            return self._patiently(once, _may_pass)
         except (Error, OSError) as error:
             said = self._address.hide_in(_line(error))
             if _may_pass(error):
-                raise SourceAway(
-                    f"{self._table.name}: PostgreSQL at {self._address} ({self._section.url_env}) did not answer for "
-                    f"{self._patience:g} s: {said}"
-                ) from error
+                raise self._away(f"PostgreSQL at {self._address} ({self._section.url_env})", said) from error
             raise SourceRefused(
                 f"{self._table.name}: PostgreSQL at {self._address} refused {self._place}: {said}. Check "
                 f"{self._section.url_env}, the rights of its user, and the source section"
@@ -486,3 +481,6 @@ def _may_pass(error: BaseException) -> bool:
 def _line(error: Exception) -> str:
     text = str(error).partition("Query was:")[0]
     return " ".join(text.split()).rstrip(".")[:300]
+
+
+SECTION, READER = SqlSource, SqlReader

@@ -3,24 +3,28 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from functools import cached_property
-from typing import Annotated, Literal, Self, TypeVar, cast
+from typing import Annotated, Literal, Self, cast
 
 import polars as pl
 from pydantic import Field, model_validator
 
 from ml_assets.data.sources.protocol import (
+    Answer,
     Look,
+    PublicAddress,
     ReadPartition,
     SourceAway,
     SourceReader,
     SourceRefused,
     SourceRows,
+    SourceSection,
     SourceTable,
     Span,
+    VariableName,
     differing,
+    variable,
 )
-from ml_assets.data.sources.section import PublicAddress, SourceSection, VariableName, variable
-from ml_assets.data.sources.tabular import fit, require_columns
+from ml_assets.data.sources.tabular import faults_of, fit, require_columns
 from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence, CadenceKind, begin_of_key
 from ml_assets.data.tables.lake_history import facts_of
 from ml_assets.data.tables.reader import ColumnsDiffer, PartitionMissing, TableReader
@@ -30,8 +34,6 @@ from resources.addresses import hide_credentials
 from resources.lake import Commit, LakeBusy, LakeError, LakeUnavailable
 from resources.platform import Platform
 from resources.words import name_some
-
-Answer = TypeVar("Answer")
 
 _REMEDY = "change the table in its own project"
 _EVERY = 1 << 31
@@ -72,8 +74,8 @@ class LakeTableReader(SourceReader):
     looks_at = "digests of all partitions"
 
     def __init__(self, section: TableSource, table: SourceTable, platform: Platform) -> None:
+        super().__init__(table, platform)
         self._section = section
-        self._table = table
         keys = (section.url_env, section.access_key_id_env, section.secret_access_key_env)
         self._access = tuple(variable(name, platform) for name in keys if name)
         self._platform = platform
@@ -125,16 +127,9 @@ class LakeTableReader(SourceReader):
         newest = self._existing()[-1]
         manifest = self._ask(lambda: self._lake.manifest(self._section.table, newest))
         found = {name: polars_type(dtype) for name, dtype in manifest.schema.items()}
-        faults: list[str] = []
-        for rule in (
-            lambda: require_columns(found, self._table, self._place, _REMEDY),
-            self._require_cadence,
-        ):
-            try:
-                rule()
-            except SourceRefused as error:
-                faults.append(str(error))
-        return faults
+        return faults_of(
+            lambda: require_columns(found, self._table, self._place, _REMEDY), self._require_cadence
+        )
 
     def close(self) -> None:
         """Choose the commit again at the next use."""
@@ -234,3 +229,6 @@ def _keys_named(commit: Commit, table: str) -> frozenset[str]:
     """Return the partitions of `table` that a commit says it changed."""
     facts = facts_of(commit)
     return frozenset(facts.keys) if facts.table == table else frozenset()
+
+
+SECTION, READER = TableSource, LakeTableReader

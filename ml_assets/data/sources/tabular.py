@@ -6,8 +6,7 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 
-from ml_assets.data.sources.protocol import ColumnsChanged, SourceRefused, SourceTable, Span
-from ml_assets.data.sources.section import TabularSource
+from ml_assets.data.sources.protocol import ColumnsChanged, SourceRefused, SourceTable, Span, TabularSource
 from ml_assets.data.tables.spec import UndatedRows
 from ml_assets.data.validation.column_types import polars_type, type_name
 from ml_assets.foundation.days import HOUR, after, begin_of
@@ -153,6 +152,11 @@ def faults_of_columns(
         rules.append(lambda: typed_time_column(found, section, table, place))
     if (mark := section.watermark_column) is not None:
         rules.append(lambda: _require_watermark(found, mark, table))
+    return faults_of(*rules)
+
+
+def faults_of(*rules: Callable[[], object]) -> list[str]:
+    """Return the message of each rule that raises `SourceRefused`."""
     faults: list[str] = []
     for rule in rules:
         try:

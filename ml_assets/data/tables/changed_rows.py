@@ -1,17 +1,26 @@
-"""Change of a table between two commits, in the partitions that two windows read.
+"""Difference of the lake between two commits: partitions, rows, columns, statistics of columns, and their reasons.
 
-Here: which partitions came, went or hold other rows, and the declarations and code that made them. Not here: models.
+Here: partitions that came, went or hold other rows, of the whole lake or in the windows that two models read, with the
+declarations and code that made them; and the moments at which other rows replaced those of a partition. A partition
+that both commits hold with the same digest is never looked at. Statistics come from the profiles in the manifests. Data
+files are read only for the rows of partitions whose content differs. Not here: models, and keeping the earlier rows
+(`publish/landing.py`).
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal
 
 import polars as pl
 
+from ml_assets.data.tables import layout
 from ml_assets.data.tables.manifest import PartitionManifest
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.column_types import explain_columns
+from resources.lake import VersionedStore
+from resources.ledger import Ledger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,3 +186,173 @@ def _behind(window: ReadWindow) -> dict[str, list[PartitionManifest]]:
             if source not in found:
                 wanted[source] = wanted.get(source, set()) | more
     return {table: manifests for table, manifests in found.items() if manifests}
+
+
+_STATISTICS = ("nulls", "infinite", "min", "max", "mean", "distinct")
+"""Facts of a column in a profile that a difference shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnStatistic:
+    """A statistic of one column, before and after."""
+
+    column: str
+    statistic: str
+    before: Any
+    """None if the column or the value is missing."""
+    after: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionDifference:
+    """One partition that differs between two commits."""
+
+    table: str
+    key: str
+    kind: Literal["came", "went", "rows", "manifest"]
+    """`rows`: both commits hold it, with other content. `manifest`: the same rows, made by other code or rules."""
+    before: int | None
+    after: int | None
+    """Number of rows; None if the commit lacks the partition."""
+    why: str
+    """Differences of the manifests, in words; empty if a commit lacks the partition."""
+    statistics: tuple[ColumnStatistic, ...] = ()
+    """Statistics that differ, by column."""
+    change: PartitionChange | None = None
+    """Rows and values that differ; None unless the files were read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LakeDifference:
+    """Two commits of the lake, compared."""
+
+    before: str
+    after: str
+    """Commit ids."""
+    partitions: tuple[PartitionDifference, ...]
+    """Sorted by table and key."""
+
+    @property
+    def tables(self) -> dict[str, list[PartitionDifference]]:
+        """Table → its partitions that differ."""
+        found: dict[str, list[PartitionDifference]] = {}
+        for one in self.partitions:
+            found.setdefault(one.table, []).append(one)
+        return found
+
+
+def changed_partitions(store: VersionedStore, before: str, after: str) -> dict[str, list[str]]:
+    """Return table → sorted keys whose objects differ between two refs. Opens no file."""
+    found: dict[str, set[str]] = {}
+    for one in store.compare(before, after):
+        if (place := layout.partition_of(one.path)) is not None:
+            found.setdefault(place[0], set()).add(place[1])
+    return {table: sorted(found[table]) for table in sorted(found)}
+
+
+def compare_lake(
+    store: VersionedStore,
+    before: str,
+    after: str,
+    primary_keys: Mapping[str, Sequence[str]],
+    *,
+    tables: Sequence[str] = (),
+    read_rows: bool = True,
+) -> LakeDifference:
+    """Compare two refs; only `tables`, if there are any.
+
+    `primary_keys` is table → columns that name a row. Rows of other tables count as came and went. Without `read_rows`
+    no data file is opened.
+    """
+    old, new = TableReader.at(store, before), TableReader.at(store, after)
+    found: list[PartitionDifference] = []
+    for table, keys in changed_partitions(store, old.commit_id, new.commit_id).items():
+        if tables and table not in tables:
+            continue
+        windows = (
+            ReadWindow(reader=old, table=table, keys=keys),
+            ReadWindow(reader=new, table=table, keys=keys),
+        )
+        for one, manifests in _partitions(windows, table, keys):
+            if one.kind == "rows" and read_rows and manifests is not None:
+                change = compare_partition(*windows, one.key, manifests, primary_keys.get(table, ()))
+                one = replace(one, change=change)
+            found.append(one)
+    return LakeDifference(before=old.commit_id, after=new.commit_id, partitions=tuple(found))
+
+
+def _partitions(
+    windows: Sequence[ReadWindow], table: str, keys: Sequence[str]
+) -> Iterator[tuple[PartitionDifference, tuple[PartitionManifest, PartitionManifest] | None]]:
+    """Yield the differing partitions, with their manifests if both commits hold them."""
+    old, new = (
+        one.reader.manifests(table, [key for key in keys if key in one.reader.digests(table)])
+        for one in windows
+    )
+    for key in keys:
+        before, after = old.get(key), new.get(key)
+        if before is not None and after is not None:
+            same = before.content_digest == after.content_digest
+            one = PartitionDifference(
+                table=table,
+                key=key,
+                kind="manifest" if same else "rows",
+                why=reasons(before, after),
+                before=before.rows,
+                after=after.rows,
+                statistics=tuple(_statistics(before.profile, after.profile)),
+            )
+            yield one, (before, after)
+        elif after is not None:
+            came = PartitionDifference(
+                table=table, key=key, kind="came", before=None, after=after.rows, why=""
+            )
+            yield came, None
+        elif before is not None:
+            went = PartitionDifference(
+                table=table, key=key, kind="went", before=before.rows, after=None, why=""
+            )
+            yield went, None
+
+
+def _statistics(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ColumnStatistic]:
+    old, new = before["columns"], after["columns"]
+    for column in dict.fromkeys([*new, *old]):
+        sides = [side.get(column, {}) for side in (old, new)]
+        for statistic in _STATISTICS:
+            was, now = (side.get(statistic) for side in sides)
+            if was != now:
+                yield ColumnStatistic(column=column, statistic=statistic, before=was, after=now)
+
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correction:
+    """One change of a partition that was over."""
+
+    key: str
+    known_at: datetime
+    """Moment (UTC) from which on readers get the new rows."""
+    change: PartitionChange | None
+    """Rows and values that differ; None if the rows from before were rejected later, so that nobody reads them."""
+
+
+def corrections_of(
+    reader: TableReader, ledger: Ledger, table: str, key: str | None, primary_key: Sequence[str]
+) -> Iterator[Correction]:
+    """Yield the corrections of `table`, or of its partition `key`, by partition and moment. Reads the rows of each.
+
+    `primary_key` names a row; rows of a table without one count as came and went.
+    """
+    moments = {(one.key, one.until) for one in reader.earlier(table) if key in (None, one.key)}
+    for corrected, moment in sorted(moments):
+        sides = [reader.as_known(table, at, ledger) for at in (moment - _MICROSECOND, moment)]
+        old, new = (side.manifest(table, corrected) for side in sides)
+        if old.content_digest == new.content_digest:
+            yield Correction(key=corrected, known_at=moment, change=None)
+            continue
+        before, after = (ReadWindow(reader=side, table=table, keys=[corrected]) for side in sides)
+        change = compare_partition(before, after, corrected, (old, new), primary_key)
+        yield Correction(key=corrected, known_at=moment, change=change)

@@ -10,8 +10,7 @@ from typing import Any, Self
 
 from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence, fit_of
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.data.tables.retain import Retain
-from ml_assets.data.tables.spec import TableSpec
+from ml_assets.data.tables.spec import Retain, TableSpec
 from ml_assets.data.validation.column_types import Schema, schema_hash
 from ml_assets.foundation.days import begin_of
 from resources.ledger import Ledger

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ml_assets.data.tables import layout
-from ml_assets.data.tables.landing import MAIN
+from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.reader import TableReader
 from resources.files import unfinished_folder
 from resources.lake import LakeBusy, ObjectStat, RefNotFound, VersionedStore

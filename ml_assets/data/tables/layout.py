@@ -1,4 +1,4 @@
-"""Paths of a table's files in the lake. No other module spells them.
+"""Paths of a table's files in the lake, and names of its branches. No other module spells them.
 
     <kind>/<name>/date=2013-01-01/part-0.parquet      (`all/part-0.parquet` for a table without partitions)
     _manifests/<kind>/<name>/2013-01-01.json
@@ -17,6 +17,7 @@ from ml_assets.data.tables.cadence import UNPARTITIONED
 
 DATASETS, FEATURES, QUARANTINE = "datasets", "features", "quarantine"
 """Kinds of tables. The others have the name of a model."""
+MAIN = "main"
 AUDIT = "audit-"
 """Prefix of every audit branch's name."""
 _MANIFESTS = "_manifests"

@@ -1,19 +1,66 @@
 """Leakage test on partitions in the lake.
 
-Here: choosing the partitions to test and reading the rows they are built from. Not here: comparing two builds
-(features.cut_and_rebuild), and starting the test (cli, components).
+Here: choosing the partitions to test, reading the rows they are built from, and a new process for the function, where
+it cannot use values that it kept from earlier calls. Not here: comparing two builds (features.cut_and_rebuild), and
+starting the test (cli, components).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import date, timedelta
+from importlib import import_module
+from multiprocessing import get_context
+from typing import Any
+
+import polars as pl
 
 from ml_assets.data.features.cut_and_rebuild import Alone, Build, KnowledgeRule, LeakReport, leak_test
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import InputTable
-from ml_assets.data.tables.fresh_process import in_fresh_process
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.data.tables.user_code import building
+from ml_assets.data.tables.user_code import FeatureFunctionError, building
+
+
+@contextmanager
+def in_fresh_process(function: Build, path: str) -> Generator[Build]:
+    """Yield `function`, declared as `path` (`package.module.function`), as a callable that runs in one new process.
+
+    The callable raises `FeatureFunctionError` if the function fails or ends its process.
+    """
+    place = _importable(function) or path
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+
+        def build(inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+            try:
+                return pool.submit(_call, place, dict(inputs), first, last).result()
+            except BrokenProcessPool as error:
+                raise FeatureFunctionError(
+                    f"the process of {place} died, perhaps for lack of memory: test fewer partitions (--first)"
+                ) from error
+
+        yield build
+
+
+def _call(place: str, inputs: Mapping[str, pl.DataFrame], first: date, last: date) -> pl.DataFrame:
+    return building(_found(place))(inputs, first, last)
+
+
+def _importable(function: Any) -> str:
+    """Return the path under which the function's module holds it; empty for a function that a factory made."""
+    place = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+    try:
+        return place if _found(place) is function else ""
+    except (ImportError, AttributeError, ValueError):
+        return ""
+
+
+def _found(place: str) -> Any:
+    module, _, name = place.rpartition(".")
+    return getattr(import_module(module), name)
+
 
 TESTED_PARTITIONS = 28
 """Partitions that are tested by default: the newest of the table."""

@@ -13,52 +13,31 @@ good rows: one branch, one merge.
 
 Steps 3 to 5 are one turn of the table: no other publish and no acceptance comes in between. A rerun finds equal
 content on main or in the ledger and does only the missing steps. A dead run leaves a branch that nobody merges.
-Not here: the rules of validation (`ml_assets.data.validation`), acceptance of a rejected partition (`accept.py`).
+Not here: the verdicts (`audit`), acceptance of a rejected partition (`accept.py`).
 """
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import polars as pl
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from ml_assets.data.tables import layout
-from ml_assets.data.tables.declared import DeclaredTables
-from ml_assets.data.tables.landing import (
-    MAIN,
-    CommitFacts,
-    Landed,
-    StoredPartition,
-    land,
-    new_branch,
-    write,
-)
-from ml_assets.data.tables.past_profiles import drift_of_partitions
+from ml_assets.data.tables.audit import Validated, validate, verdict_of
+from ml_assets.data.tables.declared import DeclaredTables, InputTable
+from ml_assets.data.tables.landing import CommitFacts, Landed, StoredPartition, land, new_branch, write
+from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.prepare import (
     Prepared,
     prepare_chunks,
-    undated_digest,
     undated_partition,
-    with_quarantined,
-    with_rows,
 )
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.data.tables.referred import ReferredTables
-from ml_assets.data.tables.spec import MOST_UNDATED, Incoming, PublishingRun, TableSpec
-from ml_assets.data.validation.check import broken_rules
+from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.data.validation.quarantine import (
-    Share,
-    divide,
-    over_limit_finding,
-    set_aside_findings,
-    undated_finding,
-    unreconciled_finding,
     with_reason_undated,
 )
 from ml_assets.data.validation.table_drift import TableDrift
-from ml_assets.data.validation.verdict import Finding, Verdict
-from ml_assets.data.validation.volume import VolumePast, volume_findings
+from ml_assets.data.validation.verdict import Verdict
 from resources.lake import VersionedStore
 from resources.ledger import Ledger, NewVerdict, VerdictRow
 from resources.words import name_some
@@ -181,227 +160,6 @@ def _publish(
         failed=failed,
         commit_id=landed.commit_id,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Validated:
-    """A partition with its verdict."""
-
-    verdict: Verdict
-    partition: Prepared
-    """The rows that the verdict is about. Rows that were set aside are left out."""
-    set_aside: Prepared | None = None
-    """Those rows, as a partition of the quarantine table."""
-    keeps_undated: bool = True
-    """True if the source's rows without a time, or that it has none, are kept in the quarantine table."""
-    drift: TableDrift | None = None
-    """Distances from earlier partitions; None if it was not compared with them."""
-
-    @property
-    def stored(self) -> list[StoredPartition]:
-        """Everything to write. A quarantine without rows is written, too: it removes an earlier one."""
-        mine = self.partition.stored
-        table = layout.quarantine_of(mine.table)
-        if table is None:
-            return [mine]
-        aside = self.set_aside.stored if self.set_aside else StoredPartition(table, mine.key, {}, {})
-        return [mine, aside]
-
-
-def validate(
-    ledger: Ledger,
-    spec: TableSpec,
-    partitions: Mapping[str, Prepared],
-    newest: Mapping[str, VerdictRow],
-    reader: TableReader,
-    tables: DeclaredTables,
-) -> dict[str, Validated]:
-    """Return key → verdict on exactly this content: known verdicts, and new content validated as one joined frame.
-
-    `newest` is the ledger's newest verdict per key. `reader` reads the tables to which foreign keys refer, as far as
-    the guard allows it by their declarations in `tables`. A verdict
-    that let content pass holds as long as content and rules stay the same, also if such a table changes. A rejected
-    partition is validated again, because the rules on volume and drift compare with a history that grows. So is content
-    that was a rest, whose other rows were set aside: these may be gone or others now.
-    """
-    digests = {key: one.digest for key, one in partitions.items()}
-    stored = ledger.find_verdicts(spec.table, digests, spec.rules_digest)
-    # An acceptance covers one verdict: it holds while that verdict is the newest.
-    known = {
-        key: verdict_of(row)
-        for key, row in stored.items()
-        if row.status in ("passed", "warned") or (row.status == "accepted" and row == newest.get(key))
-    }
-    known = {
-        key: verdict
-        for key, verdict in known.items()
-        if not verdict.quarantine_digest and verdict.undated_digest == undated_digest(spec, partitions[key])
-    }
-    unknown = {key: one for key, one in partitions.items() if key not in known}
-    before = {key: partitions[key] for key in known}
-    fresh = _validate_new(ledger, spec, unknown, before, reader, tables) if unknown else {}
-    return {
-        key: fresh[key] if key in fresh else _as_before(known[key], one) for key, one in partitions.items()
-    }
-
-
-def _as_before(verdict: Verdict, partition: Prepared) -> Validated:
-    """Return content with its known verdict. Rows without a time were set aside, unless a person accepted the rest."""
-    is_kept = not (verdict.undated_digest and verdict.status == "accepted")
-    rows = partition.undated.frame.height if is_kept and partition.undated is not None else 0
-    return Validated(verdict, with_quarantined(partition, rows), keeps_undated=is_kept)
-
-
-def verdict_of(row: VerdictRow) -> Verdict:
-    """Return the recorded verdict with its current status: a person may have accepted the partition since."""
-    return replace(Verdict.from_json(row.body_json), status=row.status)
-
-
-def _validate_new(
-    ledger: Ledger,
-    spec: TableSpec,
-    partitions: Mapping[str, Prepared],
-    known: Mapping[str, Prepared],
-    reader: TableReader,
-    tables: DeclaredTables,
-) -> dict[str, Validated]:
-    referred = ReferredTables(reader, ledger, tables, spec.cadence.kind, list(partitions))
-    divided = _divide_all(spec, partitions, referred)
-    # Count only partitions that no other rule blocks: a broken day says nothing about the days after it.
-    counted = {key: one.partition.frame.height for key, one in divided.items() if not _blocks(one.findings)}
-    past = _past_volumes(ledger, spec, known, partitions)
-    volumes = volume_findings(
-        counted,
-        past,
-        spec.volume,
-        table=spec.table,
-        monthly=spec.cadence.kind == "monthly",
-        zone=spec.contract.event_time_zone,
-    )
-    rows_of_table = sum(
-        {**past.passed, **{key: one.frame.height for key, one in partitions.items()}}.values()
-    )
-    divided = {key: _reconciled(spec, one, rows_of_table) for key, one in divided.items()}
-    findings = {
-        key: [*one.findings, *([volumes[key]] if key in volumes else [])] for key, one in divided.items()
-    }
-    comparable = {key: one.partition.manifest for key, one in divided.items() if not _blocks(findings[key])}
-    drifts = drift_of_partitions(reader, spec, comparable, {key: one.manifest for key, one in known.items()})
-    return {
-        key: Validated(
-            Verdict.of(
-                spec.table,
-                key,
-                [*findings[key], *(drifts[key].findings if key in drifts else ())],
-                rows=one.partition.frame.height,
-                content_digest=one.partition.digest,
-                contract_digest=spec.rules_digest,
-                quarantined=one.set_aside.frame.height if one.set_aside else 0,
-                quarantine_digest=one.set_aside.digest if one.set_aside else "",
-                undated_digest=undated_digest(spec, one.partition),
-                referred=referred.read_for(key),
-            ),
-            one.partition,
-            one.set_aside,
-            drift=drifts[key].drift if key in drifts else None,
-        )
-        for key, one in divided.items()
-    }
-
-
-def _past_volumes(
-    ledger: Ledger, spec: TableSpec, known: Mapping[str, Prepared], new: Mapping[str, Prepared]
-) -> VolumePast:
-    levels: dict[str, set[str]] = {}
-    for one in ledger.acceptances(spec.table):
-        if one.level:
-            levels.setdefault(one.level, set()).add(one.key)
-    return VolumePast(
-        passed=ledger.volumes(spec.table) | {key: one.frame.height for key, one in known.items()},
-        rejected={
-            key: row.rows
-            for key, row in ledger.rejections(spec.table).items()
-            if key not in new and key not in known and Verdict.from_json(row.body_json).is_volume_alone
-        },
-        levels=list(levels.values()),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Divided:
-    """A partition after the rules of its contract."""
-
-    findings: list[Finding]
-    partition: Prepared
-    set_aside: Prepared | None = None
-
-
-def _divide_all(
-    spec: TableSpec, partitions: Mapping[str, Prepared], referred: ReferredTables
-) -> dict[str, _Divided]:
-    """Check the contract; set bad rows aside where the table allows it and they are few."""
-
-    def check(some: Mapping[str, Prepared]):
-        is_partitioned = spec.cadence.kind != "none"
-        return broken_rules(
-            {key: one.frame for key, one in some.items()},
-            spec.contract,
-            bounds={key: spec.cadence.bounds(key) for key in some} if is_partitioned else None,
-            referred=referred,
-        )
-
-    divided: dict[str, _Divided] = {}
-    for key, broken in check(partitions).items():
-        one, findings = partitions[key], [each.finding for each in broken]
-        limit, division = spec.quarantine_limit, None
-        if limit is not None:
-            division = divide(one.frame, spec.contract, broken)
-        if limit is None or division is None:
-            divided[key] = _Divided(findings, one)
-        elif division.bad > limit * one.frame.height:
-            divided[key] = _Divided(
-                [over_limit_finding(division.bad, one.frame.height, limit), *findings], one
-            )
-        else:
-            bad, rows = division.bad, one.frame.height
-            divided[key] = _Divided(
-                set_aside_findings(findings, bad, rows, limit, spec.table, key),
-                with_rows(spec, one, one.frame.filter(pl.Series(division.keep))),
-                with_rows(spec, one, division.bad_rows(one.frame), table=layout.quarantine_of(spec.table)),
-            )
-    # A rule may compare rows with each other, so what is left is checked once more.
-    rests = {key: one.partition for key, one in divided.items() if one.set_aside}
-    for key, broken in (check(rests) if rests else {}).items():
-        findings = [one.finding for one in broken]
-        if _blocks(findings):
-            divided[key] = _Divided(findings, partitions[key])
-    return divided
-
-
-def _reconciled(spec: TableSpec, one: _Divided, rows_of_table: int) -> _Divided:
-    """Count the rows in quarantine, those without a time included; compare the sum with what the source returned."""
-    partition = with_quarantined(one.partition, one.set_aside.frame.height if one.set_aside else 0)
-    findings, undated = list(one.findings), partition.undated
-    if undated is not None and undated.frame.height:
-        limit = spec.quarantine_limit
-        found = undated_finding(
-            undated.frame,
-            spec.contract,
-            undated.column,
-            spec.table,
-            most=MOST_UNDATED,
-            share=None if limit is None else Share(limit, rows_of_table),
-        )
-        findings.insert(0, found)
-        partition = partition if found.blocks else with_quarantined(partition, undated.frame.height)
-    counts, landed = partition.manifest.reconciliation, partition.frame.height
-    if counts is not None and counts.missing(landed) and not _blocks(findings):
-        findings.append(unreconciled_finding(counts.returned, landed, counts.quarantined, counts.repeated))
-    return replace(one, findings=findings, partition=partition)
-
-
-def _blocks(findings: Sequence[Finding]) -> bool:
-    return any(finding.blocks for finding in findings)
 
 
 def new_row_of(verdict: Verdict, run_id: str, branch: str) -> NewVerdict:
@@ -537,3 +295,44 @@ def _commit_facts(
         # lakeFS's pages show an entry of this name as a button.
         metadata["::lakefs::Dagster::url[url:ui]"] = run.url
     return CommitFacts(f"{verb} {spec.table} {name_some(keys, 3)}", metadata)
+
+
+def published_by(
+    runs: Collection[str],
+    reader: TableReader,
+    ledger: Ledger,
+    spec: TableSpec,
+    keys: Sequence[str],
+    inputs: Sequence[InputTable] = (),
+) -> Mapping[str, PublishedPartition]:
+    """Return key → partition of `keys` that one of `runs` published, and that would be the same now.
+
+    Main must hold what that run published, made by today's code and rules. A partition of a derived table must also
+    have been built from what main now holds of `inputs`. Raises `ManifestUnreadable`.
+    """
+    if not runs:  # the first try, which is the usual case, asks neither lake nor ledger
+        return {}
+    digests = reader.digests(spec.table)
+    rows = {
+        key: row
+        for key, row in ledger.newest_verdicts(spec.table, keys).items()
+        if row.run_id in runs
+        and row.status in ("passed", "warned")
+        and row.contract_digest == spec.rules_digest
+        and row.content_digest == digests.get(key)
+    }
+    found: dict[str, PublishedPartition] = {}
+    for key, manifest in reader.manifests(spec.table, sorted(rows)).items():
+        needed = {
+            one.table: one.as_known(reader, ledger, key).input_digests(one.table, one.needed_for(key))
+            for one in inputs
+        }
+        if manifest.code_version == spec.code_version and manifest.inputs == needed:
+            found[key] = PublishedPartition(
+                content_digest=manifest.content_digest,
+                rows=manifest.rows,
+                size=manifest.size,
+                changed=False,
+                verdict=verdict_of(rows[key]),
+            )
+    return found

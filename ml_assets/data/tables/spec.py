@@ -1,20 +1,55 @@
-"""Specification of a table for publishing, and the values that go in. No lake, no validation."""
+"""Specification of a table for publishing, and the values that go in. No lake, no validation.
+
+Its section `retain` counts the age of a partition from the newest partition of the table, not from today: a table whose
+source stopped loses nothing.
+"""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Self
 
 import polars as pl
+from pydantic import Field, model_validator
 
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.layout import check_table
 from ml_assets.data.tables.manifest import Reconciliation
-from ml_assets.data.tables.retain import Retain
 from ml_assets.data.validation.contract import Contract
 from ml_assets.data.validation.drift_rule import DriftRule
 from ml_assets.data.validation.quarantine import COLUMN, REASON, RULE
 from ml_assets.data.validation.volume import VolumeRule
+from ml_assets.foundation.sections import Section
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Retain(Section):
+    """Newest partitions that stay on main: a number of them, or those of a number of days."""
+
+    days: Count | None = None
+    """Days back from the last day of the newest partition, that day included."""
+    partitions: Count | None = None
+    """Number of partitions."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.days is None) == (self.partitions is None):
+            raise ValueError("name either days or partitions, such as {days: 400}")
+        return self
+
+    def oldest(self, cadence: Cadence, present: Collection[str]) -> str:
+        """Return the key before which partitions are not retained, given those `present`; empty if there are none.
+
+        Only keys of the `cadence` count.
+        """
+        newest = cadence.newest_of(present, self.partitions or 1)
+        if not newest or self.partitions is not None:
+            return newest[0] if newest else ""
+        _, last = cadence.bounds(newest[0])
+        day = last.date() if isinstance(last, datetime) else last
+        return cadence.key_of(day - timedelta(days=(self.days or 1) - 1))
 
 
 @dataclass(frozen=True, kw_only=True)

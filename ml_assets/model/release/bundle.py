@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from ml_assets.data.features import categories
 from ml_assets.data.features.encoding import FittedState
-from ml_assets.data.tables.standalone import version_of
+from ml_assets.data.tables.user_code import version_of
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
 from ml_assets.model.release.bundle_store import Bundle, BundleStore, seal
 from ml_assets.model.release.facts import BundleFacts, Lineage

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from ml_assets.data.tables.refusal import InputsRefused
+from ml_assets.data.tables.guard import InputsRefused
 from ml_assets.extras.tuning.prior import Prior, windows_of
 from ml_assets.extras.tuning.space import in_words
 from ml_assets.extras.tuning.spec import TuningSection

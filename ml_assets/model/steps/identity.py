@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml_assets.data.tables.refusal import BuildRefused
+from ml_assets.data.tables.guard import BuildRefused
 from ml_assets.extras.tuning.space import Choice
 from ml_assets.foundation.code.code_version import packages_of, python_version, versions_of
 from ml_assets.foundation.code.reach import reached_by

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import polars as pl
 
 from ml_assets.data.snapshots.row_choice import ROW
+from ml_assets.data.tables.guard import BuildRefused
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.data.tables.refusal import BuildRefused
 from ml_assets.data.tables.spec import Incoming, SourceFailed, TableSpec
 from ml_assets.data.validation.contract import Contract
 from ml_assets.data.validation.profile import profile

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Any
 
 from ml_assets.data.tables.declared import DeclaredTables
+from ml_assets.data.tables.guard import BuildRefused
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.data.tables.refusal import BuildRefused
 from ml_assets.extras.tuning.prior import Prior
 from ml_assets.extras.tuning.space import in_words
 from ml_assets.extras.tuning.spec import TuningSection

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ml_assets.data.tables.declared import DeclaredTables
-from ml_assets.data.tables.guard import rejections_of, validate_window
+from ml_assets.data.tables.guard import BuildRefused, InputsRefused, rejections_of, validate_window
 from ml_assets.data.tables.manifest import ManifestUnreadable
 from ml_assets.data.tables.reader import PartitionMissing, TableReader
-from ml_assets.data.tables.refusal import BuildRefused, InputsRefused
 from ml_assets.model.steps.declared_functions import require_own_metrics
 from ml_assets.model.steps.identity import DeclarationChanged, settings_digest
 from ml_assets.model.steps.spec import PipelineSpec

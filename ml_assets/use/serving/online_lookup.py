@@ -1,7 +1,7 @@
 """Columns that a request leaves out, taken from the online store: the newest feature row of the entity that it names.
 
 A column that the request holds is never replaced. Here: which columns are looked up, and what is refused if they cannot
-be. Not here: the store (`resources.online`), the content of its rows (`ml_assets.data.tables.online_rows`).
+be. Not here: the store (`resources.online`), the content of its rows (`ml_assets.data.tables.online`).
 """
 
 import base64
@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from math import isnan
 from typing import Any
 
-from ml_assets.data.tables.online_rows import OnlineEntityRefused, OnlineRowsDiffer, OnlineTable
+from ml_assets.data.tables.online import OnlineEntityRefused, OnlineRowsDiffer, OnlineTable
 from ml_assets.use.serving.raw_rows import RawRow, RequestRefused, parse
 from ml_assets.use.serving.watch import Roles, ServedVersion
 from resources.online import OnlineRow, OnlineStore, OnlineStoreError

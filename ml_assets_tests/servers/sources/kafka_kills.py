@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from ml_assets.components import Dataset
-from ml_assets.data.sources.kafka_source import KafkaReader
 from ml_assets.data.sources.kinds import open_source
 from ml_assets.data.sources.protocol import Span
+from ml_assets.extras.streams.kafka_source import KafkaReader
 from ml_assets_tests.faults.child_processes import forkserver
 from ml_assets_tests.servers.sources.streams import SERVERS_ENV, Stream, message
 from resources.platform import Platform

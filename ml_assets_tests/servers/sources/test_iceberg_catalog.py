@@ -2,8 +2,8 @@
 
 import pytest
 
-from ml_assets.data.sources.iceberg_source import IcebergReader
 from ml_assets.data.sources.protocol import SourceAway, SourceRefused
+from ml_assets.extras.streams.iceberg_source import IcebergReader
 from ml_assets_tests.components.installation import failure_of
 from ml_assets_tests.servers.sources.conftest import URL_ENV, Declare, Warehouse
 from ml_assets_tests.servers.sources.object_warehouse import ACCESS, BUCKET, SECRET_ENV, ObjectWarehouse

@@ -17,12 +17,12 @@ from ml_assets.components import Dataset, declarations
 from ml_assets.components.declarations import in_one_line
 from ml_assets.components.metadata import RANGE_END, RANGE_START, declared_tables
 from ml_assets.dagster_host.steps import step_values
-from ml_assets.data.sources.kafka_source import KafkaReader
 from ml_assets.data.sources.preview import preview
 from ml_assets.data.sources.protocol import ReadPartition, SourceTable
-from ml_assets.data.tables.audits import unaudited
+from ml_assets.data.tables.lake_history import unaudited
 from ml_assets.data.tables.manifest import Reconciliation
 from ml_assets.data.tables.reader import TableReader
+from ml_assets.extras.streams.kafka_source import KafkaReader
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.components.installation import (
     QUIET,
@@ -425,7 +425,7 @@ def test_a_clock_that_was_set_back_is_refused(
         def now(cls, tz: Any = None) -> datetime:
             return datetime.now(tz) - timedelta(days=1)
 
-    monkeypatch.setattr("ml_assets.data.sources.kafka_landing.datetime", Yesterday)
+    monkeypatch.setattr("ml_assets.extras.streams.kafka_log.datetime", Yesterday)
     said = failure_of(installation.run(SALES, partition=DAYS[0]))
     assert "the clock of this machine says" in said
     assert "set the clock" in said

@@ -1,13 +1,13 @@
 """Source `kafka`: a topic of JSON messages into days by event time, each message exactly once.
 
-A read first lands all new messages in the log of the stream (`stream_log`), each chunk in one commit with its offsets.
+A read first lands all new messages in the log of the stream (`kafka_log`), each chunk in one commit with its offsets.
 The rows of a day then come from that log alone, so they stay when the topic deletes its messages.
 """
 
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import date, timedelta
 from typing import Annotated, Any, ClassVar, Literal, Self
 from zoneinfo import ZoneInfo
@@ -15,11 +15,8 @@ from zoneinfo import ZoneInfo
 import polars as pl
 from pydantic import Field, model_validator
 
-from ml_assets.data.sources.dead_letters import newest_dead_letters
 from ml_assets.data.sources.file_formats import parsed
 from ml_assets.data.sources.json_messages import BadMessage, MessageDecoder
-from ml_assets.data.sources.kafka_landing import Landing, LandingRules, require_same_topic
-from ml_assets.data.sources.kafka_topic import CHUNK_MESSAGES, Topic
 from ml_assets.data.sources.protocol import (
     Look,
     PageFacts,
@@ -27,16 +24,63 @@ from ml_assets.data.sources.protocol import (
     SourceReader,
     SourceRefused,
     SourceRows,
+    SourceSection,
     SourceTable,
     Span,
+    VariableName,
     differing,
+    variable,
 )
-from ml_assets.data.sources.section import SourceSection, VariableName, variable
-from ml_assets.data.sources.stream_log import LogVersion, Moments, StreamLog
 from ml_assets.data.sources.text_values import TextForm, ValueRefused
 from ml_assets.data.validation.contract import Contract
+from ml_assets.extras.streams.kafka_log import (
+    Landing,
+    LandingRules,
+    LogVersion,
+    Moments,
+    StreamLog,
+    require_same_topic,
+)
+from ml_assets.extras.streams.kafka_topic import CHUNK_MESSAGES, Topic
 from ml_assets.foundation.days import HOUR
 from resources.platform import Platform
+
+HIDDEN = "(hidden)"
+_SHOWN_BYTES = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetter:
+    """A message that is no row."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+    bytes: int
+    """Size of the whole message."""
+    message: str
+    """First bytes of it; `HIDDEN` if the contract has a sensitive column."""
+
+
+def newest_dead_letters(
+    log: StreamLog, version: LogVersion, contract: Contract | None, count: int
+) -> Sequence[DeadLetter]:
+    """Return the newest dead letters, the newest first. Without a contract, no bytes are shown."""
+    topic = version.state.topic if version.state else ""
+    is_hidden = contract is None or any(column.sensitive for column in contract.by_name.values())
+    return [
+        DeadLetter(
+            topic=topic,
+            partition=one["partition"],
+            offset=one["offset"],
+            reason=one["reason"],
+            bytes=one["size"],
+            message=HIDDEN if is_hidden else (one["value"] or b"")[:_SHOWN_BYTES].decode(errors="replace"),
+        )
+        for one in log.newest_dead_letters(version, count)
+    ]
+
 
 SENSOR_SECONDS = 20.0
 """Seconds after which `latest` begins no further chunk, because Dagster ends a sensor after a minute."""
@@ -130,10 +174,9 @@ class KafkaReader(SourceReader):
 
     def __init__(self, section: KafkaSource, table: SourceTable, platform: Platform) -> None:
         self._section = section
-        self._table = table
+        super().__init__(table, platform)
         self._platform = platform
-        patience = 60.0 if platform.patience_seconds is None else platform.patience_seconds
-        self._topic = Topic(table.name, section.topic, section.client_settings(platform), patience)
+        self._topic = Topic(table.name, section.topic, section.client_settings(platform), self._patience)
         self._landed: LogVersion | None = None
 
     def read(self, span: Span | None) -> SourceRows:
@@ -324,3 +367,6 @@ def _line(value: bytes | None) -> bytes | None:
     except (ValueError, RecursionError):
         return None
     return json.dumps(document).encode() if isinstance(document, dict) else None
+
+
+SECTION, READER = KafkaSource, KafkaReader

@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self, cast
 import polars as pl
 from pydantic import AwareDatetime, Field, model_validator
 
-from ml_assets.data.sources.protocol import SourceAway, SourceRefused, SourceTable, Span
-from ml_assets.data.sources.section import StoredSource, VariableName, storage_options, variable
-from ml_assets.data.sources.versioned_table import Answer, VersionedTableReader, VersionGone
+from ml_assets.data.sources.protocol import (
+    Answer,
+    SourceRefused,
+    SourceTable,
+    Span,
+    StoredSource,
+    VariableName,
+    storage_options,
+    variable,
+)
+from ml_assets.extras.streams.versioned_table import VersionedTableReader, VersionGone
 from resources.addresses import Address, hide_credentials
 from resources.platform import Platform
-from resources.retry import patiently
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -164,7 +171,7 @@ class IcebergReader(VersionedTableReader):
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            return patiently(call, _may_pass, lambda _: self._patience, first_pause=0.2, longest_pause=5.0)
+            return self._patiently(call, _may_pass)
         except (OSError, pl.exceptions.PolarsError, SQLAlchemyError, ValidationError, ValueError) as error:
             said = hide_credentials(" ".join(str(error).split()))[:300].rstrip(".")
             if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and _GONE.search(said)):
@@ -173,9 +180,7 @@ class IcebergReader(VersionedTableReader):
                     "deleted them: name a later snapshot, or leave `snapshot` and `as_of` out"
                 ) from error
             if _may_pass(error):
-                raise SourceAway(
-                    f"{self._table.name}: {self._section.table} did not answer for {self._patience:g} s: {said}"
-                ) from error
+                raise self._away(self._section.table, said) from error
             raise SourceRefused(
                 f"{self._table.name}: {self._place} cannot be read: {said}. Check source.catalog_env, and the "
                 "credentials and rights of its reader"
@@ -192,3 +197,6 @@ def _may_pass(error: BaseException) -> bool:
     ):
         return False
     return not _FINAL.search(str(error)) and not _GONE.search(str(error))
+
+
+SECTION, READER = IcebergSource, IcebergReader

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Literal, Self, cast
 import polars as pl
 from pydantic import AwareDatetime, Field, model_validator
 
-from ml_assets.data.sources.protocol import SourceAway, SourceRefused, SourceTable, Span
-from ml_assets.data.sources.section import PublicAddress, StoredSource, storage_options
-from ml_assets.data.sources.versioned_table import Answer, VersionedTableReader, VersionGone
+from ml_assets.data.sources.protocol import (
+    Answer,
+    PublicAddress,
+    SourceRefused,
+    SourceTable,
+    Span,
+    StoredSource,
+    storage_options,
+)
+from ml_assets.extras.streams.versioned_table import VersionedTableReader, VersionGone
 from resources.addresses import hide_credentials
 from resources.platform import Platform
-from resources.retry import patiently
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -148,7 +154,7 @@ class DeltaReader(VersionedTableReader):
         from deltalake.exceptions import DeltaError
 
         try:
-            return patiently(call, _may_pass, lambda _: self._patience, first_pause=0.2, longest_pause=5.0)
+            return self._patiently(call, _may_pass)
         except FileNotFoundError as error:
             raise VersionGone(
                 f"{self._table.name}: files of {self._place} are gone, because a vacuum deleted them: name a later "
@@ -161,9 +167,7 @@ class DeltaReader(VersionedTableReader):
                     f"{self._table.name}: {self._place} cannot be read: {said}. Check source.path, and the credentials "
                     "and rights of its reader"
                 ) from error
-            raise SourceAway(
-                f"{self._table.name}: {self._section.path} did not answer for {self._patience:g} s: {said}"
-            ) from error
+            raise self._away(self._section.path, said) from error
         except (DeltaError, pl.exceptions.PolarsError) as error:
             raise SourceRefused(
                 f"{self._table.name}: {self._place} cannot be read: {hide_credentials(_line(error))}"
@@ -184,3 +188,6 @@ def _line(error: Exception) -> str:
         return f"{answer[1]}: {answer[2]}".rstrip(".")
     causes = [" ".join(_COLOURS.sub("", cause).split()) for cause in str(error).split("↳")]
     return ": ".join(dict.fromkeys((causes[0], causes[-1])))[:300].rstrip(".")
+
+
+SECTION, READER = DeltaSource, DeltaReader

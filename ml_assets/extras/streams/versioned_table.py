@@ -7,11 +7,11 @@ from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
-from typing import TypeVar
 
 import polars as pl
 
 from ml_assets.data.sources.protocol import (
+    Answer,
     Look,
     ReadPartition,
     SourceReader,
@@ -19,13 +19,13 @@ from ml_assets.data.sources.protocol import (
     SourceRows,
     SourceTable,
     Span,
+    StoredSource,
     ahead_of,
     differing,
     redated,
     unread_after,
     version_of_files,
 )
-from ml_assets.data.sources.section import StoredSource
 from ml_assets.data.sources.tabular import (
     day_of,
     faults_of_columns,
@@ -41,8 +41,6 @@ from ml_assets.data.sources.tabular import (
 from ml_assets.data.tables.spec import MOST_UNDATED, UndatedRows
 from resources.platform import Platform
 
-Answer = TypeVar("Answer")
-
 
 class VersionGone(SourceRefused):
     """A version of a table does not exist, or its files were deleted."""
@@ -54,10 +52,8 @@ class VersionedTableReader(SourceReader):
     looks_at = "the table's list of files"
 
     def __init__(self, section: StoredSource, table: SourceTable, platform: Platform) -> None:
-        """`platform` has the patience with a storage that does not answer."""
+        super().__init__(table, platform)
         self._common = section
-        self._table = table
-        self._patience = platform.patience_seconds or 60.0
         self._undated: UndatedRows | None = None
 
     @property
