@@ -17,7 +17,7 @@ def command(table: str, partition: str, reason: str) -> None:
     partitions are compared with it. The finding of such a partition names the range.
     """
     from ml_assets.components.sensors.reconcile import report_acceptance
-    from ml_assets.data.tables.accept import accept_level, accept_partition
+    from ml_assets.data.tables.publish.accept import accept_level, accept_partition
     from ml_assets.data.tables.reader import TableReader
 
     project, acting = Project.to_decide()

@@ -16,8 +16,8 @@ from ml_assets.cli.written import html_option, show
 from resources.words import counted, did_you_mean
 
 if TYPE_CHECKING:
-    from ml_assets.data.tables.changed_rows import Correction
-    from ml_assets.data.tables.lake_history import PartitionContent, TableCommit
+    from ml_assets.data.tables.history.diff import Correction
+    from ml_assets.data.tables.history.log import PartitionContent, TableCommit
     from resources.ledger import TrainedOn
 
 _SHOWN_KEYS = 3
@@ -55,7 +55,7 @@ _tables = click.option(
 @_json
 def log(ref: str, table: str, limit: int, as_json: bool) -> None:
     """Show the commits of REF (default main), newest first: tables, partitions, run, person and reason."""
-    from ml_assets.data.tables.lake_history import log_of
+    from ml_assets.data.tables.history.log import log_of
 
     with Project.to_read() as project:
         commit = _at(project, ref)
@@ -85,7 +85,7 @@ def diff(
 
     Reads data files only of the partitions that differ.
     """
-    from ml_assets.data.tables.changed_rows import compare_lake
+    from ml_assets.data.tables.history.diff import compare_lake
     from ml_assets.model.steps.difference_page import difference_of_lake
 
     with Project.to_read() as project:
@@ -116,8 +116,8 @@ def checkout(ref: str, folder: Path, tables: tuple[str, ...], partitions: str | 
 
     For MODEL/VERSION: the window that the version was trained and evaluated on, unless --table names other tables.
     """
+    from ml_assets.data.tables.history.checkout import write_out
     from ml_assets.data.tables.reader import TableReader
-    from ml_assets.data.tables.written_out import write_out
     from ml_assets.model.release.standing import keys_of
 
     with Project.to_read() as project:
@@ -148,7 +148,7 @@ def checkout(ref: str, folder: Path, tables: tuple[str, ...], partitions: str | 
 @_json
 def blame(table: str, partition: str, ref: str, as_json: bool) -> None:
     """Show each content that PARTITION of TABLE had, newest first: commit, run, person, code, time and reason."""
-    from ml_assets.data.tables.lake_history import blame as blamed
+    from ml_assets.data.tables.history.log import blame as blamed
 
     with Project.to_read() as project:
         found = blamed(project.platform.lake, table, partition, _at(project, ref))
@@ -175,7 +175,7 @@ def corrections(table: str, partition: str, as_json: bool) -> None:
 
     Only a dataset with `known_at: ingestion` keeps the rows from before a correction.
     """
-    from ml_assets.data.tables.changed_rows import corrections_of
+    from ml_assets.data.tables.history.diff import corrections_of
     from ml_assets.data.tables.reader import TableReader
 
     with Project.to_read() as project:

@@ -212,7 +212,7 @@ def dagster_events(project: Project) -> str:
     """Check that Dagster knows the partitions that main holds."""
     from ml_assets.components.metadata import declared_tables
     from ml_assets.components.sensors.reconcile import compare, tables_of
-    from ml_assets.data.tables.environments import inherited_by
+    from ml_assets.data.tables.environments.environment import inherited_by
     from ml_assets.data.tables.reader import TableReader
 
     tables = tables_of(project.defs.resolve_asset_graph())

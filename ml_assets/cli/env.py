@@ -29,7 +29,7 @@ def command() -> None:
 @click.argument("name")
 def create(name: str) -> None:
     """Create environment NAME at main's head. No data is copied. NAME has small letters, digits and _."""
-    from ml_assets.data.tables.environments import create_environment
+    from ml_assets.data.tables.environments.environment import create_environment
 
     project = Project.on_main()
     made = create_environment(project.platform, name, project.settings.author)
@@ -41,7 +41,7 @@ def create(name: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def list_(as_json: bool) -> None:
     """List the environments of this home: author, time, changed partitions, conflicts with main."""
-    from ml_assets.data.tables.environments import changes_of
+    from ml_assets.data.tables.environments.environment import changes_of
     from resources.lake.environments import environments
 
     project = Project.read_only(on_main=True)
@@ -83,8 +83,8 @@ def diff(name: str, no_rows: bool, markdown: bool, as_json: bool, html: Path | N
     Changes of main since then are not shown, except conflicts: partitions that both changed.
     """
     from ml_assets.components.training_pipeline import TrainingPipeline
-    from ml_assets.data.tables.changed_rows import compare_lake
-    from ml_assets.data.tables.environments import changes_of
+    from ml_assets.data.tables.environments.environment import changes_of
+    from ml_assets.data.tables.history.diff import compare_lake
     from ml_assets.model.steps.difference_page import as_comment, environment_page
     from ml_assets.model.steps.version_difference import models_trained_in
     from resources.lake.environments import read_environment
@@ -118,7 +118,7 @@ def merge(name: str) -> None:
 
     It is refused, and changes nothing, if main changed one of the same partitions, or if a partition is rejected.
     """
-    from ml_assets.data.tables.environment_merge import merge_environment
+    from ml_assets.data.tables.environments.merge import merge_environment
 
     main = Project.on_main().platform
     merged = merge_environment(main, name, main.acting)
@@ -136,7 +136,7 @@ def merge(name: str) -> None:
 @click.argument("name")
 def drop(name: str) -> None:
     """Delete environment NAME: its branches of the lake, its ledger, tracking and Dagster home. Main stays as it is."""
-    from ml_assets.data.tables.environments import drop_environment
+    from ml_assets.data.tables.environments.environment import drop_environment
 
     drop_environment(Project.on_main().platform, name)
     say(f"Environment {name} is gone.")

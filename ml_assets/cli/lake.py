@@ -33,7 +33,7 @@ def audit(limit: int) -> None:
 
     Exit status 1 if there is one of these, or if the audit hook is missing.
     """
-    from ml_assets.data.tables.lake_history import unaudited, unknown_rejections
+    from ml_assets.data.tables.history.log import unaudited, unknown_rejections
 
     platform = Project.read_only().platform
     commits = unaudited(platform.lake, limit)

@@ -138,7 +138,7 @@ class Project:
         """Update Dagster's records: cancel runs whose process is gone, and log partitions that Dagster lacks."""
         from ml_assets.cli.abandoned import end_abandoned
         from ml_assets.components.sensors.reconcile import reconcile, tables_of
-        from ml_assets.data.tables.environments import inherited_by
+        from ml_assets.data.tables.environments.environment import inherited_by
         from ml_assets.data.tables.reader import TableReader
 
         end_abandoned(self.settings, self.instance)

@@ -24,7 +24,7 @@ def command() -> None:
 @click.argument("table", required=False)
 def list_(table: str | None) -> None:
     """List the partitions with quarantined rows, of TABLE or of all tables, and the rules that these rows break."""
-    from ml_assets.data.tables.readmit import quarantined_keys, quarantined_rules
+    from ml_assets.data.tables.publish.quarantine import quarantined_keys, quarantined_rules
 
     with Project.to_read() as project:
         reader = _reader(project)
@@ -48,7 +48,7 @@ def show(table: str, partition: str | None, rows: int) -> None:
     """Print the quarantined rows of TABLE, or of one PARTITION of it. Values of sensitive columns are hidden."""
     import polars as pl
 
-    from ml_assets.data.tables.readmit import quarantined_keys, quarantined_rules, shown_rows
+    from ml_assets.data.tables.publish.quarantine import quarantined_keys, quarantined_rules, shown_rows
 
     with Project.to_read() as project:
         spec, reader = project.table(table), _reader(project)
@@ -71,8 +71,8 @@ def readmit(table: str, partition: str | None) -> None:
     """
     from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
     from ml_assets.data.tables.layout import UNDATED
-    from ml_assets.data.tables.readmit import NotReadmitted, quarantined_keys, quarantined_rows
-    from ml_assets.data.tables.readmit import readmit as readmit_partition
+    from ml_assets.data.tables.publish.quarantine import NotReadmitted, quarantined_keys, quarantined_rows
+    from ml_assets.data.tables.publish.quarantine import readmit as readmit_partition
 
     project, acting = Project.to_decide()
     spec, reader, platform = project.table(table), _reader(project), project.platform

@@ -29,7 +29,7 @@ from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import validate_window
 from ml_assets.data.tables.layout import MAIN
-from ml_assets.data.tables.publish import published_by
+from ml_assets.data.tables.publish.publish import published_by
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, TableSpec
 from resources.platform import Platform

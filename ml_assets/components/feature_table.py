@@ -33,7 +33,7 @@ from ml_assets.data.tables.declared import DeclaredTables, InputTable
 from ml_assets.data.tables.derive import derive, in_pieces, plan
 from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.online_fill import fill_online
-from ml_assets.data.tables.publish import published_by
+from ml_assets.data.tables.publish.publish import published_by
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import TableSpec
 from ml_assets.data.tables.user_code import resolve_function

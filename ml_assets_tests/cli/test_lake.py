@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 
 from ml_assets.data.tables.declared import NOTHING_DECLARED
-from ml_assets.data.tables.publish import publish
+from ml_assets.data.tables.publish.publish import publish
 from ml_assets.data.tables.spec import Incoming, PublishingRun
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.tables import orders_table

@@ -12,7 +12,7 @@ import pytest
 
 from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.data.tables.declared import NOTHING_DECLARED
-from ml_assets.data.tables.publish import publish
+from ml_assets.data.tables.publish.publish import publish
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.data.validation.contract import Contract

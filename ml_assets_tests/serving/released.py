@@ -9,7 +9,7 @@ import yaml
 
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.data.tables.declared import NOTHING_DECLARED
-from ml_assets.data.tables.publish import publish
+from ml_assets.data.tables.publish.publish import publish
 from ml_assets.data.tables.spec import Incoming, PublishingRun
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.model.release.bundle_store import Bundle

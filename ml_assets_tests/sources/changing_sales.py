@@ -22,7 +22,7 @@ from ml_assets.components import Dataset
 from ml_assets.components.metadata import RANGE_END, RANGE_START, declared_tables
 from ml_assets.data.sources.kinds import open_source, read_partitions
 from ml_assets.data.tables.declared import NOTHING_DECLARED
-from ml_assets.data.tables.publish import publish
+from ml_assets.data.tables.publish.publish import publish
 from ml_assets.data.tables.spec import PublishingRun
 from ml_assets_tests.components.installation import Installation, component
 from ml_assets_tests.sources.iceberg_shop import IcebergShop

@@ -24,7 +24,7 @@ from ml_assets.data.sources.protocol import SourceTable
 from ml_assets.data.tables import layout
 from ml_assets.data.tables.cadence import Cadence, CadenceKind
 from ml_assets.data.tables.declared import NOTHING_DECLARED
-from ml_assets.data.tables.publish import PublishResult, publish
+from ml_assets.data.tables.publish.publish import PublishResult, publish
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.data.validation.contract import Contract

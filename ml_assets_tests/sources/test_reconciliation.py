@@ -12,11 +12,16 @@ from deltalake import write_deltalake
 from ml_assets.data.sources.kinds import open_source
 from ml_assets.data.sources.preview import preview
 from ml_assets.data.sources.protocol import SourceReader
-from ml_assets.data.tables.accept import accept_partition
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.layout import UNDATED
 from ml_assets.data.tables.manifest import Reconciliation
-from ml_assets.data.tables.readmit import NotReadmitted, quarantined_keys, quarantined_rows, readmit
+from ml_assets.data.tables.publish.accept import accept_partition
+from ml_assets.data.tables.publish.quarantine import (
+    NotReadmitted,
+    quarantined_keys,
+    quarantined_rows,
+    readmit,
+)
 from ml_assets.data.validation.quarantine import REASON
 from ml_assets.model.steps.partition_page import partition_page
 from ml_assets_tests.components.installation import Installation, failure_of, materialized

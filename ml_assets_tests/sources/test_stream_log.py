@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ml_assets.data.sources.json_messages import MessageDecoder
 from ml_assets.data.sources.protocol import SourceTable
-from ml_assets.data.tables.lake_history import unaudited
+from ml_assets.data.tables.history.log import unaudited
 from ml_assets.data.tables.layout import DEAD_LETTERS
 from ml_assets.data.validation.contract import Contract
 from ml_assets.extras.streams.kafka_log import (

@@ -10,7 +10,7 @@ import polars as pl
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
 from ml_assets.data.tables.guard import WindowValidation, validate_window
-from ml_assets.data.tables.publish import PublishResult, publish
+from ml_assets.data.tables.publish.publish import PublishResult, publish
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.data.validation.contract import Contract

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from ml_assets.data.tables.changed_rows import PartitionChange, ReadWindow, compare_windows
+from ml_assets.data.tables.history.diff import PartitionChange, ReadWindow, compare_windows
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.contract import Contract
 from ml_assets_tests.tables.orders_table import ORDERS, RULES, OrdersTable, day, days, keys

@@ -7,17 +7,17 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ml_assets.data.tables.accept import accept_partition
-from ml_assets.data.tables.environment_merge import EnvironmentConflict, NotMergeable, merge_environment
-from ml_assets.data.tables.environments import (
+from ml_assets.data.tables.environments.environment import (
     EnvironmentExists,
     changes_of,
     create_environment,
     drop_environment,
     inherited_by,
 )
-from ml_assets.data.tables.lake_history import blame
+from ml_assets.data.tables.environments.merge import EnvironmentConflict, NotMergeable, merge_environment
+from ml_assets.data.tables.history.log import blame
 from ml_assets.data.tables.manifest import Reconciliation
+from ml_assets.data.tables.publish.accept import accept_partition
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, UndatedRows
 from ml_assets_tests.tables.environment_place import Place

@@ -15,7 +15,7 @@ from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
 from ml_assets.data.tables.derive import WatchedInputs, derive, plan
 from ml_assets.data.tables.guard import WindowValidation
-from ml_assets.data.tables.publish import PublishResult, publish
+from ml_assets.data.tables.publish.publish import PublishResult, publish
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import PublishingRun, TableSpec
 from ml_assets.data.validation.contract import Contract

@@ -10,7 +10,7 @@ from ml_assets.data.tables import layout
 from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.data.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
 from ml_assets.data.tables.guard import validate_window
-from ml_assets.data.tables.publish import publish
+from ml_assets.data.tables.publish.publish import publish
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.data.validation.contract import Contract

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ml_assets.data.tables import parquet
 from ml_assets.data.tables.cadence import Cadence, KeyRefused
 from ml_assets.data.tables.declared import NOTHING_DECLARED
-from ml_assets.data.tables.prepare import KeyTwice, prepare
-from ml_assets.data.tables.publish import publish_in_chunks
+from ml_assets.data.tables.publish.prepare import KeyTwice, prepare
+from ml_assets.data.tables.publish.publish import publish_in_chunks
 from ml_assets.data.tables.reader import ColumnsDiffer, PartitionMissing, TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, SourceFailed
 from ml_assets.data.validation.contract import Contract
@@ -281,7 +281,7 @@ def test_a_lost_race_for_one_day_is_merged_again_from_the_new_head(orders: Order
 def test_a_race_that_is_never_won_ends_in_the_lakes_own_error(
     orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ml_assets.data.tables.landing.TRIES", 2)
+    monkeypatch.setattr("ml_assets.data.tables.publish.landing.TRIES", 2)
 
     class BusyStore(LocalStore):
         def merge(self, source: str, into: str, message: str, metadata) -> str:

@@ -7,11 +7,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ml_assets.data.tables.accept import accept_partition
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.layout import quarantine_of
+from ml_assets.data.tables.publish.accept import accept_partition
+from ml_assets.data.tables.publish.quarantine import (
+    NotReadmitted,
+    quarantined_keys,
+    quarantined_rows,
+    readmit,
+)
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.data.tables.readmit import NotReadmitted, quarantined_keys, quarantined_rows, readmit
 from ml_assets.data.tables.spec import Incoming, PublishingRun
 from ml_assets.data.validation.check import broken_rules
 from ml_assets.data.validation.contract import Contract

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
 from ml_assets.data.tables.guard import validate_window
-from ml_assets.data.tables.lake_history import blame, unaudited
-from ml_assets.data.tables.publish import publish
+from ml_assets.data.tables.history.log import blame, unaudited
+from ml_assets.data.tables.history.retention import not_retained, retire
+from ml_assets.data.tables.publish.publish import publish
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.data.tables.retirement import not_retained, retire
 from ml_assets.data.tables.spec import Incoming, PublishingRun, Retain
 from ml_assets.data.validation.contract import Contract
 from ml_assets_tests.tables import orders_table

@@ -1,7 +1,7 @@
 """Copy of a ledger for an environment: the same verdicts, acceptances and decisions, in a new SQLite file.
 
 The copy continues the hash chain of its origin, so `verify` accepts it. Not here: bringing verdicts back
-(`ml_assets.data.tables.environment_merge`).
+(`ml_assets.data.tables.environments`).
 """
 
 import sqlite3

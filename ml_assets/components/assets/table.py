@@ -34,12 +34,12 @@ from ml_assets.components.pages import (
 from ml_assets.components.specs import TableSpecSection, TrainingPipelineSpec
 from ml_assets.dagster_host.steps import log_materializations, log_output
 from ml_assets.data.sources.protocol import PageFacts
-from ml_assets.data.tables.audit import drift_of_partitions
 from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.data.tables.derive import Plan
 from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.manifest import PartitionManifest
-from ml_assets.data.tables.publish import (
+from ml_assets.data.tables.publish.audit import drift_of_partitions
+from ml_assets.data.tables.publish.publish import (
     PublishedPartition,
     PublishResult,
     RejectedPartition,

@@ -26,7 +26,7 @@ from ml_assets.data.sources.protocol import (
 )
 from ml_assets.data.sources.tabular import faults_of, fit, require_columns
 from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence, CadenceKind, begin_of_key
-from ml_assets.data.tables.lake_history import facts_of
+from ml_assets.data.tables.history.log import facts_of
 from ml_assets.data.tables.reader import ColumnsDiffer, PartitionMissing, TableReader
 from ml_assets.data.validation.column_types import polars_type
 from ml_assets.foundation.days import HOUR, after, begin_of

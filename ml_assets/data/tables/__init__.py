@@ -3,27 +3,26 @@
 Here: everything between a frame and `main`. Not here: validation of a frame (`ml_assets.data.validation`), versions
 of files (`resources.lake`), Dagster.
 
-Used from outside:
+    publish/         write–audit–publish, quarantine, turns, acceptances
+    history/         log, difference, checkout, retention
+    environments/    environments beside main
+
+Files that the rooms share, and that import none of them:
 
     spec.py          TableSpec(kind, name, contract, cadence, volume, code_version, sort_key),
                      Incoming(key, data: frame | SourceFailed, inputs, watermark), PublishingRun(run_id, url)
     cadence.py       Cadence(kind, start, end): keys(first, last), key_of(day), bounds(key), previous(key, n),
                      window(key, lookback)
+    layout.py        paths and branch names
+    manifest.py      the manifest of a partition
+    parquet.py       deterministic bytes
     reader.py        TableReader.at(store, "main"): keys, digests, manifest(s), scan, input_digests
-    publish.py       publish(store, ledger, spec, incoming, run) -> PublishResult(merged, rejected, failed,
-                     commit_id)
-                     publish_in_chunks(…, chunk_bytes) -> iterator of PublishResult, for long ranges
-    earlier.py       keep_earlier(base, table, key, objects): rows that a correction replaces
-    derive.py        partitions computed from other tables
-    resumed.py       published_by(runs, …): what an interrupted run has already published
-    accept.py        accept_partition(store, ledger, table, key, author, reason)
-    past_profiles.py drift_of_partitions(reader, spec, new): new partitions compared with earlier ones
-    readmit.py       readmit(store, ledger, spec, key, by): quarantined rows that pass now
-    audits.py        unaudited(store, newest): commits on main without an audit
     declared.py      DeclaredTables, DeclaredTable.of(spec): the current declarations
     guard.py         validate_window(reader, ledger, tables, table, keys) -> WindowValidation(missing, rejected, stale)
-
-Inside: `layout.py` paths and branch names, `parquet.py` deterministic bytes, `manifest.py` the manifest of a
-partition, `prepare.py` frame to objects, `landing.py` branch to main, `partition_state.py` the state of one
-partition for the guard.
+    partition_state.py  the state of one partition for the guard
+    user_code.py     functions of a pipeline's author, by import path
+    derive.py        partitions computed from other tables
+    kept_state.py    variables that a feature function keeps from one call to the next
+    leakage.py       find_leaks(reader, declared, keys): the leakage test on partitions in the lake
+    online.py        OnlineTable, fill_online(store, declared, reader, keys): rows for an online store
 """

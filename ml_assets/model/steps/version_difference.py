@@ -16,7 +16,7 @@ import polars as pl
 from ml_assets.data.snapshots.builder import rows_of
 from ml_assets.data.snapshots.keep import commit_that_keeps, kept_snapshot
 from ml_assets.data.snapshots.split_reader import Snapshot, SnapshotError
-from ml_assets.data.tables.changed_rows import ReadWindow, TableChange, compare_windows
+from ml_assets.data.tables.history.diff import ReadWindow, TableChange, compare_windows
 from ml_assets.data.tables.reader import PartitionMissing, TableReader
 from ml_assets.model.evaluation.comparison.model_difference import Difference
 from ml_assets.model.evaluation.comparison.sentences import with_interval

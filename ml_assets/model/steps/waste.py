@@ -13,9 +13,9 @@ from pathlib import Path
 from ml_assets.data.snapshots.keep import KEEP_RUN
 from ml_assets.data.snapshots.split_reader import MANIFEST
 from ml_assets.data.tables.declared import DeclaredTables
+from ml_assets.data.tables.history.retention import Retired, needless_audit_branches, not_retained, retire
 from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.data.tables.retirement import Retired, needless_audit_branches, not_retained, retire
 from ml_assets.model.steps.links import read_artifact
 from resources.files import UNFINISHED
 from resources.job.events import JOB, RESULT, SNAPSHOTS, TRAININGS

@@ -17,9 +17,9 @@ from datetime import datetime
 
 import polars as pl
 
-from ml_assets.data.tables.audit import verdict_of
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import BuildRefused
+from ml_assets.data.tables.publish.audit import verdict_of
 from ml_assets.data.tables.reader import PartitionMissing, TableReader
 from ml_assets.data.validation.drift_rule import LEAST_BLOCKS, SkewRule
 from ml_assets.data.validation.drift_rule import RULE as DRIFT_RULE

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ml_assets.data.tables.lake_history import unaudited
+from ml_assets.data.tables.history.log import unaudited
 from ml_assets.model.evaluation.metrics.metrics import SERVING_NAMES
 from ml_assets_tests.components.installation import STAGES, Installation, failure_of, materialized, versions
 from ml_assets_tests.components.readings_pipeline import FEATURES, READINGS, WINDOW, days

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.data.tables.lake_history import unaudited
+from ml_assets.data.tables.history.log import unaudited
 from ml_assets.data.tables.layout import quarantine_of
 from ml_assets.data.tables.reader import TableReader
 from ml_assets_tests.cli.conftest import wrong_sales

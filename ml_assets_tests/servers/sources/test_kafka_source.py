@@ -19,7 +19,7 @@ from ml_assets.components.metadata import RANGE_END, RANGE_START, declared_table
 from ml_assets.dagster_host.steps import step_values
 from ml_assets.data.sources.preview import preview
 from ml_assets.data.sources.protocol import ReadPartition, SourceTable
-from ml_assets.data.tables.lake_history import unaudited
+from ml_assets.data.tables.history.log import unaudited
 from ml_assets.data.tables.manifest import Reconciliation
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.extras.streams.kafka_source import KafkaReader

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ml_assets.data.tables import layout
-from ml_assets.data.tables.changed_rows import reasons
+from ml_assets.data.tables.history.diff import reasons
 from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.manifest import PartitionManifest
 from ml_assets.data.tables.reader import PartitionMissing, TableReader

@@ -13,8 +13,8 @@ from typing import Any
 import polars as pl
 
 from ml_assets.data.tables import layout, parquet
-from ml_assets.data.tables.landing import StoredPartition
 from ml_assets.data.tables.manifest import FileEntry, PartitionManifest, Reconciliation, iso_utc, profile_text
+from ml_assets.data.tables.publish.landing import StoredPartition
 from ml_assets.data.tables.spec import MOST_UNDATED, Incoming, SourceFailed, TableSpec, UndatedRows
 from ml_assets.data.validation.column_types import polars_type, schema_hash, schema_of
 from ml_assets.data.validation.profile import profile

@@ -1,4 +1,4 @@
-"""What may leave the lake: partitions that their table does not retain any more, and audit branches that nobody needs.
+"""Retention: partitions that their table does not retain any more and audit branches that nobody needs leave the lake.
 
 Retired partitions leave main in one commit. Their rows stay in the lake's history until garbage collection. What a
 declared table or training still reads is left on main.
@@ -14,8 +14,8 @@ from datetime import datetime
 
 from ml_assets.data.tables import layout
 from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
-from ml_assets.data.tables.landing import CommitFacts, StoredPartition, land
 from ml_assets.data.tables.layout import MAIN
+from ml_assets.data.tables.publish.landing import CommitFacts, StoredPartition, land
 from ml_assets.data.tables.reader import TableReader
 from resources.lake import Commit, VersionedStore
 from resources.ledger import Ledger

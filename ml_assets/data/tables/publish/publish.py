@@ -22,11 +22,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ml_assets.data.tables import layout
-from ml_assets.data.tables.audit import Validated, validate, verdict_of
 from ml_assets.data.tables.declared import DeclaredTables, InputTable
-from ml_assets.data.tables.landing import CommitFacts, Landed, StoredPartition, land, new_branch, write
 from ml_assets.data.tables.layout import MAIN
-from ml_assets.data.tables.prepare import (
+from ml_assets.data.tables.publish.audit import Validated, validate, verdict_of
+from ml_assets.data.tables.publish.landing import (
+    CommitFacts,
+    Landed,
+    StoredPartition,
+    land,
+    new_branch,
+    write,
+)
+from ml_assets.data.tables.publish.prepare import (
     Prepared,
     prepare_chunks,
     undated_partition,

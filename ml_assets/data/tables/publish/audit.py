@@ -14,9 +14,9 @@ from ml_assets.data.tables import layout
 from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence, CadenceKind
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import validate_window
-from ml_assets.data.tables.landing import StoredPartition
 from ml_assets.data.tables.manifest import PartitionManifest
-from ml_assets.data.tables.prepare import (
+from ml_assets.data.tables.publish.landing import StoredPartition
+from ml_assets.data.tables.publish.prepare import (
     Prepared,
     undated_digest,
     with_quarantined,

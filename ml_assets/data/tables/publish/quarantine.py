@@ -5,10 +5,10 @@ from dataclasses import replace
 import polars as pl
 
 from ml_assets.data.tables import layout
-from ml_assets.data.tables.audit import validate
 from ml_assets.data.tables.declared import DeclaredTables
-from ml_assets.data.tables.prepare import prepare_chunks
-from ml_assets.data.tables.publish import PublishResult, publish
+from ml_assets.data.tables.publish.audit import validate
+from ml_assets.data.tables.publish.prepare import prepare_chunks
+from ml_assets.data.tables.publish.publish import PublishResult, publish
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.data.validation.explain import shown
