@@ -15,13 +15,13 @@ from ml_assets.components.assets.table import (
     publish_and_report,
     runs_of_retries,
     table_asset,
-    table_spec,
 )
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.metadata import RANGE_END, RANGE_START
 from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.scaffold.scaffolders import DatasetScaffolder
 from ml_assets.components.specs import DatasetSpec
+from ml_assets.components.table_asset import table_asset
 from ml_assets.data.sources.kinds import kind, open_source, read_partitions
 from ml_assets.data.sources.protocol import PageFacts, ReadPartition, SourceReader
 from ml_assets.data.sources.reading import read_partitions, span_of
@@ -50,7 +50,7 @@ class Dataset(SpecComponent):
     @property
     def table(self) -> TableSpec:
         """The table, as it is published."""
-        table = table_spec("datasets", self.spec, self.spec.source.code_version)
+        table = self.spec.table("datasets", self.spec.source.code_version)
         return replace(table, is_known_at_ingestion=self.spec.known_at == "ingestion")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

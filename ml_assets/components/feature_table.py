@@ -15,7 +15,6 @@ from ml_assets.components.assets.table import (
     require_all,
     runs_of_retries,
     table_asset,
-    table_spec,
 )
 from ml_assets.components.base import (
     SpecComponent,
@@ -27,6 +26,7 @@ from ml_assets.components.checks.leakage import leakage_check
 from ml_assets.components.metadata import INPUT_CADENCES, LABELS, NAMED_COLUMNS, PARTITION_DATE, SENSITIVE
 from ml_assets.components.scaffold.scaffolders import FeatureTableScaffolder
 from ml_assets.components.specs import FeatureTableSpec, InputSection, OnlineSection
+from ml_assets.components.table_asset import table_asset
 from ml_assets.dagster_host.steps import log_materializations
 from ml_assets.data.tables.cadence import Cadence, fit_of
 from ml_assets.data.tables.declared import DeclaredTables, InputTable
@@ -59,7 +59,7 @@ class FeatureTable(SpecComponent):
             section.table: None if section.lookback == "all" else section.lookback
             for section in self.spec.inputs
         }
-        return table_spec("features", self.spec, code_version(self.spec.function), reads)
+        return self.spec.table("features", code_version(self.spec.function), reads)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the asset of the table with its checks, and the asset of its online rows if they are declared."""

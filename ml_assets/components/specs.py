@@ -17,7 +17,7 @@ from ml_assets.data.sources.protocol import PartitionOpen, SourceTable
 from ml_assets.data.tables.cadence import Cadence, PartitionsSection
 from ml_assets.data.tables.layout import TableNameRefused, check_table
 from ml_assets.data.tables.online import ENTITY_TYPES, KEPT_TYPES, NothingOnline, OnlineTable
-from ml_assets.data.tables.spec import Retain
+from ml_assets.data.tables.spec import Retain, TableSpec
 from ml_assets.data.tables.user_code import FunctionPath, VersionedPath
 from ml_assets.data.validation.contract import Contract
 from ml_assets.data.validation.drift_rule import LEAST_BLOCKS, DriftRule, SkewRule, policy_faults
@@ -153,10 +153,22 @@ class TableSpecSection(Section):
             named.setdefault(one.table, {})[key] = one.named
         return named
 
-    @property
-    def quarantine_limit(self) -> float | None:
-        """Largest share of rows that are set aside; None if any bad row rejects its partition."""
-        return (self.quarantine or QuarantineSection()).limit if self.on_bad_rows == "quarantine" else None
+    def table(self, kind: str, version: str, inputs: Mapping[str, int | None] | None = None) -> TableSpec:
+        """Return the table as it is published; `version` is the version of its code or source."""
+        sets_aside = self.on_bad_rows == "quarantine"
+        return TableSpec(
+            kind=kind,
+            name=self.name,
+            contract=self.contract,
+            cadence=self.cadence,
+            volume=self.volume,
+            drift=self.drift,
+            quarantine_limit=(self.quarantine or QuarantineSection()).limit if sets_aside else None,
+            retain=self.retain,
+            deprecated=self.deprecated,
+            code_version=version,
+            inputs=inputs or {},
+        )
 
     @property
     def cadence(self) -> Cadence:
