@@ -20,7 +20,7 @@ from dagster.components.core.package_entry import discover_package_objects, get_
 from dagster.components.core.snapshot import get_package_entry_snap
 from dagster_shared.serdes.objects.package_entry import json_for_all_components
 
-from ml_assets.foundation.code.reach import SourceUnavailable, reached_by
+from ml_assets.foundation.code.code_version import SourceUnavailable, reached_by
 
 
 def load_pipelines(project: Path) -> dg.Definitions:

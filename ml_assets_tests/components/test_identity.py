@@ -91,7 +91,7 @@ def _install(folder: Path, package: str) -> None:
 
 
 def test_the_loop_is_part_of_a_training_and_what_only_tells_of_it_is_not() -> None:
-    from ml_assets.foundation.code.reach import reached_by
+    from ml_assets.foundation.code.code_version import reached_by
     from ml_assets.model.training.attempt.same_code import worker_modules
 
     reached = reached_by(*worker_modules("")).modules

@@ -9,8 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from ml_assets.dagster_host.defs_folder import load_pipelines
-from ml_assets.foundation.code.code_version import script_version
-from ml_assets.foundation.code.reach import SourceUnavailable
+from ml_assets.foundation.code.code_version import SourceUnavailable, script_version
 from ml_assets.model.steps.declared_functions import ModelSection
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.defs_sandbox import DECLARED

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.foundation.code.code_version import code_version, script_version
-from ml_assets.foundation.code.reach import SourceUnavailable
+from ml_assets.foundation.code.code_version import SourceUnavailable, code_version, script_version
 
 FILES = {
     "source.py": '''

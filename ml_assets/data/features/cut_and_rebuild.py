@@ -146,23 +146,16 @@ class DiffersAlone:
             f"{self.column} of {self.key} differs when the partition is built alone: {self.rows} rows, "
             f"for example {'; '.join(self.examples)}"
         )
-        match self.cause:
-            case "lookback":
-                return (
-                    f"lookback is too short: {found}. Raise `lookback` of the inputs to the number of "
-                    f"partitions that the function reads before the partition it builds"
-                )
-            case "lookback or later":
-                return (
-                    f"lookback is too short: {found}. Raise `lookback` of the inputs to the number of "
-                    f"partitions that the function reads before the partition it builds. It cannot read later "
-                    f"partitions"
-                )
-            case "range":
-                return (
-                    f"the requested days change the rows: {found}. Use `first` and `last` only to filter the "
-                    f"result, not in a mean or a rank over all rows of the range"
-                )
+        if self.cause == "range":
+            return (
+                f"the requested days change the rows: {found}. Use `first` and `last` only to filter the result, not "
+                "in a mean or a rank over all rows of the range"
+            )
+        later = ". It cannot read later partitions" if self.cause == "lookback or later" else ""
+        return (
+            f"lookback is too short: {found}. Raise `lookback` of the inputs to the number of partitions that the "
+            f"function reads before the partition it builds{later}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,21 +391,10 @@ def _spread(moments: pl.Series, count: int) -> tuple[datetime, ...]:
     return tuple(distinct[(i + 1) * len(distinct) // (count + 1)] for i in range(count))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Words:
-    """Names of the two builds for examples."""
-
-    one: str
-    other: str
-    one_row: str
-    other_row: str
-
-
-_FUTURE = _Words(one="with", other="without", one_row="with the future", other_row="without it")
-_TWICE = _Words(
-    one="the first time", other="the second time", one_row="the first time", other_row="the second time"
-)
-_ALONE = _Words(one="in the range", other="alone", one_row="in the range", other_row="alone")
+_FUTURE = ("with", "without", " the future", " it")
+_TWICE = ("the first time", "the second time", "", "")
+_ALONE = ("in the range", "alone", "", "")
+"""Names of the two builds for examples, and words that follow each of them if a whole row is in only one build."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -440,18 +422,18 @@ class _Comparison:
         before: pl.DataFrame,
         after: pl.DataFrame,
         columns: Sequence[str],
-        words: _Words,
+        words: tuple[str, str, str, str],
         *,
         rounding: bool = False,
     ) -> list[_Difference]:
         """Return differences by column, whole rows first. With `rounding`, floats may differ by rounding errors."""
-        key = self.primary_key
+        key, (with_it, without, future, it) = self.primary_key, words
         lost, come = before.join(after, on=key, how="anti"), after.join(before, on=key, how="anti")
         found: list[_Difference] = []
         if len(lost) or len(come):
             examples = (
-                *(f"{_name(row)}: only {words.one_row}" for row in self._rows(lost, *key)),
-                *(f"{_name(row)}: only {words.other_row}" for row in self._rows(come, *key)),
+                *(f"{_name(row)}: only {with_it}{future}" for row in self._rows(lost, *key)),
+                *(f"{_name(row)}: only {without}{it}" for row in self._rows(come, *key)),
             )
             found.append(_Difference(column=MISSING_ROW, rows=len(lost) + len(come), examples=examples))
         both = before.join(after, on=key, how="inner", suffix="__after", maintain_order="left")
@@ -462,10 +444,9 @@ class _Comparison:
                 unlike &= ~_is_rounding(pl.col(column), pl.col(other))
             differs = both.filter(unlike)
             if len(differs):
-                shown = self._rows(differs, *key, column, other)
                 examples = tuple(
-                    f"{_name(row[:-2])}: {_said(row[-2])} {words.one}, {_said(row[-1])} {words.other}"
-                    for row in shown
+                    f"{_name(row[:-2])}: {_said(row[-2])} {with_it}, {_said(row[-1])} {without}"
+                    for row in self._rows(differs, *key, column, other)
                 )
                 found.append(_Difference(column=column, rows=len(differs), examples=examples))
         return found

@@ -52,7 +52,6 @@ from ml_assets.data.sources.tabular import (
     watermark_of,
 )
 from ml_assets.data.sources.text_values import TextForm, ValueRefused, time_format
-from ml_assets.data.validation.contract import Column
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.foundation.days import after, begin_of, iso_name
 from ml_assets.foundation.sections import TimeZone
@@ -182,7 +181,7 @@ class FileReader(SourceReader):
         """Files of the run, if no path tells a day."""
         self._kept: dict[FoundFile, pl.DataFrame] = {}
         self._texts = TextForm(formats=section.formats, time_zone=section.time_zone, nulls=section.nulls)
-        times = {name for name, one in _columns(table).items() if one.dtype in ("date", "datetime")}
+        times = {name for name, one in table.columns.items() if one.dtype in ("date", "datetime")}
         if table.contract is not None and (unknown := sorted(set(section.formats) - times)):
             raise SourceRefused(
                 f"{table.name}: source.formats names {', '.join(unknown)}: name columns of type date or datetime"
@@ -196,7 +195,7 @@ class FileReader(SourceReader):
         return SourceRows(
             frame=frame,
             returned=frame.height + strays.height,
-            undated=undated_rows(strays, self._time_column),
+            undated=undated_rows(strays, self._section.time_column or self._table.event_time or ""),
             watermark=watermark_of(frame, self._section.watermark_column, self._table),
             version=self._version_of(files) if self._section.is_by_day else None,
         )
@@ -331,12 +330,6 @@ class FileReader(SourceReader):
             first = max(first, starts)
         return span.first == first
 
-    @property
-    def _time_column(self) -> str:
-        """Column of the time of a row; empty if no row needs one."""
-        named = self._section.time_column or (self._table.contract and self._table.contract.event_time)
-        return named or ""
-
     def _listing(self, day: date | None = None) -> list[FoundFile]:
         """Return the files that match the path, of one day, of one hour or of all, in the order of their paths."""
         pattern = self._path if day is None else of_day(self._path, day)
@@ -396,7 +389,8 @@ class FileReader(SourceReader):
                 f"{self._table.name}: {file.path} is not readable as {self._format} ({why}): it is half written, "
                 "damaged or of another format. Write it again, in one step: under another name first, then rename it"
             ) from error
-        if not self._tells_partition and sum(map(_size, [*self._kept.values(), frame])) <= KEPT_BYTES:
+        size = sum(one.estimated_size() for one in (*self._kept.values(), frame))
+        if not self._tells_partition and size <= KEPT_BYTES:
             self._kept[file] = frame
         return frame
 
@@ -463,14 +457,6 @@ class FileReader(SourceReader):
                 f"{self._table.name}: {self._section.path} cannot be read: {said}. Check source.path, and the "
                 "credentials and rights of its reader"
             ) from error
-
-
-def _columns(table: SourceTable) -> Mapping[str, Column]:
-    return table.contract.by_name if table.contract else {}
-
-
-def _size(frame: pl.DataFrame) -> int:
-    return int(frame.estimated_size())
 
 
 def _may_pass(error: BaseException) -> bool:

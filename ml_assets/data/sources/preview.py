@@ -40,7 +40,7 @@ def inferred_contract(frame: pl.DataFrame, table: SourceTable, event_time: str |
         (name for name, dtype in named.items() if dtype and _identifies(frame[name], dtype)), None
     ):
         contract["primary_key"] = [key]
-    given = event_time or (table.contract.event_time if table.contract else None)
+    given = event_time or table.event_time
     dated = [name for kind in ("datetime", "date") for name, dtype in named.items() if dtype == kind]
     if named.get(given or "") in ("datetime", "date"):
         contract["event_time"] = given

@@ -24,7 +24,7 @@ import polars as pl
 from pydantic import AfterValidator, Field
 
 from ml_assets.data.tables.spec import UndatedRows
-from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.contract import Column, Contract
 from ml_assets.foundation.days import begin_of
 from ml_assets.foundation.sections import Section
 from resources.addresses import Address
@@ -285,6 +285,16 @@ class SourceTable:
     """First day of the table; None for a table without partitions."""
     is_hourly: bool = False
     """True if a partition is an hour."""
+
+    @property
+    def event_time(self) -> str | None:
+        """Column of the time of a row, by the contract."""
+        return self.contract.event_time if self.contract else None
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """Columns of the contract; empty before the table has one."""
+        return self.contract.by_name if self.contract else {}
 
     @property
     def first(self) -> date | None:

@@ -242,12 +242,12 @@ class SqlReader(SourceReader):
     @property
     def _checksum(self) -> str:
         """Number of a row that follows from its values. The sum over rows does not depend on their order."""
-        names = self._table.contract.names if self._table.contract else ()
+        names = self._table.columns
         return f"""hashtextextended(ROW({", ".join(map(_quoted, names))})::text COLLATE "C", 0)"""
 
     def preview(self, rows: int) -> pl.DataFrame:
         """See `SourceReader`."""
-        newest = self._section.time_column or (self._table.contract and self._table.contract.event_time)
+        newest = self._section.time_column or self._table.event_time
         order = f" ORDER BY {_quoted(newest)} DESC" if newest else ""
         query = f"SELECT * FROM {self._whole}{order} LIMIT {rows:d}"
         found, frame = self._ask(lambda: (self._columns(), self._rows(query)))
@@ -290,7 +290,7 @@ class SqlReader(SourceReader):
         nulls. Without a partition there is no version."""
         found = self._columns()
         require_columns(found, self._table, self._place, _REMEDY)
-        names = self._table.contract.names if self._table.contract else tuple(found)
+        names = self._table.columns or found
         columns = ", ".join(map(_quoted, names))
         if span is None:
             batches = self._batches(f"SELECT {columns} FROM {self._whole}")

@@ -19,7 +19,7 @@ _TICKS_A_DAY = {"ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9
 
 def time_column(section: TabularSource, table: SourceTable) -> str:
     """Return the column that decides a row's day. Raises `SourceRefused` if neither section nor contract names one."""
-    named = section.time_column or (table.contract.event_time if table.contract else None)
+    named = section.time_column or table.event_time
     if named is None:
         raise SourceRefused(
             f"{table.name}: no column decides to which day a row belongs: set source.time_column, or "

@@ -315,10 +315,7 @@ def _modules(function: FunctionType) -> list[ModuleType]:
 @functools.lru_cache(maxsize=4096)
 def _imported(code: CodeType, package: str) -> tuple[str, ...]:
     """Return the full names that code of `package` may import in its body: modules, and names that may be modules."""
-    return tuple(_imports_of(code, package))
-
-
-def _imports_of(code: CodeType, package: str) -> Iterator[str]:
+    found: list[str] = []
     before: list[Any] = []
     for one in dis.get_instructions(code):
         if one.opname == "IMPORT_NAME":
@@ -327,14 +324,15 @@ def _imports_of(code: CodeType, package: str) -> Iterator[str]:
             if level:
                 with suppress(ImportError):
                     name = resolve_name("." * level + name, package)
-            yield from (name, *(f"{name}.{each}" for each in taken or ()))
+            found += [name, *(f"{name}.{each}" for each in taken or ())]
         elif one.opname == "LOAD_CONST" and isinstance(one.argval, str) and _BY_NAME & set(code.co_names):
-            yield one.argval
+            found.append(one.argval)
         if one.opname != "EXTENDED_ARG":  # part of the instruction after it, in code with more than 256 names
             before.append(one.argval)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _imports_of(constant, package)
+            found += _imported(constant, package)
+    return tuple(found)
 
 
 def _has_authored_state(value: Any) -> bool:

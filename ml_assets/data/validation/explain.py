@@ -146,15 +146,18 @@ def _null(name: str, column: Column, failing: pl.Series) -> tuple[str, str, str]
 
 def _out_of_range(name: str, column: Column, failing: pl.Series) -> tuple[str, str, str]:
     seconds = " seconds" if column.dtype == "duration" else ""
-    bounds = [f"at least {column.ge}{seconds}"] if column.ge is not None else []
-    bounds += [f"at most {column.le}{seconds}"] if column.le is not None else []
     unit = " Has the unit of the source changed?" if column.dtype in FLOATS else ""
     return (
         _extent(failing),
-        " and ".join(bounds),
+        _limits(column.ge, column.le, seconds),
         f"Values of {name!r} are outside their range.{unit} Fix the source, or widen `ge` and `le` in the "
         "contract.",
     )
+
+
+def _limits(low: object, high: object, unit: str = "") -> str:
+    limits = [("at least", low), ("at most", high)]
+    return " and ".join(f"{words} {limit}{unit}" for words, limit in limits if limit is not None)
 
 
 def _unknown_category(name: str, column: Column, failing: pl.Series) -> tuple[str, str, str]:
@@ -171,11 +174,9 @@ def _unknown_category(name: str, column: Column, failing: pl.Series) -> tuple[st
 
 def _length(name: str, column: Column, failing: pl.Series) -> tuple[str, str, str]:
     unit = {"string": "characters", "binary": "bytes"}.get(column.dtype, "items")
-    bounds = [f"at least {column.min_length}"] if column.min_length is not None else []
-    bounds += [f"at most {column.max_length}"] if column.max_length is not None else []
     return (
         f"{failing.len()} values of another length",
-        f"{' and '.join(bounds)} {unit}",
+        f"{_limits(column.min_length, column.max_length)} {unit}",
         f"Values of {name!r} are too short or too long. Fix the source, or change `min_length` and `max_length` in the "
         "contract.",
     )

@@ -8,36 +8,250 @@ An import by a computed name is refused.
 
 The hash does not cover versions of installed packages (`packages_of` returns those), files that the code reads, or
 environment variables.
+
+Here also: the modules and packages that code imports, directly or through other modules. Not here: the choice of
+statements in a module (syntax).
 """
 
 import ast
 import hashlib
+import importlib.util
 import platform
 import re
-from collections.abc import Iterable, Mapping
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ml_assets.foundation.code.reach import (
-    SourceUnavailable,
-    imports_of,
-    is_project,
-    reached_by,
-    reached_from,
-)
 from ml_assets.foundation.code.syntax import (
     MODULES,
+    imported_by,
+    imported_by_text,
     is_docstring,
     looks_itself_up,
+    nodes_of,
+    package_of,
     parse,
     parse_text,
     reads_docstrings,
     runs_code,
     source_of,
     used_by,
+    with_parents,
 )
+
+_PLATFORM = ("ml_assets", "resources")
+_PIPELINES = "ml_assets.defs"
+_INSTALLED = {"site-packages", "dist-packages"}
+_RUNS_ANYTHING = {
+    "__import__", "eval", "exec", "import_module", "run_module", "run_path", "spec_from_file_location",
+}  # fmt: skip
+_BUILTINS = {"__import__", "eval", "exec"}
+"""Functions that are only refused as builtins: `model.eval()` and `frame.eval(…)` are harmless methods."""
+
+
+class SourceUnavailable(ValueError):
+    """Code whose imports cannot be followed with certainty has no version. The message names the line and a remedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """The modules that code imports, directly or through others."""
+
+    modules: dict[str, Path]
+    """Name → file of project modules, without the module that holds the code."""
+    packages: frozenset[str]
+    """Top-level names of installed packages, without Python's own."""
+    returns: bool
+    """True if a reached module imports the module that holds the code."""
+
+
+def reached_from(
+    statements: Iterable[ast.stmt], module: str, file: Path, *, is_script: bool = False
+) -> Reached:
+    """Follow the imports of `statements` of `module` and of its parent packages.
+
+    A script (`is_script`) also finds the modules in its own folder without their package name. Project modules belong
+    to the module's top-level package, to the platform, or to a package that is not installed in `site-packages`.
+    Raises `SourceUnavailable` for an import by a computed name.
+    """
+    beside = package_of(module, file) if is_script else ""
+    followed = _followed(list(statements), module, file, beside)
+    return _walk([*followed, *with_parents(package_of(module, file))], module, beside=beside)
+
+
+def reached_by(modules: Iterable[str], without: Iterable[str] = ()) -> Reached:
+    """Follow all imports of `modules`. Skip the modules or packages in `without` and modules that only those import.
+
+    Each of `modules` may be a script, which finds the modules in its own folder without their package name.
+    """
+    names = sorted(modules)
+    reached = [
+        _walk([*with_parents(name)], name, frozenset(without), beside=name.rpartition(".")[0])
+        for name in names
+    ]
+    return Reached(
+        modules={name: path for one in reached for name, path in one.modules.items()},
+        packages=frozenset(package for one in reached for package in one.packages),
+        returns=False,
+    )
+
+
+def _walk(todo: list[str], module: str, without: frozenset[str] | None = None, beside: str = "") -> Reached:
+    """Follow the module names in `todo`. With `without`, `module` itself counts as reached."""
+    found: dict[str, Path] = {}
+    outside: set[str] = set()
+    seen: set[str] = set()  # names of functions and classes, too: other modules import them again
+    returns = False
+    while todo:
+        name = todo.pop()
+        top = name.split(".")[0]
+        if name == module and without is None:
+            returns = True
+            continue
+        if name in seen or top in sys.stdlib_module_names:
+            continue
+        seen.add(name)
+        if not is_project(top, module):
+            outside.add(top)
+        elif without and not without.isdisjoint(with_parents(name)):
+            continue
+        elif (path := source_of(name)) is not None:
+            found[name] = path
+            todo += _of_module(name, path, beside)
+    return Reached(modules=found, packages=frozenset(outside), returns=returns)
+
+
+def _of_module(name: str, path: Path, beside: str) -> set[str]:
+    """Return what `_followed` returns for all statements of a module."""
+    if not _is_of_platform(name):
+        return _followed(parse(path).body, name, path, beside)
+    text = path.read_text(encoding="utf-8")
+    return {parent for one in imported_by_text(text, package_of(name, path)) for parent in with_parents(one)}
+
+
+def _is_of_platform(module: str) -> bool:
+    """Return True for code of the platform, which imports by name what a job names. That code has its own version."""
+    return module.split(".")[0] in _PLATFORM and not f"{module}.".startswith(f"{_PIPELINES}.")
+
+
+def is_project(name: str, module: str) -> bool:
+    """Return True if the module `name` belongs to the same project as `module`."""
+    top = name.split(".")[0]
+    if top in (module.split(".")[0], *_PLATFORM):
+        return True
+    return top not in sys.stdlib_module_names and _is_own(top, tuple(sys.path))
+
+
+@lru_cache(maxsize=1024)
+def _is_own(top: str, _path: tuple[str, ...]) -> bool:
+    """Return True for an importable package that lies outside `site-packages` and the standard library."""
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return False
+    if spec is None:
+        return False
+    place = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
+    if not Path(place).exists():  # built in, frozen
+        return False
+    standard = Path(sysconfig.get_paths()["stdlib"])
+    return not (_INSTALLED & set(Path(place).parts) or Path(place).is_relative_to(standard))
+
+
+def imports_of(statements: Iterable[ast.stmt], module: str, file: Path) -> set[str]:
+    """Return the full names of modules that `statements` of `module` may import."""
+    return imported_by(statements, package_of(module, file))
+
+
+def _followed(statements: list[ast.stmt], module: str, file: Path, beside: str = "") -> set[str]:
+    """Return the imports of `statements` with their parent packages, which run first. Refuse computed imports.
+
+    `beside` is the package of the script: its modules are also found without the package name.
+    """
+    names = imports_of(statements, module, file)
+    if not _is_of_platform(module):
+        names |= _imported_by_text(statements, module, file)
+        names = {_found_beside(name, beside) for name in names}
+        _refuse_unfound(statements, names, module, file)
+    return {parent for name in names for parent in with_parents(name)}
+
+
+def _found_beside(name: str, package: str) -> str:
+    """Return the full name of a module that lies in `package`; otherwise `name`."""
+    if not package or not name:
+        return name
+    tops = (name, name.split(".")[0])
+    return f"{package}.{name}" if any(source_of(f"{package}.{top}") for top in tops) else name
+
+
+def _imported_by_text(statements: Iterable[ast.stmt], module: str, file: Path) -> set[str]:
+    """Return modules named as literals in `import_module("a.b")`. Refuse all other ways to run code by name."""
+    names: set[str] = set()
+    for node in _through(statements):
+        if isinstance(node, ast.Call):
+            called, first = _mentioned(node.func), (node.args or [None])[0]
+            if called and isinstance(first, ast.Constant) and isinstance(first.value, str):
+                is_name = called in ("import_module", "__import__") and not first.value.startswith(".")
+                is_sum = called == "eval" and "import" not in first.value
+                if is_name or is_sum:
+                    names |= {first.value} if is_name else set()
+                    continue
+            refused = called
+        elif isinstance(node, ast.ImportFrom):
+            renamed = (one.name for one in node.names if one.asname and one.name in _RUNS_ANYTHING)
+            refused = next(renamed, None)
+        else:
+            refused = None
+        if refused is not None:
+            line = getattr(node, "lineno", 0)
+            raise SourceUnavailable(
+                f"cannot tell which code {module} runs: {file}:{line} uses {refused} with a name that is only "
+                f"known at run time. Use an import statement"
+            )
+    return names
+
+
+def _through(statements: Iterable[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield calls and imports. Also yield each other mention of a function in `_RUNS_ANYTHING`, as an empty call."""
+    for statement in statements:
+        called = {id(node.func) for node in nodes_of(statement) if isinstance(node, ast.Call)}
+        for node in nodes_of(statement):
+            if isinstance(node, ast.Call | ast.ImportFrom):
+                yield node
+            elif isinstance(node, ast.Name | ast.Attribute) and _mentioned(node) and id(node) not in called:
+                yield ast.copy_location(ast.Call(node, [], []), node)
+
+
+def _mentioned(node: ast.expr) -> str | None:
+    """Return the name of the function in `_RUNS_ANYTHING` that `node` mentions; None if it mentions none."""
+    if isinstance(node, ast.Name) and node.id in _RUNS_ANYTHING:
+        return node.id
+    if isinstance(node, ast.Attribute) and node.attr in _RUNS_ANYTHING:
+        is_method = node.attr in _BUILTINS and not (
+            isinstance(node.value, ast.Name) and node.value.id == "builtins"
+        )
+        return None if is_method else node.attr
+    return None
+
+
+def _refuse_unfound(statements: Iterable[ast.stmt], names: set[str], module: str, file: Path) -> None:
+    """Refuse `import helper` if `helper.py` lies beside the file and only a changed `sys.path` would find it."""
+    package = package_of(module, file)
+    for top in sorted({name.split(".")[0] for name in names if name}):
+        beside = file.parent / f"{top}.py"
+        if not package or not beside.is_file() or f"{package}.{top}" in names:
+            continue
+        if source_of(top) is None:
+            raise SourceUnavailable(
+                f"cannot follow `import {top}` in {file}: {beside.name} is beside it, but is not the module "
+                f"`{top}`. Write `from {package} import {top}`"
+            )
+
 
 _NAME_OF_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from ml_assets.data.tables.guard import BuildRefused
 from ml_assets.extras.tuning.space import Choice
-from ml_assets.foundation.code.code_version import packages_of, python_version, versions_of
-from ml_assets.foundation.code.reach import reached_by
+from ml_assets.foundation.code.code_version import packages_of, python_version, reached_by, versions_of
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import TrainingSet

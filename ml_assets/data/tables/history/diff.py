@@ -291,28 +291,22 @@ def _partitions(
     )
     for key in keys:
         before, after = old.get(key), new.get(key)
-        if before is not None and after is not None:
-            same = before.content_digest == after.content_digest
-            one = PartitionDifference(
-                table=table,
-                key=key,
-                kind="manifest" if same else "rows",
-                why=reasons(before, after),
-                before=before.rows,
-                after=after.rows,
-                statistics=tuple(_statistics(before.profile, after.profile)),
-            )
-            yield one, (before, after)
-        elif after is not None:
-            came = PartitionDifference(
-                table=table, key=key, kind="came", before=None, after=after.rows, why=""
-            )
-            yield came, None
-        elif before is not None:
-            went = PartitionDifference(
-                table=table, key=key, kind="went", before=before.rows, after=None, why=""
-            )
-            yield went, None
+        if before is None and after is None:
+            continue
+        one = PartitionDifference(
+            table=table,
+            key=key,
+            kind="came" if before is None else "went",
+            before=before.rows if before else None,
+            after=after.rows if after else None,
+            why="",
+        )
+        if before is None or after is None:
+            yield one, None
+            continue
+        kind = "manifest" if before.content_digest == after.content_digest else "rows"
+        statistics = tuple(_statistics(before.profile, after.profile))
+        yield replace(one, kind=kind, why=reasons(before, after), statistics=statistics), (before, after)
 
 
 def _statistics(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ColumnStatistic]:

@@ -98,7 +98,10 @@ def blame(store: VersionedStore, table: str, key: str, ref: str = MAIN) -> list[
         changes = _changes(store, path, log)
     if not changes:
         raise PartitionMissing(table, (key,), log[0].id)
-    manifests = [_manifest(store, commit.id, path) if after else None for commit, _, after in changes]
+    manifests = [
+        PartitionManifest.from_json(store.fetch(commit.id, [path])[path].read_bytes()) if after else None
+        for commit, _, after in changes
+    ]
     return [
         _content(commit, manifest, manifests[number + 1] if number + 1 < len(manifests) else None)
         for number, ((commit, _, _), manifest) in enumerate(zip(changes, manifests, strict=True))
@@ -136,10 +139,6 @@ def _digest(store: VersionedStore, commit: str, path: str) -> str:
         return store.stat(commit, path).sha256
     except ObjectNotFound:
         return ""
-
-
-def _manifest(store: VersionedStore, commit: str, path: str) -> PartitionManifest:
-    return PartitionManifest.from_json(store.fetch(commit, [path])[path].read_bytes())
 
 
 def _content(

@@ -20,7 +20,7 @@ from ml_assets.foundation.code.code_version import (
     python_version,
     versions_of,
 )
-from ml_assets.foundation.code.reach import SourceUnavailable
+    SourceUnavailable,
 from resources.job.errors import InputChanged
 from resources.job.job import TrainingJob
 
