@@ -274,16 +274,11 @@ class SqlReader(SourceReader):
     @property
     def _whole(self) -> str:
         """Whole table, or whole query, as an item of FROM."""
-        if self._section.table is not None:
-            return ".".join(map(_quoted, self._section.table.split(".")))
-        return f"({self._bounded_query}) AS source"
-
-    @property
-    def _bounded_query(self) -> str:
+        if self._section.query is None:
+            return ".".join(map(_quoted, cast(str, self._section.table).split(".")))
         kind = "timestamptz" if self._table.is_hourly else "date"
-        return _with_bounds(
-            cast(str, self._section.query), lambda bound: f"current_setting('ml_assets.{bound}')::{kind}"
-        )
+        query = _with_bounds(self._section.query, lambda name: f"current_setting('ml_assets.{name}')::{kind}")
+        return f"({query}) AS source"
 
     def _read(self, span: Span | None) -> tuple[pl.DataFrame, UndatedRows, str | None]:
         """Return the rows of `span`, those without a time, and the version. A query itself chooses rows, also by their
@@ -425,10 +420,8 @@ def _with_bounds(query: str, value: Callable[[str], str]) -> str:
 
 def _has_time(quoted: str) -> str:
     """Return the condition of `has_time` in SQL. `infinity` is later than all days, and a null is not true."""
-    first, end = (
-        f"'{limit.isoformat()} 00:00+00'" for limit in (FIRST_DAY, NEVER)
-    )  # a column of dates ignores the time
-    return f"{quoted} >= {first} AND {quoted} < {end}"
+    # A column of dates ignores the time.
+    return f"{quoted} >= '{FIRST_DAY} 00:00+00' AND {quoted} < '{NEVER} 00:00+00'"
 
 
 def _array(values: Iterable[str], kind: str = "timestamptz") -> str:

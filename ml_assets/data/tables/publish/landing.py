@@ -14,6 +14,7 @@ was made in an environment counts from its merge.
 import contextlib
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -107,18 +108,18 @@ def keep_merged(
     for key in keys:
         new: dict[str, bytes | Path] = {paths[key]: manifests[paths[key]]} if key in there else {}
         change = keep_earlier(base, table, key, new, moment)
-        stay = ours.get(key, set()) - set(change.remove)
-        lacking = sorted(stay - theirs.get(key, set()))
+        stay = ours[key] - set(change.remove)
+        lacking = sorted(stay - theirs[key])
         put |= {**change.put, **(base.store.fetch(base.commit_id, lacking) if lacking else {})}
-        remove += sorted(theirs.get(key, set()) - stay)
+        remove += sorted(theirs[key] - stay)
     return KeptChange(put, remove)
 
 
 def _by_key(reader: TableReader, table: str) -> dict[str, set[str]]:
     """Return key → paths of the earlier versions of its partition."""
-    found: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = defaultdict(set)
     for one in reader.earlier(table):
-        found.setdefault(one.key, set()).add(one.stat.path)
+        found[one.key].add(one.stat.path)
     return found
 
 
