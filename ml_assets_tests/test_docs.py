@@ -23,6 +23,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ml_assets import cli
 from ml_assets.components.specs import DatasetSpec, FeatureTableSpec, TrainingPipelineSpec
+from ml_assets.data.sources.kinds import section_types
 from resources.settings import KubernetesSettings, Settings
 
 ROOT = Path(__file__).parents[1]
@@ -236,7 +237,7 @@ def _sections_of_specs() -> tuple[Any, ...]:
         for below in (*fields, *get_args(annotation)):
             add(below)
 
-    for spec in (DatasetSpec, FeatureTableSpec, TrainingPipelineSpec):
+    for spec in (DatasetSpec, FeatureTableSpec, TrainingPipelineSpec, *section_types().values()):
         add(spec)
     return tuple(found)
 

@@ -62,6 +62,11 @@ def _section(value: Any) -> SourceSection:
     return section.model_validate(value)
 
 
+def section_types() -> dict[str, type[SourceSection]]:
+    """Return kind → type of its section, for documentation. Imports all kinds."""
+    return {name: _parts_of(name)[0] for name in _MODULES}
+
+
 class _ByKind:
     """Makes pydantic ask the registry for the type of a section."""
 
@@ -73,7 +78,7 @@ class _ByKind:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        sections: Any = reduce(or_, (Annotated[_parts_of(name)[0], Tag(name)] for name in _MODULES))
+        sections: Any = reduce(or_, (Annotated[one, Tag(name)] for name, one in section_types().items()))
         union: Any = Annotated[sections, Discriminator(kind)]
         return handler(TypeAdapter[SourceSection](union).core_schema)
 
