@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from ml_assets.components.specs import FreshnessSection
 from ml_assets.data.tables.cadence import HOUR_KEY, CadenceKind, PartitionsSection
-from ml_assets.data.validation.midnight import after
+from ml_assets.foundation.days import after
 from ml_assets.foundation.sections import Section
 
 

@@ -21,10 +21,8 @@ from ml_assets.components.metadata import RANGE_END, RANGE_START
 from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.scaffold.scaffolders import DatasetScaffolder
 from ml_assets.components.specs import DatasetSpec
-from ml_assets.components.table_asset import table_asset
-from ml_assets.data.sources.kinds import kind, open_source, read_partitions
+from ml_assets.data.sources.kinds import kind, open_source, read_partitions, span_of
 from ml_assets.data.sources.protocol import PageFacts, ReadPartition, SourceReader
-from ml_assets.data.sources.reading import read_partitions, span_of
 from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import validate_window

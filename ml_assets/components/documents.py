@@ -18,11 +18,11 @@ from dagster_shared.yaml_utils.source_position import ValueAndSourcePositionTree
 from pydantic import TypeAdapter, ValidationError
 
 from ml_assets.components.specs import DatasetSpec
-from ml_assets.data.sources.dead_letters import DeadLetter, newest_dead_letters
 from ml_assets.data.sources.kinds import AnySource
 from ml_assets.data.sources.preview import Preview, faults, preview
 from ml_assets.data.sources.protocol import SourceTable
-from ml_assets.data.sources.stream_log import StreamLog
+from ml_assets.extras.streams.kafka_log import StreamLog
+from ml_assets.extras.streams.kafka_source import DeadLetter, newest_dead_letters
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.foundation.sections import OldWord, WrongKey
 from resources.platform import Platform

@@ -26,13 +26,12 @@ from ml_assets.components.checks.leakage import leakage_check
 from ml_assets.components.metadata import INPUT_CADENCES, LABELS, NAMED_COLUMNS, PARTITION_DATE, SENSITIVE
 from ml_assets.components.scaffold.scaffolders import FeatureTableScaffolder
 from ml_assets.components.specs import FeatureTableSpec, InputSection, OnlineSection
-from ml_assets.components.table_asset import table_asset
 from ml_assets.dagster_host.steps import log_materializations
 from ml_assets.data.tables.cadence import Cadence, fit_of
 from ml_assets.data.tables.declared import DeclaredTables, InputTable
 from ml_assets.data.tables.derive import derive, in_pieces, plan
 from ml_assets.data.tables.layout import MAIN
-from ml_assets.data.tables.online_fill import fill_online
+from ml_assets.data.tables.online import fill_online
 from ml_assets.data.tables.publish.publish import published_by
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import TableSpec

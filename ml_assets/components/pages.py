@@ -7,8 +7,7 @@ import dagster as dg
 
 from ml_assets.data.validation.contract import Contract
 from ml_assets.data.validation.profile import completeness
-from ml_assets.data.validation.shifts import TableShifts
-from ml_assets.data.validation.table_drift import ColumnDrift, TableDrift
+from ml_assets.data.validation.table_drift import ColumnDrift, TableDrift, TableShifts
 from ml_assets.extras.tuning.space import Choice
 from ml_assets.foundation.reports.page import Bullets
 from ml_assets.foundation.reports.text import table_in_markdown

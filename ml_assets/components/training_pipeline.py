@@ -39,7 +39,7 @@ from ml_assets.components.steps.evaluate import evaluate_op
 from ml_assets.components.steps.register import register_op
 from ml_assets.components.steps.train import train_op
 from ml_assets.components.steps.training_set import STUDY, snapshot_op, validate_inputs_op
-from ml_assets.data.tables.imports import resolve_latest
+from ml_assets.data.tables.user_code import resolve_latest
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.steps.retraining import TABLE_DRIFT
 

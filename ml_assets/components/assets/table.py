@@ -36,6 +36,7 @@ from ml_assets.dagster_host.steps import log_materializations, log_output
 from ml_assets.data.sources.protocol import PageFacts
 from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.data.tables.derive import Plan
+from ml_assets.data.tables.guard import InputsRefused
 from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.manifest import PartitionManifest
 from ml_assets.data.tables.publish.audit import drift_of_partitions
@@ -46,9 +47,7 @@ from ml_assets.data.tables.publish.publish import (
     publish_in_chunks,
 )
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.data.tables.refusal import InputsRefused
 from ml_assets.data.tables.spec import Incoming, PublishingRun, SourceFailed, TableSpec
-from ml_assets.data.validation.findings import table_rows
 from ml_assets.data.validation.verdict import table_rows
 from ml_assets.model.steps.links import partition_address, run_url
 from resources.platform import Platform

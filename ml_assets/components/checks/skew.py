@@ -16,7 +16,7 @@ from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.dagster_host.check_history import without_a_run
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.drift_rule import SkewRule
-from ml_assets.data.validation.findings import table_rows
+from ml_assets.data.validation.verdict import table_rows
 from ml_assets.use.live.served_skew import RULE, ServedSkewRule
 from resources.platform import Platform
 from resources.words import counted, name_some

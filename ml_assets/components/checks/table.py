@@ -6,8 +6,7 @@ import dagster as dg
 
 from ml_assets.components.pages import ON_A_PAGE, table_of
 from ml_assets.data.validation.drift_rule import DriftRule
-from ml_assets.data.validation.findings import Finding, table_rows
-from ml_assets.data.validation.verdict import Verdict
+from ml_assets.data.validation.verdict import Finding, Verdict, table_rows
 from resources.words import counted, name_some
 
 CONTRACT = "contract"

@@ -27,7 +27,7 @@ from ml_assets.dagster_host.asset_graph import AssetKeyPartitionKey, BaseAssetGr
 from ml_assets.data.tables.cadence import UNPARTITIONED
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import validate_window
-from ml_assets.data.tables.landing import MAIN
+from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.model.steps.digest import EndedLaunch
 from resources.addresses import hide_credentials

@@ -10,7 +10,7 @@ from ml_assets.components.metadata import RANGE_END, RANGE_START
 from ml_assets.components.pages import commit_facts, study_facts, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.data.tables.declared import DeclaredTables
-from ml_assets.data.tables.refusal import BuildRefused
+from ml_assets.data.tables.guard import BuildRefused
 from ml_assets.model.steps import window
 from ml_assets.model.steps.values import TrainingSet, ValidatedWindow
 from resources.platform import Platform

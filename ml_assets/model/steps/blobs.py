@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ml_assets.data.snapshots.row_choice import ChosenRows, with_blobs
 from ml_assets.data.snapshots.split_reader import SPLITS, SnapshotError
-from ml_assets.data.tables.standalone import standalone
+from ml_assets.data.tables.user_code import standalone
 from ml_assets.foundation.objective_facts import PADDING
 from ml_assets.model.evaluation.comparison.holdout_rows import few_rows
 from ml_assets.model.evaluation.comparison.texts import (

@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from ml_assets.data.tables.imports import FunctionNotFound, ModulePath, resolve_function
-from ml_assets.data.tables.refusal import BuildRefused
-from ml_assets.data.tables.user_code import FunctionNotFound
-from ml_assets.foundation.code.code_version import code_version, is_project
-from ml_assets.foundation.code.reach import SourceUnavailable, is_project, reached_by
+from ml_assets.data.tables.guard import BuildRefused
+from ml_assets.data.tables.user_code import FunctionNotFound, ModulePath, resolve_function
+from ml_assets.foundation.code.code_version import SourceUnavailable, code_version, is_project, reached_by
 from ml_assets.foundation.code.syntax import (
     base_of,
     is_docstring,

@@ -6,10 +6,9 @@ Arranges; compares nothing.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ml_assets.data.tables.changed_rows import TableChange
-from ml_assets.data.tables.environment_merge import conflict_in_words
-from ml_assets.data.tables.environments import EnvironmentChanges
-from ml_assets.data.tables.lake_difference import LakeDifference, PartitionDifference
+from ml_assets.data.tables.environments.environment import EnvironmentChanges
+from ml_assets.data.tables.environments.merge import conflict_in_words
+from ml_assets.data.tables.history.diff import LakeDifference, PartitionDifference, TableChange
 from ml_assets.foundation.reports.page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
 from ml_assets.foundation.reports.text import count, number
 from ml_assets.model.evaluation.comparison.model_difference import MetricChange

@@ -17,7 +17,6 @@ from pydantic import (
 )
 
 from ml_assets.data.tables.cadence import KeyRefused, PartitionsSection
-from ml_assets.data.tables.imports import ColumnNames, StandalonePath
 from ml_assets.data.tables.user_code import ColumnNames, StandalonePath
 from ml_assets.extras.tuning.space import SEARCHED_SETTINGS, Choice, probes
 from ml_assets.extras.tuning.spec import TuningSection

@@ -23,8 +23,7 @@ from ml_assets.data.tables.publish.audit import verdict_of
 from ml_assets.data.tables.reader import PartitionMissing, TableReader
 from ml_assets.data.validation.drift_rule import LEAST_BLOCKS, SkewRule
 from ml_assets.data.validation.drift_rule import RULE as DRIFT_RULE
-from ml_assets.data.validation.drift_words import change_in_words
-from ml_assets.data.validation.table_drift import PastAndNow, TableDrift
+from ml_assets.data.validation.table_drift import PastAndNow, TableDrift, change_in_words
 from ml_assets.model.release.standing import InputsUnknown, keys_of
 from ml_assets.model.steps.retraining import (
     DRIFT,

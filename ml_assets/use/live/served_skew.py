@@ -24,12 +24,12 @@ from pydantic import Field
 
 from ml_assets.data.features.categories import NotACategory, category_text
 from ml_assets.data.features.encoding import FittedState
-from ml_assets.data.tables.landing import MAIN
-from ml_assets.data.tables.publish import new_row_of, verdict_of
+from ml_assets.data.tables.layout import MAIN
+from ml_assets.data.tables.publish.audit import verdict_of
+from ml_assets.data.tables.publish.publish import new_row_of
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.column_types import polars_type
-from ml_assets.data.validation.findings import Finding
-from ml_assets.data.validation.verdict import Verdict
+from ml_assets.data.validation.verdict import Finding, Verdict
 from ml_assets.foundation.sections import Section
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.use.live.logged_rows import (

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import ml_assets
 from ml_assets.foundation.code.code_version import (
+    SourceUnavailable,
     modules_version,
     public_version,
     python_version,
     versions_of,
 )
-    SourceUnavailable,
 from resources.job.errors import InputChanged
 from resources.job.job import TrainingJob
 
