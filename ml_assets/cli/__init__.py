@@ -41,7 +41,7 @@ COMMANDS = {
     "dossier": "Sign the documents of a version; export them with its bundle.",
     "reproduce": "Train a version again and compare weights, predictions, metrics.",
     "verify": "Verify a dossier with a public key, without this platform.",
-    "ledger": "Check that no decision was changed; show or downgrade the schema revision.",
+    "ledger": "Check that no decision was changed; show the schema revision.",
     "drill": "Damage a short real training and check its recovery.",
     "trainings": "Remove abandoned trainings from the cluster.",
     "lake": "Set up the lake; check that its commits were audited; move it to lakeFS.",

@@ -4,9 +4,6 @@ import click
 
 from resources.words import did_you_mean
 
-_RENAMED = {"sweep": "trainings prune", "lake sweep": "lake audit", "ledger step": "ledger current"}
-"""Earlier name of a command → current name, where the two are too different to guess."""
-
 
 class SuggestingGroup(click.Group):
     """Click group whose usage error for an unknown command ends with "did you mean …?"."""
@@ -19,10 +16,5 @@ class SuggestingGroup(click.Group):
         if args and args[0] not in known and not args[0].startswith("-"):
             parents = ctx.command_path.split()[1:]  # without the program's name
             typed = " ".join([*parents, args[0]])
-            renamed = _RENAMED.get(typed)
-            ctx.fail(
-                f"no command '{typed}': did you mean '{renamed}'?"
-                if renamed
-                else f"no command '{typed}'{did_you_mean(args[0], known)}"
-            )
+            ctx.fail(f"no command '{typed}'{did_you_mean(args[0], known)}")
         return super().resolve_command(ctx, args)

@@ -9,13 +9,10 @@ from ml_assets.cli.project import Project, say
 @click.group(
     "ledger",
     cls=SuggestingGroup,
-    short_help="Check that no decision was changed; show or downgrade the schema revision.",
+    short_help="Check that no decision was changed; show the schema revision.",
 )
 def command() -> None:
-    """Check the ledger's hash chain; show or downgrade its schema revision.
-
-    An older version of ml-assets needs a downgrade first.
-    """
+    """Check the ledger's hash chain; show its schema revision."""
 
 
 @command.command("verify", short_help="Check that no decision was changed since.")
@@ -57,11 +54,3 @@ def current() -> None:
 
     revision = Project.read_only().platform.ledger.revision()
     say(f"the tables have revision {revision or 'none'}, this version of ml-assets needs {NEWEST}")
-
-
-@command.command("downgrade", short_help="Downgrade the tables to an earlier revision.")
-@click.argument("revision")
-def downgrade(revision: str) -> None:
-    """Downgrade the tables to REVISION and keep their rows. First stop every process that uses the ledger."""
-    Project.here().platform.ledger.downgrade(revision)
-    say(f"the tables have revision {revision}; this version upgrades them again when it next uses them")

@@ -4,7 +4,6 @@ Sections are plain pydantic models. They are never `Resolvable`, because templat
 `T | str` and accept a wrong word. Stages and components share this base; nothing here knows Dagster.
 """
 
-from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any
@@ -13,23 +12,12 @@ from zoneinfo import ZoneInfo, available_timezones
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
-from ml_assets.renamed_keys import RENAMED_KEYS, RENAMED_WORDS
-
 
 class WrongKey(ValueError):
     """A section does not have this key."""
 
     def __init__(self, sentence: str, meant: str | None) -> None:
         """Keep the right key in `meant`; None if no key is near."""
-        super().__init__(sentence)
-        self.meant = meant
-
-
-class OldWord(ValueError):
-    """The value of a key has another name now."""
-
-    def __init__(self, sentence: str, meant: str) -> None:
-        """Keep the current word in `meant`."""
         super().__init__(sentence)
         self.meant = meant
 
@@ -53,31 +41,21 @@ def refuse_at(title: str, why: Mapping[tuple[str | int, ...], str | ValueError])
         raise ValidationError.from_exception_data(title, errors)
 
 
-def refuse_unknown_keys(
-    section: str, value: Any, known: Iterable[str], *bases: str, at: tuple[str, ...] = ()
-) -> None:
+def refuse_unknown_keys(section: str, value: Any, known: Iterable[str], at: tuple[str, ...] = ()) -> None:
     """Raise a `ValidationError` at each key of the mapping `value` that is not `known`, below the path `at`.
 
-    If `RENAMED_KEYS` has the key for `section` or one of its `bases`, the message names the current key. Otherwise it
-    names the nearest known key, or all known keys if none is near.
+    The message names the nearest known key, or all known keys if none is near.
     """
     if not isinstance(value, dict):
         return
     legal = sorted(known)
-    renamed = ChainMap(*(dict(RENAMED_KEYS.get(name, {})) for name in (section, *bases)))
     why: dict[tuple[str | int, ...], str | ValueError] = {}
     for key in value:
         if key in legal:
             continue
-        if key in renamed:
-            why[*at, key] = WrongKey(f"`{key}` is called `{renamed[key]}` now", renamed[key])
-            continue
         nearest, *_ = [*get_close_matches(str(key), legal, n=1), None]
         hint = f"did you mean '{nearest}'?" if nearest else f"known keys: {', '.join(legal)}"
         why[*at, key] = WrongKey(f"unknown key '{key}': {hint}", nearest)
-    for key, words in RENAMED_WORDS.get(section, {}).items():
-        if isinstance(word := value.get(key), str) and word in words:
-            why[*at, key] = OldWord(f"`{word}` is called `{words[word]}` now", words[word])
     refuse_at(section, why)
 
 
@@ -112,7 +90,5 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _name_typos(cls, value: Any) -> Any:
-        refuse_unknown_keys(
-            cls.__name__, value, cls.model_fields, *(base.__name__ for base in cls.__mro__[1:])
-        )
+        refuse_unknown_keys(cls.__name__, value, cls.model_fields)
         return value

@@ -15,10 +15,7 @@ from ml_assets_tests.cli.terminal import Terminal
     ("typed", "said"),
     [
         (("lanch", "parts", "2024-03-31"), "no command 'lanch': did you mean 'launch'?"),
-        (("sweep",), "no command 'sweep': did you mean 'trainings prune'?"),
-        (("lake", "sweep"), "no command 'lake sweep': did you mean 'lake audit'?"),
         (("lake", "audt"), "no command 'lake audt': did you mean 'audit'?"),
-        (("ledger", "step"), "no command 'ledger step': did you mean 'ledger current'?"),
         (("trainings", "prune-all"), "no command 'trainings prune-all': did you mean 'prune'?"),
         (("xyz",), "no command 'xyz'; there are: accept, "),
         (("ui", "--port", "80000"), "80000 is not in the range 1<=x<=65535"),

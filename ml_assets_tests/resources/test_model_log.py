@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ml_assets_tests.resources.ledger_writer import EVALUATION, assert_decisions_hold_verdicts_back
-from resources.ledger import ClockRefused, Ledger, LedgerError, ModelLog, Person, Promotion, ledger_time
+from resources.ledger import ClockRefused, Ledger, LedgerError, ModelLog, Person, Promotion, decision_rows
 
 START = datetime(2014, 1, 1, tzinfo=UTC)
 
@@ -90,8 +90,8 @@ def test_a_decision_that_waits_is_dated_when_it_is_recorded(log: ModelLog) -> No
 def ahead(patch: pytest.MonkeyPatch, by: timedelta, *clocks: str) -> None:
     """Set clocks of this host ahead."""
     for name in clocks:
-        right = getattr(ledger_time, name)
-        patch.setattr(ledger_time, name, lambda *given, right=right: right(*given) + by)
+        right = getattr(decision_rows, name)
+        patch.setattr(decision_rows, name, lambda *given, right=right: right(*given) + by)
 
 
 @pytest.mark.parametrize("by", [timedelta(hours=25), timedelta(days=400), -timedelta(days=1)])

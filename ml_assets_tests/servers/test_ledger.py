@@ -33,7 +33,7 @@ from ml_assets_tests.resources.ledger_writer import (
 )
 from ml_assets_tests.resources.next_ledger_version import (
     assert_a_failed_upgrade_changes_nothing,
-    assert_both_versions_keep_every_row,
+    assert_an_upgrade_keeps_every_row,
 )
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.ledger import (
@@ -43,7 +43,7 @@ from resources.ledger import (
     LedgerError,
     LedgerUnavailable,
     Person,
-    ledger_time,
+    decision_rows,
     migrations,
 )
 from resources.ledger.tables import metadata
@@ -136,8 +136,8 @@ def test_newest_revision_makes_exactly_the_tables_the_code_works_with(
     assert migrations.revision_of(connection) == migrations.NEWEST
 
 
-def test_going_back_and_forward_keeps_every_row(url: str, tmp_path: Path) -> None:
-    assert_both_versions_keep_every_row(url, tmp_path)
+def test_an_upgrade_keeps_every_row(url: str, tmp_path: Path) -> None:
+    assert_an_upgrade_keeps_every_row(url, tmp_path)
 
 
 def test_a_failed_upgrade_changes_nothing(url: str, tmp_path: Path) -> None:
@@ -241,8 +241,8 @@ def test_the_server_dates_decisions_of_a_process_with_a_wrong_clock(
 ) -> None:
     """On SQLite such a process is refused. Here the database has a clock of its own, which decides."""
     log, before = Ledger(url).models, datetime.now(UTC)
-    right = ledger_time.process_time
-    monkeypatch.setattr(ledger_time, "process_time", lambda: right() + by)
+    right = decision_rows.process_time
+    monkeypatch.setattr(decision_rows, "process_time", lambda: right() + by)
     log.record_evaluation(EVALUATION)
     (row,) = log.evaluations(EVALUATION.model)
     assert before <= row.at <= datetime.now(UTC)

@@ -8,7 +8,7 @@ Belongs here: facts that must survive changes of the lake's branches. Does not: 
 from resources.ledger.accounts import Accounts, require_safe_address
 from resources.ledger.chain import Head
 from resources.ledger.chain import digest_of as row_digest
-from resources.ledger.checked_append import same_person
+from resources.ledger.decision_rows import same_person
 from resources.ledger.errors import (
     AccountRefused,
     ClockRefused,

@@ -15,18 +15,18 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from resources.ledger.checked_append import (
+from resources.ledger.database import LedgerDatabase
+from resources.ledger.decision_rows import (
     account_of,
     append,
+    begin_decision,
     every_account,
     in_force,
     require_identity,
     same_person,
+    time_of,
 )
-from resources.ledger.database import LedgerDatabase
-from resources.ledger.decision_rows import begin_decision
 from resources.ledger.errors import AccountRefused, IdentityNeeded, IdentityRefused, refuse_unprintable
-from resources.ledger.ledger_time import time_of
 from resources.ledger.rows import Account, Person, Revocation
 from resources.secrets import TOKEN_PREFIX
 

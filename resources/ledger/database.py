@@ -179,13 +179,6 @@ class LedgerDatabase:
                 )
             time.sleep(random.uniform(*_TURN_POLL_SECONDS))
 
-    def migrate(self, change: Callable[[sa.Connection], None]) -> None:
-        """Run `change` in one transaction. Only one process at a time does so, even if there are no tables yet."""
-        with _for_writing(self._made) as connection, connection.begin():
-            if not self._is_sqlite:
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_OPENING_TURN)))
-            change(connection)
-
     def revision(self) -> str | None:
         """Return the schema revision of the tables; None if there are none."""
         with self._made.connect() as connection:
@@ -250,7 +243,10 @@ class LedgerDatabase:
             is_current = migrations.revision_of(connection) == migrations.NEWEST
             is_ours = is_current and connection.scalar(_HELD_BY) == self._environment
         if not is_ours:
-            self.migrate(self._prepare)
+            with _for_writing(engine) as connection, connection.begin():
+                if not self._is_sqlite:  # one process at a time, even if there are no tables yet
+                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_OPENING_TURN)))
+                self._prepare(connection)
         return engine
 
     def _prepare(self, connection: sa.Connection) -> None:

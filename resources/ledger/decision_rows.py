@@ -1,21 +1,27 @@
-"""Rows of the table of decisions: the type of each kind, its form in the table, and reading it back.
+"""Rows of the table of decisions: the type of each kind, its form in the table, and appending one.
 
-Not here: appending a row (`checked_append`), the chain of digests (`chain`), the questions to the rows (`model_log`,
-`accounts`).
+`append` is the only way into the chain. It checks the person behind a row and its time, so no decision can skip the
+checks. Not here: the chain of digests (`chain`), the questions to the rows (`model_log`), adding and revoking accounts
+(`accounts`), the proof of an account by a token (`resources.acting`).
 """
 
 import json
-from collections.abc import Generator
+import os
+import tempfile
+import unicodedata
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, TypeVar, get_args
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from resources.ledger import chain
-from resources.ledger.errors import LedgerChanged, refuse_unprintable
+from resources.ledger.errors import ClockRefused, IdentityNeeded, LedgerChanged, refuse_unprintable
 from resources.ledger.rows import (
     AboutBundle,
     Acceptance,
@@ -27,6 +33,7 @@ from resources.ledger.rows import (
     Demotion,
     DossierRow,
     EvaluationRow,
+    Person,
     Promotion,
     Redating,
     Review,
@@ -34,10 +41,13 @@ from resources.ledger.rows import (
     RulesRow,
     SemanticName,
 )
-from resources.ledger.tables import acceptances, decisions
+from resources.ledger.tables import acceptances, decisions, in_utc
 
 Chained = Decision | Account | Revocation | AcceptedPartition
 """Any row of the chain."""
+Row = TypeVar("Row", bound=Chained)
+TOLERANCE = timedelta(minutes=5)
+"""Clocks of the hosts of one network differ by seconds. A larger difference is a wrong clock."""
 KINDS: dict[str, type[Chained]] = {
     "evaluation": EvaluationRow,
     "name": SemanticName,
@@ -152,3 +162,105 @@ def naming_a_changed_row() -> Generator[None]:
 @cache
 def _adapter(kind: type[Chained]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
+
+
+def append(connection: sa.Connection, new: Row) -> Row:
+    """Append a row in the transaction of `connection`; return it with its place.
+
+    A decision of a person needs an account in force as soon as the ledger has accounts. Any other row may have an
+    author whom nobody checked, but a proof that it names must hold. Raise `IdentityNeeded`, `NotPrintable`, and
+    `ClockRefused` for a row dated ahead of the ledger's clock.
+    """
+    chain.lock(connection)  # before its grounds are read
+    if in_utc(new.at) - (now := time_of(connection)) > TOLERANCE:
+        raise ClockRefused(
+            f"a {kind_of(type(new))} dated {new.at:%Y-%m-%d %H:%M:%S} UTC is ahead of the ledger's clock, "
+            f"{now:%Y-%m-%d %H:%M:%S} UTC. Nothing was stored: leave the time to the ledger"
+        )
+    if isinstance(new, Authored) and (new.by.account is not None or _is_a_decision(new)):
+        require_identity(connection, new.by)
+    return replace(new, place=chain.append(connection, to_store(new)))
+
+
+def require_identity(connection: sa.Connection, person: Person) -> None:
+    """Raise `IdentityNeeded` if the ledger has accounts and `person` does not act for one in force."""
+    known = every_account(connection)
+    if person.checked_by == "platform" or (not known and person.account is None):
+        return
+    if person.checked_by == "nobody":
+        administrators = ", ".join(one.name for one in in_force(known) if one.is_administrator)
+        raise IdentityNeeded(
+            f"nobody checked that you are {person.name}, and this ledger has accounts: set ML_ASSETS_TOKEN to the "
+            "token of your account, or ML_ASSETS_OIDC_TOKEN to an ID token. If you have no account, ask an "
+            "administrator: "
+            f"{administrators}"
+        )
+    if account_of(known, person) is None:
+        raise IdentityNeeded(
+            f"the account of {person.name} was revoked meanwhile: an administrator can add a new one"
+        )
+
+
+def every_account(connection: sa.Connection) -> list[Account]:
+    """Return all accounts, also revoked ones, oldest first."""
+    kinds = [kind_of(Account), kind_of(Revocation)]
+    query = sa.select(decisions).where(decisions.c.kind.in_(kinds)).order_by(decisions.c.place)
+    with naming_a_changed_row():
+        found = [row_of(row) for row in connection.execute(query).mappings()]
+    ended = {one.ended: one for one in found if isinstance(one, Revocation)}
+    return [replace(one, revocation=ended.get(one.place)) for one in found if isinstance(one, Account)]
+
+
+def in_force(known: Sequence[Account]) -> list[Account]:
+    """Return the accounts that are not revoked."""
+    return [one for one in known if one.revocation is None]
+
+
+def account_of(known: Sequence[Account], person: Person) -> Account | None:
+    """Return the account in force for which `person` acts; None without one. Its place decides, not its name: a later
+    account may have the same name."""
+    return next((one for one in in_force(known) if one.place == person.account), None)
+
+
+def same_person(one: str, other: str) -> bool:
+    """Return True for equal names, also in other case, Unicode form, or with spaces around them."""
+    return _plain(one) == _plain(other)
+
+
+def _plain(name: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).strip()
+
+
+def _is_a_decision(new: Authored) -> bool:
+    """Return True for a decision of a person. A run records a model's first rules, without a reason."""
+    if isinstance(new, RulesRow):
+        return bool(new.reason)
+    return isinstance(new, Promotion | Demotion | Archival | Review | AcceptedPartition | Redating)
+
+
+def time_of(connection: sa.Connection) -> datetime:
+    """Return the present time by the ledger. Raise `ClockRefused` if this host and its file system disagree."""
+    if connection.dialect.name == "postgresql":
+        asked: datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
+        return asked.astimezone(UTC)
+    own = process_time()
+    stored = file_system_time(Path(connection.engine.url.database or ".").absolute().parent)
+    if abs(own - stored) > TOLERANCE:
+        raise ClockRefused(
+            f"the clock of this process says {own:%Y-%m-%d %H:%M:%S} UTC, and the file system of the ledger "
+            f"{stored:%Y-%m-%d %H:%M:%S} UTC. Nothing was stored: set the clocks right, then run it again"
+        )
+    return own
+
+
+def process_time() -> datetime:
+    """Return the time of this process."""
+    return datetime.now(UTC)
+
+
+def file_system_time(folder: Path) -> datetime:
+    """Return the time at which the file system stores a file in `folder`. A network file system has its own clock."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"\n")
+        file.flush()
+        return datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime, UTC)

@@ -1,31 +1,30 @@
 """`Ledger`: record and look up verdicts and acceptances. Models: `model_log.py`; the database: `database.py`."""
 
+import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-from resources.ledger import migrations
 from resources.ledger.accounts import Accounts
-from resources.ledger.checked_append import append
 from resources.ledger.database import ANSWER_SECONDS, LedgerDatabase
-from resources.ledger.decision_rows import begin_decision, chained_acceptances
+from resources.ledger.decision_rows import append, begin_decision, chained_acceptances, time_of
 from resources.ledger.errors import NothingToAccept, refuse_unprintable
-from resources.ledger.ledger_time import time_of
 from resources.ledger.model_log import ModelLog
 from resources.ledger.rows import Acceptance, AcceptedPartition, NewVerdict, Person, VerdictRow
-from resources.ledger.tables import acceptances, verdicts
+from resources.ledger.tables import acceptances, decisions, verdicts
 
 LOOK_UP = 500
 """Keys per query. SQLite and PostgreSQL limit the parameters of a statement."""
-
-
 TURN_PATIENCE_SECONDS = 600.0
 """Seconds that a publish waits for other publishes to the same table. It is long, because a publish that lost a race
 uploads its files during its turn."""
+_COPIED = (verdicts, acceptances, decisions)
+_ROWS_AT_A_TIME = 10_000
+"""Rows of PostgreSQL that a copy reads at a time."""
 
 
 class Ledger:
@@ -55,22 +54,15 @@ class Ledger:
         """Accounts of the persons who decide."""
 
     def copy_to(self, path: Path, environment: str) -> None:
-        """Write all rows to a new ledger of another environment, in SQLite at `path`, which must not exist."""
-        from resources.ledger.ledger_copy import copy_rows
+        """Write all rows to a new ledger of another environment, in SQLite at `path`, which must not exist.
 
-        copy = LedgerDatabase(f"sqlite:///{path}", 30.0, environment)
-        copy_rows(self._database, copy)
+        The copy continues the hash chain of its origin, so `verify` accepts it.
+        """
+        _copy_rows(self._database, LedgerDatabase(f"sqlite:///{path}", 30.0, environment))
 
     def revision(self) -> str | None:
         """Return the schema revision of the tables; None before the first use."""
         return self._database.revision()
-
-    def downgrade(self, to: str) -> None:
-        """Downgrade the tables to revision `to`, for an earlier version of this program. Rows are kept.
-
-        The next use by this version upgrades them again.
-        """
-        self._database.migrate(lambda connection: migrations.downgrade(connection, to))
 
     def turn(
         self, table: str, patience_seconds: float = TURN_PATIENCE_SECONDS
@@ -319,3 +311,31 @@ def _keys_by_table(rows: Iterable[NewVerdict]) -> dict[str, set[str]]:
 def _chunks(keys: Iterable[str]) -> list[list[str]]:
     every = sorted(set(keys))
     return [every[start : start + LOOK_UP] for start in range(0, len(every), LOOK_UP)]
+
+
+def _copy_rows(origin: LedgerDatabase, copy: LedgerDatabase) -> None:
+    """Write all rows of `origin`, of one state, to the empty SQLite ledger `copy`."""
+    with origin.reading() as connection:
+        copy.write(lambda _: None)  # creates the tables
+        source, target = origin.sqlite_file, copy.sqlite_file
+        if source is not None and target is not None:
+            _copy_file(source, target)
+            return
+        for table in _COPIED:
+            found = connection.execution_options(yield_per=_ROWS_AT_A_TIME).execute(sa.select(table))
+            for some in found.mappings().partitions(_ROWS_AT_A_TIME):
+                rows = [dict(row) for row in some]
+                copy.write(lambda to, table=table, rows=rows: to.execute(sa.insert(table), rows))
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    """Copy between two SQLite files inside SQLite, which takes a third of the time of rows in Python."""
+    with closing(sqlite3.connect(target, isolation_level=None)) as connection:
+        connection.execute("ATTACH DATABASE ? AS origin", (str(source),))
+        connection.execute("BEGIN IMMEDIATE")
+        for table in _COPIED:
+            columns = ", ".join(f'"{column.name}"' for column in table.columns)
+            connection.execute(
+                f"INSERT INTO main.{table.name} ({columns}) SELECT {columns} FROM origin.{table.name}"
+            )
+        connection.execute("COMMIT")

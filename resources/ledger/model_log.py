@@ -14,18 +14,20 @@ from typing import Any, TypeVar, cast
 import sqlalchemy as sa
 
 from resources.ledger import chain
-from resources.ledger.checked_append import append, require_identity
 from resources.ledger.database import LedgerDatabase
 from resources.ledger.decision_rows import (
     ABOUT_MODELS,
+    TOLERANCE,
+    append,
     begin_decision,
     kind_of,
     naming_a_changed_row,
     require_chained_acceptances,
+    require_identity,
     row_of,
+    time_of,
 )
 from resources.ledger.errors import ClockRefused, LedgerError, refuse_unprintable
-from resources.ledger.ledger_time import TOLERANCE, time_of
 from resources.ledger.rows import (
     Archival,
     Decision,

@@ -17,7 +17,7 @@ class Person:
     """Person who acts, by the name that the ledger records, with the proof of that name.
 
     Name, proof and account always travel together, so no call can leave one out. The ledger checks all three when it
-    stores a row (`resources.ledger.checked_append`).
+    stores a row (`resources.ledger.decision_rows`).
     """
 
     name: str

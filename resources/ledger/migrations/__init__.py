@@ -1,6 +1,6 @@
-"""Schema migrations of the ledger: one numbered revision per change, upgrade and downgrade, SQLite and PostgreSQL.
+"""Schema migrations of the ledger: one numbered revision per change, for SQLite and PostgreSQL.
 
-Here: the revision of a database, and the change to another. Revisions are in `versions/`. Alembic runs them. It is
+Here: the revision of a database, and the upgrade to the newest. Revisions are in `versions/`. Alembic runs them. It is
 imported only if there is a revision to run, because every process opens the ledger. Not here: the current tables
 (`resources.ledger.tables`), which must match the newest revision (a test compares them).
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from resources.ledger.errors import LedgerError, LedgerOfAnotherVersion
+from resources.ledger.errors import LedgerOfAnotherVersion
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -44,23 +44,6 @@ def upgrade(connection: sa.Connection, ledger: str) -> None:
     command.upgrade(_config(connection), NEWEST)
 
 
-def downgrade(connection: sa.Connection, to: str) -> None:
-    """Downgrade a database to an earlier revision, for an earlier version of this program. Rows are kept.
-
-    Raise `LedgerError` for a revision that does not exist or is newer.
-    """
-    known, found = revisions(), revision_of(connection)
-    if to not in known or found not in known or known.index(to) > known.index(found):
-        raise LedgerError(
-            f"the ledger has revision {found} and cannot be downgraded to {to!r}; the revisions are {', '.join(known)}"
-        )
-    if to == found:
-        return
-    from alembic import command
-
-    command.downgrade(_config(connection), to)
-
-
 def revisions() -> list[str]:
     """Return all revisions, oldest first."""
     return sorted(path.name.partition("_")[0] for path in VERSIONS.glob("r*.py"))
@@ -70,8 +53,7 @@ def _unknown(found: str, known: list[str], ledger: str) -> LedgerOfAnotherVersio
     if found > known[-1]:
         return LedgerOfAnotherVersion(
             f"{ledger} has tables of revision {found}, from a newer version of ml-assets. This version knows revisions "
-            f"up to {NEWEST}. Use the newer version; or downgrade the tables with it: "
-            f"ml-assets ledger downgrade {NEWEST}"
+            f"up to {NEWEST}. Use the newer version, or a copy of the database from before its first use"
         )
     return LedgerOfAnotherVersion(
         f"{ledger} has tables of revision {found}, from before the first release of ml-assets. This version cannot "
