@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from benchmarks._asset_answers import asked
 from benchmarks._report import Result, emit, parse_args
-from ml_assets.cli.dagster_settings import write_dagster_settings
+from ml_assets.cli.project import write_dagster_settings
 from ml_assets.components.metadata import RANGE_END, RANGE_START
 from ml_assets.dagster_host.instance import EVENT_BATCH
 from ml_assets.extras.event_pruning.prune import find_prunable, prune_events

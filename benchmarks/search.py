@@ -32,7 +32,6 @@ from pathlib import Path
 from _report import Result, emit
 
 from ml_assets.cli.project import Project
-from ml_assets.components import TrainingPipeline
 from ml_assets.components.metadata import declared_tables
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.extras.tuning.spec import TuningSection
@@ -233,12 +232,12 @@ def search(home: Path, more_seed: int, *, quick: bool, report: Path | None) -> S
 
 
 def _declared(project: Project, *, quick: bool) -> tuple[TrainingPipelineSpec, TuningSection]:
-    spec = project.component(TrainingPipeline, MODEL).spec
+    spec = project.pipeline(MODEL)
     spec = spec.model_copy(update={"training": dataclasses.replace(spec.training, epochs=EPOCHS)})
     assert spec.tuning is not None
     if not quick:
         return spec, spec.tuning
-    nightly = project.component(TrainingPipeline, f"{MODEL}_nightly").spec
+    nightly = project.pipeline(f"{MODEL}_nightly")
     short = spec.model_copy(update={"window": QUICK, "partitions": nightly.partitions})
     return short, spec.tuning.model_copy(update={"trials": QUICK_TRIALS})
 

@@ -1,70 +1,85 @@
 """Commands `ml-assets …`: the platform from a terminal.
 
 Here: reading arguments, calling the parts, printing the result and the next command. Not here: the work of a stage.
-A command is imported when it is called, so `--help` answers at once.
+A command's module is imported when the command is called, so `--help` answers at once. `run`, `look`, `decide`,
+`tables`, `data`, `operate` and `stores` declare commands and import heavy parts in functions only, so the help of a
+command is fast, too. The other modules import all at their top.
 """
 
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 
 import click
 
-from ml_assets.cli.groups import SuggestingGroup
-from ml_assets.cli.problems import Stopped, explained
+from ml_assets.cli.terminal import Stopped, SuggestingGroup, explained
 
-COMMANDS = {
-    "demo": "Build a registered model from raw data on this machine.",
-    "plan": "Show what a launch of a model would run, and why.",
-    "launch": "Materialize a model or a table in this process.",
-    "source": "Show rows of a dataset's source, and a contract for them; check sources.",
-    "online": "Print the newest feature row of an entity, as requests get it.",
-    "skew": "Compare served rows with the feature table, bit by bit.",
-    "leaktest": "Rebuild features without the future; require identical rows.",
-    "accept": "Accept a rejected partition as it is, with a reason.",
-    "acceptances": "List accepted partitions: who accepted them, and why.",
-    "quarantine": "Show rows that were set aside; readmit them after a fix.",
-    "card": "Print the model card of a version: use, data, metrics, limits, lineage.",
-    "diff": "Show what differs between two versions, and what moved on the same rows.",
-    "promote": "Put a registered version into production, with a reason.",
-    "approve": "Approve a version's evaluation, so that it may be promoted.",
-    "reject": "Reject a version's evaluation, so that it is not promoted.",
-    "rules": "Show the rules of releases in force; accept a change of them.",
-    "canary": "Show what the requests of a model's canary show so far.",
-    "review": "Serve the page on which a person approves or rejects versions.",
-    "rollback": "Return to the version that was in production before.",
-    "demote": "Take a model out of production, with a reason.",
-    "archive": "Take a version out of use for good, with a reason.",
-    "serve": "Answer requests with the versions in production, over HTTP.",
-    "history": "Show every decision about a model, or what was in production when.",
-    "digest": "Show what happened on a day, and who has to act.",
-    "accounts": "Add, list and revoke accounts of persons, who prove who they are.",
-    "dossier": "Sign the documents of a version; export them with its bundle.",
-    "reproduce": "Train a version again and compare weights, predictions, metrics.",
-    "verify": "Verify a dossier with a public key, without this platform.",
-    "ledger": "Check that no decision was changed; show the schema revision.",
-    "drill": "Damage a short real training and check its recovery.",
-    "trainings": "Remove abandoned trainings from the cluster.",
-    "lake": "Set up the lake; check that its commits were audited; move it to lakeFS.",
-    "gc": "Show what nothing needs any more, in bytes; delete it.",
-    "events": "Show old events that Dagster no longer needs; delete them.",
-    "home": "Give MLflow the addresses of a home that was moved or restored.",
-    "env": "Work in an environment: a branch of the lake; compare it, merge it, drop it.",
-    "data": "Show history and differences of the data; copy it; blame a day.",
-    "doctor": "Check settings, storage and versions; name the remedies.",
-    "ui": "Serve Dagster's pages and run its daemon, on 127.0.0.1.",
+SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "Run models": {
+        "demo": ("run", "Build a registered model from raw data on this machine."),
+        "plan": ("run", "Show what a launch of a model would run, and why."),
+        "launch": ("run", "Materialize a model or a table in this process."),
+        "serve": ("run", "Answer requests with the versions in production, over HTTP."),
+        "reproduce": ("run", "Train a version again and compare weights, predictions, metrics."),
+    },
+    "Look at results": {
+        "card": ("look", "Print the model card of a version: use, data, metrics, limits, lineage."),
+        "diff": ("look", "Show what differs between two versions, and what moved on the same rows."),
+        "history": ("look", "Show every decision about a model, or what was in production when."),
+        "canary": ("look", "Show what the requests of a model's canary show so far."),
+        "digest": ("look", "Show what happened on a day, and who has to act."),
+        "leaktest": ("look", "Rebuild features without the future; require identical rows."),
+        "skew": ("look", "Compare served rows with the feature table, bit by bit."),
+        "verify": ("look", "Verify a dossier with a public key, without this platform."),
+    },
+    "Decide": {
+        "accept": ("tables", "Accept a rejected partition as it is, with a reason."),
+        "acceptances": ("tables", "List accepted partitions: who accepted them, and why."),
+        "approve": ("decide", "Approve a version's evaluation, so that it may be promoted."),
+        "reject": ("decide", "Reject a version's evaluation, so that it is not promoted."),
+        "review": ("decide", "Serve the page on which a person approves or rejects versions."),
+        "promote": ("decide", "Put a registered version into production, with a reason."),
+        "rollback": ("decide", "Return to the version that was in production before."),
+        "demote": ("decide", "Take a model out of production, with a reason."),
+        "archive": ("decide", "Take a version out of use for good, with a reason."),
+        "rules": ("decide", "Show the rules of releases in force; accept a change of them."),
+        "dossier": ("decide", "Sign the documents of a version; export them with its bundle."),
+    },
+    "Work with data": {
+        "source": ("tables", "Show rows of a dataset's source, and a contract for them; check sources."),
+        "data": ("data", "Show history and differences of the data; copy it; blame a day."),
+        "quarantine": ("tables", "Show rows that were set aside; readmit them after a fix."),
+        "online": ("tables", "Print the newest feature row of an entity, as requests get it."),
+        "env": ("data", "Work in an environment: a branch of the lake; compare it, merge it, drop it."),
+    },
+    "Operate the platform": {
+        "ui": ("operate", "Serve Dagster's pages and run its daemon, on 127.0.0.1."),
+        "doctor": ("operate", "Check settings, storage and versions; name the remedies."),
+        "drill": ("operate", "Damage a short real training and check its recovery."),
+        "accounts": ("stores", "Add, list and revoke accounts of persons, who prove who they are."),
+        "ledger": ("stores", "Check that no decision was changed; show the schema revision."),
+        "lake": ("stores", "Set up the lake; check that its commits were audited; move it to lakeFS."),
+        "home": ("stores", "Give MLflow the addresses of a home that was moved or restored."),
+        "gc": ("operate", "Show what nothing needs any more, in bytes; delete it."),
+        "events": ("operate", "Show old events that Dagster no longer needs; delete them."),
+        "trainings": ("operate", "Remove abandoned trainings from the cluster."),
+    },
 }
+"""What a person wants to do → command → its module, and its line in the help. A module calls it by the same name."""
+_COMMANDS = {name: row for commands in SECTIONS.values() for name, row in commands.items()}
+_LONGEST = max(map(len, _COMMANDS))
 
 
 class _LazyGroup(SuggestingGroup):
-    """Group that loads each command from the module of its name."""
+    """Group that imports the module of a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in _COMMANDS:
             return None
-        return import_module(f"ml_assets.cli.{cmd_name}").command
+        return getattr(import_module(f"ml_assets.cli.{_COMMANDS[cmd_name][0]}"), cmd_name)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -73,8 +88,9 @@ class _LazyGroup(SuggestingGroup):
             raise Stopped() from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for heading, commands in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(_LONGEST), text) for name, (_, text) in commands.items()])
 
 
 @click.group(

@@ -1,4 +1,4 @@
-"""`ml-assets demo`: the whole path from raw data to a registered model, on this machine, with real flights of 2013."""
+"""Work of `ml-assets demo`: the whole path from raw data to a registered model, with real flights of 2013."""
 
 import json
 import time
@@ -6,9 +6,14 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-import click
+import dagster as dg
+from rich.table import Table
 
-from ml_assets.cli.project import Project, say
+from ml_assets.cli.project import Project
+from ml_assets.cli.runs import Finished, materialize
+from ml_assets.cli.terminal import progress, say
+from ml_assets.components.training_pipeline import STAGES
+from ml_assets.data.tables.guard import validate_window
 
 MODEL = "flight_delay"
 PARTITION = "2013-12-31"
@@ -26,18 +31,10 @@ class DemoRecord:
     reused: list[str] = field(default_factory=list)
 
 
-@click.command("demo", short_help="Build a registered model from raw data on this machine.")
-@click.option("--json", "as_json", is_flag=True, help="Print the results as a JSON object on the last line.")
-def command(as_json: bool) -> None:
-    """Ingest 365 days of flights and weather, build features, train with two processes, evaluate, register."""
-    import dagster as dg
-    from rich.console import Console
-
-    from ml_assets.cli.runs import Finished, materialize
-    from ml_assets.components.training_pipeline import STAGES
-
+def demo(as_json: bool) -> None:
+    """Build the registered model of the demo, or reuse what is finished; print its figures, or JSON."""
     began = time.monotonic()
-    console = Console(stderr=True)
+    console = progress()
     project = Project.here()
     console.print(f"Home {project.settings.home}. Nothing is downloaded: the data came with the packages.")
     with console.status("loading the definitions"):
@@ -94,15 +91,13 @@ def _mlflow_pages(project: Project) -> str:
 def _is_finished(project: Project, table: str) -> bool:
     """Return True if the guard finds every partition current: usable and not stale."""
     from ml_assets.components.metadata import declared_tables
-    from ml_assets.data.tables.guard import validate_window
-    from ml_assets.data.tables.reader import TableReader
 
     tables = declared_tables(project.defs)
     declared = tables.find(table)
     if declared is None:
         return False
     keys = declared.cadence.keys(date.fromisoformat(FIRST), date.fromisoformat(LAST))
-    reader = TableReader.at(project.platform.lake, "main")
+    reader = project.reader()
     validation = validate_window(reader, project.platform.ledger, tables, table, keys)
     return validation.ok and not validation.stale
 
@@ -114,8 +109,6 @@ def _say_reused(console: Any, record: DemoRecord, name: str) -> None:
 
 
 def _facts(project: Project, finished: Any, record: DemoRecord, seconds: float) -> dict[str, Any]:
-    import dagster as dg
-
     of = {
         stage: finished.metadata.get(dg.AssetKey([MODEL, stage]), {})
         for stage in ("training_set", "checkpoint", "evaluation", "registered_model")
@@ -146,8 +139,6 @@ def _facts(project: Project, finished: Any, record: DemoRecord, seconds: float) 
 
 
 def _tell(console: Any, project: Project, facts: dict[str, Any]) -> None:
-    from rich.table import Table
-
     table = Table(title="flight_delay 2013-12-31, holdout November and December 2013", title_justify="left")
     for column in ("", "model", "naive baseline", "logistic regression"):
         table.add_column(column, justify="left" if not column else "right")

@@ -1,18 +1,32 @@
-"""`ml-assets doctor`: check the installation and name the remedy for each fault."""
+"""Work of `ml-assets doctor`: checks of the installation and of stored data, and the remedy for each fault.
+
+Each check returns a line for people if it passes, and raises an error with the remedy if it fails. Checks use the same
+code as runs, so they reach the servers that the settings name.
+"""
 
 import logging
 import os
 import shutil
 import sys
+import time
+import uuid
 from collections.abc import Callable
 
-import click
-
-from ml_assets.cli import doctor_storage
-from ml_assets.cli.doctor_storage import NotWell, WorthKnowing
-from ml_assets.cli.project import Project, say
-from ml_assets.cli.variables import unknown_variables
+from ml_assets.cli.project import Project, unknown_variables
+from ml_assets.cli.terminal import say
+from ml_assets.components.declared_metadata import declared_tables
+from ml_assets.components.reconcile import compare, tables_of
+from ml_assets.data.tables.environments import inherited_by
+from ml_assets.extras.governance.mlflow_guard import guarded_head
+from ml_assets.model.release.moved_home import moved_from
+from ml_assets.model.release.of_platform import registry_of
+from ml_assets.model.release.rows_behind import InputsUnknown, in_words
+from ml_assets.model.release.rules_in_force import RulesLog, why_other
 from resources.environment import version_of
+from resources.lake import LakeUnavailable
+from resources.ledger import LedgerChanged
+from resources.ledger.migrations import NEWEST
+from resources.words import counted, name_some
 
 ENOUGH_DISK_GB = 2
 PATIENCE_SECONDS = 3.0
@@ -20,12 +34,16 @@ PATIENCE_SECONDS = 3.0
 PARTS = ("dagster", "mlflow", "onnxruntime", "pandera", "polars", "torch")
 
 
-@click.command("doctor", short_help="Check settings, storage and versions; name the remedies.")
-def command() -> None:
-    """Check each part of the platform and print a line for it. A failed check names its remedy.
+class NotWell(Exception):
+    """A check failed. The message has the remedy."""
 
-    Exit status 1 if a check fails. A line `warn` is not a failure.
-    """
+
+class WorthKnowing(Exception):
+    """Everything works, and somebody should know this nevertheless. The message has the remedy."""
+
+
+def doctor() -> None:
+    """Print a line for each check. Exit status 1 if a check fails."""
     # Libraries log each try; the lines below show the result.
     logging.getLogger().setLevel(logging.ERROR)
     project = Project.here(PATIENCE_SECONDS)
@@ -35,17 +53,17 @@ def command() -> None:
         ("settings", _settings),
         ("home", _home),
         ("definitions", _definitions),
-        ("lake", doctor_storage.lake),
-        ("artifacts", doctor_storage.artifacts),
-        ("ledger", doctor_storage.ledger),
-        ("accounts", doctor_storage.accounts),
-        ("tracker", doctor_storage.tracker),
+        ("lake", lake),
+        ("artifacts", artifacts),
+        ("ledger", ledger),
+        ("accounts", accounts),
+        ("tracker", tracker),
         *_of_server(project),
-        ("production", doctor_storage.production),
-        ("registry", doctor_storage.registry),
-        ("rules", doctor_storage.rules),
-        ("dagster storage", doctor_storage.dagster_storage),
-        ("dagster events", doctor_storage.dagster_events),
+        ("production", production),
+        ("registry", registry),
+        ("rules", rules),
+        ("dagster storage", dagster_storage),
+        ("dagster events", dagster_events),
         *_workers(project),
     ]
     failed = warned = 0
@@ -68,7 +86,7 @@ def command() -> None:
 def _of_server(project: Project) -> list[tuple[str, Callable[[Project], str]]]:
     """Return the check of the guard, which an MLflow server has and a database has not."""
     is_server = project.settings.resolved_tracking_uri.reveal().startswith(("http://", "https://"))
-    return [("guard", doctor_storage.guard)] if is_server else []
+    return [("guard", guard)] if is_server else []
 
 
 def _workers(project: Project) -> list[tuple[str, Callable[[Project], str]]]:
@@ -124,3 +142,197 @@ def _processes(project: Project) -> str:
         )
     devices = torch.cuda.device_count()
     return f"gloo available, {torch.get_num_threads()} threads, {devices} CUDA devices"
+
+
+def lake(project: Project) -> str:
+    """Check that `main` can be read and that its audit hook is of this version."""
+    store = project.platform.lake
+    try:
+        commit = store.resolve("main")
+    except LakeUnavailable as away:
+        raise NotWell(
+            f"lakeFS: {away} Check that lakeFS and its database run, and check ML_ASSETS_LAKE_URL"
+        ) from away
+    if not project.platform.audit_hook_is_current():
+        raise NotWell(
+            f"main is at {commit[:12]} and lacks this version's audit hook, so unaudited rows could reach main: "
+            "run ml-assets lake init"
+        )
+    place = project.settings.lake_url or project.settings.lake_folder
+    branches = len(store.branches())
+    return f"main at {commit[:12]}, {branches} branch{'es' * (branches != 1)}, {place}"
+
+
+def artifacts(project: Project) -> str:
+    """Check that a small file can be written and removed."""
+    home = project.platform.artifacts
+    name = f"doctor/{uuid.uuid4().hex[:12]}"
+    began = time.monotonic()
+    (home.folder(name) / "probe").write_text("well")
+    address = home.push(name)
+    home.remove(name)
+    if home.exists(name):
+        raise NotWell(f"cannot delete {address}: give this account the permission to delete objects")
+    place, took = address.removesuffix(f"/{name}"), time.monotonic() - began
+    return f"{place}, a file written and removed in {took:.2f} s"
+
+
+def ledger(project: Project) -> str:
+    """Check that verdicts can be read, that the tables have this version's schema revision, and the hash chain."""
+    asked = project.platform.ledger
+    asked.newest_verdicts("datasets/none", ["none"])
+    revision = asked.revision()
+    if revision != NEWEST:
+        raise NotWell(
+            f"the tables have revision {revision}, this version of ml-assets needs {NEWEST}: stop the processes "
+            "that run other versions"
+        )
+    try:
+        head = asked.models.verify()
+    except LedgerChanged as changed:
+        raise NotWell(
+            f"{changed}. Somebody wrote into the database behind the ledger: restore it from a backup, and check who "
+            "may write to it"
+        ) from changed
+    return f"{project.settings.resolved_ledger_url}, revision {revision}, {head.place} chained decisions"
+
+
+def accounts(project: Project) -> str:
+    """Check that the token of the environment, if there is one, belongs to an account in force."""
+    acting = project.platform.acting
+    known = project.platform.ledger.accounts.in_force()
+    if not known:
+        return f"none: nobody checks that you are {acting.name}. To begin: ml-assets accounts add NAME --administrator"
+    administrators = sum(one.is_administrator for one in known)
+    you = (
+        f"nobody checks that you are {acting.name}, so you can decide nothing: set ML_ASSETS_TOKEN"
+        if acting.checked_by == "nobody"
+        else f"you are {acting.in_words}"
+    )
+    return f"{counted(len(known), 'account')}, {counted(administrators, 'administrator')}; {you}"
+
+
+def tracker(project: Project) -> str:
+    """Check that the registry can be read."""
+    registry_of(project.platform).versions("none")
+    return str(project.settings.resolved_tracking_uri)
+
+
+def guard(project: Project) -> str:
+    """Check that the MLflow server runs with the guard, and that the guard reads this ledger."""
+    log = project.platform.ledger.models
+    earliest = log.head()
+    found = guarded_head(project.settings.resolved_tracking_uri.reveal())
+    so_that = "so a client can move @production and @canary against the ledger"
+    if found is None:
+        raise WorthKnowing(
+            f"the MLflow server runs without its guard, {so_that}: start it as mlflow server --app-name ml-assets-guard"
+        )
+    remedy = (
+        f"{so_that}: start the MLflow server with the ML_ASSETS_LEDGER_URL of this project, which is "
+        f"{project.settings.resolved_ledger_url}"
+    )
+    if found.place < earliest.place:
+        raise WorthKnowing(
+            f"the guard reads another ledger or an old copy, with {found.place} decisions instead of "
+            f"{earliest.place}, {remedy}"
+        )
+    if not found.place:
+        return "runs; which ledger it reads shows after the first decision"
+    try:
+        log.verify(found)
+    except LedgerChanged as changed:
+        raise WorthKnowing(
+            f"the guard reads another ledger, or this one was changed ({changed}), {remedy}"
+        ) from changed
+    return f"reads this ledger, {found.place} chained decisions"
+
+
+def production(project: Project) -> str:
+    """Check that no training input of a version in production was rejected since."""
+    releases, log = project.releases, project.platform.ledger.models
+    held = [promotion for name in log.models() if (promotion := log.in_production(name))]
+    said: list[str] = []
+    for one in held:
+        try:
+            refused = releases.rejected_in_production(one.model)
+        except InputsUnknown as unknown:
+            refused = {"some": f"are not known: {unknown}"} if not one.despite else {}
+        if refused:
+            said.append(
+                f"{one.model} version {one.version} is in production, and among its training inputs {in_words(refused)}"
+            )
+    if said:
+        raise NotWell(
+            f"{'; '.join(said)}. Fix or accept the partition; or train again and promote the new version; or take the "
+            "version out of production: ml-assets demote MODEL --reason '…'"
+        )
+    return ", ".join(f"{one.model} {one.version}" for one in held) or "nothing yet"
+
+
+def registry(project: Project) -> str:
+    """Check that MLflow's aliases and tags show what the ledger decided, that the ledger knows its models, and that
+    addresses are those of this home."""
+    bundles = project.bundles
+    if before := moved_from(project.settings.resolved_tracking_uri, bundles):
+        raise NotWell(
+            f"MLflow looks for bundles and files of runs under {name_some(before, 3)}, and this home keeps them beside "
+            f"{bundles.address}: it was moved, or is a restored copy. Give MLflow its addresses: ml-assets home move"
+        )
+
+    releases, models = project.releases, project.platform.ledger.models.models()
+    if lost := [model for model in registry_of(project.platform).models() if model not in models]:
+        raise NotWell(
+            f"MLflow has versions of {name_some(lost, 3)}, and the ledger has no decision about them, so it was "
+            "lost or is another one: check ML_ASSETS_LEDGER_URL, and that its file or volume is still there; restore "
+            "it from a copy. Until then nobody knows what is in production, and nothing can be rolled back"
+        )
+    said = [line for model in models for line in releases.differences(model)]
+    if said:
+        raise NotWell(
+            f"{name_some(said, 3)}. The ledger decides, and nobody but ml-assets should write there. The next "
+            "evaluation, promotion or demotion of the model corrects MLflow; so does ml-assets promote MODEL NUMBER "
+            "--reason '…' with the version in production, which changes nothing else"
+        )
+    return f"aliases and tags of {len(models)} models as in the ledger"
+
+
+def rules(project: Project) -> str:
+    """Check that the rules of releases in each defs.yaml are those that the ledger has in force."""
+    specs = project.pipelines().values()
+    recorded = {one.name: RulesLog.read(project.platform.ledger, one.name) for one in specs}
+    found = [why_other(recorded[one.name], one.rules) or recorded[one.name].why_unconfirmed for one in specs]
+    if said := [why for why in found if why]:
+        raise NotWell("; ".join(said))
+    known = [name for name, one in recorded.items() if one.newest]
+    return f"rules of {len(known)} models as in the ledger"
+
+
+def dagster_storage(project: Project) -> str:
+    """Check that runs can be counted; return the storage of events and step logs."""
+    runs = project.instance.get_runs_count()
+    logs = type(project.instance.compute_log_manager).__name__
+    place = project.settings.dagster_url or project.settings.dagster_home
+    return f"{place}, {runs} runs, step logs by {logs}"
+
+
+def dagster_events(project: Project) -> str:
+    """Check that Dagster knows the partitions that main holds."""
+    tables = tables_of(project.defs.resolve_asset_graph())
+    reader, inherited = project.reader(), inherited_by(project.platform)
+    apart = compare(project.instance, reader, tables, inherited)
+    unreported = [f"{one.table}: {name_some(one.unreported, 3)}" for one in apart if one.unreported]
+    declared = declared_tables(project.defs)
+    left = {
+        one.table: [
+            key for key in one.gone if not declared.is_retired(one.table, key, reader.digests(one.table))
+        ]
+        for one in apart
+    }
+    gone = [f"{table}: {name_some(keys, 3)}" for table, keys in left.items() if keys]
+    help_ = "the next ml-assets launch reports them, and so does the sensor report_missing_materializations"
+    said = [f"on main, but unknown to Dagster: {one} ({help_})" for one in unreported]
+    said += [f"known to Dagster, but not on main: {one} (materialize them again)" for one in gone]
+    if said:
+        raise NotWell("; ".join(said))
+    return f"Dagster knows the partitions of main in all {len(tables)} tables"

@@ -1,6 +1,6 @@
-"""`ml-assets launch`: materialize a model or a table in this process.
+"""Work of `ml-assets launch`: the partitions that a person types, the run, and its summary.
 
-Here: the check of target and partitions that a person types, and the summary of the run. Not here: the run (runs).
+Not here: the run itself (`runs`).
 """
 
 from bisect import bisect_left
@@ -8,51 +8,31 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import click
+import dagster as dg
 
-from ml_assets.cli.problems import Problem
-from ml_assets.cli.project import Project, say
-from resources.words import did_you_mean
+from ml_assets.cli.project import Project
+from ml_assets.cli.runs import materialize
+from ml_assets.cli.terminal import Problem, progress, say
+from ml_assets.components.declared_metadata import is_table
+from ml_assets.components.hyperparameters import HYPERPARAMETERS
+from ml_assets.components.live_performance import LIVE
+from ml_assets.components.online_features import is_online
+from ml_assets.components.tags import RESOURCES
+from ml_assets.components.training_pipeline import STAGES, stage_key
+from ml_assets.data.tables.cadence import begin_of_key
+from ml_assets.model.steps.scoring import PREDICTIONS
+from resources.launcher.resource_profile import changes_of
+from resources.words import counted, did_you_mean
 
 if TYPE_CHECKING:
-    import dagster as dg
-
     from ml_assets.components.specs import TrainingPipelineSpec
 
 SHOWN = ("verdict", "chosen because", "decision", "auc", "logloss", "rmse", "version", "gate", "next")
 """Metadata of a materialization that a terminal shows."""
 
 
-@click.command("launch", short_help="Materialize a model or a table in this process.")
-@click.argument("target")
-@click.argument("partitions", required=False)
-@click.option(
-    "--resources",
-    metavar="CHANGES",
-    help="Resources of this launch's workers on a cluster, instead of the declared ones: memory=8Gi,nodes=2, or a JSON "
-    "object.",
-)
-def command(target: str, partitions: str | None, resources: str | None) -> None:
-    """Materialize TARGET for PARTITIONS.
-
-    TARGET is a model (`flight_delay`: validated, trained, evaluated, registered), its study
-    (`flight_delay/hyperparameters`, if it declares `tuning`), its predictions and their live performance
-    (`flight_delay/predictions`, `flight_delay/live`, if it declares `scoring`), a table (`datasets/flights`), or the
-    online store of a feature table (`features/sales_features/online`, if it declares `online`).
-    PARTITIONS is one key (`2013-12-31`) or, for a table, predictions or their performance, a range
-    (`2013-01-01..2013-12-31`). Leave it out for a table
-    without partitions.
-    """
-    import dagster as dg
-    from rich.console import Console
-
-    from ml_assets.cli.runs import materialize
-    from ml_assets.components.assets.hyperparameters import HYPERPARAMETERS
-    from ml_assets.components.metadata import RESOURCES
-    from ml_assets.components.training_pipeline import STAGES, stage_key
-    from resources.launcher.resource_profile import changes_of
-    from resources.words import counted
-
+def launch(target: str, partitions: str | None, resources: str | None) -> None:
+    """Materialize `target` for `partitions`, both as typed; print the summary of the run."""
     project = Project.here()
     spec = _model_named(project, target, partitions)
     is_study = spec is not None and target == f"{spec.name}/{HYPERPARAMETERS}"
@@ -73,8 +53,7 @@ def command(target: str, partitions: str | None, resources: str | None) -> None:
     if last is not None and len(keys) > 1:
         raise Problem(f"a launch trains a model for one partition: ml-assets launch {target} {last}")
     tags = {RESOURCES: resources} if resources is not None else {}
-    console = Console(stderr=True)
-    with console.status(f"{target} {partitions or ''}") as status:
+    with progress().status(f"{target} {partitions or ''}") as status:
         finished = materialize(
             project,
             keys,
@@ -114,14 +93,7 @@ def _model_named(project: Project, target: str, partitions: str | None) -> "Trai
 
     A name without a slash is first looked up as a model, although tables of the same folder often share it.
     """
-    from ml_assets.components.assets.hyperparameters import HYPERPARAMETERS
-    from ml_assets.components.assets.predictions import LIVE
-    from ml_assets.components.feature_table import is_online
-    from ml_assets.components.metadata import is_table
-    from ml_assets.components.training_pipeline import STAGES, TrainingPipeline
-    from ml_assets.model.steps.spec import PREDICTIONS
-
-    models = {one.spec.name: one.spec for one in project.components(TrainingPipeline)}
+    models = project.pipelines()
     if target in models:
         return models[target]
     keys = project.defs.resolve_asset_graph().get_all_asset_keys()
@@ -155,7 +127,7 @@ def _model_named(project: Project, target: str, partitions: str | None) -> "Trai
 
 
 def typed_range(
-    name: str, partitions: "dg.PartitionsDefinition | None", typed: str | None
+    name: str, partitions: dg.PartitionsDefinition | None, typed: str | None
 ) -> tuple[str | None, str | None]:
     """Return the first and last key of `typed`, which is `KEY`, `FIRST..LAST` or nothing. Last is None for one key.
 
@@ -183,7 +155,6 @@ def _require_key(name: str, keys: Sequence[str], key: str) -> None:
     at = bisect_left(keys, key)
     if at < len(keys) and keys[at] == key:
         return
-    from ml_assets.data.tables.cadence import begin_of_key
 
     is_hourly, begin = isinstance(begin_of_key(keys[0]), datetime), begin_of_key(key)
     if begin is None or isinstance(begin, datetime) != is_hourly:

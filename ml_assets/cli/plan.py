@@ -1,18 +1,28 @@
-"""`ml-assets plan`: show the steps that materializing a model would run, and the reasons."""
+"""Work of `ml-assets plan`: the steps that materializing a model would run, and the reasons."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
+import dagster as dg
 
 from ml_assets.cli.launch import typed_range
-from ml_assets.cli.problems import Problem
-from ml_assets.cli.project import Project, say
+from ml_assets.cli.project import Project
+from ml_assets.cli.terminal import Problem, say
+from ml_assets.components.steps.train import READ_AT, READ_DIGEST, SETTINGS_DIGEST
+from ml_assets.components.training_pipeline import stage_key
+from ml_assets.data.tables.cadence import UNPARTITIONED
+from ml_assets.data.tables.guard import validate_window
+from ml_assets.model.release.bundle_store import BundleDamaged, BundleMissing
+from ml_assets.model.release.initial_version import InitialModelRefused
+from ml_assets.model.release.registry import VersionMissing
+from ml_assets.model.steps.champion import champion_columns, champion_has_seen
+from ml_assets.model.steps.chosen import chosen_for
+from ml_assets.model.steps.identity import settings_digest
+from ml_assets.model.steps.snapshot import initial_of, source_values
 from resources.words import name_some
 
 if TYPE_CHECKING:
-    import dagster as dg
 
     from ml_assets.components.specs import TrainingPipelineSpec
     from ml_assets.dagster_host.asset_graph import BaseAssetGraph
@@ -65,24 +75,9 @@ class PlannedPartition:
         return self.has_its_settings and self.has_its_values
 
 
-@click.command("plan", short_help="Show what a launch of a model would run, and why.")
-@click.argument("model")
-@click.argument("partition")
-def command(model: str, partition: str) -> None:
-    """Show what a launch of MODEL at PARTITION would run, and which partitions are missing, rejected or stale.
-
-    Changes nothing.
-    """
-    from ml_assets.components.training_pipeline import TrainingPipeline
-
-    with Project.to_read() as project:
-        _plan(project, project.component(TrainingPipeline, model).spec, partition)
-
-
-def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> None:
-    from ml_assets.components.training_pipeline import stage_key
-
-    model = spec.name
+def plan(project: Project, model: str, partition: str) -> None:
+    """Print what a launch of `model` at `partition` would run, and why."""
+    spec = project.pipeline(model)
     graph = project.defs.resolve_asset_graph()
     definition = graph.get(stage_key(spec, "training_set")).partitions_def
     if typed_range(model, definition, partition)[1] is not None:
@@ -106,7 +101,7 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
         say(f"  missing   {what}: {why.removeprefix('is missing ')}")
     by_hand: list[str] = []
     for name, keys in validation.to_build.items():
-        spans = _spans(keys, graph.get(_key(name)).partitions_def)
+        spans = _spans(keys, graph.get(dg.AssetKey(name.split("/"))).partitions_def)
         shown = ", ".join(_named(span) for span in spans) or "the whole table"
         say(f"  missing   {name}: {shown}")
         by_hand += [f"ml-assets launch {name} {_typed(span)}" for span in spans] or [
@@ -129,25 +124,17 @@ def _plan(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Non
         say(line)
     if validation.stale:
         say("To rebuild the stale partitions:")
-        for span in _spans(list(validation.stale), graph.get(_key(table)).partitions_def):
+        for span in _spans(list(validation.stale), graph.get(dg.AssetKey(table.split("/"))).partitions_def):
             say(f"  ml-assets launch {table} {_typed(span)}")
 
 
 def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> PlannedPartition:
     """Validate the window as the first step of a run would. Raises `Problem` if the window is empty."""
     from ml_assets.components.metadata import declared_tables
-    from ml_assets.components.steps.train import READ_AT, READ_DIGEST
-    from ml_assets.components.training_pipeline import stage_key
-    from ml_assets.data.tables.cadence import UNPARTITIONED
-    from ml_assets.data.tables.guard import validate_window
-    from ml_assets.data.tables.reader import TableReader
-    from ml_assets.model.steps.champion import champion_columns, champion_has_seen
-    from ml_assets.model.steps.chosen import chosen_for
-    from ml_assets.model.steps.snapshot import source_values
     from ml_assets.model.steps.window import changes_since
 
     graph = project.defs.resolve_asset_graph()
-    reader = TableReader.at(project.platform.lake, "main")
+    reader = project.reader()
     table = spec.features.table
     parents = graph.get_parents_partitions(stage_key(spec, "training_set"), partition).parent_partitions
     window = sorted(parent.partition_key or UNPARTITIONED for parent in parents)
@@ -194,11 +181,6 @@ def _metric_fault(spec: "TrainingPipelineSpec") -> str:
 
 def _initial(project: Project, spec: "TrainingPipelineSpec", window: Sequence[str]) -> tuple[str, str]:
     """Return the version that the training would begin with, and the reason for which it would be refused."""
-    from ml_assets.model.release.bundle_store import BundleDamaged, BundleMissing
-    from ml_assets.model.release.initial_version import InitialModelRefused
-    from ml_assets.model.release.registry import VersionMissing
-    from ml_assets.model.steps.snapshot import initial_of
-
     try:
         if (initial := initial_of(spec, project.platform)) is None:
             return "", ""
@@ -210,10 +192,6 @@ def _initial(project: Project, spec: "TrainingPipelineSpec", window: Sequence[st
 
 def _newest_checkpoint(project: Project, spec: "TrainingPipelineSpec", partition: str) -> dict[str, Any]:
     """Return the metadata of the partition's newest checkpoint, as plain values."""
-    import dagster as dg
-
-    from ml_assets.components.training_pipeline import stage_key
-
     newest = project.instance.fetch_materializations(
         dg.AssetRecordsFilter(stage_key(spec, "checkpoint"), asset_partitions=[partition]), limit=1
     ).records
@@ -224,21 +202,16 @@ def _newest_checkpoint(project: Project, spec: "TrainingPipelineSpec", partition
 def _has_its_settings(
     spec: "TrainingPipelineSpec", checkpoint: Mapping[str, Any], chosen: "Chosen | None"
 ) -> bool:
-    from ml_assets.components.steps.train import SETTINGS_DIGEST
-    from ml_assets.model.steps.identity import settings_digest
-
     choice = chosen.choice if chosen is not None else None
     return checkpoint.get(SETTINGS_DIGEST) == settings_digest(spec, choice=choice)
 
 
 def _first_possible(graph: "BaseAssetGraph", spec: "TrainingPipelineSpec") -> str | None:
-    from ml_assets.components.training_pipeline import stage_key
-
-    def keys(asset: "dg.AssetKey") -> Sequence[str]:
+    def keys(asset: dg.AssetKey) -> Sequence[str]:
         partitions = graph.get(asset).partitions_def
         return partitions.get_partition_keys() if partitions else ()
 
-    whole = keys(_key(spec.features.table))[spec.window.total - 1 :]
+    whole = keys(dg.AssetKey(spec.features.table.split("/")))[spec.window.total - 1 :]
     return next((key for key in keys(stage_key(spec, "training_set")) if whole and key >= whole[0]), None)
 
 
@@ -321,13 +294,7 @@ def _in_words(change: "ColumnChange") -> str:
     return f"{name_some(change.keys)}: {name_some(change.columns)} changed since the last training; {read}"
 
 
-def _key(table: str) -> "dg.AssetKey":
-    import dagster as dg
-
-    return dg.AssetKey(table.split("/"))
-
-
-def _spans(keys: Sequence[str], partitions: "dg.PartitionsDefinition | None") -> list[list[str]]:
+def _spans(keys: Sequence[str], partitions: dg.PartitionsDefinition | None) -> list[list[str]]:
     """Return the runs of neighbouring keys in the sorted `keys`; empty for a table without partitions."""
     if partitions is None:
         return []

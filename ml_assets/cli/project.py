@@ -1,37 +1,61 @@
-"""Project for the commands: settings, platform, definitions, declared components."""
+"""Project for the commands: settings from the environment, the home, platform, definitions, declared components.
 
+Not here: the meaning of settings (`resources.settings`), and the values in `dagster.yaml`
+(`ml_assets.dagster_instance`).
+"""
+
+import hashlib
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
+import yaml
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
-from ml_assets.cli.dagster_settings import write_dagster_settings
-from ml_assets.cli.problems import Problem
-from ml_assets.cli.variables import read_settings
 from ml_assets.dagster_host.instance import EVENT_BATCH
+from ml_assets.cli.terminal import Problem, say_aside
+from ml_assets.dagster_instance import EVENT_BATCH, on_this_machine
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.foundation.reports.text import in_terminal
-from resources.files import locked
+from resources.files import locked, take_lock, whole_file
+from resources.lake.lake_environment import read_environment
 from resources.platform import Platform
-from resources.settings import Settings
+from resources.settings import KubernetesSettings, Settings
 from resources.words import did_you_mean
 
 if TYPE_CHECKING:
     import dagster as dg
 
     from ml_assets.components.base import SpecComponent
+    from ml_assets.components.dataset import Dataset
+    from ml_assets.components.feature_table import FeatureTable
+    from ml_assets.components.specs import FeatureTableSpec, TrainingPipelineSpec
+    from ml_assets.data.tables.reader import TableReader
     from ml_assets.data.tables.spec import TableSpec
+    from ml_assets.model.release.bundle_store import BundleStore
+    from ml_assets.model.release.registry import RegisteredVersion
+    from ml_assets.model.release.releases import Releases
     from resources.ledger import Person
 
-
 Component = TypeVar("Component", bound="SpecComponent")
+Found = TypeVar("Found")
+
+_VARIABLES = {
+    (section.__name__, field): f"{section.model_config.get('env_prefix', '')}{field.upper()}"
+    for section in (Settings, KubernetesSettings)
+    for field in section.model_fields
+}
+_READ_ELSEWHERE = {"ML_ASSETS_TRACEBACK", "ML_ASSETS_BUILD_CACHE", "ML_ASSETS_SERVER_OF"}
+_WRITTEN = "# Written by ml-assets; once changed by hand it is left alone. "
 
 
 @dataclass(frozen=True)
@@ -134,22 +158,6 @@ class Project:
                     "runs, that the database exists, and ML_ASSETS_DAGSTER_URL; then run it again"
                 ) from None
 
-    def tidy(self) -> None:
-        """Update Dagster's records: cancel runs whose process is gone, and log partitions that Dagster lacks."""
-        from ml_assets.cli.abandoned import end_abandoned
-        from ml_assets.components.sensors.reconcile import reconcile, tables_of
-        from ml_assets.data.tables.environments.environment import inherited_by
-        from ml_assets.data.tables.reader import TableReader
-
-        end_abandoned(self.settings, self.instance)
-        reconcile(
-            self.instance,
-            TableReader.at(self.platform.lake, "main"),
-            self.platform.ledger,
-            tables_of(self.defs.resolve_asset_graph()),
-            inherited_by(self.platform),
-        )
-
     @cached_property
     def _tree(self) -> "dg.ComponentTree":
         """All declared components: their files are read once a command."""
@@ -157,34 +165,130 @@ class Project:
 
         return dg.ComponentTree.for_project(ROOT)
 
-    def components(self, of_type: type[Component]) -> Sequence[Component]:
-        """Return the declared components of one type."""
+    def _components(self, of_type: type[Component]) -> Sequence[Component]:
         from ml_assets.components.declarations import in_one_line
 
         with in_one_line():
             return self._tree.get_all_components(of_type)
 
-    def component(self, of_type: type[Component], name: str) -> Component:
-        """Return the component of this name. `Problem` names the nearest declared name, or all."""
-        found = {component.spec.name: component for component in self.components(of_type)}
-        if name not in found:
-            raise Problem(f"no {of_type.__name__} is named '{name}'{did_you_mean(name, found)}")
-        return found[name]
+    def pipelines(self) -> "dict[str, TrainingPipelineSpec]":
+        """Return the declared models by name."""
+        from ml_assets.components.training_pipeline import TrainingPipeline
 
-    def tables(self) -> "dict[str, TableSpec]":
-        """Return the declared datasets and feature tables by the name of their table."""
-        from ml_assets.components.dataset import Dataset
+        return {one.spec.name: one.spec for one in self._components(TrainingPipeline)}
+
+    def pipeline(self, model: str) -> "TrainingPipelineSpec":
+        """Return the declared model of this name. `Problem` names the nearest declared name, or all."""
+        return _named("TrainingPipeline", model, self.pipelines())
+
+    def table_components(self) -> "dict[str, Dataset | FeatureTable]":
+        """Return the declared datasets and feature tables by the name of their table, such as `features/NAME`."""
+        from ml_assets.components import dataset, feature_table
+
+        datasets = {f"datasets/{one.spec.name}": one for one in self._components(dataset.Dataset)}
+        features = {f"features/{one.spec.name}": one for one in self._components(feature_table.FeatureTable)}
+        return {**datasets, **features}
+
+    def feature_table(self, table: str) -> "FeatureTableSpec":
+        """Return the declared feature table `features/NAME`. `Problem` names the nearest declared name, or all."""
         from ml_assets.components.feature_table import FeatureTable
 
-        specs = [one.table for kind in (Dataset, FeatureTable) for one in self.components(kind)]
-        return {spec.table: spec for spec in specs}
+        found = {one.spec.name: one.spec for one in self._components(FeatureTable)}
+        return _named("FeatureTable", table.removeprefix("features/"), found)
+
+    def tables(self) -> "dict[str, TableSpec]":
+        """Return the declared datasets and feature tables by the name of their table, as they are published."""
+        return {name: one.table for name, one in self.table_components().items()}
 
     def table(self, name: str) -> "TableSpec":
         """Return the declared table of this name. `Problem` names the nearest declared name, or all."""
-        found = self.tables()
-        if name not in found:
-            raise Problem(f"no table is named '{name}'{did_you_mean(name, found)}")
-        return found[name]
+        return _named("table", name, self.tables())
+
+    def end_abandoned(self) -> None:
+        """Mark runs of commands as canceled in Dagster if their process is gone: nobody holds the lock of its file."""
+        for path in sorted(self.commands_folder.glob("*.run")):
+            with suppress(FileNotFoundError), path.open() as file:
+                if not take_lock(file.fileno(), waits=False):
+                    continue  # its process lives, or another command is ending the run
+                run = self.instance.get_run_by_id(path.stem)
+                if run is not None and not run.is_finished:
+                    self.instance.report_run_canceled(run, "The process of this run was killed.")
+                path.unlink(missing_ok=True)
+
+    @property
+    def commands_folder(self) -> Path:
+        """Folder with a file for each run of a command, locked while its process lives."""
+        return self.settings.dagster_home / "commands"
+
+    def reader(self, ref: str = "main") -> "TableReader":
+        """Return a reader of the lake at the commit that `ref` names now."""
+        from ml_assets.data.tables.reader import TableReader
+
+        return TableReader.at(self.platform.lake, ref)
+
+    @property
+    def releases(self) -> "Releases":
+        """Versions of the models, and the decisions about them."""
+        from ml_assets.model.release.of_platform import releases_of
+
+        return releases_of(self.platform)
+
+    @property
+    def bundles(self) -> "BundleStore":
+        """Bundles of the versions."""
+        from ml_assets.model.release.of_platform import bundles_of
+
+        return bundles_of(self.platform)
+
+    def registered(self, model: str, number: int | None) -> "RegisteredVersion":
+        """Return version `number` of a model; None: the version in production, or else the newest.
+
+        Raises `Problem` for a model that is not declared, or has no version, and `VersionMissing` with the versions.
+        """
+        from ml_assets.model.steps.model_card import version_to_show
+
+        version = version_to_show(self.platform, model, number)
+        if version is None:
+            self.pipeline(model)  # `Problem` with the names there are
+            raise Problem(
+                f"{model} has no registered version yet. To make one: ml-assets launch {model} DATE"
+            )
+        return version
+
+
+def _named(kind: str, name: str, found: Mapping[str, Found]) -> Found:
+    if name not in found:
+        raise Problem(f"no {kind} is named '{name}'{did_you_mean(name, found)}")
+    return found[name]
+
+
+def read_settings(*, on_main: bool = False) -> Settings:
+    """Read the settings from the environment. `on_main`: as if ML_ASSETS_ENV were not set.
+
+    `Problem` names each variable with an illegal value. It does not repeat the value, which may be a secret.
+    """
+    try:
+        return Settings(env=None) if on_main else Settings()
+    except ValidationError as error:
+        wrong = [f"{_VARIABLES[error.title, str(one['loc'][0])]}: {one['msg']}" for one in error.errors()]
+    except SettingsError as error:  # it names the field only in its sentence
+        wrong = [
+            f"{name}: not valid JSON" for (_, field), name in _VARIABLES.items() if f'"{field}"' in str(error)
+        ]
+    raise Problem("; ".join(wrong) + ". resources/settings.py describes each setting")
+
+
+def unknown_variables() -> list[str]:
+    """Return a sentence for each variable that looks like a setting but is unknown, with the nearest known variable."""
+    known = {*_VARIABLES.values(), *_READ_ELSEWHERE}
+    return [
+        _unknown(name) for name in sorted(os.environ) if name.startswith("ML_ASSETS_") and name not in known
+    ]
+
+
+def _unknown(name: str) -> str:
+    nearest = get_close_matches(name, sorted(_VARIABLES.values()), n=1)
+    return f"{name} is not a setting" + (f": did you mean {nearest[0]}?" if nearest else ": remove it")
 
 
 def _is_made(settings: Settings) -> bool:
@@ -238,11 +342,36 @@ def _make_home(settings: Settings) -> None:
         ) from error
 
 
-def say_aside(text: str) -> None:
-    """Print a line to standard error."""
-    click.echo(in_terminal(text), err=True)
+def write_dagster_settings(settings: Settings) -> None:
+    """Write `dagster.yaml` from the settings. A file that a person changed stays as it is.
+
+    Raises `Problem` if such a file does not use the server that the settings name.
+    """
+    path = settings.dagster_home / "dagster.yaml"
+    body = dagster_settings(settings)
+    text = f"{_WRITTEN}{_digest(body)}\n{body}"
+    found = path.read_text() if path.exists() else None
+    if found is None or _is_ours(found):
+        if found != text:
+            with whole_file(path) as writing:  # an incomplete file would never be replaced
+                writing.write_text(text)
+    elif settings.dagster_url is not None and "ML_ASSETS_DAGSTER_URL" not in found:
+        raise Problem(
+            f"{path} was changed by hand and does not use ML_ASSETS_DAGSTER_URL: move the file away, run the command "
+            "again, which writes a new one, and repeat your changes there"
+        )
 
 
-def say(text: str = "") -> None:
-    """Print a line to standard output."""
-    click.echo(in_terminal(text))
+def dagster_settings(settings: Settings) -> str:
+    """Return the text of `dagster.yaml`, without secrets."""
+    return yaml.safe_dump(on_this_machine(settings), sort_keys=False)
+
+
+def _is_ours(text: str) -> bool:
+    """True if nobody changed the file since ml-assets wrote it."""
+    first, _, body = text.partition("\n")
+    return first == f"{_WRITTEN}{_digest(body)}"
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()[:16]

@@ -1,5 +1,18 @@
-"""Materialization from a terminal: a Dagster run in this process, with its progress shown meanwhile."""
+"""Materialization from a terminal: a Dagster run in this process, with its progress shown meanwhile.
 
+Dagster counts a run as in progress until its process reports the end. A killed command would block a place in the run
+queue, and automation would wait forever. So a command locks a file during its run, and the operating system releases
+the lock when the process ends (`Project.end_abandoned`). Runs of the UI have no such file: its server watches them.
+
+A terminal sends SIGINT to every process of a command at once. Dagster's helper processes for step logs would each print
+a traceback over the line that a person should read, so only the main process gets it (`not_for_children`).
+"""
+
+import _thread
+import logging
+import os
+import signal
+import sys
 import threading
 import time
 import uuid
@@ -13,19 +26,23 @@ import dagster as dg
 from dagster import DagsterExecutionInterruptedError
 from dagster_shared.error import SerializableErrorInfo
 
-from ml_assets.cli.abandoned import announced
-from ml_assets.cli.interrupts import not_for_children
-from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project
-from ml_assets.components.failures import Stop, Terminated, stopping_by
+from ml_assets.cli.terminal import Problem
+from ml_assets.components.failures import Stop, Terminated, stopping_by, was_interrupted
 from ml_assets.components.metadata import RANGE_END, RANGE_START
+from ml_assets.components.reconcile import reconcile, tables_of
+from ml_assets.data.tables.environments import inherited_by
 from resources.acting import launched_in_terminal
+from resources.files import create_locked
 from resources.threads import working_beside
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 POLL_SECONDS = 0.3
 _WRAPPERS = ("RetryRequestedFromPolicy", "DagsterExecutionStepExecutionError")
 """Dagster's errors around a step's own error."""
+_STOPPED = "Stopped by Ctrl-C."
+_LOOK_SECONDS = 0.3
+_INTERRUPT = {signal.SIGINT}
 
 
 @dataclass(frozen=True)
@@ -61,11 +78,11 @@ def materialize(
     job = project.defs.resolve_implicit_global_asset_job_def()
     run_id = str(uuid.uuid4())
     began = time.monotonic()
-    project.tidy()
+    tidy(project)
     with (
-        announced(project.settings, run_id),
+        _announced(project, run_id),
         _canceled_if_stopped(project.instance, run_id),
-        _progress(project.instance, run_id, on_progress),
+        working_beside(partial(_follow, project.instance, run_id, on_progress), "progress"),
         not_for_children() as interrupts,
         stopping_by(Stop(is_asked=lambda: interrupts.came, tell=partial(_cancel, project.instance, run_id))),
         launched_in_terminal(),
@@ -84,9 +101,6 @@ def materialize(
     if not result.success:
         raise Problem(_why_it_failed(result))
     return _finished(result, run_id, time.monotonic() - began)
-
-
-_STOPPED = "Stopped by Ctrl-C."
 
 
 def _cancel(instance: dg.DagsterInstance, run_id: str) -> None:
@@ -158,16 +172,10 @@ def _without_module(error: SerializableErrorInfo) -> str:
     return f"{name}{rest}" or error.message
 
 
-@contextmanager
-def _progress(instance: dg.DagsterInstance, run_id: str, tell: Callable[[str], None]) -> Iterator[None]:
-    """Report progress to `tell` from the run's events, which a second thread polls."""
-    with working_beside(partial(_follow, instance, run_id, tell), "progress"):
-        yield
-
-
 def _follow(
     instance: dg.DagsterInstance, run_id: str, tell: Callable[[str], None], over: threading.Event
 ) -> None:
+    """Report progress to `tell` from the run's events until `over`."""
     cursor: str | None = None
     while not over.wait(POLL_SECONDS):
         page = instance.get_records_for_run(run_id, cursor=cursor)
@@ -192,3 +200,104 @@ def _in_words(event: dg.DagsterEvent | None) -> str | None:
 def _step(key: str) -> str:
     """Return the asset `a/b` of a step that Dagster calls `a__b`."""
     return key.replace("__", "/")
+
+
+@contextmanager
+def _announced(project: Project, run_id: str) -> Iterator[None]:
+    """Lock a file during the block, so that other commands see that this run has a process."""
+    folder = project.commands_folder
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{run_id}.run"
+    with create_locked(path):
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def tidy(project: Project) -> None:
+    """Update Dagster's records: cancel runs whose process is gone, and log partitions that Dagster lacks."""
+    project.end_abandoned()
+    reconcile(
+        project.instance,
+        project.reader(),
+        project.platform.ledger,
+        tables_of(project.defs.resolve_asset_graph()),
+        inherited_by(project.platform),
+    )
+
+
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    """False for an interrupt that a library logs before it raises it again, as SQLAlchemy's pools do."""
+    return not was_interrupted(record.exc_info[1] if record.exc_info else None)
+
+
+@contextmanager
+def _unsaid() -> Iterator[None]:
+    """Print no traceback of an interrupt that came where Python or a library handles it: the command says its line.
+
+    Python itself drops what is raised in the destructor or the weak reference's callback that the interrupt met.
+    """
+    handlers = [handler for handler in (logging.lastResort, *logging.getLogger().handlers) if handler]
+    before = sys.unraisablehook
+    for handler in handlers:
+        handler.addFilter(_is_worth_saying)
+    sys.unraisablehook = lambda dropped: None if was_interrupted(dropped.exc_value) else before(dropped)
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        for handler in handlers:
+            handler.removeFilter(_is_worth_saying)
+
+
+class Interrupts:
+    """SIGINT of this process, whichever of its threads took it and whatever its handler did."""
+
+    def __init__(self) -> None:
+        self._pipe = os.pipe()
+        self._came = False
+        for end in self._pipe:
+            os.set_blocking(end, False)
+        # Python writes the number of each signal there before it calls the handler, which Dagster exchanges.
+        self._before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+
+    @property
+    def came(self) -> bool:
+        """True from the first SIGINT on."""
+        while not self._came:
+            try:
+                self._came = signal.SIGINT in os.read(self._pipe[0], 64)
+            except BlockingIOError:
+                return False
+        return True
+
+    def close(self) -> None:
+        """Close the pipe; `came` stays as it is."""
+        self._came = self.came
+        signal.set_wakeup_fd(self._before)
+        for end in self._pipe:
+            os.close(end)
+
+
+@contextmanager
+def not_for_children() -> Iterator[Interrupts]:
+    """Hide SIGINT from processes that this thread starts in the block. This process still receives it.
+
+    A process inherits the blocked signals of its parent's thread. So this thread blocks SIGINT, and a second thread
+    takes the signal and interrupts the main thread. Threads from before the block may take it, too.
+    """
+    interrupts = Interrupts()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPT)
+    try:
+        with working_beside(_take, "interrupts"), _unsaid():
+            yield interrupts
+    finally:
+        interrupts.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _take(over: threading.Event) -> None:
+    while not over.is_set():
+        if signal.sigtimedwait(_INTERRUPT, _LOOK_SECONDS) is not None:
+            _thread.interrupt_main(signal.SIGINT)

@@ -5,9 +5,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ml_assets.cli.problems import Problem
 from ml_assets.cli.project import Project, prepare_home
 from ml_assets.cli.runs import materialize
+from ml_assets.cli.terminal import Problem
 from resources.settings import Settings
 
 RETRIES = dg.RetryPolicy(max_retries=1)

@@ -64,7 +64,8 @@ def _commands(command: click.Command, path: str = "") -> Iterator[str]:
 
 def test_each_command_has_a_heading() -> None:
     text = PAGES[Path("docs", "reference", "commands.md")]
-    assert re.findall(r"^##+ (.+)$", text, re.MULTILINE) == list(_commands(cli.group))
+    assert re.findall(r"^###+ (.+)$", text, re.MULTILINE) == list(_commands(cli.group))
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == list(cli.SECTIONS)
 
 
 def _places(nav: object) -> Iterator[str]:
@@ -93,7 +94,7 @@ def test_the_navigation_lists_every_page_once() -> None:
             "[a](../../CONTRIBUTING.md)",
             "[a](../contributing.md)",
         ),
-        ("docs/concepts/lake.md", "concepts/lake.md", "[`a`](../../ml_assets/cli/lake.py)", "`a`"),
+        ("docs/concepts/lake.md", "concepts/lake.md", "[`a`](../../ml_assets/cli/data.py)", "`a`"),
         ("docs/README.md", "README.md", "![a](images/lineage.png)", "![a](images/lineage.png)"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
 
-from ml_assets.cli.verify import command
+from ml_assets.cli.look import verify as verify_command
 from ml_assets.extras.governance.dossier.signature import DossierRefused, PublicKey, create_keys, sign
 from ml_assets.extras.governance.dossier.verification import require_in_ledger, verify
 from ml_assets.model.release.history import since
@@ -394,5 +394,5 @@ def test_decisions_after_the_dossier_are_told(
     assert [bool(re.search(*one)) for one in zip(words, told, strict=True)] == [True] * 3, told
     monkeypatch.setenv("ML_ASSETS_HOME", str(ledger_file.parent))
     key = str(signed.first.parent / "keys" / "signing.pub.pem")
-    said = CliRunner().invoke(command, [str(signed.second), "--key", key, "--ledger"])
+    said = CliRunner().invoke(verify_command, [str(signed.second), "--key", key, "--ledger"])
     assert [f"  since then: {line}" for line in told] == said.output.splitlines()[-3:], said.output

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ml_assets.cli.drill import NAMES, command
+from ml_assets.cli.operate import NAMES, drill
 from ml_assets.extras.drills.drills import DRILLS, DrillReport, perform, rehearse
 from ml_assets.extras.drills.fixture import Fixture
 
@@ -65,7 +65,7 @@ def test_the_command_knows_every_drill() -> None:
 
 
 def test_a_program_reads_one_object_a_drill() -> None:
-    told = CliRunner().invoke(command, ["nan", "--json"])
+    told = CliRunner().invoke(drill, ["nan", "--json"])
     assert told.exit_code == 0, told.output
     report = json.loads(told.stdout.splitlines()[-1])
     assert report["ok"]

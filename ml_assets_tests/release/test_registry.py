@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.cli import doctor_storage
-from ml_assets.cli.doctor_storage import NotWell
+from ml_assets.cli import doctor
+from ml_assets.cli.doctor import NotWell
 from ml_assets.model.release.bundle import BundleContents, build_bundle
 from ml_assets.model.release.bundle_store import Bundle, BundleStore, seal
 from ml_assets.model.release.registration import register as register_version
@@ -222,9 +222,9 @@ def test_mlflow_alone_loads_and_predicts_by_alias(
 def test_doctor_names_a_ledger_that_lacks_what_mlflow_has(platform: Platform, tmp_path: Path) -> None:
     """A command that begins without the ledger's file makes an empty ledger, with which all else agrees."""
     project: Any = SimpleNamespace(platform=platform, settings=platform.settings)
-    assert doctor_storage.registry(project) == "aliases and tags of 1 models as in the ledger"
+    assert doctor.registry(project) == "aliases and tags of 1 models as in the ledger"
     platform.__dict__["ledger"] = Ledger(f"sqlite:///{tmp_path}/empty.db")
     with pytest.raises(
         NotWell, match=r"MLflow has versions of small, and the ledger has no decision about them"
     ):
-        doctor_storage.registry(project)
+        doctor.registry(project)

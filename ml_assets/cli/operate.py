@@ -1,0 +1,251 @@
+"""`ml-assets ui`, `doctor`, `drill`, `trainings`, `gc`, `events`: run the platform, check it, and clean it up."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ml_assets.cli.project import Project
+from ml_assets.cli.terminal import (
+    SuggestingGroup,
+    json_option,
+    progress,
+    say,
+    say_aside,
+)
+from ml_assets.foundation.checkout import ROOT
+from ml_assets.model.training.process.stop import end_with_parent
+from resources.words import counted, name_some
+
+if TYPE_CHECKING:
+    from ml_assets.extras.drills.drill_report import DrillReport
+    from ml_assets.model.steps.waste import Waste
+
+
+NAMES = ("kill-rank", "kill-node", "hang", "sigterm", "corrupt-checkpoint", "nan")
+"""Names of the drills."""
+
+
+@click.command("ui", short_help="Serve Dagster's pages and run its daemon, on 127.0.0.1.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=3000,
+    show_default=True,
+    help="Port of the pages on 127.0.0.1.",
+)
+def ui(port: int) -> None:
+    """Serve Dagster's pages on http://127.0.0.1:PORT, with schedules and sensors running, until Ctrl-C."""
+    project = Project.here()
+    project.end_abandoned()
+    bin_folder = Path(sys.executable).parent
+    workspace = ["-w", str(ROOT / "workspace.yaml")]
+    webserver = [sys.executable, "-m", "ml_assets.webserver", "-h", "127.0.0.1", "-p", str(port)]
+    commands = {
+        "webserver": [*webserver, *workspace],
+        "daemon": [str(bin_folder / "dagster-daemon"), "run", *workspace],
+    }
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    say(f"Pages on http://127.0.0.1:{port} (home {project.settings.home}); Ctrl-C stops pages and daemon.")
+    # Each process gets its own session: the terminal's Ctrl-C reaches only this process, which ends them in order.
+    # Runs write links to these pages into commits and records.
+    environment = os.environ | {"ML_ASSETS_UI_URL": f"http://127.0.0.1:{port}"}
+    processes = {
+        name: subprocess.Popen(
+            line,
+            cwd=ROOT,
+            env=environment,
+            start_new_session=True,
+            # End the child if this process is killed. Not by SIGTERM: before exec the handler from above would take it,
+            # and a SIGTERM while Dagster starts may get lost. A daemon stayed behind that way.
+            preexec_fn=partial(end_with_parent, parent=os.getpid()),
+        )
+        for name, line in commands.items()
+    }
+    try:
+        while not stop.wait(0.5):
+            ended = [name for name, process in processes.items() if process.poll() is not None]
+            if ended:
+                raise click.ClickException(f"the {ended[0]} stopped unexpectedly; its last lines are above")
+    finally:
+        for process in processes.values():
+            process.terminate()
+        for process in processes.values():
+            try:
+                process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+@click.command("doctor", short_help="Check settings, storage and versions; name the remedies.")
+def doctor() -> None:
+    """Check each part of the platform and print a line for it. A failed check names its remedy.
+
+    Exit status 1 if a check fails. A line `warn` is not a failure.
+    """
+    from ml_assets.cli import doctor as work
+
+    work.doctor()
+
+
+@click.command("drill", short_help="Damage a short real training and check its recovery.")
+@click.argument("name", type=click.Choice([*NAMES, "all"]))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per drill, each on a line.")
+def drill(name: str, as_json: bool) -> None:
+    """Train a small model on synthetic rows with real worker processes, damage the training, and check its recovery.
+
+    All files are in a temporary folder. Exit status 1 if a check fails.
+    """
+    from ml_assets.extras.drills import drills, fixture
+
+    console = progress()
+    began = time.monotonic()
+    reports: list[DrillReport] = []
+    with tempfile.TemporaryDirectory(prefix="drill-") as temporary:
+        small = fixture.Fixture(Path(temporary))
+        for one in NAMES if name == "all" else (name,):
+            with console.status(one) as status:
+                report = drills.perform(one, small, lambda text, d=one, s=status: s.update(f"{d}: {text}"))
+            reports.append(report)
+            for line in [json.dumps(report.to_dict())] if as_json else [*report.lines(), ""]:
+                say(line)
+    failed = [report.drill for report in reports if not report.ok]
+    if not as_json:
+        what = f"{len(reports) - len(failed)} of {len(reports)} drills passed"
+        say(f"{what} in {time.monotonic() - began:.0f} s{'; failed: ' + ', '.join(failed) if failed else ''}")
+    if failed:
+        raise SystemExit(1)
+
+
+@click.group("trainings", cls=SuggestingGroup, short_help="Remove abandoned trainings from the cluster.")
+def trainings() -> None:
+    """Remove abandoned trainings from the cluster."""
+
+
+@trainings.command("prune", short_help="Remove trainings whose launcher is gone and whose run has ended.")
+def trainings_prune() -> None:
+    """Remove the Jobs, pods and Services of every training whose launcher is gone and whose run has ended.
+
+    Dagster's daemon prunes by itself. Checkpoints stay: the next launch resumes from them. A training whose run has not
+    ended is kept until the run returns, for ML_ASSETS_KUBERNETES_RETURN_SECONDS at most.
+    """
+    from ml_assets.components.pruning import NOTHING_TO_PRUNE, has_ended
+
+    project = Project.here()
+    project.end_abandoned()
+    pruned = project.platform.launcher.prune(lambda run: has_ended(project.instance, run), say_aside)
+    for name in pruned:
+        say(f"removed {name}")
+    if not pruned:
+        say(NOTHING_TO_PRUNE)
+
+
+@click.command("gc", short_help="Show what nothing needs any more, in bytes; delete it with --delete.")
+@click.option("--delete", is_flag=True, help="Delete it. Without this option nothing changes.")
+@json_option
+def gc(delete: bool, as_json: bool) -> None:
+    """Show what no model, run, kept branch or environment needs; delete it with --delete.
+
+    Partitions that their table does not retain leave main. Rows that left a branch stay in the lake's history for
+    ML_ASSETS_HISTORY_DAYS. It is safe beside running launches.
+    """
+    from ml_assets.components.declared_metadata import declared_tables
+    from ml_assets.model.steps.waste import delete_waste, find_waste
+
+    project = Project.on_main()
+    main = project.platform
+    windows: dict[str, int] = {}
+    for one in project.pipelines().values():
+        window, table = one.window, one.features.table
+        windows[table] = max(windows.get(table, 0), window.total + 2 * window.embargo)
+    waste = find_waste(main, declared_tables(project.defs), windows, datetime.now(UTC))
+    lake = delete_waste(main, waste, main.acting.name) if delete else waste.lake
+    rows = _rows(waste)
+    rows.append(("lake contents", lake.objects, lake.size, lake.note))
+    if as_json:
+        facts = {
+            kind: {"things": things, "bytes": size, "which": which} for kind, things, size, which in rows
+        }
+        say(json.dumps({"deleted": delete, **facts}, indent=1))
+        return
+    for kind, things, size, which in rows:
+        said = "–" if size is None else f"{size:,}"
+        say(f"{kind:<28}{things:>9,}{said:>18} bytes  {which}".rstrip())
+    if delete:
+        say(
+            f"deleted; rows that left main are readable for {counted(project.settings.history_days, 'day')} more"
+        )
+    else:
+        say("Nothing was deleted. To delete it: ml-assets gc --delete")
+
+
+def _rows(waste: "Waste") -> list[tuple[str, int, int | None, str]]:
+    """Return (kind, number of things, bytes, which) of everything but the contents of the lake."""
+
+    def sized(kind: str, sizes: Sequence[int], names: Iterable[str]) -> tuple[str, int, int, str]:
+        return kind, len(sizes), sum(sizes), name_some(list(names), 2)
+
+    retired = waste.retired
+    spans = [f"{one.table} {one.keys[0]}..{one.keys[-1]}" for one in retired]
+    shared = [one.rpartition("/")[2][:12] for one in waste.shared]
+    checkpoints = [sum(files.values()) for files in waste.checkpoints.values()]
+    keys, size = sum(len(one.keys) for one in retired), sum(one.size for one in retired)
+    return [
+        ("partitions not retained", keys, size, name_some(spans, 2)),
+        ("audit branches", len(waste.audits), None, name_some(waste.audits, 2)),
+        ("inputs without a version", len(waste.inputs), None, name_some(waste.inputs, 2)),
+        sized("cached snapshots", [*waste.snapshots.values()], (one.name for one in waste.snapshots)),
+        sized("snapshots for pods", [*waste.shared.values()], shared),
+        sized("packages of reproduce", [*waste.packages.values()], (one.name for one in waste.packages)),
+        sized("checkpoints of finished jobs", checkpoints, waste.checkpoints),
+    ]
+
+
+@click.group("events", cls=SuggestingGroup, short_help="Make Dagster's event log smaller.")
+def events() -> None:
+    """Make Dagster's event log smaller."""
+
+
+@events.command(
+    "prune", short_help="Show old events that no answer of Dagster needs; delete them with --delete."
+)
+@click.option("--delete", is_flag=True, help="Delete them. Without this option nothing changes.")
+@json_option
+def events_prune(delete: bool, as_json: bool) -> None:
+    """Show old events that no answer of Dagster about assets needs; delete them with --delete.
+
+    Events of the last ML_ASSETS_HISTORY_DAYS stay, and those of runs that have not ended. Pages of older runs lose
+    their log lines.
+    """
+    from ml_assets.dagster_prune import find_prunable, prune_events
+
+    project = Project.here()
+    since = datetime.now(UTC) - timedelta(days=project.settings.history_days)
+    work = prune_events if delete else find_prunable
+    found = work(project.instance, project.defs.resolve_asset_graph(), since)
+    if as_json:
+        facts = {"rows": dict(found.rows), "bytes": found.before, "bytes_after": found.after}
+        say(json.dumps({"deleted": delete, **facts}, indent=1))
+        return
+    for kind, rows in found.rows.items():
+        say(f"{kind:<20}{rows:>12,}")
+    went = found.before - found.after
+    if delete:
+        say(f"deleted; the event log has {found.after:,} bytes, {went:,} less than before")
+        return
+    days = counted(project.settings.history_days, "day")
+    say(f"About {went:,} of {found.before:,} bytes. Events of the last {days} stay.")
+    say("Nothing was deleted. To delete them: ml-assets events prune --delete")

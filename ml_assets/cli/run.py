@@ -1,0 +1,344 @@
+"""`ml-assets demo`, `plan`, `launch`, `reproduce`, `serve`: build models and answer requests with them."""
+
+import dataclasses
+import json
+import logging
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+from pydantic import ValidationError
+
+from ml_assets.cli.project import Project
+from ml_assets.cli.terminal import Problem, progress, say, say_aside
+from ml_assets.foundation.checkout import ROOT
+
+if TYPE_CHECKING:
+    from ml_assets.components.specs import TrainingPipelineSpec
+    from ml_assets.model.release.registry import RegisteredVersion
+    from ml_assets.model.steps.reproduce import Level, Reproduction
+    from ml_assets.use.serving.answering import ServerParts
+    from ml_assets.use.serving.online_lookup import OnlineLookup
+    from ml_assets.use.serving.watch import Declaration
+
+
+@click.command("demo", short_help="Build a registered model from raw data on this machine.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as a JSON object on the last line.")
+def demo(as_json: bool) -> None:
+    """Ingest 365 days of flights and weather, build features, train with two processes, evaluate, register."""
+    from ml_assets.cli import demo as work
+
+    work.demo(as_json)
+
+
+@click.command("plan", short_help="Show what a launch of a model would run, and why.")
+@click.argument("model")
+@click.argument("partition")
+def plan(model: str, partition: str) -> None:
+    """Show what a launch of MODEL at PARTITION would run, and which partitions are missing, rejected or stale.
+
+    Changes nothing.
+    """
+    from ml_assets.cli import plan as work
+
+    with Project.to_read() as project:
+        work.plan(project, model, partition)
+
+
+@click.command("launch", short_help="Materialize a model or a table in this process.")
+@click.argument("target")
+@click.argument("partitions", required=False)
+@click.option(
+    "--resources",
+    metavar="CHANGES",
+    help="Resources of this launch's workers on a cluster, instead of the declared ones: memory=8Gi,nodes=2, or a JSON "
+    "object.",
+)
+def launch(target: str, partitions: str | None, resources: str | None) -> None:
+    """Materialize TARGET for PARTITIONS.
+
+    TARGET is a model (`flight_delay`: validated, trained, evaluated, registered), its study
+    (`flight_delay/hyperparameters`, if it declares `tuning`), its predictions and their live performance
+    (`flight_delay/predictions`, `flight_delay/live`, if it declares `scoring`), a table (`datasets/flights`), or the
+    online store of a feature table (`features/sales_features/online`, if it declares `online`).
+    PARTITIONS is one key (`2013-12-31`) or, for a table, predictions or their performance, a range
+    (`2013-01-01..2013-12-31`). Leave it out for a table
+    without partitions.
+    """
+    from ml_assets.cli import launch as work
+
+    work.launch(target, partitions, resources)
+
+
+@click.command("reproduce", short_help="Train a version again and compare weights, predictions, metrics.")
+@click.argument("version", metavar="MODEL/VERSION|RUN")
+@click.option(
+    "--workers", type=click.IntRange(min=1), help="Number of workers. Default: that of the training."
+)
+@click.option(
+    "--level",
+    type=click.Choice(["weights", "predictions", "metrics"]),
+    help="Level that must hold. Default: the one that the training's determinism promises.",
+)
+@click.option("--code", is_flag=True, help="Train with the recorded code, checked out in a scratch folder.")
+@click.option(
+    "--environment", is_flag=True, help="Train with the recorded packages, in an environment of their own."
+)
+@click.option("--with-this-code", is_flag=True, help="Train with the code and packages of this machine.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the comparison as a JSON object on the last line."
+)
+def reproduce(
+    version: str,
+    workers: int | None,
+    level: str | None,
+    code: bool,
+    environment: bool,
+    with_this_code: bool,
+    as_json: bool,
+) -> None:
+    """Train MODEL/VERSION again on this machine, and compare it with what was recorded.
+
+    RUN is the id of a Dagster run that evaluated a version. Rows come from the recorded commit of the lake, settings
+    and seed from the recorded job. Code, lock and packages must be those of its launch: --code and --environment
+    restore them. Nothing is stored. The exit status is 0 if the level held.
+    """
+    from ml_assets.model.steps import reproduce as work
+
+    if with_this_code and (code or environment):
+        raise click.UsageError(
+            "--with-this-code trains with what is here: leave --code and --environment out"
+        )
+    project = Project.here()
+    found = _version_of(project, version)
+    if code or environment:
+        asked = {"--workers": workers, "--level": level}
+        options = [text for name, value in asked.items() if value is not None for text in (name, str(value))]
+        options += ["--json"] if as_json else []
+        sys.exit(_restored(project, found, options, code=code, environment=environment))
+    spec = project.pipeline(found.model)
+    with progress().status(f"{found.model} {found.number}: training again") as status:
+        made = work.reproduce(
+            spec,
+            project.platform,
+            found,
+            workers=workers,
+            with_this_code=with_this_code,
+            on_log=lambda text: status.update(f"{found.model} {found.number}: {text}"),
+        )
+    wanted = made.expected if level is None else cast("Level", level)
+    if as_json:
+        say(json.dumps(dataclasses.asdict(made)))
+    else:
+        _say_reproduced(made, wanted)
+    if not made.reaches(wanted):
+        raise Problem(f"{found.model} {found.number} was not reproduced: {wanted} differ")
+
+
+def _restored(
+    project: Project, version: "RegisteredVersion", options: list[str], *, code: bool, environment: bool
+) -> int:
+    """Run this command with the recorded code, the recorded packages or both; return its exit status."""
+    from ml_assets.model.steps import recorded_code, recorded_packages, reproduce
+
+    launch = reproduce.recorded_launch(project.platform, version)
+    with ExitStack() as scratch:
+        tree, python = ROOT, Path(sys.executable)
+        if code:
+            tree = scratch.enter_context(recorded_code.recorded_tree(project.platform, launch))
+            on_top = f" with changes {launch.difference[:12]}" if launch.difference else ""
+            say_aside(f"code: commit {launch.commit[:12]}{on_top}")
+        if environment:
+            with progress().status("installing the recorded packages: minutes for the first time"):
+                python = recorded_packages.locked_interpreter(project.platform, launch)
+            say_aside(f"packages: {python.parent.parent}")
+        named = f"{version.model}/{version.number}"
+        return recorded_code.run_in(tree, python, project.settings.home, ["reproduce", named, *options])
+
+
+def _say_reproduced(made: "Reproduction", wanted: "Level") -> None:
+    width = max(len(one.what) for one in made.compared)
+    for one in made.compared:
+        mark = "same" if one.is_same else "OTHER"
+        beside = one.recorded if one.recorded == one.again else f"{one.recorded}; again: {one.again}"
+        say(f"{mark:5}  {one.what:{width}}  {beside}")
+    say(f"level that held with {made.workers} workers: {made.level}; expected: {wanted}")
+    if wanted == "none":
+        say(
+            "A script has batches of its own, so another number of workers promises nothing. --level asks for a level"
+        )
+
+
+def _version_of(project: Project, named: str) -> "RegisteredVersion":
+    from ml_assets.model.release.of_platform import registry_of
+
+    model, _, number = named.partition("/")
+    if number.isdecimal():
+        return project.registered(model, int(number))
+    log = project.platform.ledger.models
+    for model in log.models():
+        for row in log.evaluations(model):
+            if row.run_id == named:
+                for one in registry_of(project.platform).versions(model):
+                    if one.bundle_digest == row.bundle_digest:
+                        return one
+    raise Problem(
+        f"'{named}' is neither MODEL/VERSION nor a run that evaluated a registered version: ml-assets history MODEL "
+        "shows the versions"
+    )
+
+
+_ONLINE_PATIENCE_SECONDS = 0.5
+"""Wait of one call to the online store. A request must not wait as long as a run does."""
+
+
+@click.command("serve", short_help="Answer requests with the versions in production, over HTTP.")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL…")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on. Nobody is authenticated."
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: a free one.")
+@click.option(
+    "--shadow", "shadows", multiple=True, metavar="MODEL/VERSION", help="Only log what this version predicts."
+)
+@click.option(
+    "--online",
+    is_flag=True,
+    help="Take columns that a request leaves out from the online store, by the entity that it names.",
+)
+@click.option(
+    "--poll-seconds", type=float, default=2.0, show_default=True, help="Seconds between looks at the ledger."
+)
+@click.option("--log-share", type=float, default=1.0, show_default=True, help="Share of requests in the log.")
+@click.option(
+    "--log-keep-days",
+    type=int,
+    default=90,
+    show_default=True,
+    help="Delete older days of the stored log; 0: none.",
+)
+@click.option(
+    "--log-max-gib",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Delete the oldest days of a model's stored log above this size; 0: any size.",
+)
+@click.option("--max-body-mib", type=float, default=4.0, show_default=True, help="Largest body of a request.")
+@click.option("--max-rows", type=int, default=10_000, show_default=True, help="Most rows of a request.")
+@click.option(
+    "--max-connections",
+    type=int,
+    default=1024,
+    show_default=True,
+    help="Connections at once; a quarter of them of one address.",
+)
+@click.option(
+    "--canary-seconds",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Time that a request waits for a thread of its canary, and then for the prediction; then production "
+    "answers.",
+)
+def serve(
+    models: tuple[str, ...],
+    host: str,
+    port: int,
+    shadows: tuple[str, ...],
+    online: bool,
+    **bounds: float,
+) -> None:
+    """Answer requests for each MODEL with its version in production, until Ctrl-C.
+
+    The server watches the ledger: after `promote`, `rollback` or `demote` it changes versions without a lost request. A
+    canary answers its share of the entities (`release.canary` of the rules in force), or is a shadow.
+
+    With --online, the feature table of each MODEL must declare `online`.
+    """
+    from ml_assets.use.serving import server
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("ml_assets.use.serving").setLevel(logging.INFO)
+    try:
+        settings = server.ServerSettings.model_validate(bounds)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise Problem(f"--{str(wrong['loc'][0]).replace('_', '-')}: {wrong['msg']}") from None
+    project = Project.here(patience_seconds=5.0)
+    of_shadows = _shadows(project, models, shadows)
+    declarations = [
+        _declared(project.pipeline(model), of_shadows.get(model, ())) for model in dict.fromkeys(models)
+    ]
+    try:
+        server.serve(
+            project.platform,
+            declarations,
+            settings,
+            host=host,
+            port=port,
+            on_start=_say_served,
+            online={one: _online(project, one) for one in dict.fromkeys(models)} if online else None,
+        )
+    except OSError as error:
+        raise Problem(
+            f"cannot listen on {host}:{port} ({error.strerror or error}): end the process that does, or give another "
+            "--port"
+        ) from None
+
+
+def _declared(spec: "TrainingPipelineSpec", shadows: tuple[tuple[int, str], ...]) -> "Declaration":
+    """Return what the server needs to know of a pipeline."""
+    from ml_assets.use.live.logged_rows import partitions_at
+    from ml_assets.use.serving.watch import Declaration
+
+    if spec.scoring is None or spec.scoring.live_source != "request_log":
+        return Declaration(model=spec.name, shadows=shadows)
+    return Declaration(model=spec.name, shadows=shadows, live_partitions=lambda day: partitions_at(spec, day))
+
+
+def _online(project: Project, model: str) -> "OnlineLookup":
+    """Return the online rows of a model's feature table. Raises `NothingOnline` if it declares none."""
+    from ml_assets.use.serving.online_lookup import OnlineLookup
+
+    features = project.pipeline(model).features
+    table = project.feature_table(features.table).online_table
+    store = replace(project.platform, patience_seconds=_ONLINE_PATIENCE_SECONDS).online
+    return OnlineLookup(table=table, store=store, primary_key=features.primary_key)
+
+
+def _shadows(
+    project: Project, models: tuple[str, ...], shadows: tuple[str, ...]
+) -> dict[str, tuple[tuple[int, str], ...]]:
+    """Return model → number and bundle digest of each shadow. `Problem` for text that names none."""
+    found: dict[str, tuple[tuple[int, str], ...]] = {}
+    for text in shadows:
+        model, _, number = text.rpartition("/")
+        if model not in models or not number.isdecimal():
+            raise Problem(
+                f"--shadow {text}: give a model of this server and a version, such as {models[0]}/3"
+            )
+        version = project.releases.version(model, int(number))
+        found[model] = (*found.get(model, ()), (version.number, version.bundle_digest))
+    return found
+
+
+def _say_served(address: str, parts: "ServerParts") -> None:
+    for model in parts.watch.declarations:
+        served = parts.watch.served(model)
+        for role, version in served.versions.items() if served else ():
+            say(f"{model}: {role} version {version.number} since {version.since:%Y-%m-%d %H:%M} UTC")
+        for problem in parts.watch.problems(model):
+            say(f"{model}: {problem}")
+        if served is not None and served.production is None and not parts.watch.problems(model):
+            say(
+                f"{model}: no version in production. To put one there: ml-assets promote {model} --reason '…'"
+            )
+    if parts.watch.ledger_problem:
+        say(f"The ledger cannot be read, the server tries again: {parts.watch.ledger_problem}")
+    example = next(iter(parts.watch.declarations))
+    say(f"Serving on {address} until Ctrl-C; POST a raw row to {address}/models/{example}/predict")
+    say(f"Columns with an example: {address}/openapi.json; state: {address}/ready and {address}/metrics")
