@@ -79,7 +79,10 @@ class _LazyGroup(SuggestingGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        return getattr(import_module(f"ml_assets.cli.{_COMMANDS[cmd_name][0]}"), cmd_name)
+        module, text = _COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(f"ml_assets.cli.{module}"), cmd_name)
+        command.short_help = text
+        return command
 
     def invoke(self, ctx: click.Context) -> object:
         try:

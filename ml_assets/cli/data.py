@@ -37,11 +37,7 @@ _SHOWN_ID = 12
 """Characters of the id of a commit."""
 
 
-@click.group(
-    "data",
-    cls=SuggestingGroup,
-    short_help="Show history and differences of the data; copy it; show or blame a day.",
-)
+@click.group("data", cls=SuggestingGroup)
 def data() -> None:
     """Look at the versions of the lake's tables. Changes nothing.
 
@@ -315,11 +311,7 @@ def _content_facts(one: "PartitionContent") -> dict[str, object]:
     return {**asdict(one), "made_by": _commit_facts(one.made_by)}
 
 
-@click.group(
-    "env",
-    cls=SuggestingGroup,
-    short_help="Work in an environment: a branch of the lake; compare, merge, drop it.",
-)
+@click.group("env", cls=SuggestingGroup)
 def env() -> None:
     """Work in an environment: a branch of the lake in place of main, with a ledger, tracking and Dagster of its own.
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from resources.ledger import DossierRow, Promotion
 
 
-@click.command("approve", short_help="Approve a version's evaluation, so that it may be promoted.")
+@click.command("approve")
 @click.argument("model")
 @click.argument("version", type=VERSION)
 @reason_option
@@ -58,7 +58,7 @@ def _review(model: str, number: int, reason: str, *, approves: bool) -> None:
         say(f"To promote it: ml-assets promote {model} {number} --reason '…'")
 
 
-@click.command("reject", short_help="Reject a version's evaluation, so that it is not promoted.")
+@click.command("reject")
 @click.argument("model")
 @click.argument("version", type=VERSION)
 @reason_option
@@ -70,7 +70,7 @@ def reject(model: str, version: int, reason: str) -> None:
     _review(model, version, reason, approves=False)
 
 
-@click.command("promote", short_help="Put a registered version into production, with a reason.")
+@click.command("promote")
 @click.argument("model")
 @click.argument("version", type=VERSION, required=False)
 @click.option("--reason", help="Reason; recorded with your name in an append-only log.")
@@ -156,7 +156,7 @@ def _why_worse(spec: "PipelineSpec", project: Project, canary: "Promotion") -> s
     return state.why_worse
 
 
-@click.command("rollback", short_help="Return to the version that was in production before.")
+@click.command("rollback")
 @click.argument("model")
 @reason_option
 def rollback(model: str, reason: str) -> None:
@@ -185,7 +185,7 @@ def rollback(model: str, reason: str) -> None:
         )
 
 
-@click.command("demote", short_help="Take a model out of production, with a reason.")
+@click.command("demote")
 @click.argument("model")
 @reason_option
 @click.option("--canary", is_flag=True, help="Take the canary back to staging; production stays.")
@@ -209,7 +209,7 @@ def demote(model: str, reason: str, canary: bool) -> None:
     say(f"To promote it again: ml-assets promote {model} {ended.version} --reason '…'")
 
 
-@click.command("archive", short_help="Take a version out of use for good, with a reason.")
+@click.command("archive")
 @click.argument("model")
 @click.argument("version", type=VERSION)
 @reason_option
@@ -224,9 +224,7 @@ def archive(model: str, version: int, reason: str) -> None:
     say(f"by {archival.by.in_words}: {archival.reason}")
 
 
-@click.group(
-    "rules", cls=SuggestingGroup, short_help="Show the rules of releases in force; accept a change of them."
-)
+@click.group("rules", cls=SuggestingGroup)
 def rules() -> None:
     """Show the rules of a model's releases that are in force, and accept a change of them.
 
@@ -290,7 +288,7 @@ def rules_accept(model: str, reason: str) -> None:
 LOOPBACK = "127.0.0.1"
 
 
-@click.command("review", short_help="Serve the page on which a person approves or rejects versions.")
+@click.command("review")
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=3001, show_default=True, help="Port of the page."
 )
@@ -329,9 +327,7 @@ def review(port: int, host: str) -> None:
     uvicorn.run(app, host=host, port=port, log_level="warning", ws="none", **bounded_options())
 
 
-@click.group(
-    "dossier", cls=SuggestingGroup, short_help="Sign the documents of a version; export them with its bundle."
-)
+@click.group("dossier", cls=SuggestingGroup)
 def dossier() -> None:
     """Sign the documents of a version, so that others can verify its bundle without this platform."""
 

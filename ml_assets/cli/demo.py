@@ -20,6 +20,8 @@ PARTITION = "2013-12-31"
 FIRST, LAST = "2013-01-01", "2013-12-31"
 UNPARTITIONED = ("datasets/airlines", "datasets/airports", "datasets/planes")
 DATED = ("datasets/flights", "datasets/weather", "features/flight_departures")
+ROLES = ("", "baseline_", "reference_")
+"""Prefixes of the metrics of the model, the naive baseline, and the regression on the same columns."""
 STEPS = ("validate_inputs", "snapshot", "train", "evaluate", "register")
 
 
@@ -115,15 +117,11 @@ def _facts(project: Project, finished: Any, record: DemoRecord, seconds: float) 
     }
     evaluation = of["evaluation"]
     return {
-        "auc": evaluation["auc"],
-        "logloss": evaluation["logloss"],
-        "ece": evaluation["ece"],
-        "baseline_auc": evaluation["baseline_auc"],
-        "baseline_logloss": evaluation["baseline_logloss"],
-        "baseline_ece": evaluation["baseline_ece"],
-        "reference_auc": evaluation["reference_auc"],
-        "reference_logloss": evaluation["reference_logloss"],
-        "reference_ece": evaluation["reference_ece"],
+        **{
+            name: evaluation[name]
+            for role in ROLES
+            for name in (f"{role}auc", f"{role}logloss", f"{role}ece")
+        },
         "gate": evaluation["decision"],
         "why": evaluation["why"],
         "model_version": of["registered_model"].get("version"),
@@ -142,10 +140,9 @@ def _tell(console: Any, project: Project, facts: dict[str, Any]) -> None:
     table = Table(title="flight_delay 2013-12-31, holdout November and December 2013", title_justify="left")
     for column in ("", "model", "naive baseline", "logistic regression"):
         table.add_column(column, justify="left" if not column else "right")
-    roles = ("", "baseline_", "reference_")
-    table.add_row("AUC", *(f"{facts[f'{role}auc']:.4f}" for role in roles))
-    table.add_row("log loss", *(f"{facts[f'{role}logloss']:.4f}" for role in roles))
-    table.add_row("calibration error", *(f"{facts[f'{role}ece']:.4f}" for role in roles))
+    table.add_row("AUC", *(f"{facts[f'{role}auc']:.4f}" for role in ROLES))
+    table.add_row("log loss", *(f"{facts[f'{role}logloss']:.4f}" for role in ROLES))
+    table.add_row("calibration error", *(f"{facts[f'{role}ece']:.4f}" for role in ROLES))
     console.print(table)
     say(f"gate        {facts['why']}")
     say(f"report      {facts['report']}")

@@ -6,7 +6,7 @@ Not here: the run itself (`runs`).
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
@@ -17,15 +17,13 @@ from ml_assets.components.declared_metadata import is_table
 from ml_assets.components.hyperparameters import HYPERPARAMETERS
 from ml_assets.components.live_performance import LIVE
 from ml_assets.components.online_features import is_online
+from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.tags import RESOURCES
 from ml_assets.components.training_pipeline import STAGES, stage_key
 from ml_assets.data.tables.cadence import begin_of_key
 from ml_assets.model.steps.scoring import PREDICTIONS
 from resources.launcher.resource_profile import changes_of
 from resources.words import counted, did_you_mean
-
-if TYPE_CHECKING:
-    from ml_assets.components.specs import TrainingPipelineSpec
 
 SHOWN = ("verdict", "chosen because", "decision", "auc", "logloss", "rmse", "version", "gate", "next")
 """Metadata of a materialization that a terminal shows."""
@@ -86,7 +84,7 @@ def _beside(facts: Mapping[str, Any], name: str) -> str:
     return f" ({', '.join(known)})" if known else ""
 
 
-def _model_named(project: Project, target: str, partitions: str | None) -> "TrainingPipelineSpec | None":
+def _model_named(project: Project, target: str, partitions: str | None) -> TrainingPipelineSpec | None:
     """Return the spec of the model that `target` names, itself or its study; None if it names a table.
 
     Raises `Problem` for anything else.

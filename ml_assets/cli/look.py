@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ml_assets.extras.governance.dossier.verification import Verified
 
 
-@click.command("card", short_help="Print the model card of a version: use, data, metrics, limits, lineage.")
+@click.command("card")
 @click.argument("model")
 @click.argument("version", type=VERSION, required=False)
 @html_option
@@ -38,7 +38,7 @@ def card(model: str, version: int | None, html: Path | None) -> None:
     show(page, html)
 
 
-@click.command("diff", short_help="Show what differs between two versions, and what moved on the same rows.")
+@click.command("diff")
 @click.argument("model")
 @click.argument("before", metavar="V1", type=VERSION)
 @click.argument("after", metavar="V2", type=VERSION)
@@ -58,7 +58,7 @@ def diff(model: str, before: int, after: int, html: Path | None) -> None:
     show(page, html)
 
 
-@click.command("history", short_help="Show every decision about a model, or what was in production when.")
+@click.command("history")
 @click.argument("model")
 @click.option(
     "--at", "moment", help="Show what was in production at this time (ISO 8601; UTC without a zone)."
@@ -94,7 +94,7 @@ def _time(text: str) -> datetime:
     return moment
 
 
-@click.command("digest", short_help="Show what happened on a day, and who has to act.")
+@click.command("digest")
 @click.argument("model", required=False)
 @click.option("--day", type=click.DateTime(["%Y-%m-%d"]), help="UTC day, such as 2026-11-23. Default: today.")
 @html_option
@@ -122,7 +122,7 @@ def digest(model: str | None, day: datetime | None, html: Path | None) -> None:
     show(page, html)
 
 
-@click.command("canary", short_help="Show what the requests of a model's canary show so far.")
+@click.command("canary")
 @click.argument("model")
 def canary(model: str) -> None:
     """Show the canary of MODEL: since when, until when, and each watched metric with its evidence. Takes nothing back.
@@ -137,7 +137,7 @@ def canary(model: str) -> None:
             say(line)
 
 
-@click.command("skew", short_help="Compare served rows with the feature table, bit by bit.")
+@click.command("skew")
 @click.argument("model")
 @click.argument("partition")
 def skew(model: str, partition: str) -> None:
@@ -187,7 +187,7 @@ def skew(model: str, partition: str) -> None:
 _DAY = click.DateTime(["%Y-%m-%d"])
 
 
-@click.command("leaktest", short_help="Rebuild features without the future; require identical rows.")
+@click.command("leaktest")
 @click.argument("table")
 @click.option(
     "--first",
@@ -236,7 +236,7 @@ def leaktest(table: str, first: datetime | None, last: datetime | None, cuts: in
         raise SystemExit(1)
 
 
-@click.command("verify", short_help="Verify a dossier with a public key, without this platform.")
+@click.command("verify")
 @click.argument("what", metavar="FOLDER|MODEL/VERSION")
 @click.option(
     "--key", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Public key in PEM."

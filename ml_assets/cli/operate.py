@@ -37,7 +37,7 @@ NAMES = ("kill-rank", "kill-node", "hang", "sigterm", "corrupt-checkpoint", "nan
 """Names of the drills."""
 
 
-@click.command("ui", short_help="Serve Dagster's pages and run its daemon, on 127.0.0.1.")
+@click.command("ui")
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
@@ -90,7 +90,7 @@ def ui(port: int) -> None:
                 process.kill()
 
 
-@click.command("doctor", short_help="Check settings, storage and versions; name the remedies.")
+@click.command("doctor")
 def doctor() -> None:
     """Check each part of the platform and print a line for it. A failed check names its remedy.
 
@@ -101,7 +101,7 @@ def doctor() -> None:
     work.doctor()
 
 
-@click.command("drill", short_help="Damage a short real training and check its recovery.")
+@click.command("drill")
 @click.argument("name", type=click.Choice([*NAMES, "all"]))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per drill, each on a line.")
 def drill(name: str, as_json: bool) -> None:
@@ -130,7 +130,7 @@ def drill(name: str, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-@click.group("trainings", cls=SuggestingGroup, short_help="Remove abandoned trainings from the cluster.")
+@click.group("trainings", cls=SuggestingGroup)
 def trainings() -> None:
     """Remove abandoned trainings from the cluster."""
 
@@ -153,7 +153,7 @@ def trainings_prune() -> None:
         say(NOTHING_TO_PRUNE)
 
 
-@click.command("gc", short_help="Show what nothing needs any more, in bytes; delete it with --delete.")
+@click.command("gc")
 @click.option("--delete", is_flag=True, help="Delete it. Without this option nothing changes.")
 @json_option
 def gc(delete: bool, as_json: bool) -> None:
@@ -214,7 +214,7 @@ def _rows(waste: "Waste") -> list[tuple[str, int, int | None, str]]:
     ]
 
 
-@click.group("events", cls=SuggestingGroup, short_help="Make Dagster's event log smaller.")
+@click.group("events", cls=SuggestingGroup)
 def events() -> None:
     """Make Dagster's event log smaller."""
 

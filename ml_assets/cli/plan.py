@@ -9,27 +9,30 @@ import dagster as dg
 from ml_assets.cli.launch import typed_range
 from ml_assets.cli.project import Project
 from ml_assets.cli.terminal import Problem, say
+
+from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.train import READ_AT, READ_DIGEST, SETTINGS_DIGEST
 from ml_assets.components.training_pipeline import stage_key
 from ml_assets.data.tables.cadence import UNPARTITIONED
-from ml_assets.data.tables.guard import validate_window
+from ml_assets.data.tables.declared import DeclaredTable
+from ml_assets.data.tables.guard import WindowValidation, validate_window
 from ml_assets.model.release.bundle_store import BundleDamaged, BundleMissing
 from ml_assets.model.release.initial_version import InitialModelRefused
 from ml_assets.model.release.registry import VersionMissing
 from ml_assets.model.steps.champion import champion_columns, champion_has_seen
-from ml_assets.model.steps.chosen import chosen_for
+from ml_assets.model.steps.chosen import Chosen, chosen_for
 from ml_assets.model.steps.identity import settings_digest
+
+from ml_assets.model.steps.read_changes import ColumnChange, ReadBy, changes_since
 from ml_assets.model.steps.snapshot import initial_of, source_values
 from resources.words import name_some
 
 if TYPE_CHECKING:
 
-    from ml_assets.components.specs import TrainingPipelineSpec
     from ml_assets.dagster_host.asset_graph import BaseAssetGraph
-    from ml_assets.data.tables.declared import DeclaredTable
-    from ml_assets.data.tables.guard import WindowValidation
     from ml_assets.model.steps.snapshot import Chosen
     from ml_assets.model.steps.window import ColumnChange, ReadBy
+
 
 SHOWN = 10
 """Stale partitions that the plan names. It counts the others."""
@@ -39,7 +42,7 @@ SHOWN = 10
 class PlannedPartition:
     """State of one partition of a model."""
 
-    validation: "WindowValidation"
+    validation: WindowValidation
     """Result of the guard, equal to that of a run's first step."""
     commit: str
     """Commit of main."""
@@ -49,13 +52,13 @@ class PlannedPartition:
     """True if the newest checkpoint has the same settings, seed, code and columns."""
     has_its_values: bool
     """True if the columns that its training read hold the same values now."""
-    changes: "Sequence[ColumnChange]"
+    changes: Sequence[ColumnChange]
     """Columns of the window that changed since the newest checkpoint."""
     first_possible: str | None
     """First partition of the model with a complete window; None if there is none."""
-    deprecated: "Sequence[DeclaredTable]"
+    deprecated: Sequence[DeclaredTable]
     """Deprecated tables among those that it reads, at any depth."""
-    chosen: "Chosen | None"
+    chosen: Chosen | None
     """Values that a study chose for the next training; None for a model without a study."""
     trained_with: str
     """Digest of the study's result behind the newest checkpoint; empty for declared values, and without a checkpoint.
@@ -128,7 +131,7 @@ def plan(project: Project, model: str, partition: str) -> None:
             say(f"  ml-assets launch {table} {_typed(span)}")
 
 
-def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> PlannedPartition:
+def look(project: Project, spec: TrainingPipelineSpec, partition: str) -> PlannedPartition:
     """Validate the window as the first step of a run would. Raises `Problem` if the window is empty."""
     from ml_assets.components.metadata import declared_tables
     from ml_assets.model.steps.window import changes_since
@@ -148,13 +151,15 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
     chosen = chosen_for(spec, project.platform, window)
     initial, initial_fault = _initial(project, spec, window)
     newest = _newest_checkpoint(project, spec, partition) if partition in done else {}
+    choice = chosen.choice if chosen is not None else None
     is_whole = not validation.barred and READ_AT in newest
     return PlannedPartition(
         validation=validation,
         deprecated=[one for one in tables.with_inputs(table) if one.deprecated],
         commit=reader.commit_id,
         done=partition in done,
-        has_its_settings=partition in done and _has_its_settings(spec, newest, chosen),
+        has_its_settings=partition in done
+        and newest.get(SETTINGS_DIGEST) == settings_digest(spec, choice=choice),
         has_its_values=is_whole and newest[READ_DIGEST] == source_values(spec, reader, table, window).digest,
         changes=changes_since(spec, reader, newest[READ_AT], window, champion_columns(spec, project.platform))
         if is_whole
@@ -169,9 +174,7 @@ def look(project: Project, spec: "TrainingPipelineSpec", partition: str) -> Plan
     )
 
 
-def _metric_fault(spec: "TrainingPipelineSpec") -> str:
-    from ml_assets.model.steps.declared_functions import MetricUnusable, require_own_metrics
-
+def _metric_fault(spec: TrainingPipelineSpec) -> str:
     try:
         require_own_metrics(spec.name, spec.evaluation)
     except MetricUnusable as error:
@@ -179,7 +182,7 @@ def _metric_fault(spec: "TrainingPipelineSpec") -> str:
     return ""
 
 
-def _initial(project: Project, spec: "TrainingPipelineSpec", window: Sequence[str]) -> tuple[str, str]:
+def _initial(project: Project, spec: TrainingPipelineSpec, window: Sequence[str]) -> tuple[str, str]:
     """Return the version that the training would begin with, and the reason for which it would be refused."""
     try:
         if (initial := initial_of(spec, project.platform)) is None:
@@ -190,7 +193,7 @@ def _initial(project: Project, spec: "TrainingPipelineSpec", window: Sequence[st
     return initial.version, ""
 
 
-def _newest_checkpoint(project: Project, spec: "TrainingPipelineSpec", partition: str) -> dict[str, Any]:
+def _newest_checkpoint(project: Project, spec: TrainingPipelineSpec, partition: str) -> dict[str, Any]:
     """Return the metadata of the partition's newest checkpoint, as plain values."""
     newest = project.instance.fetch_materializations(
         dg.AssetRecordsFilter(stage_key(spec, "checkpoint"), asset_partitions=[partition]), limit=1
@@ -199,14 +202,7 @@ def _newest_checkpoint(project: Project, spec: "TrainingPipelineSpec", partition
     return {name: one.value for name, one in event.metadata.items()} if event else {}
 
 
-def _has_its_settings(
-    spec: "TrainingPipelineSpec", checkpoint: Mapping[str, Any], chosen: "Chosen | None"
-) -> bool:
-    choice = chosen.choice if chosen is not None else None
-    return checkpoint.get(SETTINGS_DIGEST) == settings_digest(spec, choice=choice)
-
-
-def _first_possible(graph: "BaseAssetGraph", spec: "TrainingPipelineSpec") -> str | None:
+def _first_possible(graph: "BaseAssetGraph", spec: TrainingPipelineSpec) -> str | None:
     def keys(asset: dg.AssetKey) -> Sequence[str]:
         partitions = graph.get(asset).partitions_def
         return partitions.get_partition_keys() if partitions else ()
@@ -216,7 +212,7 @@ def _first_possible(graph: "BaseAssetGraph", spec: "TrainingPipelineSpec") -> st
 
 
 def _conclusion(
-    spec: "TrainingPipelineSpec", partition: str, planned: PlannedPartition, by_hand: Sequence[str]
+    spec: TrainingPipelineSpec, partition: str, planned: PlannedPartition, by_hand: Sequence[str]
 ) -> list[str]:
     launch = f"ml-assets launch {spec.name} {partition}"
     validation = planned.validation
@@ -282,14 +278,14 @@ def _why_again(planned: PlannedPartition) -> str:
     )
 
 
-_READERS: "Mapping[ReadBy, str]" = {
+_READERS: Mapping[ReadBy, str] = {
     "training": "the training reads them",
     "evaluation": "only the evaluation reads them",
     "nothing": "neither training nor evaluation reads them",
 }
 
 
-def _in_words(change: "ColumnChange") -> str:
+def _in_words(change: ColumnChange) -> str:
     read = _READERS[change.read_by]
     return f"{name_some(change.keys)}: {name_some(change.columns)} changed since the last training; {read}"
 

@@ -206,13 +206,16 @@ class Project:
 
     def end_abandoned(self) -> None:
         """Mark runs of commands as canceled in Dagster if their process is gone: nobody holds the lock of its file."""
+        instance = (
+            self.instance
+        )  # also without such a file: it creates Dagster's storage, or says why it cannot
         for path in sorted(self.commands_folder.glob("*.run")):
             with suppress(FileNotFoundError), path.open() as file:
                 if not take_lock(file.fileno(), waits=False):
                     continue  # its process lives, or another command is ending the run
-                run = self.instance.get_run_by_id(path.stem)
+                run = instance.get_run_by_id(path.stem)
                 if run is not None and not run.is_finished:
-                    self.instance.report_run_canceled(run, "The process of this run was killed.")
+                    instance.report_run_canceled(run, "The process of this run was killed.")
                 path.unlink(missing_ok=True)
 
     @property
@@ -280,15 +283,15 @@ def read_settings(*, on_main: bool = False) -> Settings:
 
 def unknown_variables() -> list[str]:
     """Return a sentence for each variable that looks like a setting but is unknown, with the nearest known variable."""
-    known = {*_VARIABLES.values(), *_READ_ELSEWHERE}
-    return [
-        _unknown(name) for name in sorted(os.environ) if name.startswith("ML_ASSETS_") and name not in known
-    ]
-
-
-def _unknown(name: str) -> str:
-    nearest = get_close_matches(name, sorted(_VARIABLES.values()), n=1)
-    return f"{name} is not a setting" + (f": did you mean {nearest[0]}?" if nearest else ": remove it")
+    known = sorted(_VARIABLES.values())
+    said: list[str] = []
+    for name in sorted(os.environ):
+        if name.startswith("ML_ASSETS_") and name not in (*known, *_READ_ELSEWHERE):
+            nearest = get_close_matches(name, known, n=1)
+            said.append(
+                f"{name} is not a setting: {f'did you mean {nearest[0]}?' if nearest else 'remove it'}"
+            )
+    return said
 
 
 def _is_made(settings: Settings) -> bool:

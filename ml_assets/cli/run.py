@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ml_assets.use.serving.watch import Declaration
 
 
-@click.command("demo", short_help="Build a registered model from raw data on this machine.")
+@click.command("demo")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as a JSON object on the last line.")
 def demo(as_json: bool) -> None:
     """Ingest 365 days of flights and weather, build features, train with two processes, evaluate, register."""
@@ -34,7 +34,7 @@ def demo(as_json: bool) -> None:
     work.demo(as_json)
 
 
-@click.command("plan", short_help="Show what a launch of a model would run, and why.")
+@click.command("plan")
 @click.argument("model")
 @click.argument("partition")
 def plan(model: str, partition: str) -> None:
@@ -48,7 +48,7 @@ def plan(model: str, partition: str) -> None:
         work.plan(project, model, partition)
 
 
-@click.command("launch", short_help="Materialize a model or a table in this process.")
+@click.command("launch")
 @click.argument("target")
 @click.argument("partitions", required=False)
 @click.option(
@@ -73,7 +73,7 @@ def launch(target: str, partitions: str | None, resources: str | None) -> None:
     work.launch(target, partitions, resources)
 
 
-@click.command("reproduce", short_help="Train a version again and compare weights, predictions, metrics.")
+@click.command("reproduce")
 @click.argument("version", metavar="MODEL/VERSION|RUN")
 @click.option(
     "--workers", type=click.IntRange(min=1), help="Number of workers. Default: that of the training."
@@ -195,7 +195,7 @@ _ONLINE_PATIENCE_SECONDS = 0.5
 """Wait of one call to the online store. A request must not wait as long as a run does."""
 
 
-@click.command("serve", short_help="Answer requests with the versions in production, over HTTP.")
+@click.command("serve")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL…")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on. Nobody is authenticated."
@@ -245,12 +245,7 @@ _ONLINE_PATIENCE_SECONDS = 0.5
     "answers.",
 )
 def serve(
-    models: tuple[str, ...],
-    host: str,
-    port: int,
-    shadows: tuple[str, ...],
-    online: bool,
-    **bounds: float,
+    models: tuple[str, ...], host: str, port: int, shadows: tuple[str, ...], online: bool, **bounds: float
 ) -> None:
     """Answer requests for each MODEL with its version in production, until Ctrl-C.
 
@@ -270,9 +265,8 @@ def serve(
         raise Problem(f"--{str(wrong['loc'][0]).replace('_', '-')}: {wrong['msg']}") from None
     project = Project.here(patience_seconds=5.0)
     of_shadows = _shadows(project, models, shadows)
-    declarations = [
-        _declared(project.pipeline(model), of_shadows.get(model, ())) for model in dict.fromkeys(models)
-    ]
+    names = list(dict.fromkeys(models))
+    declarations = [_declared(project.pipeline(model), of_shadows.get(model, ())) for model in names]
     try:
         server.serve(
             project.platform,
@@ -281,7 +275,7 @@ def serve(
             host=host,
             port=port,
             on_start=_say_served,
-            online={one: _online(project, one) for one in dict.fromkeys(models)} if online else None,
+            online={one: _online(project, one) for one in names} if online else None,
         )
     except OSError as error:
         raise Problem(

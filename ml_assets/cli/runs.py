@@ -24,7 +24,6 @@ from typing import Any
 
 import dagster as dg
 from dagster import DagsterExecutionInterruptedError
-from dagster_shared.error import SerializableErrorInfo
 
 from ml_assets.cli.project import Project
 from ml_assets.cli.terminal import Problem
@@ -160,16 +159,12 @@ def _why_it_failed(result: dg.ExecuteInProcessResult) -> str:
             while error.cls_name in _WRAPPERS and error.cause:
                 error = error.cause
             # "module.Class: sentence" without the module.
-            message = failure.description if failure and failure.description else _without_module(error)
+            _, name, rest = error.message.partition(f"{error.cls_name}: ")
+            message = (failure and failure.description) or f"{name}{rest}" or error.message
             step, sentence = _step(event.step_key or ""), message.strip()
             # A sentence about a table begins with the table's name, which is also the step's name.
             return sentence if sentence.startswith((f"{step}:", f"{step} ")) else f"{step}: {sentence}"
     return "the run failed before any step; ML_ASSETS_TRACEBACK=1 shows why"
-
-
-def _without_module(error: SerializableErrorInfo) -> str:
-    _, name, rest = error.message.partition(f"{error.cls_name}: ")
-    return f"{name}{rest}" or error.message
 
 
 def _follow(

@@ -17,11 +17,7 @@ from resources.words import counted, name_some
 BEGINS = "From the first account on, each decision of a person in this ledger needs one."
 
 
-@click.group(
-    "accounts",
-    cls=SuggestingGroup,
-    short_help="Add, list and revoke accounts of persons, who prove who they are.",
-)
+@click.group("accounts", cls=SuggestingGroup)
 def accounts() -> None:
     """Add, list and revoke accounts of this ledger.
 
@@ -104,11 +100,7 @@ def accounts_revoke(name: str, reason: str) -> None:
     say(f"The account of {ended.name} is revoked. For a new one: ml-assets accounts add {ended.name}")
 
 
-@click.group(
-    "ledger",
-    cls=SuggestingGroup,
-    short_help="Check that no decision was changed; show the schema revision.",
-)
+@click.group("ledger", cls=SuggestingGroup)
 def ledger() -> None:
     """Check the ledger's hash chain; show its schema revision."""
 
@@ -154,11 +146,7 @@ def ledger_current() -> None:
     say(f"the tables have revision {revision or 'none'}, this version of ml-assets needs {NEWEST}")
 
 
-@click.group(
-    "lake",
-    cls=SuggestingGroup,
-    short_help="Set up the lake; check that every commit on main was audited; move it to lakeFS.",
-)
+@click.group("lake", cls=SuggestingGroup)
 def lake() -> None:
     """Set up the lake; check that every commit on main was audited; move it to lakeFS."""
 
@@ -241,7 +229,7 @@ def lake_migrate(copies: bool) -> None:
     say(f"{platform.settings.lake_folder}, which nothing reads while ML_ASSETS_LAKE_URL is set")
 
 
-@click.group("home", cls=SuggestingGroup, short_help="Finish the move of a home, or of its artifacts.")
+@click.group("home", cls=SuggestingGroup)
 def home() -> None:
     """Finish the move of a home, or of its artifacts."""
 

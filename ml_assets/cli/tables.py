@@ -23,7 +23,7 @@ _PATIENCE_SECONDS = 3.0
 """Wait for a server. Shorter than in a run: a person expects a quick answer."""
 
 
-@click.group("source", cls=SuggestingGroup, short_help="Show rows of a dataset's source; check sources.")
+@click.group("source", cls=SuggestingGroup)
 def source() -> None:
     """Look at the sources of datasets. Changes nothing.
 
@@ -109,17 +109,9 @@ def source_dead_letters(table: str, newest: int, as_json: bool) -> None:
     with Project.to_read() as project:
         counts, found = declared.dead_letters(project.platform, newest)
     if as_json:
-        say(
-            json.dumps(
-                {
-                    "table": declared.table.name,
-                    "kinds": dict(counts),
-                    "newest": [asdict(one) for one in found],
-                },
-                indent=1,
-                ensure_ascii=False,
-            )
-        )
+        letters = [asdict(one) for one in found]
+        facts = {"table": declared.table.name, "kinds": dict(counts), "newest": letters}
+        say(json.dumps(facts, indent=1, ensure_ascii=False))
         return
     why = ", ".join(f"{kind} {count}" for kind, count in counts.items())
     say(f"{declared.table.name}: {counted(sum(counts.values()), 'dead letter')}{f': {why}' if why else ''}")
@@ -165,7 +157,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, int | str) else str(value)
 
 
-@click.command("accept", short_help="Accept a rejected partition as it is, with a reason.")
+@click.command("accept")
 @click.argument("table")
 @click.argument("partition")
 @click.option("--reason", required=True, help="Reason to use these rows; recorded with your name.")
@@ -194,7 +186,7 @@ def accept(table: str, partition: str, reason: str) -> None:
     )
 
 
-@click.command("acceptances", short_help="List accepted partitions: who accepted them, and why.")
+@click.command("acceptances")
 @click.argument("table", required=False)
 def acceptances(table: str | None) -> None:
     """List the accepted partitions of TABLE, or of all tables, oldest first.
@@ -221,9 +213,7 @@ def acceptances(table: str | None) -> None:
         say(f"No partition{f' of {table}' if table else ''} was accepted.")
 
 
-@click.group(
-    "quarantine", cls=SuggestingGroup, short_help="Show rows that were set aside; readmit them after a fix."
-)
+@click.group("quarantine", cls=SuggestingGroup)
 def quarantine() -> None:
     """Show rows that break a rule and were set aside (`on_bad_rows: quarantine`), and readmit them after a fix."""
 
@@ -305,7 +295,7 @@ def quarantine_readmit(table: str, partition: str | None) -> None:
         raise Problem("\n".join(refused))
 
 
-@click.group("online", cls=SuggestingGroup, short_help="Read the newest feature row of an entity.")
+@click.group("online", cls=SuggestingGroup)
 def online() -> None:
     """Read the online store, which holds the newest row of each entity of a feature table."""
 

@@ -51,11 +51,16 @@ _WHEN_APPENDED = datetime.max.replace(tzinfo=UTC)
 """Time of a row that is not appended yet."""
 
 Row = TypeVar("Row", bound=Decision)
+Answer = TypeVar("Answer")
 
 
 class ModelLog:
     """Part of the ledger on models. Every method may raise `LedgerError`: `NotPrintable` for a name or reason that does
-    not print."""
+    not print.
+
+    `allow` of a method runs while no other decision about the model can be recorded. It may read the ledger; if it
+    raises, nothing is appended.
+    """
 
     def __init__(self, database: LedgerDatabase) -> None:
         self._database = database
@@ -102,7 +107,6 @@ class ModelLog:
         """
 
         def work(connection: sa.Connection) -> Redating:
-            begin_decision(connection)
             require_identity(connection, by)
             now = time_of(connection)
             ahead = [one.place for one in _read(connection, ABOUT_MODELS, model) if one.at - now > TOLERANCE]
@@ -114,8 +118,7 @@ class ModelLog:
                 connection, Redating(place=0, model=model, rows=tuple(ahead), by=by, reason=reason, at=now)
             )
 
-        with self._turn(model):
-            return self._database.write(work)
+        return self._decide(model, work)
 
     def models(self) -> list[str]:
         """Return the names of all models with a decision, sorted."""
@@ -177,15 +180,11 @@ class ModelLog:
     ) -> str:
         """Return the semantic version of a bundle. If it has none, append the version that `choose` returns.
 
-        `choose` receives all semantic versions of the model, oldest first, and must return a new version. `allow` runs
-        while no verdict and no decision about the model can be recorded. It may read the ledger; if it raises, nothing
-        is appended.
+        `choose` receives all semantic versions of the model, oldest first, and must return a new version. While `allow`
+        runs, no verdict can be recorded either.
         """
 
         def work(connection: sa.Connection) -> str:
-            begin_decision(connection)
-            if allow is not None:
-                allow()
             known = self.names(model)
             for one in known:
                 if one.bundle_digest == bundle_digest:
@@ -204,8 +203,7 @@ class ModelLog:
             )
             return _append(connection, new).semantic
 
-        with self._turn(model):
-            return self._database.write(work, still=(verdicts,))
+        return self._decide(model, work, allow, still=(verdicts,))
 
     def names(self, model: str) -> list[SemanticName]:
         """Return all semantic versions of a model, oldest first."""
@@ -221,35 +219,18 @@ class ModelLog:
         """Record `rules`, as JSON, if the model has none yet; return the rules in force."""
 
         def work(connection: sa.Connection) -> RulesRow:
-            begin_decision(connection)
             recorded = self.rules(model)
             return recorded[-1] if recorded else _append(connection, _rules_row(model, rules, by))
 
-        with self._turn(model):
-            return self._database.write(work)
+        return self._decide(model, work)
 
     def accept_rules(
         self, model: str, rules: str, by: Person, *, reason: str, allow: Callable[[], object]
     ) -> RulesRow:
-        """Append the decision of a person that `rules`, as JSON, are in force from now on; return its row.
+        """Append the decision of a person that `rules`, as JSON, are in force from now on; return its row."""
 
-        `allow` runs while no decision about the model can be recorded. It may read the ledger; if it raises, nothing is
-        appended.
-        """
-
-        def work(connection: sa.Connection) -> RulesRow:
-            begin_decision(connection)
-            allow()
-            return _append(connection, _rules_row(model, rules, by, reason))
-
-        with self._turn(model):
-            return self._database.write(work)
-
-    def _under(self, connection: sa.Connection, new: Promotion | Review, under: str, first: str) -> str:
-        """Return `under`, the digest of the rules in force. If it is empty, record `first` as the first rules."""
-        if under or not first:
-            return under
-        return _append(connection, _rules_row(new.model, first, new.by)).rules_digest
+        row = _rules_row(model, rules, by, reason)
+        return self._decide(model, lambda connection: _append(connection, row), allow)
 
     # --- promotions ---
 
@@ -273,8 +254,7 @@ class ModelLog:
         """Append a promotion and return it: from `at` on, `version` holds the role `alias` of `model`.
 
         It stores `under`, the digest of the rules in force. If that is empty, it records `rules`, as JSON.
-        `allow` runs while no verdict, and no decision about the model, can be recorded. It may read the ledger; if it
-        raises, nothing is appended.
+        While `allow` runs, no verdict can be recorded either.
         """
         new = Promotion(
             place=0,
@@ -291,13 +271,9 @@ class ModelLog:
         )
 
         def work(connection: sa.Connection) -> Promotion:
-            begin_decision(connection)
-            if allow is not None:
-                allow()
-            return _append(connection, replace(new, rules=self._under(connection, new, under, rules)))
+            return _append(connection, replace(new, rules=_under(connection, new, under, rules)))
 
-        with self._turn(model):
-            return self._database.write(work, still=(verdicts,))
+        return self._decide(model, work, allow, still=(verdicts,))
 
     def demote(
         self,
@@ -308,11 +284,7 @@ class ModelLog:
         at: datetime | None = None,
         allow: Callable[[], object] | None = None,
     ) -> Demotion:
-        """Append the end of `promotion`. Then no version holds its role. A second demotion changes nothing.
-
-        `allow` runs while no decision about the model can be recorded. It may read the ledger; if it raises, nothing
-        is appended.
-        """
+        """Append the end of `promotion`. Then no version holds its role. A second demotion changes nothing."""
         new = Demotion(
             place=0,
             model=promotion.model,
@@ -324,7 +296,6 @@ class ModelLog:
         )
 
         def work(connection: sa.Connection) -> Demotion:
-            begin_decision(connection)
             for one in self._of(Demotion, promotion.model):
                 if one.promotion == promotion.place:
                     return one
@@ -332,8 +303,7 @@ class ModelLog:
                 allow()
             return _append(connection, new)
 
-        with self._turn(promotion.model):
-            return self._database.write(work)
+        return self._decide(promotion.model, work)
 
     # --- archivals ---
 
@@ -347,11 +317,7 @@ class ModelLog:
         bundle_digest: str,
         allow: Callable[[], object] | None = None,
     ) -> Archival:
-        """Append that a version is never promoted again. A second archival changes nothing and returns the first.
-
-        `allow` runs while no decision about the model can be recorded. It may read the ledger; if it raises, nothing
-        is appended.
-        """
+        """Append that a version is never promoted again. A second archival changes nothing and returns the first."""
         new = Archival(
             place=0,
             model=model,
@@ -363,7 +329,6 @@ class ModelLog:
         )
 
         def work(connection: sa.Connection) -> Archival:
-            begin_decision(connection)
             for one in self.archivals(model):
                 if one.bundle_digest == bundle_digest:
                     return one
@@ -371,8 +336,7 @@ class ModelLog:
                 allow()
             return _append(connection, new)
 
-        with self._turn(model):
-            return self._database.write(work)
+        return self._decide(model, work)
 
     def archivals(self, model: str) -> list[Archival]:
         """Return all archivals of a model, oldest first."""
@@ -394,10 +358,7 @@ class ModelLog:
     ) -> Review:
         """Append an approval or rejection of `evaluation` and return it.
 
-        It stores `under`, the digest of the rules in force. If that is empty, it records `rules`, as JSON.
-        `allow` runs while no decision about the model can be recorded. It may read the ledger; if it raises, nothing
-        is appended.
-        """
+        It stores `under`, the digest of the rules in force. If that is empty, it records `rules`, as JSON."""
         new = Review(
             place=0,
             model=evaluation.model,
@@ -411,13 +372,9 @@ class ModelLog:
         )
 
         def work(connection: sa.Connection) -> Review:
-            begin_decision(connection)
-            if allow is not None:
-                allow()
-            return _append(connection, replace(new, rules=self._under(connection, new, under, rules)))
+            return _append(connection, replace(new, rules=_under(connection, new, under, rules)))
 
-        with self._turn(evaluation.model):
-            return self._database.write(work)
+        return self._decide(evaluation.model, work, allow)
 
     def reviews(self, model: str) -> list[Review]:
         """Return all reviews of a model, oldest first."""
@@ -497,11 +454,36 @@ class ModelLog:
                 row = found.mappings().first()
                 return None if row is None else cast("Row", row_of(row))
 
+    def _decide(
+        self,
+        model: str,
+        work: Callable[[sa.Connection], Answer],
+        allow: Callable[[], object] | None = None,
+        still: Sequence[sa.Table] = (),
+    ) -> Answer:
+        """Run `work` in the turn of a model, after a walk of the hash chain and `allow`. `still`: see `write`."""
+
+        def decision(connection: sa.Connection) -> Answer:
+            begin_decision(connection)
+            if allow is not None:
+                allow()
+            return work(connection)
+
+        with self._turn(model):
+            return self._database.write(decision, still=still)
+
     def _turn(self, model: str) -> AbstractContextManager[None]:
         """Return the turn of a model. Its decisions are recorded one after the other, so that the newest evaluation is
         the one that decided."""
         refuse_unprintable(model=model)
         return self._database.turn(f"models/{model}", TURN_PATIENCE_SECONDS)
+
+
+def _under(connection: sa.Connection, new: Promotion | Review, under: str, first: str) -> str:
+    """Return `under`, the digest of the rules in force. If it is empty, record `first` as the first rules."""
+    if under or not first:
+        return under
+    return _append(connection, _rules_row(new.model, first, new.by)).rules_digest
 
 
 def _rows(kind: type[Decision]) -> sa.Select[Any]:
