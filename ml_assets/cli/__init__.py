@@ -65,7 +65,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "trainings": ("operate", "Remove abandoned trainings from the cluster."),
     },
 }
-"""What a person wants to do → command → its module, and its line in the help. A module calls it by the same name."""
+"""Purpose of a person → command → its module, and its line in the help. In the module it has the same name."""
 _COMMANDS = {name: row for commands in SECTIONS.values() for name, row in commands.items()}
 _LONGEST = max(map(len, _COMMANDS))
 
