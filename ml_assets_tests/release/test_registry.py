@@ -6,8 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
-from types import SimpleNamespace
-from typing import Any
 
 import mlflow.pyfunc.model  # its own import warns of itself; only ours must not
 import numpy as np
@@ -16,6 +14,7 @@ import pytest
 
 from ml_assets.cli import doctor
 from ml_assets.cli.doctor import NotWell
+from ml_assets.cli.project import Project
 from ml_assets.model.release.bundle import BundleContents, build_bundle
 from ml_assets.model.release.bundle_store import Bundle, BundleStore, seal
 from ml_assets.model.release.registration import register as register_version
@@ -221,7 +220,8 @@ def test_mlflow_alone_loads_and_predicts_by_alias(
 
 def test_doctor_names_a_ledger_that_lacks_what_mlflow_has(platform: Platform, tmp_path: Path) -> None:
     """A command that begins without the ledger's file makes an empty ledger, with which all else agrees."""
-    project: Any = SimpleNamespace(platform=platform, settings=platform.settings)
+    project = Project(platform.settings)
+    project.__dict__["platform"] = platform
     assert doctor.registry(project) == "aliases and tags of 1 models as in the ledger"
     platform.__dict__["ledger"] = Ledger(f"sqlite:///{tmp_path}/empty.db")
     with pytest.raises(
