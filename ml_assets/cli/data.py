@@ -20,7 +20,7 @@ from ml_assets.cli.terminal import (
     writing_to,
 )
 from resources.lake import RefNotFound
-from resources.lake.lake_environment import environments, read_environment
+from resources.lake.environments import environments, read_environment
 from resources.words import counted, did_you_mean, name_some
 
 if TYPE_CHECKING:
@@ -211,14 +211,13 @@ def data_show(table: str, partition: str, as_json: bool, html: Path | None) -> N
     adds pictures. --json prints the users alone.
     """
     from ml_assets.model.steps import partition_page as page
-    from ml_assets.model.steps import partition_users
 
     with Project.to_read() as project:
         key = partition or page.newest_partition(project.platform, table)
         if as_json:
             reader = project.reader()
             page.require_partition(project.platform, reader, table, key)
-            say(json.dumps(asdict(partition_users.users_of(project.platform, reader, table, key)), indent=1))
+            say(json.dumps(asdict(page.users_of(project.platform, reader, table, key)), indent=1))
         else:
             show(page.partition_page(project.platform, table, key, draw=html is not None), html)
 
@@ -323,7 +322,7 @@ def env() -> None:
 @click.argument("name")
 def env_create(name: str) -> None:
     """Create environment NAME at main's head. No data is copied. NAME has small letters, digits and _."""
-    from ml_assets.data.tables.environments import create_environment
+    from ml_assets.data.tables.environments.environment import create_environment
 
     project = Project.on_main()
     made = create_environment(project.platform, name, project.settings.author)
@@ -335,7 +334,7 @@ def env_create(name: str) -> None:
 @json_option
 def env_list(as_json: bool) -> None:
     """List the environments of this home: author, time, changed partitions, conflicts with main."""
-    from ml_assets.data.tables.environments import changes_of
+    from ml_assets.data.tables.environments.environment import changes_of
 
     project = Project.read_only(on_main=True)
     found = [changes_of(project.platform, one) for one in environments(project.settings.home)]
@@ -375,18 +374,20 @@ def env_diff(name: str, no_rows: bool, markdown: bool, as_json: bool, html: Path
 
     Changes of main since then are not shown, except conflicts: partitions that both changed.
     """
-    from ml_assets.data.tables import environments, lake_difference
-    from ml_assets.model.steps import environment_models, environment_page
+    from ml_assets.data.tables.environments import environment as environments
+    from ml_assets.data.tables.history.diff import compare_lake
+    from ml_assets.model.steps.difference_page import as_comment, environment_page
+    from ml_assets.model.steps.version_difference import models_trained_in
 
     project = Project.read_only(on_main=True)
     main = project.platform
     environment = read_environment(project.settings.home, name)
     changes = environments.changes_of(main, environment)
-    difference = lake_difference.compare_lake(
+    difference = compare_lake(
         main.whole_lake, environment.base, changes.head, _primary_keys_of(project), read_rows=not no_rows
     )
-    models = environment_models.models_trained_in(main, main.inside(name), project.pipelines())
-    page = environment_page.environment_page(changes, difference, models)
+    models = models_trained_in(main, main.inside(name), project.pipelines())
+    page = environment_page(changes, difference, models)
     if as_json:
         facts = [
             {"model": one.model, "decision": one.decision, "main": one.main, "metrics": one.metrics}
@@ -394,7 +395,7 @@ def env_diff(name: str, no_rows: bool, markdown: bool, as_json: bool, html: Path
         ]
         say(json.dumps({**asdict(difference), "conflicts": changes.conflicts, "models": facts}, indent=1))
     elif markdown:
-        say(environment_page.as_comment(page, name).rstrip())
+        say(as_comment(page, name).rstrip())
     else:
         show(page, html)
 
@@ -406,7 +407,7 @@ def env_merge(name: str) -> None:
 
     It is refused, and changes nothing, if main changed one of the same partitions, or if a partition is rejected.
     """
-    from ml_assets.data.tables.environment_merge import merge_environment
+    from ml_assets.data.tables.environments.merge import merge_environment
 
     main = Project.on_main().platform
     merged = merge_environment(main, name, main.acting)
@@ -424,7 +425,7 @@ def env_merge(name: str) -> None:
 @click.argument("name")
 def env_drop(name: str) -> None:
     """Delete environment NAME: its branches of the lake, its ledger, tracking and Dagster home. Main stays as it is."""
-    from ml_assets.data.tables.environments import drop_environment
+    from ml_assets.data.tables.environments.environment import drop_environment
 
     drop_environment(Project.on_main().platform, name)
     say(f"Environment {name} is gone.")

@@ -17,7 +17,7 @@ from ml_assets.cli.terminal import (
     say_if_unchecked,
     writing_to,
 )
-from ml_assets.extras.governance.dossier.keys import PUBLIC, SigningKey, create_keys
+from ml_assets.extras.governance.dossier.signature import PUBLIC, SigningKey, create_keys
 
 if TYPE_CHECKING:
     from ml_assets.model.steps.spec import PipelineSpec
@@ -38,10 +38,14 @@ def approve(model: str, version: int, reason: str) -> None:
 
 def _review(model: str, number: int, reason: str, *, approves: bool) -> None:
     """Record a review by the acting person, and print the one that decides."""
+    from ml_assets.model.release import reviews
+
     project, acting = Project.to_decide()
     rules = project.pipeline(model).rules
     releases = project.releases
-    decided = releases.review(model, number, approves=approves, by=acting, reason=reason, rules=rules)
+    decided = reviews.review(
+        releases, model, number, approves=approves, by=acting, reason=reason, rules=rules
+    )
     verb = "approved" if approves else "rejected"
     if (decided.author, decided.reason) != (acting.name, reason):
         say(f"Nothing changed: {model} version {number} was {verb} before this command.")
@@ -49,7 +53,7 @@ def _review(model: str, number: int, reason: str, *, approves: bool) -> None:
     say(f"by {decided.by.in_words}: {decided.reason}")
     say(f"This counts for evaluation {decided.evaluation_digest[:12]} alone.")
     say_if_unchecked(acting)
-    authors = releases.standing(model, decided.bundle_digest).evaluations
+    authors = releases.standings(model).of(decided.bundle_digest).evaluations
     if unknown := sorted({one.author for one in authors if one.checked_by == "nobody"} - {acting.name}):
         say(
             f"Nobody checked that {', '.join(unknown)} ran its evaluation, so a person who ran it may have approved it."
@@ -88,7 +92,9 @@ def promote(model: str, version: int | None, reason: str | None, despite_inputs:
     The newest evaluation of VERSION must have blessed it against today's champion, and none of its training inputs may
     have been rejected since. A version that was in production before may return without a new evaluation.
     """
-    from ml_assets.model.release import bundle_standing, bundle_store, promotable
+    from ml_assets.model.release import bundle_store, standing
+    from ml_assets.model.release import promotion as promoting
+    from ml_assets.model.release.rollback import replaced_by
 
     project, acting = Project.to_decide()
     spec = project.pipeline(model)  # `Problem` with the names there are
@@ -97,7 +103,7 @@ def promote(model: str, version: int | None, reason: str | None, despite_inputs:
     if not reason:
         raise Problem("a promotion needs a reason for the log: add --reason '…'")
     if version is None:
-        newest = releases.newest_data(model, rules)
+        newest = promoting.newest_data(releases, model, rules)
         if newest is None:
             raise Problem(
                 f"{model} has no blessed version that is new to production. Materialize the model: ml-assets launch "
@@ -108,8 +114,9 @@ def promote(model: str, version: int | None, reason: str | None, despite_inputs:
     breaks: list[str] = []
     # A damaged bundle of the version in production must not delay the version that replaces it.
     with suppress(bundle_store.BundleMissing, bundle_store.BundleDamaged):
-        breaks = releases.breaks_for_clients(model, version)
-    promotion = releases.promote(
+        breaks = promoting.breaks_for_clients(releases, model, version)
+    promotion = promoting.promote(
+        releases,
         model,
         version,
         by=acting,
@@ -120,9 +127,9 @@ def promote(model: str, version: int | None, reason: str | None, despite_inputs:
     )
     promoted_by = f"promoted by {promotion.by.in_words}: {promotion.reason}"
     broken = f"Clients of the version before must change: {'; '.join(breaks)}." if breaks else ""
-    if promotion.alias == bundle_standing.CANARY and rules.canary is not None:
-        replaced = releases.replaced_by(promotion)
-        baked = promotable.in_full_minutes(rules.canary.end_of_bake(promotion.at))
+    if promotion.alias == standing.CANARY and rules.canary is not None:
+        replaced = replaced_by(releases, promotion)
+        baked = promoting.in_full_minutes(rules.canary.end_of_bake(promotion.at))
         say(f"{model} version {version} is the canary since {promotion.at:%Y-%m-%d %H:%M} UTC,")
         say(promoted_by)
         if replaced is not None:
@@ -165,20 +172,22 @@ def rollback(model: str, reason: str) -> None:
     Neither a later evaluation nor a rejected day stands in the way. A second rollback goes back by one more version. It
     never returns to an archived or a demoted version.
     """
+    from ml_assets.model.release import rollback as rolling_back
+
     project, acting = Project.to_decide()
     releases = project.releases
-    promotion = releases.rollback(model, by=acting, reason=reason)
+    promotion = rolling_back.rollback(releases, model, by=acting, reason=reason)
     say(
         f"{model} version {promotion.version} is in production again since {promotion.at:%Y-%m-%d %H:%M} UTC,"
     )
     say(f"by {promotion.by.in_words}: {promotion.reason}")
-    newest = releases.standing(model, promotion.bundle_digest).newest
+    newest = releases.standings(model).of(promotion.bundle_digest).newest
     if newest is not None and newest.evaluation_digest != promotion.evaluation_digest:
         say(
             f"It was evaluated again since, with the result {newest.status} ({newest.name}, {newest.partition}):"
         )
         say(f"    {newest.summary} Report: {newest.report}")
-    if (replaced := releases.replaced_by(promotion)) is not None:
+    if (replaced := rolling_back.replaced_by(releases, promotion)) is not None:
         say(
             f"It replaced version {replaced.version}, which can return: ml-assets promote {model} {replaced.version} "
             "--reason '…'"
@@ -194,10 +203,13 @@ def demote(model: str, reason: str, canary: bool) -> None:
 
     The gates then treat the next training of MODEL as a first model: against the naive baseline, without a champion.
     """
-    from ml_assets.model.release.bundle_standing import CANARY, PRODUCTION
+    from ml_assets.model.release import rollback as rolling_back
+    from ml_assets.model.release.standing import CANARY, PRODUCTION
 
     project, acting = Project.to_decide()
-    ended = project.releases.demote(model, by=acting, reason=reason, role=CANARY if canary else PRODUCTION)
+    ended = rolling_back.demote(
+        project.releases, model, by=acting, reason=reason, role=CANARY if canary else PRODUCTION
+    )
     demotion = ended.demotion
     by = "" if demotion is None else f"Demoted by {demotion.by.in_words}: {demotion.reason}"
     if canary:
@@ -218,8 +230,10 @@ def archive(model: str, version: int, reason: str) -> None:
 
     The version in production cannot be archived. Card and comparisons of an archived version stay.
     """
+    from ml_assets.model.release import rollback as rolling_back
+
     project, acting = Project.to_decide()
-    archival = project.releases.archive(model, version, by=acting, reason=reason)
+    archival = rolling_back.archive(project.releases, model, version, by=acting, reason=reason)
     say(f"{model} version {version} is archived since {archival.at:%Y-%m-%d %H:%M} UTC,")
     say(f"by {archival.by.in_words}: {archival.reason}")
 
@@ -269,12 +283,13 @@ def rules_accept(model: str, reason: str) -> None:
     Whoever may approve under the rules in force may accept others. With `not_by: [author]`, that excludes everybody who
     ran an evaluation of MODEL; with `not_by: [promoter]`, somebody else has to promote under the new rules.
     """
+    from ml_assets.model.release import reviews
     from ml_assets.model.release.rules_in_force import RulesLog, changes, in_words, rules_name, rules_of
 
     project, acting = Project.to_decide()
     rules = project.pipeline(model).rules
     before = RulesLog.read(project.platform.ledger, model).newest
-    row = project.releases.accept_rules(model, rules, by=acting, reason=reason)
+    row = reviews.accept_rules(project.releases, model, rules, by=acting, reason=reason)
     if before and row.place == before.place:
         say(f"Nothing changed: rules {rules_name(row.rules_digest)} of {model} are in force already.")
         return

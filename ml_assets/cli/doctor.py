@@ -14,14 +14,15 @@ from collections.abc import Callable
 
 from ml_assets.cli.project import Project, unknown_variables
 from ml_assets.cli.terminal import say
-from ml_assets.components.declared_metadata import declared_tables
-from ml_assets.components.reconcile import compare, tables_of
-from ml_assets.data.tables.environments import inherited_by
+from ml_assets.components.metadata import declared_tables
+from ml_assets.components.sensors.reconcile import compare, tables_of
+from ml_assets.data.tables.environments.environment import inherited_by
 from ml_assets.extras.governance.mlflow_guard import guarded_head
-from ml_assets.model.release.moved_home import moved_from
-from ml_assets.model.release.of_platform import registry_of
-from ml_assets.model.release.rows_behind import InputsUnknown, in_words
+from ml_assets.model.release.mlflow_view import differences
+from ml_assets.model.release.registry import moved_from
+from ml_assets.model.release.releases import registry_of
 from ml_assets.model.release.rules_in_force import RulesLog, why_other
+from ml_assets.model.release.standing import InputsUnknown, in_words
 from resources.environment import version_of
 from resources.lake import LakeUnavailable
 from resources.ledger import LedgerChanged
@@ -287,7 +288,7 @@ def registry(project: Project) -> str:
             "lost or is another one: check ML_ASSETS_LEDGER_URL, and that its file or volume is still there; restore "
             "it from a copy. Until then nobody knows what is in production, and nothing can be rolled back"
         )
-    said = [line for model in models for line in releases.differences(model)]
+    said = [line for model in models for line in differences(releases.registry, releases.log, model)]
     if said:
         raise NotWell(
             f"{name_some(said, 3)}. The ledger decides, and nobody but ml-assets should write there. The next "

@@ -13,12 +13,11 @@ import dagster as dg
 from ml_assets.cli.project import Project
 from ml_assets.cli.runs import materialize
 from ml_assets.cli.terminal import Problem, progress, say
-from ml_assets.components.declared_metadata import is_table
-from ml_assets.components.hyperparameters import HYPERPARAMETERS
-from ml_assets.components.live_performance import LIVE
-from ml_assets.components.online_features import is_online
+from ml_assets.components.assets.hyperparameters import HYPERPARAMETERS
+from ml_assets.components.assets.predictions import LIVE
+from ml_assets.components.feature_table import is_online
+from ml_assets.components.metadata import RESOURCES, is_table
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.components.tags import RESOURCES
 from ml_assets.components.training_pipeline import STAGES, stage_key
 from ml_assets.data.tables.cadence import begin_of_key
 from ml_assets.model.steps.scoring import PREDICTIONS

@@ -14,8 +14,8 @@ from ml_assets.cli.terminal import (
     say,
     show,
 )
-from ml_assets.extras.governance.dossier.keys import PublicKey
-from ml_assets.use.live.served_policy import ServedSkewRule
+from ml_assets.extras.governance.dossier.signature import PublicKey
+from ml_assets.use.live.served_skew import ServedSkewRule
 from resources.words import counted, did_you_mean
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def card(model: str, version: int | None, html: Path | None) -> None:
 
     Changes nothing.
     """
-    from ml_assets.model.steps.model_card import card_of
+    from ml_assets.model.steps.record import card_of
 
     with Project.to_read() as project:
         page = card_of(project.platform, project.registered(model, version))
@@ -103,22 +103,23 @@ def digest(model: str | None, day: datetime | None, html: Path | None) -> None:
 
     With MODEL only that model. Changes nothing.
     """
-    from ml_assets.components import digest_asset, ended_launches
-    from ml_assets.model.steps import digest_page, nightly_digest
+    from ml_assets.components.assets.digest import declared_subjects
+    from ml_assets.components.sensors.ended_runs import ended_launches
+    from ml_assets.model.steps.digest import bounds_of, digest_of, digest_page
 
     today = datetime.now(UTC).date()
     asked = today if day is None else day.date()
     if asked > today:
         raise Problem(f"--day {asked} is in the future: the digest of today tells what happened until now")
     with Project.to_read() as project:
-        subjects = digest_asset.declared_subjects(project.defs)
+        subjects = declared_subjects(project.defs)
         if model is not None:
             if model not in subjects.models:
                 raise Problem(f"no model is named '{model}'{did_you_mean(model, subjects.models)}")
             subjects = subjects.only(model)
-        launches = ended_launches.ended_launches(project.instance, *nightly_digest.bounds_of(asked))
-        found = nightly_digest.digest_of(project.platform, subjects, asked, launches)
-        page = digest_page.digest_page(found)
+        launches = ended_launches(project.instance, *bounds_of(asked))
+        found = digest_of(project.platform, subjects, asked, launches)
+        page = digest_page(found)
     show(page, html)
 
 
@@ -211,7 +212,7 @@ def leaktest(table: str, first: datetime | None, last: datetime | None, cuts: in
     Exit status 1 if a column changed. Such a column uses the future, is random, depends on state that the function
     keeps, or needs a longer lookback than declared.
     """
-    from ml_assets.components.leakage_check import feature_declaration
+    from ml_assets.components.checks.leakage import feature_declaration
     from ml_assets.data.tables.leakage import find_leaks, newest_partitions
 
     project = Project.read_only()
@@ -248,7 +249,7 @@ def verify(what: str, key: Path, with_ledger: bool) -> None:
     FOLDER and the key are enough: neither settings nor ledger nor lake are read without --ledger. The error names each
     file that was altered, added or removed since the dossier was signed.
     """
-    from ml_assets.extras.governance.dossier import ledger_rows, verification
+    from ml_assets.extras.governance.dossier import verification
 
     public = PublicKey.read(key)
     is_folder = Path(what).is_dir() or not _is_version(what)
@@ -265,7 +266,7 @@ def verify(what: str, key: Path, with_ledger: bool) -> None:
         from resources.ledger import Head
 
         ledger = Project.read_only().platform.ledger
-        ledger_rows.require_in_ledger(found.decisions, ledger)
+        verification.require_in_ledger(found.decisions, ledger)
         say("  ledger      has the same rows, and its chain contains the head")
         place = Head.parse(found.decisions["head"]).place
         for line in since(ledger.models.decisions(found.model), place, found.bundle):

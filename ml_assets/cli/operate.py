@@ -29,7 +29,7 @@ from ml_assets.model.training.process.stop import end_with_parent
 from resources.words import counted, name_some
 
 if TYPE_CHECKING:
-    from ml_assets.extras.drills.drill_report import DrillReport
+    from ml_assets.extras.drills.drills import DrillReport
     from ml_assets.model.steps.waste import Waste
 
 
@@ -142,7 +142,7 @@ def trainings_prune() -> None:
     Dagster's daemon prunes by itself. Checkpoints stay: the next launch resumes from them. A training whose run has not
     ended is kept until the run returns, for ML_ASSETS_KUBERNETES_RETURN_SECONDS at most.
     """
-    from ml_assets.components.pruning import NOTHING_TO_PRUNE, has_ended
+    from ml_assets.components.sensors.ended_runs import NOTHING_TO_PRUNE, has_ended
 
     project = Project.here()
     project.end_abandoned()
@@ -162,7 +162,7 @@ def gc(delete: bool, as_json: bool) -> None:
     Partitions that their table does not retain leave main. Rows that left a branch stay in the lake's history for
     ML_ASSETS_HISTORY_DAYS. It is safe beside running launches.
     """
-    from ml_assets.components.declared_metadata import declared_tables
+    from ml_assets.components.metadata import declared_tables
     from ml_assets.model.steps.waste import delete_waste, find_waste
 
     project = Project.on_main()
@@ -230,7 +230,7 @@ def events_prune(delete: bool, as_json: bool) -> None:
     Events of the last ML_ASSETS_HISTORY_DAYS stay, and those of runs that have not ended. Pages of older runs lose
     their log lines.
     """
-    from ml_assets.dagster_prune import find_prunable, prune_events
+    from ml_assets.extras.event_pruning.prune import find_prunable, prune_events
 
     project = Project.here()
     since = datetime.now(UTC) - timedelta(days=project.settings.history_days)

@@ -9,7 +9,6 @@ import dagster as dg
 from ml_assets.cli.launch import typed_range
 from ml_assets.cli.project import Project
 from ml_assets.cli.terminal import Problem, say
-
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.steps.train import READ_AT, READ_DIGEST, SETTINGS_DIGEST
 from ml_assets.components.training_pipeline import stage_key
@@ -21,17 +20,14 @@ from ml_assets.model.release.initial_version import InitialModelRefused
 from ml_assets.model.release.registry import VersionMissing
 from ml_assets.model.steps.champion import champion_columns, champion_has_seen
 from ml_assets.model.steps.chosen import Chosen, chosen_for
+from ml_assets.model.steps.declared_functions import MetricUnusable, require_own_metrics
 from ml_assets.model.steps.identity import settings_digest
-
-from ml_assets.model.steps.read_changes import ColumnChange, ReadBy, changes_since
 from ml_assets.model.steps.snapshot import initial_of, source_values
+from ml_assets.model.steps.window import ColumnChange, ReadBy, changes_since
 from resources.words import name_some
 
 if TYPE_CHECKING:
-
     from ml_assets.dagster_host.asset_graph import BaseAssetGraph
-    from ml_assets.model.steps.snapshot import Chosen
-    from ml_assets.model.steps.window import ColumnChange, ReadBy
 
 
 SHOWN = 10
@@ -134,7 +130,6 @@ def plan(project: Project, model: str, partition: str) -> None:
 def look(project: Project, spec: TrainingPipelineSpec, partition: str) -> PlannedPartition:
     """Validate the window as the first step of a run would. Raises `Problem` if the window is empty."""
     from ml_assets.components.metadata import declared_tables
-    from ml_assets.model.steps.window import changes_since
 
     graph = project.defs.resolve_asset_graph()
     reader = project.reader()

@@ -21,13 +21,10 @@ import yaml
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from ml_assets.dagster_host.instance import EVENT_BATCH
 from ml_assets.cli.terminal import Problem, say_aside
-from ml_assets.dagster_instance import EVENT_BATCH, on_this_machine
+from ml_assets.dagster_host.instance import EVENT_BATCH, on_this_machine
 from ml_assets.foundation.checkout import ROOT
-from ml_assets.foundation.reports.text import in_terminal
 from resources.files import locked, take_lock, whole_file
-from resources.lake.lake_environment import read_environment
 from resources.platform import Platform
 from resources.settings import KubernetesSettings, Settings
 from resources.words import did_you_mean
@@ -232,14 +229,14 @@ class Project:
     @property
     def releases(self) -> "Releases":
         """Versions of the models, and the decisions about them."""
-        from ml_assets.model.release.of_platform import releases_of
+        from ml_assets.model.release.releases import releases_of
 
         return releases_of(self.platform)
 
     @property
     def bundles(self) -> "BundleStore":
         """Bundles of the versions."""
-        from ml_assets.model.release.of_platform import bundles_of
+        from ml_assets.model.release.releases import bundles_of
 
         return bundles_of(self.platform)
 
@@ -248,7 +245,7 @@ class Project:
 
         Raises `Problem` for a model that is not declared, or has no version, and `VersionMissing` with the versions.
         """
-        from ml_assets.model.steps.model_card import version_to_show
+        from ml_assets.model.steps.record import version_to_show
 
         version = version_to_show(self.platform, model, number)
         if version is None:

@@ -142,21 +142,23 @@ def _restored(
     project: Project, version: "RegisteredVersion", options: list[str], *, code: bool, environment: bool
 ) -> int:
     """Run this command with the recorded code, the recorded packages or both; return its exit status."""
-    from ml_assets.model.steps import recorded_code, recorded_packages, reproduce
+    from ml_assets.model.steps import recorded_environment, reproduce
 
     launch = reproduce.recorded_launch(project.platform, version)
     with ExitStack() as scratch:
         tree, python = ROOT, Path(sys.executable)
         if code:
-            tree = scratch.enter_context(recorded_code.recorded_tree(project.platform, launch))
+            tree = scratch.enter_context(recorded_environment.recorded_tree(project.platform, launch))
             on_top = f" with changes {launch.difference[:12]}" if launch.difference else ""
             say_aside(f"code: commit {launch.commit[:12]}{on_top}")
         if environment:
             with progress().status("installing the recorded packages: minutes for the first time"):
-                python = recorded_packages.locked_interpreter(project.platform, launch)
+                python = recorded_environment.locked_interpreter(project.platform, launch)
             say_aside(f"packages: {python.parent.parent}")
         named = f"{version.model}/{version.number}"
-        return recorded_code.run_in(tree, python, project.settings.home, ["reproduce", named, *options])
+        return recorded_environment.run_in(
+            tree, python, project.settings.home, ["reproduce", named, *options]
+        )
 
 
 def _say_reproduced(made: "Reproduction", wanted: "Level") -> None:
@@ -173,7 +175,7 @@ def _say_reproduced(made: "Reproduction", wanted: "Level") -> None:
 
 
 def _version_of(project: Project, named: str) -> "RegisteredVersion":
-    from ml_assets.model.release.of_platform import registry_of
+    from ml_assets.model.release.releases import registry_of
 
     model, _, number = named.partition("/")
     if number.isdecimal():

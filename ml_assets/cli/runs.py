@@ -29,8 +29,8 @@ from ml_assets.cli.project import Project
 from ml_assets.cli.terminal import Problem
 from ml_assets.components.failures import Stop, Terminated, stopping_by, was_interrupted
 from ml_assets.components.metadata import RANGE_END, RANGE_START
-from ml_assets.components.reconcile import reconcile, tables_of
-from ml_assets.data.tables.environments import inherited_by
+from ml_assets.components.sensors.reconcile import reconcile, tables_of
+from ml_assets.data.tables.environments.environment import inherited_by
 from resources.acting import launched_in_terminal
 from resources.files import create_locked
 from resources.threads import working_beside

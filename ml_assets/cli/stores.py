@@ -10,7 +10,7 @@ from ml_assets.cli.terminal import (
     say_aside,
 )
 from resources.files import locked
-from resources.lake.lake_environment import environments
+from resources.lake.environments import environments
 from resources.lake.lakefs_setup import create_repository
 from resources.words import counted, name_some
 
@@ -168,7 +168,7 @@ def lake_audit(limit: int) -> None:
 
     Exit status 1 if there is one of these, or if the audit hook is missing.
     """
-    from ml_assets.data.tables.audits import unaudited, unknown_rejections
+    from ml_assets.data.tables.history.log import unaudited, unknown_rejections
 
     platform = Project.read_only().platform
     commits = unaudited(platform.lake, limit)
@@ -242,7 +242,7 @@ def home_move() -> None:
     but MLflow finds files by name. A version of MLflow gets the address of the bundle with its digest; numbers,
     aliases and tags stay. Environments of the home are moved, too. You can repeat the command at any time.
     """
-    from ml_assets.model.release.moved_home import NoEmbeddedTracker, moved_from, readdress
+    from ml_assets.model.release.registry import NoEmbeddedTracker, moved_from, readdress
 
     main = Project.on_main()
     names = [None, *(one.name for one in environments(main.settings.home))]

@@ -17,7 +17,7 @@ from resources.words import counted
 if TYPE_CHECKING:
     import polars as pl
 
-    from ml_assets.components.declared_sources import DeclaredSource
+    from ml_assets.components.documents import DeclaredSource
 
 _PATIENCE_SECONDS = 3.0
 """Wait for a server. Shorter than in a run: a person expects a quick answer."""
@@ -69,10 +69,10 @@ def source_check(table: str | None) -> None:
 
     Prints a sentence with a remedy for each fault. Exit status 1 if there is any.
     """
-    from ml_assets.components import declarations, declared_sources
+    from ml_assets.components import declarations, documents
 
     named = [] if table is None else [_declared(table).table.name]
-    names = named or [f"datasets/{name}" for name in declared_sources.declared_names(declarations.DEFS)]
+    names = named or [f"datasets/{name}" for name in documents.declared_names(declarations.DEFS)]
     failed = 0
     with Project.to_read() as project:
         platform = Platform(project.settings, _PATIENCE_SECONDS)
@@ -82,7 +82,7 @@ def source_check(table: str | None) -> None:
                 faults = declared.faults(platform)
                 if not faults:
                     say(f"ok    {name} ({declared.section.kind})")
-            except declared_sources.SourceNotDeclared as error:  # the other sources are still checked
+            except documents.SourceNotDeclared as error:  # the other sources are still checked
                 faults = [str(error)]
             failed += bool(faults)
             for fault in faults:
@@ -121,9 +121,9 @@ def source_dead_letters(table: str, newest: int, as_json: bool) -> None:
 
 
 def _declared(table: str) -> "DeclaredSource":
-    from ml_assets.components import declarations, declared_sources
+    from ml_assets.components import declarations, documents
 
-    return declared_sources.declared_source(declarations.DEFS, table.removeprefix("datasets/"))
+    return documents.declared_source(declarations.DEFS, table.removeprefix("datasets/"))
 
 
 def _print(frame: "pl.DataFrame", *, hides_shape: bool = False) -> None:
@@ -167,8 +167,8 @@ def accept(table: str, partition: str, reason: str) -> None:
     A range `FIRST..LAST` accepts all partitions in it that only the number of rows rejects, as a new level: later
     partitions are compared with it. The finding of such a partition names the range.
     """
-    from ml_assets.components.reconcile import report_acceptance
-    from ml_assets.data.tables.accept import accept_level, accept_partition
+    from ml_assets.components.sensors.reconcile import report_acceptance
+    from ml_assets.data.tables.publish.accept import accept_level, accept_partition
 
     project, acting = Project.to_decide()
     platform = project.platform
@@ -222,7 +222,7 @@ def quarantine() -> None:
 @click.argument("table", required=False)
 def quarantine_list(table: str | None) -> None:
     """List the partitions with quarantined rows, of TABLE or of all tables, and the rules that these rows break."""
-    from ml_assets.data.tables.readmit import quarantined_keys, quarantined_rules
+    from ml_assets.data.tables.publish.quarantine import quarantined_keys, quarantined_rules
 
     with Project.to_read() as project:
         reader = project.reader()
@@ -244,7 +244,7 @@ def quarantine_list(table: str | None) -> None:
 @click.option("--rows", default=20, show_default=True, help="Print this many rows of each partition.")
 def quarantine_show(table: str, partition: str | None, rows: int) -> None:
     """Print the quarantined rows of TABLE, or of one PARTITION of it. Values of sensitive columns are hidden."""
-    from ml_assets.data.tables.readmit import quarantined_keys, quarantined_rules, shown_rows
+    from ml_assets.data.tables.publish.quarantine import quarantined_keys, quarantined_rules, shown_rows
 
     with Project.to_read() as project:
         spec, reader = project.table(table), project.reader()
@@ -265,7 +265,8 @@ def quarantine_readmit(table: str, partition: str | None) -> None:
     then the exit status is 1. After a fix of the source, materialize the partition again instead.
     """
     from ml_assets.cli import runs
-    from ml_assets.data.tables import declared, readmit
+    from ml_assets.data.tables import declared
+    from ml_assets.data.tables.publish.quarantine import readmit
 
     project, acting = Project.to_decide()
     spec, reader, platform = project.table(table), project.reader(), project.platform

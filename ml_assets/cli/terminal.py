@@ -10,13 +10,14 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from ml_assets.foundation.reports.plain_text import in_terminal
+from ml_assets.foundation.reports.text import in_terminal
+from resources.extras import missing_extra
 from resources.words import did_you_mean, has_remedy, whole_number
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ml_assets.foundation.reports.written_page import WrittenPage
+    from ml_assets.foundation.reports.page import WrittenPage
     from resources.ledger import Person
 
 
@@ -76,9 +77,10 @@ def explained() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if os.environ.get("ML_ASSETS_TRACEBACK") or not has_remedy(error):
+        extra = missing_extra(error)
+        if os.environ.get("ML_ASSETS_TRACEBACK") or not (extra or has_remedy(error)):
             raise
-        say_aside(f"Error: {error}")
+        say_aside(f"Error: {extra or error}")
         sys.exit(1)
 
 

@@ -24,7 +24,7 @@ from ml_assets.data.sources.protocol import SourceTable
 from ml_assets.extras.streams.kafka_log import StreamLog
 from ml_assets.extras.streams.kafka_source import DeadLetter, newest_dead_letters
 from ml_assets.foundation.checkout import ROOT
-from ml_assets.foundation.sections import OldWord, WrongKey
+from ml_assets.foundation.sections import WrongKey
 from resources.platform import Platform
 from resources.words import did_you_mean
 
@@ -146,7 +146,7 @@ def attribute_faults(model: Any, attributes: Any) -> list[tuple[Keys, str]]:
     while True:
         errors = _errors(model, mended)
         found = [(_as_written(one["loc"], mended, written), _words(one)) for one in errors]
-        wrong = [isinstance(_raised(one), WrongKey | OldWord) for one in errors]
+        wrong = [isinstance(_raised(one), WrongKey) for one in errors]
         names.update(one for one, is_name in zip(found, wrong, strict=True) if is_name)
         again = False
         for one, is_name in zip(errors, wrong, strict=True):
@@ -175,9 +175,7 @@ def _mend(part: Any, path: Keys, fault: Any, written: dict[Keys, str | int]) -> 
         return False
     section: dict[Any, Any] = part
     value = section.pop(key)
-    if isinstance(fault, OldWord):
-        section[key] = fault.meant
-    elif fault.meant is not None and fault.meant not in section:
+    if fault.meant is not None and fault.meant not in section:
         section[fault.meant] = value
         written[*above, fault.meant] = key
     return True
