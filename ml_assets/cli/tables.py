@@ -46,7 +46,7 @@ def source_preview(table: str, as_json: bool) -> None:
     if as_json:
         facts = {
             "table": declared.table.name,
-            "kind": declared.section.kind,
+            "kind": declared.kind,
             "rows": _as_json(found.rows),
             "contract": found.contract,
             "without_type": found.without_type,
@@ -81,7 +81,7 @@ def source_check(table: str | None) -> None:
                 declared = _declared(name)
                 faults = declared.faults(platform)
                 if not faults:
-                    say(f"ok    {name} ({declared.section.kind})")
+                    say(f"ok    {name} ({declared.kind})")
             except documents.SourceNotDeclared as error:  # the other sources are still checked
                 faults = [str(error)]
             failed += bool(faults)
@@ -102,9 +102,9 @@ def source_dead_letters(table: str, newest: int, as_json: bool) -> None:
     Reads the lake alone, not the topic. No bytes are shown if the contract has a sensitive column.
     """
     declared = _declared(table)
-    if declared.section.kind != "kafka":
+    if declared.kind != "kafka":
         raise Problem(
-            f"{declared.table.name} has a source of kind {declared.section.kind}: only kafka has dead letters"
+            f"{declared.table.name} has a source of kind {declared.kind}: only kafka has dead letters"
         )
     with Project.to_read() as project:
         counts, found = declared.dead_letters(project.platform, newest)
@@ -266,21 +266,21 @@ def quarantine_readmit(table: str, partition: str | None) -> None:
     """
     from ml_assets.cli import runs
     from ml_assets.data.tables import declared
-    from ml_assets.data.tables.publish.quarantine import readmit
+    from ml_assets.data.tables.publish import quarantine
 
     project, acting = Project.to_decide()
     spec, reader, platform = project.table(table), project.reader(), project.platform
     # Rows without a time belong to no partition, so only a call that names them is refused.
-    every = [partition] if partition else readmit.quarantined_keys(reader, table)
+    every = [partition] if partition else quarantine.quarantined_keys(reader, table)
     keys = [key for key in every if partition or key != UNDATED]
     tables = declared.DeclaredTables(map(declared.DeclaredTable.of, project.tables().values()))
     readmitted = 0
     refused: list[str] = []
     for key in keys:
         try:
-            before = readmit.quarantined_rows(reader, table, key).height
-            result = readmit.readmit(platform.lake, platform.ledger, spec, key, acting, tables)
-        except readmit.NotReadmitted as error:
+            before = quarantine.quarantined_rows(reader, table, key).height
+            result = quarantine.readmit(platform.lake, platform.ledger, spec, key, acting, tables)
+        except quarantine.NotReadmitted as error:
             refused.append(str(error))
             continue
         left = result.merged[key].verdict.quarantined

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from dagster_shared.yaml_utils import parse_yamls_with_source_position
@@ -18,15 +18,16 @@ from dagster_shared.yaml_utils.source_position import ValueAndSourcePositionTree
 from pydantic import TypeAdapter, ValidationError
 
 from ml_assets.components.specs import DatasetSpec
-from ml_assets.data.sources.kinds import AnySource
+from ml_assets.data.sources.kinds import kind
 from ml_assets.data.sources.preview import Preview, faults, preview
-from ml_assets.data.sources.protocol import SourceTable
-from ml_assets.extras.streams.kafka_log import StreamLog
-from ml_assets.extras.streams.kafka_source import DeadLetter, newest_dead_letters
+from ml_assets.data.sources.protocol import SourceSection, SourceTable
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.foundation.sections import WrongKey
 from resources.platform import Platform
 from resources.words import did_you_mean
+
+if TYPE_CHECKING:
+    from ml_assets.extras.streams.kafka_source import DeadLetter
 
 _KEYS = ("attributes", "post_processing", "requirements", "template_vars_module", "type")
 _COMPONENTS = "ml_assets.components"
@@ -247,16 +248,26 @@ class SourceNotDeclared(Exception):
 class DeclaredSource:
     """Source of a dataset, and the facts of the table that it fills."""
 
-    section: AnySource
+    section: SourceSection
     table: SourceTable
     """Without a contract if the declaration has no column yet."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the source."""
+        return kind(self.section)
 
     def preview(self, platform: Platform) -> Preview:
         """Read some of the newest rows. Raises `SourceRefused`, and the errors of a user's function."""
         return preview(self.section, self.table, platform)
 
-    def dead_letters(self, platform: Platform, count: int) -> tuple[Mapping[str, int], Sequence[DeadLetter]]:
+    def dead_letters(
+        self, platform: Platform, count: int
+    ) -> tuple[Mapping[str, int], Sequence["DeadLetter"]]:
         """Return kind → number of all dead letters of a stream, and the newest ones. Reads the lake alone."""
+        from ml_assets.extras.streams.kafka_log import StreamLog
+        from ml_assets.extras.streams.kafka_source import newest_dead_letters
+
         log = StreamLog(platform.lake, self.table.name)
         version = log.newest()
         counts = version.state.dead if version.state else {}

@@ -100,25 +100,6 @@ def require_all(made: str, possible: Plan) -> None:
         raise InputsRefused(made, refused, possible.missing)
 
 
-def table_spec(
-    kind: str, spec: TableSpecSection, version: str, inputs: Mapping[str, int | None] | None = None
-) -> TableSpec:
-    """Return the publishing specification of a declared table; `version` is the version of its code or source."""
-    return TableSpec(
-        kind=kind,
-        name=spec.name,
-        contract=spec.contract,
-        cadence=spec.cadence,
-        volume=spec.volume,
-        drift=spec.drift,
-        quarantine_limit=spec.quarantine_limit,
-        retain=spec.retain,
-        deprecated=spec.deprecated,
-        code_version=version,
-        inputs=inputs or {},
-    )
-
-
 def table_asset(
     section: TableSpecSection,
     table: TableSpec,
