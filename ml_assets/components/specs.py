@@ -263,13 +263,13 @@ class FeatureTableSpec(TableSpecSection):
 
     function: VersionedPath
     """`package.module.function`: `(inputs: Mapping[str, DataFrame], first: date, last: date) -> DataFrame`. For hourly
-    partitions, `first` and `last` are datetimes (UTC): the begins of the first and of the last hour."""
+    partitions, `first` and `last` are datetimes (UTC): the start of the first and of the last hour."""
     inputs: tuple[InputSection, ...] = Field(min_length=1)
     """Tables that the function reads."""
     predicted_at: str = "predicted_at"
     """Column with the moment of the prediction (UTC). A row may use only facts that were known by then."""
     partition_date: str = "partition_date"
-    """Column with the first day of a row's partition; of type datetime for hourly partitions, the begin of the hour."""
+    """Column with the first day of a row's partition; of type datetime for hourly partitions, the start of the hour."""
     labels: tuple[str, ...] = ()
     """Columns that become known after `predicted_at`. The leakage test leaves them out."""
     leakage_check: LeakageCheck = "weekly"

@@ -65,7 +65,7 @@ class ObjectiveFacts:
     pictures: tuple[Picture, ...]
     """Pictures of a report, beside the loss."""
     columns: tuple[str, ...] = ()
-    """Names of the numbers of a prediction, if it has several that are no probabilities of classes."""
+    """Names of the numbers of a prediction, if it has several numbers that are not probabilities of classes."""
     quantile: float | None = None
     """Share of the labels that should lie below the prediction; None if the prediction is not a quantile."""
     places: int | None = None
