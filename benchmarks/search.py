@@ -37,8 +37,8 @@ from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study_report import costs, render
 from ml_assets.extras.tuning.study_result import StudyResult
+from ml_assets.extras.tuning.tune import run_study
 from ml_assets.model.steps.spec import WindowSection
-from ml_assets.model.steps.tune import run_study
 from resources.job.events import JOB, TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher

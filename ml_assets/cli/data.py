@@ -89,7 +89,7 @@ def data_diff(
     Reads data files only of the partitions that differ.
     """
     from ml_assets.data.tables.history.diff import compare_lake
-    from ml_assets.model.steps.difference_page import difference_of_lake
+    from ml_assets.pages.difference_page import difference_of_lake
 
     with Project.to_read() as project:
         old, new = _at(project, before), _at(project, after)
@@ -210,7 +210,7 @@ def data_show(table: str, partition: str, as_json: bool, html: Path | None) -> N
     Users are feature tables that read it, trainings and versions whose weights saw its rows, and environments. --html
     adds pictures. --json prints the users alone.
     """
-    from ml_assets.model.steps import partition_page as page
+    from ml_assets.pages import partition_page as page
 
     with Project.to_read() as project:
         key = partition or page.newest_partition(project.platform, table)
@@ -376,8 +376,8 @@ def env_diff(name: str, no_rows: bool, markdown: bool, as_json: bool, html: Path
     """
     from ml_assets.data.tables.environments import environment as environments
     from ml_assets.data.tables.history.diff import compare_lake
-    from ml_assets.model.steps.difference_page import as_comment, environment_page
-    from ml_assets.model.steps.version_difference import models_trained_in
+    from ml_assets.pages.difference_page import as_comment, environment_page
+    from ml_assets.pages.version_difference import models_trained_in
 
     project = Project.read_only(on_main=True)
     main = project.platform

@@ -48,7 +48,7 @@ def diff(model: str, before: int, after: int, html: Path | None) -> None:
 
     Both are scored on the holdout of the version with the later one. Changes nothing.
     """
-    from ml_assets.model.steps import difference_page, version_difference
+    from ml_assets.pages import difference_page, version_difference
 
     with Project.to_read() as project:
         spec = project.pipeline(model)
@@ -105,7 +105,7 @@ def digest(model: str | None, day: datetime | None, html: Path | None) -> None:
     """
     from ml_assets.components.assets.digest import declared_subjects
     from ml_assets.components.sensors.ended_runs import ended_launches
-    from ml_assets.model.steps.digest import bounds_of, digest_of, digest_page
+    from ml_assets.pages.digest import bounds_of, digest_of, digest_page
 
     today = datetime.now(UTC).date()
     asked = today if day is None else day.date()

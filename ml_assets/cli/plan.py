@@ -15,11 +15,11 @@ from ml_assets.components.training_pipeline import stage_key
 from ml_assets.data.tables.cadence import UNPARTITIONED
 from ml_assets.data.tables.declared import DeclaredTable
 from ml_assets.data.tables.guard import WindowValidation, validate_window
+from ml_assets.extras.tuning.chosen import Chosen, chosen_for
 from ml_assets.model.release.bundle_store import BundleDamaged, BundleMissing
 from ml_assets.model.release.initial_version import InitialModelRefused
 from ml_assets.model.release.registry import VersionMissing
 from ml_assets.model.steps.champion import champion_columns, champion_has_seen
-from ml_assets.model.steps.chosen import Chosen, chosen_for
 from ml_assets.model.steps.declared_functions import MetricUnusable, require_own_metrics
 from ml_assets.model.steps.identity import settings_digest
 from ml_assets.model.steps.snapshot import initial_of, source_values

@@ -18,8 +18,8 @@ from ml_assets.foundation.checkout import ROOT
 
 if TYPE_CHECKING:
     from ml_assets.components.specs import TrainingPipelineSpec
+    from ml_assets.extras.reproduction.reproduce import Level, Reproduction
     from ml_assets.model.release.registry import RegisteredVersion
-    from ml_assets.model.steps.reproduce import Level, Reproduction
     from ml_assets.use.serving.answering import ServerParts
     from ml_assets.use.serving.online_lookup import OnlineLookup
     from ml_assets.use.serving.watch import Declaration
@@ -106,7 +106,7 @@ def reproduce(
     and seed from the recorded job. Code, lock and packages must be those of its launch: --code and --environment
     restore them. Nothing is stored. The exit status is 0 if the level held.
     """
-    from ml_assets.model.steps import reproduce as work
+    from ml_assets.extras.reproduction import reproduce as work
 
     if with_this_code and (code or environment):
         raise click.UsageError(
@@ -142,7 +142,7 @@ def _restored(
     project: Project, version: "RegisteredVersion", options: list[str], *, code: bool, environment: bool
 ) -> int:
     """Run this command with the recorded code, the recorded packages or both; return its exit status."""
-    from ml_assets.model.steps import recorded_environment, reproduce
+    from ml_assets.extras.reproduction import recorded_environment, reproduce
 
     launch = reproduce.recorded_launch(project.platform, version)
     with ExitStack() as scratch:

@@ -21,8 +21,8 @@ from dagster_webserver.app import create_app_from_workspace_process_context
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from ml_assets.model.steps.links import TABLES
-from ml_assets.model.steps.served import SERVED, serving, serving_tables
+from ml_assets.foundation.links import TABLES
+from ml_assets.pages.served import SERVED, serving, serving_tables
 from resources.platform import Platform
 from resources.settings import Settings
 from resources.web.bounded_uvicorn import bounded_options

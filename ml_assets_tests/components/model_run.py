@@ -9,9 +9,9 @@ from typing import Any
 import polars as pl
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
+from ml_assets.foundation.links import report_name
 from ml_assets.model.release.releases import bundles_of
 from ml_assets.model.release.runtime import ServingModel
-from ml_assets.model.steps.links import report_name
 from ml_assets.model.steps.snapshot import take_snapshot
 from ml_assets.model.steps.values import TrainingSet, ValidatedWindow
 from ml_assets_tests.components import readings_pipeline

@@ -11,7 +11,7 @@ import pytest
 from ml_assets.components import Dataset, FeatureTable
 from ml_assets.components.metadata import declared_tables
 from ml_assets.data.tables.guard import WindowValidation, validate_window
-from ml_assets.model.steps.partition_page import users_of
+from ml_assets.pages.partition_page import users_of
 from ml_assets_tests.components.installation import Installation, component, failure_of, versions
 
 HERE = "ml_assets_tests.components.test_corrections"

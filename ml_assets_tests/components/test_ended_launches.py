@@ -11,7 +11,7 @@ from dagster._core.execution.execute_in_process_result import ExecuteInProcessRe
 from ml_assets.components.assets.digest import declared_subjects
 from ml_assets.components.metadata import ASKED_BY, ROOT_RUN, SCHEDULE, WILL_RETRY
 from ml_assets.components.sensors.ended_runs import ended_launches, tell_failures
-from ml_assets.model.steps.digest import Digest, bounds_of, digest_of, digest_page
+from ml_assets.pages.digest import Digest, bounds_of, digest_of, digest_page
 from ml_assets_tests.components.installation import STAGES, Installation
 from ml_assets_tests.components.readings_pipeline import FIRST, MODEL, READINGS, WINDOW, days
 from ml_assets_tests.resources.webhook_receiver import Receiver, running_receiver

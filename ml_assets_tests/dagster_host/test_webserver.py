@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from ml_assets.model.steps.links import TABLES, partition_address, report_page
-from ml_assets.model.steps.served import SERVED, serving, serving_tables
+from ml_assets.foundation.links import TABLES, partition_address, report_page
+from ml_assets.pages.served import SERVED, serving, serving_tables
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, days
 from resources.addresses import Address
 from resources.artifacts import Artifacts, FolderArtifacts, artifacts_of

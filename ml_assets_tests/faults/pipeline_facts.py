@@ -21,10 +21,10 @@ from ml_assets.data.snapshots.split_reader import open_snapshot
 from ml_assets.data.tables import layout
 from ml_assets.data.tables.guard import validate_window
 from ml_assets.data.tables.reader import TableReader
+from ml_assets.foundation.links import report_name
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.release.releases import bundles_of, registry_of
 from ml_assets.model.release.runtime import ServingModel
-from ml_assets.model.steps.links import report_name
 from ml_assets_tests.faults.demand_project import MODEL, WEEK, WEEKS, DemandProject, key_of
 from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch
 from resources.job.events import EVENTS, read_events, recoveries_of

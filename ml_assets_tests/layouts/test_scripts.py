@@ -15,9 +15,9 @@ import pytest
 from ml_assets.components.base import SpecComponent
 from ml_assets.data.features.encoding import FittedState
 from ml_assets.data.snapshots.split_reader import FITTED, open_snapshot
+from ml_assets.extras.reproduction.reproduce import reproduce
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.release.releases import registry_of
-from ml_assets.model.steps.reproduce import reproduce
 from ml_assets_tests.components.installation import STAGES, Installation, readings_components
 from ml_assets_tests.components.model_run import (
     CHECKPOINT,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.model.steps.trials import SideBySide, StoppedWithOthers
+from ml_assets.extras.tuning.trials import SideBySide, StoppedWithOthers
 from resources.files import open_lock
 from resources.launcher.local import TrainingPaused, run_process
 

@@ -14,13 +14,13 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from ml_assets.components.assets.digest import nightly_digest
+from ml_assets.foundation.links import DIGESTS
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.promotion import promote
 from ml_assets.model.release.releases import Releases
 from ml_assets.model.release.rules import Rules
-from ml_assets.model.steps.digest import Line, Subjects, digest_of, digest_page
-from ml_assets.model.steps.links import DIGESTS
-from ml_assets.model.steps.served import serving
+from ml_assets.pages.digest import Line, Subjects, digest_of, digest_page
+from ml_assets.pages.served import serving
 from ml_assets_tests.release.conftest import Evaluate
 from ml_assets_tests.resources.ledger_writer import NEW
 from ml_assets_tests.resources.webhook_receiver import DRIPS, SILENT, Receiver

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from ml_assets.model.evaluation.comparison.gates import Champion
 from ml_assets.model.release.bundle_store import Bundle
-from ml_assets.model.steps.version_difference import KnownFacts
+from ml_assets.pages.version_difference import KnownFacts
 from ml_assets_tests.evaluation.holdout_case import make_holdout
 from ml_assets_tests.evaluation.test_report import make_report
 

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from ml_assets.extras.governance.review.desk import ReviewDesk
 from ml_assets.extras.governance.review.review_pages import review_app
+from ml_assets.foundation.links import report_name
 from ml_assets.model.evaluation.comparison.holdout import evaluate as measure
 from ml_assets.model.evaluation.report.report import write_report
 from ml_assets.model.evaluation.report_document import Report
@@ -20,7 +21,6 @@ from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.releases import Releases
 from ml_assets.model.release.rules import NO_RULES, Rules
 from ml_assets.model.release.rules_in_force import as_json
-from ml_assets.model.steps.links import report_name
 from ml_assets_tests.evaluation.holdout_case import make_holdout, model_facts
 from ml_assets_tests.release.conftest import Evaluate
 from ml_assets_tests.resources.ledger_writer import with_account

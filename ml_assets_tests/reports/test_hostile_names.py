@@ -35,7 +35,7 @@ from ml_assets.model.evaluation.report_document import (
     Report,
 )
 from ml_assets.model.evaluation.spec import EvaluationSpec
-from ml_assets.model.steps.partition_pictures import pictures_of_columns, pictures_of_rows
+from ml_assets.pages.partition_pictures import pictures_of_columns, pictures_of_rows
 from ml_assets.use.live import performance_history
 from ml_assets.use.live.performance import LiveInterval, SliceFigures
 from ml_assets_tests.evaluation.holdout_case import model_facts

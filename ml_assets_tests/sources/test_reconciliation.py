@@ -23,7 +23,7 @@ from ml_assets.data.tables.publish.quarantine import (
     readmit,
 )
 from ml_assets.data.validation.quarantine import REASON
-from ml_assets.model.steps.partition_page import partition_page
+from ml_assets.pages.partition_page import partition_page
 from ml_assets_tests.components.installation import Installation, failure_of, materialized
 from ml_assets_tests.sources import sales
 from ml_assets_tests.sources.conftest import Declare

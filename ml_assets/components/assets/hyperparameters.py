@@ -15,13 +15,13 @@ from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study_report import summary_markdown
-from ml_assets.model.steps.links import report_page
+from ml_assets.foundation.links import report_page
 from resources.launcher.resource_profile import changes_of
 from resources.platform import Platform
 
 if TYPE_CHECKING:
+    from ml_assets.extras.tuning.tune import StoredStudy
     from ml_assets.model.steps.live_report import TrainingPage
-    from ml_assets.model.steps.tune import StoredStudy
 
 HYPERPARAMETERS = "hyperparameters"
 """Last part of the asset's key."""
@@ -54,7 +54,7 @@ def study_asset(spec: TrainingPipelineSpec, tuning: TuningSection) -> dg.AssetsD
         platform: dg.ResourceParam[Platform],
         tables: dg.ResourceParam[DeclaredTables],
     ) -> dg.Output[None]:
-        from ml_assets.model.steps.tune import run_study
+        from ml_assets.extras.tuning.tune import run_study
 
         with final_unless_transient():
             stored = run_study(
@@ -80,7 +80,7 @@ class _StudyPage(RunPage):
 
 
 def _shown(stored: "StoredStudy", platform: Platform) -> dict[str, Any]:
-    from ml_assets.model.steps.chosen import REPORT, RESULT
+    from ml_assets.extras.tuning.chosen import REPORT, RESULT
 
     result = stored.report.result
     best = result.chosen

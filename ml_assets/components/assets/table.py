@@ -49,7 +49,7 @@ from ml_assets.data.tables.publish.publish import (
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, SourceFailed, TableSpec
 from ml_assets.data.validation.verdict import table_rows
-from ml_assets.model.steps.links import partition_address, run_url
+from ml_assets.foundation.links import partition_address, run_url
 from resources.platform import Platform
 from resources.words import counted, name_some
 

@@ -29,7 +29,7 @@ from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import validate_window
 from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.model.steps.digest import EndedLaunch
+from ml_assets.pages.digest import EndedLaunch
 from resources.addresses import hide_credentials
 from resources.platform import Platform
 from resources.web.webhook import send

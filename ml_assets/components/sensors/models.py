@@ -18,9 +18,9 @@ from ml_assets.components.pages import report_facts
 from ml_assets.components.sensors.ended_runs import claim, told
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.data.tables.declared import DeclaredTables
-from ml_assets.model.steps.digest import production_of, release_facts, waiting_for_approval
-from ml_assets.model.steps.links import report_name, report_page, review_page
+from ml_assets.foundation.links import report_name, report_page, review_page
 from ml_assets.model.steps.retraining import RetrainSection
+from ml_assets.pages.digest import production_of, release_facts, waiting_for_approval
 from resources.ledger import EvaluationRow, LedgerError
 from resources.platform import Platform
 from resources.tracking.mlflow_client import TrackerError

@@ -8,7 +8,7 @@ import dagster as dg
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import bullets, readable, report_facts, rules_table
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.model.steps.links import report_page
+from ml_assets.foundation.links import report_page
 from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
 from resources.ledger import evaluation_name
 from resources.platform import Platform

@@ -8,7 +8,7 @@ import dagster as dg
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import commit_facts, report_facts, rules_table, tracked_facts
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.model.steps.links import report_page, review_page
+from ml_assets.foundation.links import report_page, review_page
 from ml_assets.model.steps.values import EvaluatedModel, RegisteredModel, TrainedModel, TrainingSet
 from resources.addresses import Address
 from resources.platform import Platform

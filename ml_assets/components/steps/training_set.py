@@ -82,7 +82,7 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
         tables: dg.ResourceParam[DeclaredTables],
         validated: ValidatedWindow,
     ) -> Iterator[Any]:
-        from ml_assets.model.steps.chosen import chosen_for, require_chosen_on_valid_rows
+        from ml_assets.extras.tuning.chosen import chosen_for, require_chosen_on_valid_rows
         from ml_assets.model.steps.snapshot import take_snapshot
         from ml_assets.model.steps.window import require_as_validated
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ml_assets.data.snapshots.builder import fitted_of, rows_of
 from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot, open_snapshot
 from ml_assets.data.tables.reader import TableReader
+from ml_assets.foundation.links import run_url
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.evaluation.comparison.baseline import naive_baseline
 from ml_assets.model.evaluation.comparison.explanations import NotPredicted, explain
@@ -35,7 +36,6 @@ from ml_assets.model.steps.bundling import bundle_of, serving_cost_of, versions_
 from ml_assets.model.steps.champion import MeasuredRows, compared_models, rival_of, with_class_ids
 from ml_assets.model.steps.declared_functions import own_metrics
 from ml_assets.model.steps.identity import require_as_frozen
-from ml_assets.model.steps.links import run_url
 from ml_assets.model.steps.record import UnrecordedEvaluation, record
 from ml_assets.model.steps.scoring import prediction_profile
 from ml_assets.model.steps.spec import ModelInputsSection, PipelineSpec

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from ml_assets.foundation.checkout import ROOT
-from ml_assets.model.steps.links import read_artifact
+from ml_assets.foundation.links import read_artifact
 from resources.artifacts import ArtifactMissing
 from resources.environment import LeftOut, code_state, installed_packages, lock_of, machine
 from resources.job.events import RESULT, training_folder_name

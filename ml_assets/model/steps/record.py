@@ -12,6 +12,7 @@ from itertools import chain
 
 from pydantic import ValidationError
 
+from ml_assets.foundation.links import read_artifact, report_name
 from ml_assets.foundation.reports.page import WrittenPage
 from ml_assets.model.evaluation.evaluation_document import GateDecision, Role
 from ml_assets.model.evaluation.metrics.metrics import SERVING_NAMES
@@ -24,7 +25,6 @@ from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.releases import registry_of, releases_of
 from ml_assets.model.release.rules import deciding_as_json, gates_as_json
 from ml_assets.model.release.standing import PRODUCTION, BundleStandings, InputsUnknown, in_words
-from ml_assets.model.steps.links import read_artifact, report_name
 from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
 from resources.acting import launched_in
 from resources.artifacts import ArtifactMissing

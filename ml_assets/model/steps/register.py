@@ -1,9 +1,9 @@
 """Step 5: register a model that the gates did not reject, and keep its input as long as the version exists."""
 
 from ml_assets.data.snapshots.keep import version_branch
+from ml_assets.foundation.links import report_name, run_url
 from ml_assets.model.release.dossiers import dossier_address
 from ml_assets.model.release.registry import RegisteredVersion
-from ml_assets.model.steps.links import report_name, run_url
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import EvaluatedModel, RegisteredModel, TrainedModel, TrainingSet
 from ml_assets.model.steps.window import rejected_since

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ml_assets.foundation.checkout import ROOT
+from ml_assets.foundation.links import run_url
 from ml_assets.model.release.initial_version import InitialModel, newest_fit
 from ml_assets.model.steps.identity import require_as_frozen
 from ml_assets.model.steps.launches import launches_of, record_launch
-from ml_assets.model.steps.links import run_url
 from ml_assets.model.steps.live_report import LiveReport, TrainingPage, spent
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import InitialVersion, TrainedModel, TrainingSet

@@ -16,7 +16,7 @@ from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.history.retention import Retired, needless_audit_branches, not_retained, retire
 from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.model.steps.links import read_artifact
+from ml_assets.foundation.links import read_artifact
 from resources.files import UNFINISHED
 from resources.job.events import JOB, RESULT, SNAPSHOTS, TRAININGS
 from resources.job.job import TrainingJob
@@ -60,7 +60,7 @@ def find_waste(main: Platform, tables: DeclaredTables, windows: Mapping[str, int
 
     Lists the lake's files and the trainings, so it takes seconds for a large installation. Changes nothing.
     """
-    from ml_assets.model.steps.recorded_environment import unused_packages
+    from ml_assets.extras.reproduction.recorded_environment import unused_packages
 
     since = now - timedelta(days=main.settings.history_days)
     known = environments(main.settings.home)
@@ -89,7 +89,7 @@ def delete_waste(main: Platform, waste: Waste, author: str) -> Garbage:
 
     Rows of retired partitions stay in the history for the days that the settings name.
     """
-    from ml_assets.model.steps.recorded_environment import remove_packages
+    from ml_assets.extras.reproduction.recorded_environment import remove_packages
 
     store = main.whole_lake
     for one in waste.retired:

@@ -10,13 +10,13 @@ import polars as pl
 import pytest
 
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.extras.reproduction.reproduce import reproduce
 from ml_assets.model.release.promotion import promote
 from ml_assets.model.release.releases import registry_of, releases_of
 from ml_assets.model.steps.champion import champion_columns
 from ml_assets.model.steps.record import recorded_report
-from ml_assets.model.steps.reproduce import reproduce
-from ml_assets.model.steps.version_difference import compare_versions
 from ml_assets.model.steps.window import rejected_behind
+from ml_assets.pages.version_difference import compare_versions
 from ml_assets_tests.components import noted_pipeline, readings_pipeline
 from ml_assets_tests.components.installation import Installation, failure_of, readings_components, versions
 from ml_assets_tests.components.model_run import (

@@ -30,11 +30,11 @@ from ml_assets.model.release.registration import register
 from ml_assets.model.release.releases import bundles_of, registry_of, releases_of
 from ml_assets.model.release.rollback import demote
 from ml_assets.model.release.runtime import WEIGHTS
-from ml_assets.model.steps.difference_page import difference_page
-from ml_assets.model.steps.partition_page import partition_page, users_of
 from ml_assets.model.steps.record import recorded_report
 from ml_assets.model.steps.values import InitialVersion, TrainingSet
-from ml_assets.model.steps.version_difference import KnownFacts, compare_versions
+from ml_assets.pages.difference_page import difference_page
+from ml_assets.pages.partition_page import partition_page, users_of
+from ml_assets.pages.version_difference import KnownFacts, compare_versions
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (
     PLANTED,

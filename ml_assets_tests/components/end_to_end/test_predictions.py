@@ -22,8 +22,8 @@ from ml_assets.model.release.releases import releases_of
 from ml_assets.model.release.reviews import accept_rules
 from ml_assets.model.release.rollback import demote
 from ml_assets.model.release.rules import CanarySection, Rules
-from ml_assets.model.steps.digest import digest_of
 from ml_assets.model.steps.scoring import ONE_NUMBER
+from ml_assets.pages.digest import digest_of
 from ml_assets.use.live.retrain import next_request
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (

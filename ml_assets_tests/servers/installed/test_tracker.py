@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mlflow.exceptions import MlflowException
 
-from ml_assets.model.steps.links import report_name
+from ml_assets.foundation.links import report_name
 from ml_assets_tests.servers.installed.conftest import DAY, Installed
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.tracking.mlflow_client import REQUEST_SECONDS, TrackerUnavailable, open_client

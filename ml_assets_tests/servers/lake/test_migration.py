@@ -8,8 +8,8 @@ import pytest
 
 from ml_assets.components import TrainingPipeline
 from ml_assets.data.tables.environments.environment import changes_of, create_environment
+from ml_assets.extras.reproduction.reproduce import reproduce
 from ml_assets.model.steps.record import version_to_show
-from ml_assets.model.steps.reproduce import reproduce
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.components.installation import (
     Installation,

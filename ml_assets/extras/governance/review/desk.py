@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ml_assets.foundation.links import REPORTS, report_name
 from ml_assets.foundation.reports.page import WrittenPage
 from ml_assets.model.release.history import void_approvals
 from ml_assets.model.release.registry import RegisteredVersion, VersionMissing
@@ -11,10 +12,9 @@ from ml_assets.model.release.releases import Releases, registry_of, releases_of
 from ml_assets.model.release.reviews import review, waiting
 from ml_assets.model.release.rules import Rules, deciding_review, why_not_by, why_unchecked
 from ml_assets.model.release.rules_in_force import RulesLog, in_force
-from ml_assets.model.steps.links import REPORTS, report_name
 from ml_assets.model.steps.record import checked_file
-from ml_assets.model.steps.served import FORMS, SERVED
 from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.pages.served import FORMS, SERVED
 from resources.ledger import EvaluationRow, Person, Promotion, Review
 from resources.platform import Platform
 
@@ -135,8 +135,8 @@ class ReviewDesk:
 
     def difference(self, model: str, number: int) -> WrittenPage:
         """Compare the version in production with a version. Takes seconds: both are scored. Raise `NotOnThisDesk`."""
-        from ml_assets.model.steps.difference_page import difference_page
-        from ml_assets.model.steps.version_difference import compare_versions
+        from ml_assets.pages.difference_page import difference_page
+        from ml_assets.pages.version_difference import compare_versions
 
         spec, version = self._spec(model), self._version(model, number)
         champion = self.platform.ledger.models.in_production(model)

@@ -23,12 +23,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from ml_assets.extras.governance.review.desk import NotOnThisDesk, ReviewDesk, ReviewedVersion
+from ml_assets.foundation.links import REPORTS
 from ml_assets.foundation.reports.page import rendered
 from ml_assets.model.release.registry import VersionMissing
 from ml_assets.model.release.releases import NotReviewable
-from ml_assets.model.steps.links import REPORTS
 from ml_assets.model.steps.record import ReportUnreadable
-from ml_assets.model.steps.served import HEADERS as HEADERS_OF_REPORTS
+from ml_assets.pages.served import HEADERS as HEADERS_OF_REPORTS
 from resources.acting import proved_person
 from resources.artifacts import ArtifactMissing
 from resources.ledger import IdentityRefused, LedgerError, Person, author_in_words

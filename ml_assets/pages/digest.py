@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
 
+from ml_assets.foundation.links import report_name
 from ml_assets.foundation.reports.page import Actions, Bullets, Chapter, Paragraph, WrittenPage
 from ml_assets.model.release.history import lines
 from ml_assets.model.release.rules import Rules
-from ml_assets.model.steps.links import report_name
 from ml_assets.model.steps.retraining import requests_since
 from ml_assets.model.steps.spec import PipelineSpec
 from resources.artifacts import ArtifactsError

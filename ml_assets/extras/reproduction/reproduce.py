@@ -19,6 +19,7 @@ from ml_assets.data.snapshots.builder import rows_of
 from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.checkout import ROOT
+from ml_assets.foundation.links import read_artifact
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.initial_version import InitialModel
 from ml_assets.model.release.registry import RegisteredVersion
@@ -27,7 +28,6 @@ from ml_assets.model.steps.champion import MeasuredRows, scored, without_slices
 from ml_assets.model.steps.declared_functions import one_process_library
 from ml_assets.model.steps.identity import training_code
 from ml_assets.model.steps.launches import LaunchRecord, read_launches
-from ml_assets.model.steps.links import read_artifact
 from ml_assets.model.steps.record import evaluation_of
 from ml_assets.model.steps.snapshot import build_training_set
 from ml_assets.model.steps.spec import PipelineSpec

@@ -18,7 +18,7 @@ from ml_assets.data.validation.profile import completeness
 from ml_assets.data.validation.verdict import Verdict
 from ml_assets.foundation.reports.page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
 from ml_assets.model.release.standing import BundleStandings, InputsUnknown, contents_of
-from ml_assets.model.steps.partition_pictures import (
+from ml_assets.pages.partition_pictures import (
     MOST_COLUMNS,
     MOST_HOURS,
     Profiles,

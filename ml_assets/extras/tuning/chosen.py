@@ -13,7 +13,7 @@ from ml_assets.extras.tuning.space import in_words
 from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study_result import StudyResult
 from ml_assets.foundation.days import Days
-from ml_assets.model.steps.links import STUDIES
+from ml_assets.foundation.links import STUDIES
 from ml_assets.model.steps.snapshot import Chosen
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.window import rejected_behind

@@ -13,7 +13,7 @@ from ml_assets.foundation.reports.page import Block, Bullets, Chapter, Grid, Par
 from ml_assets.foundation.reports.text import count, number
 from ml_assets.model.evaluation.comparison.model_difference import MetricChange
 from ml_assets.model.evaluation.comparison.sentences import gain, with_interval
-from ml_assets.model.steps.version_difference import EnvironmentModel, VersionDifference
+from ml_assets.pages.version_difference import EnvironmentModel, VersionDifference
 from resources.words import counted, name_some
 
 MOST_DAYS = 20

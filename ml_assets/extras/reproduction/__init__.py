@@ -1,0 +1,1 @@
+"""Training a version again, and comparing it bit by bit."""

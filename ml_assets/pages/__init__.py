@@ -1,0 +1,1 @@
+"""Pages beside those of Dagster: partitions, differences, the digest of all pipelines."""
