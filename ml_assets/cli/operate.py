@@ -51,7 +51,7 @@ def ui(port: int) -> None:
     project.end_abandoned()
     bin_folder = Path(sys.executable).parent
     workspace = ["-w", str(ROOT / "workspace.yaml")]
-    webserver = [sys.executable, "-m", "ml_assets.webserver", "-h", "127.0.0.1", "-p", str(port)]
+    webserver = [sys.executable, "-m", "ml_assets.dagster_host.webserver", "-h", "127.0.0.1", "-p", str(port)]
     commands = {
         "webserver": [*webserver, *workspace],
         "daemon": [str(bin_folder / "dagster-daemon"), "run", *workspace],

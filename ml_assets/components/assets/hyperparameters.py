@@ -21,7 +21,6 @@ from resources.platform import Platform
 
 if TYPE_CHECKING:
     from ml_assets.extras.tuning.tune import StoredStudy
-    from ml_assets.model.steps.live_report import TrainingPage
 
 HYPERPARAMETERS = "hyperparameters"
 """Last part of the asset's key."""
@@ -75,7 +74,7 @@ def study_asset(spec: TrainingPipelineSpec, tuning: TuningSection) -> dg.AssetsD
 class _StudyPage(RunPage):
     """Reporter of a study, whose trials are observations of its page."""
 
-    def of_trial(self, number: int) -> TrainingPage:
+    def of_trial(self, number: int) -> RunPage:
         return RunPage(self._context, self._asset, prefix=f"trial {number}: ", trial=number)
 
 
