@@ -19,9 +19,9 @@ from _make_learning_curves import BANK, EPOCHS, HELD_OUT, PARAMETERS
 from _report import Result, emit, parse_args
 from optuna.storages import InMemoryStorage
 
-from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study import Study, StudyFacts
-from ml_assets.extras.tuning.study_result import TrialOutcome
+from ml_assets.model.steps.study_result import TrialOutcome
+from ml_assets.model.steps.tuning_section import TuningSection
 
 TRIALS = 64
 REPLAYS = 10

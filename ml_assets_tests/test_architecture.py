@@ -197,9 +197,7 @@ def test_the_import_table_says_what_the_code_imports() -> None:
     table, folders = _import_table(), _folders()
     graph = grimp.build_graph("ml_assets", "resources")
     beside = {f"ml_assets.{path.stem}" for path in (ROOT / "ml_assets").glob("*.py")} - {"ml_assets.__init__"}
-    assert table.keys() == folders | {
-        name for name in beside if not name.startswith("ml_assets.dagster_") and "renamed_keys" not in name
-    }
+    assert table.keys() == folders | beside
     found = {
         row: {
             other.rpartition(".")[2]
@@ -209,6 +207,26 @@ def test_the_import_table_says_what_the_code_imports() -> None:
         for row in table
     }
     assert found == table
+
+
+def test_the_core_imports_no_extra_at_its_top() -> None:
+    """It works without the packages of the extras, and loads without their time."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
+        for path in _code()
+        if path.relative_to(ROOT).parts[:2] != ("ml_assets", "extras")
+        for node in _at_the_top(ast.parse(path.read_text()))
+        for name in (
+            [node.module or ""] if isinstance(node, ast.ImportFrom) else [one.name for one in node.names]
+        )
+        if name.startswith("ml_assets.extras")
+    ]
+    assert found == []
+
+
+def _at_the_top(module: ast.Module) -> list[ast.Import | ast.ImportFrom]:
+    """Imports that run with the module, without those for types alone."""
+    return [node for node in module.body if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def test_no_file_names_a_package_registry() -> None:

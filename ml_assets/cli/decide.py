@@ -17,7 +17,7 @@ from ml_assets.cli.terminal import (
     say_if_unchecked,
     writing_to,
 )
-from ml_assets.extras.governance.dossier.signature import PUBLIC, SigningKey, create_keys
+from ml_assets.model.release.signing_keys import PUBLIC, SigningKey, create_keys
 
 if TYPE_CHECKING:
     from ml_assets.model.steps.spec import PipelineSpec
@@ -366,7 +366,7 @@ def dossier_write(model: str, version: int | None, out: Path | None) -> None:
 
     Signs with the key in ML_ASSETS_SIGNING_KEY. Earlier dossiers stay.
     """
-    from ml_assets.model.steps.dossier import write_dossier
+    from ml_assets.extras.governance.dossier.making import write_dossier
 
     project = Project.here()
     if project.settings.signing_key is None:
@@ -388,7 +388,7 @@ def dossier_write(model: str, version: int | None, out: Path | None) -> None:
 @click.argument("folder", type=FOLDER)
 def dossier_export(model: str, version: int, folder: Path) -> None:
     """Write bundle and newest dossier of VERSION of MODEL to the new FOLDER. Needs no key."""
-    from ml_assets.model.release.dossiers import newest_dossier
+    from ml_assets.extras.governance.dossier.stored import newest_dossier
 
     project = Project.here()
     named = project.registered(model, version)
@@ -396,7 +396,7 @@ def dossier_export(model: str, version: int, folder: Path) -> None:
 
 
 def _export(project: Project, row: "DossierRow", folder: Path) -> None:
-    from ml_assets.model.release.dossiers import export
+    from ml_assets.extras.governance.dossier.stored import export
 
     with writing_to(folder):
         export(project.bundles, row, folder)

@@ -17,7 +17,6 @@ from ml_assets.cli.terminal import say
 from ml_assets.components.metadata import declared_tables
 from ml_assets.components.sensors.reconcile import compare, tables_of
 from ml_assets.data.tables.environments.environment import inherited_by
-from ml_assets.extras.governance.mlflow_guard import guarded_head
 from ml_assets.model.release.mlflow_view import differences
 from ml_assets.model.release.registry import moved_from
 from ml_assets.model.release.releases import registry_of
@@ -221,6 +220,8 @@ def tracker(project: Project) -> str:
 
 def guard(project: Project) -> str:
     """Check that the MLflow server runs with the guard, and that the guard reads this ledger."""
+    from ml_assets.extras.governance.mlflow_guard import guarded_head
+
     log = project.platform.ledger.models
     earliest = log.head()
     found = guarded_head(project.settings.resolved_tracking_uri.reveal())

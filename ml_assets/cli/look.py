@@ -14,7 +14,7 @@ from ml_assets.cli.terminal import (
     say,
     show,
 )
-from ml_assets.extras.governance.dossier.signature import PublicKey
+from ml_assets.model.release.signing_keys import PublicKey
 from ml_assets.use.live.served_skew import ServedSkewRule
 from resources.words import counted, did_you_mean
 
@@ -279,7 +279,8 @@ def _is_version(what: str) -> bool:
 
 
 def _stored(what: str, key: PublicKey) -> "Verified":
-    from ml_assets.model.release import dossiers, registry
+    from ml_assets.extras.governance.dossier import stored as dossiers
+    from ml_assets.model.release import registry
 
     model, _, number = what.partition("/")
     project = Project.read_only()

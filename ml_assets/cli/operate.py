@@ -26,6 +26,7 @@ from ml_assets.cli.terminal import (
 )
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.model.training.process.stop import end_with_parent
+from resources.extras import require
 from resources.words import counted, name_some
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ NAMES = ("kill-rank", "kill-node", "hang", "sigterm", "corrupt-checkpoint", "nan
 )
 def ui(port: int) -> None:
     """Serve Dagster's pages on http://127.0.0.1:PORT, with schedules and sensors running, until Ctrl-C."""
+    require("dagster_webserver")
     project = Project.here()
     project.end_abandoned()
     bin_folder = Path(sys.executable).parent

@@ -15,7 +15,6 @@ from ml_assets.components.training_pipeline import stage_key
 from ml_assets.data.tables.cadence import UNPARTITIONED
 from ml_assets.data.tables.declared import DeclaredTable
 from ml_assets.data.tables.guard import WindowValidation, validate_window
-from ml_assets.extras.tuning.chosen import Chosen, chosen_for
 from ml_assets.model.release.bundle_store import BundleDamaged, BundleMissing
 from ml_assets.model.release.initial_version import InitialModelRefused
 from ml_assets.model.release.registry import VersionMissing
@@ -28,6 +27,7 @@ from resources.words import name_some
 
 if TYPE_CHECKING:
     from ml_assets.dagster_host.asset_graph import BaseAssetGraph
+    from ml_assets.extras.tuning.chosen import Chosen
 
 
 SHOWN = 10
@@ -54,7 +54,7 @@ class PlannedPartition:
     """First partition of the model with a complete window; None if there is none."""
     deprecated: Sequence[DeclaredTable]
     """Deprecated tables among those that it reads, at any depth."""
-    chosen: Chosen | None
+    chosen: "Chosen | None"
     """Values that a study chose for the next training; None for a model without a study."""
     trained_with: str
     """Digest of the study's result behind the newest checkpoint; empty for declared values, and without a checkpoint.
@@ -130,6 +130,7 @@ def plan(project: Project, model: str, partition: str) -> None:
 def look(project: Project, spec: TrainingPipelineSpec, partition: str) -> PlannedPartition:
     """Validate the window as the first step of a run would. Raises `Problem` if the window is empty."""
     from ml_assets.components.metadata import declared_tables
+    from ml_assets.extras.tuning.chosen import chosen_for
 
     graph = project.defs.resolve_asset_graph()
     reader = project.reader()

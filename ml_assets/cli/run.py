@@ -167,7 +167,7 @@ def _say_reproduced(made: "Reproduction", wanted: "Level") -> None:
         mark = "same" if one.is_same else "OTHER"
         beside = one.recorded if one.recorded == one.again else f"{one.recorded}; again: {one.again}"
         say(f"{mark:5}  {one.what:{width}}  {beside}")
-    say(f"level that held with {made.workers} workers: {made.level}; expected: {wanted}")
+    say(f"level that held with {counted(made.workers, 'worker')}: {made.level}; expected: {wanted}")
     if wanted == "none":
         say(
             "A script has batches of its own, so another number of workers promises nothing. --level asks for a level"

@@ -8,9 +8,9 @@ import dagster as dg
 from ml_assets.data.validation.contract import Contract
 from ml_assets.data.validation.profile import completeness
 from ml_assets.data.validation.table_drift import ColumnDrift, TableDrift, TableShifts
-from ml_assets.extras.tuning.space import Choice
 from ml_assets.foundation.reports.page import Bullets
 from ml_assets.foundation.reports.text import table_in_markdown
+from ml_assets.model.steps.search_space import Choice
 from resources.lake import VersionedStore
 from resources.ledger import RuleOutcome
 from resources.tracking.mlflow_client import page_of

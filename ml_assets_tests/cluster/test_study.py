@@ -10,8 +10,8 @@ import pytest
 
 from ml_assets.data.snapshots.split_reader import open_snapshot
 from ml_assets.extras.tuning.chosen import RESULT as STUDY_RESULT
-from ml_assets.extras.tuning.study_result import StudyResult
 from ml_assets.foundation.links import STUDIES
+from ml_assets.model.steps.study_result import StudyResult
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
 from ml_assets_tests.cluster.launched_job import settings_of
 from ml_assets_tests.cluster.run_location import model_of

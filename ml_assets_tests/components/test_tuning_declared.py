@@ -13,8 +13,8 @@ from ml_assets.components.base import condition_named
 from ml_assets.components.declarations import DeclarationRefused
 from ml_assets.components.documents import attribute_faults
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.extras.tuning.space import Choice
 from ml_assets.model.steps.identity import settings_digest, training_job
+from ml_assets.model.steps.search_space import Choice
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.defs_sandbox import DECLARED, load
 from ml_assets_tests.components.installation import STAGES, component, key_of, readings_components

@@ -19,9 +19,10 @@ from ml_assets.extras.governance.dossier.documents import (
     DossierFacts,
     TableBehind,
 )
-from ml_assets.extras.governance.dossier.signature import SigningKey, create_keys
+from ml_assets.extras.governance.dossier.signature import SigningKey
 from ml_assets.extras.governance.dossier.verification import decisions_about, write
 from ml_assets.model.release.runtime import listing_of
+from ml_assets.model.release.signing_keys import create_keys
 from resources.ledger import Ledger, NewEvaluation, Person, TrainedOn
 
 LOCK_TEXT = (

@@ -23,14 +23,9 @@ from ml_assets.extras.governance.dossier.documents import (
     bill_of_materials,
     provenance,
 )
-from ml_assets.extras.governance.dossier.signature import (
-    DossierRefused,
-    PublicKey,
-    SigningKey,
-    SigningKeyRefused,
-    create_keys,
-)
+from ml_assets.extras.governance.dossier.signature import DossierRefused, PublicKey, SigningKey
 from ml_assets.extras.governance.dossier.verification import write
+from ml_assets.model.release.signing_keys import SigningKeyRefused, create_keys
 from ml_assets_tests.dossier.conftest import Signed
 from ml_assets_tests.dossier.in_toto import require_in_toto
 

@@ -14,9 +14,10 @@ import sqlalchemy as sa
 from click.testing import CliRunner
 
 from ml_assets.cli.look import verify as verify_command
-from ml_assets.extras.governance.dossier.signature import DossierRefused, PublicKey, create_keys, sign
+from ml_assets.extras.governance.dossier.signature import DossierRefused, PublicKey, sign
 from ml_assets.extras.governance.dossier.verification import require_in_ledger, verify
 from ml_assets.model.release.history import since
+from ml_assets.model.release.signing_keys import create_keys
 from ml_assets_tests.dossier.conftest import Signed
 from ml_assets_tests.resources.ledger_chains import attacker
 from resources.ledger import Head, Ledger, LedgerChanged, Person, row_digest

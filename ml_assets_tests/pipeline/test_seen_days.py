@@ -11,8 +11,8 @@ from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.extras.tuning.chosen import StudyChanged, chosen_for, prior_for, results_of, store_result
 from ml_assets.extras.tuning.prior import Prior
-from ml_assets.extras.tuning.study_result import StudyResult, TrialOutcome
 from ml_assets.foundation.days import Days
+from ml_assets.model.steps.study_result import StudyResult, TrialOutcome
 from ml_assets_tests.components import readings_pipeline
 from resources.ledger import TrainedOn
 from resources.platform import Platform

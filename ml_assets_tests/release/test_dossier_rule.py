@@ -8,14 +8,21 @@ import pytest
 from pydantic import ValidationError
 
 from ml_assets.extras.governance.dossier.documents import BUNDLE, CARD, CARD_PAGE, EVALUATION
-from ml_assets.extras.governance.dossier.signature import DossierRefused, SigningKey, create_keys
+from ml_assets.extras.governance.dossier.signature import DossierRefused, SigningKey
+from ml_assets.extras.governance.dossier.stored import (
+    dossier_name,
+    export,
+    lay_out,
+    newest_dossier,
+    verify_stored,
+)
 from ml_assets.extras.governance.dossier.verification import write
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
-from ml_assets.model.release.dossiers import dossier_name, export, lay_out, newest_dossier, verify_stored
 from ml_assets.model.release.promotion import promote
 from ml_assets.model.release.registration import register
 from ml_assets.model.release.releases import NotPromotable, Releases
 from ml_assets.model.release.rules import Rules
+from ml_assets.model.release.signing_keys import create_keys
 from ml_assets_tests.dossier.conftest import evaluation_text, facts_of
 from ml_assets_tests.release.conftest import Evaluate
 from resources.ledger import DossierRow, Ledger, Person

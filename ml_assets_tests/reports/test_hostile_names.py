@@ -17,7 +17,6 @@ from markdown_it import MarkdownIt
 from ml_assets.components.pages import bullets, drift_in_markdown
 from ml_assets.data.validation.profile import profile
 from ml_assets.data.validation.table_drift import ColumnDrift, TableDrift
-from ml_assets.extras.tuning.space import SpaceSection
 from ml_assets.extras.tuning.study_pictures import study_pictures
 from ml_assets.extras.tuning.study_report import StudyReport
 from ml_assets.extras.tuning.study_report import render as study_page
@@ -35,6 +34,7 @@ from ml_assets.model.evaluation.report_document import (
     Report,
 )
 from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.steps.search_space import SpaceSection
 from ml_assets.pages.partition_pictures import pictures_of_columns, pictures_of_rows
 from ml_assets.use.live import performance_history
 from ml_assets.use.live.performance import LiveInterval, SliceFigures

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.extras.governance.dossier.signature import create_keys
+from ml_assets.model.release.signing_keys import create_keys
 from resources.environment import CodeState, code_state, environment_facts
 from resources.secrets import TOKEN_PREFIX
 

@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 from optuna.storages import InMemoryStorage
 
-from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study import Study, StudyFacts
-from ml_assets.extras.tuning.study_result import TrialOutcome
+from ml_assets.model.steps.study_result import TrialOutcome
+from ml_assets.model.steps.tuning_section import TuningSection
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.tuning.processes import study_worker
 from resources.platform import Platform

@@ -12,11 +12,11 @@ from optuna.study import StudyDirection
 from pydantic import ValidationError
 
 from ml_assets.extras.tuning.prior import Prior, thinned, windows_of
-from ml_assets.extras.tuning.space import SpaceSection
-from ml_assets.extras.tuning.spec import PriorSection, TuningSection
 from ml_assets.extras.tuning.study import BegunTrial, Study, StudyFacts, is_begun
-from ml_assets.extras.tuning.study_result import KnownPoint, StudyResult, TrialOutcome
 from ml_assets.foundation.days import Days
+from ml_assets.model.steps.search_space import SpaceSection
+from ml_assets.model.steps.study_result import KnownPoint, StudyResult, TrialOutcome
+from ml_assets.model.steps.tuning_section import PriorSection, TuningSection
 from resources.addresses import Address
 from resources.ledger import TrainedOn
 from resources.tracking.studies import open_storage

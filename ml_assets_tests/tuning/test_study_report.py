@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from ml_assets.extras.tuning.importance import LEAST_TRIALS, MeasuredTrial, importances
-from ml_assets.extras.tuning.space import SpaceSection
 from ml_assets.extras.tuning.study_pictures import study_pictures
 from ml_assets.extras.tuning.study_report import StudyReport, costs, render, summary_markdown
-from ml_assets.extras.tuning.study_result import StudyResult, TrialOutcome
 from ml_assets.foundation.days import Days
+from ml_assets.model.steps.search_space import SpaceSection
+from ml_assets.model.steps.study_result import StudyResult, TrialOutcome
 from resources.ledger import TrainedOn
 
 EPOCHS = 10

@@ -13,9 +13,8 @@ from ml_assets.components.metadata import RESOURCES
 from ml_assets.components.pages import RunPage, readable, report_facts, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.data.tables.declared import DeclaredTables
-from ml_assets.extras.tuning.spec import TuningSection
-from ml_assets.extras.tuning.study_report import summary_markdown
 from ml_assets.foundation.links import report_page
+from ml_assets.model.steps.tuning_section import TuningSection
 from resources.launcher.resource_profile import changes_of
 from resources.platform import Platform
 
@@ -80,6 +79,7 @@ class _StudyPage(RunPage):
 
 def _shown(stored: "StoredStudy", platform: Platform) -> dict[str, Any]:
     from ml_assets.extras.tuning.chosen import REPORT, RESULT
+    from ml_assets.extras.tuning.study_report import summary_markdown
 
     result = stored.report.result
     best = result.chosen

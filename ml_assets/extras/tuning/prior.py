@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from ml_assets.extras.tuning.space import SpaceSection
-from ml_assets.extras.tuning.spec import PriorSection
-from ml_assets.extras.tuning.study_result import KnownPoint, StudyResult
 from ml_assets.foundation.days import Days
+from ml_assets.model.steps.search_space import SpaceSection
+from ml_assets.model.steps.study_result import KnownPoint, StudyResult
+from ml_assets.model.steps.tuning_section import PriorSection
 from resources.ledger import TrainedOn
 from resources.words import counted
 

@@ -5,8 +5,8 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ml_assets.extras.tuning.space import Choices, FloatRange, IntRange, Scalar, SpaceSection
-from ml_assets.extras.tuning.spec import TuningSection
+from ml_assets.model.steps.search_space import Choices, FloatRange, IntRange, Scalar, SpaceSection
+from ml_assets.model.steps.tuning_section import TuningSection
 
 if TYPE_CHECKING:
     import optuna

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from ml_assets.extras.tuning.importance import MeasuredTrial, importances
 from ml_assets.extras.tuning.prior import Prior
 from ml_assets.extras.tuning.sampling import ask, pruner_of, sampler_of, with_fixed
-from ml_assets.extras.tuning.space import Scalar
-from ml_assets.extras.tuning.spec import Sampler, TuningSection
-from ml_assets.extras.tuning.study_result import METRIC, KnownPoint, TrialOutcome
+from ml_assets.model.steps.search_space import Scalar
+from ml_assets.model.steps.study_result import METRIC, KnownPoint, TrialOutcome
+from ml_assets.model.steps.tuning_section import Sampler, TuningSection
 from resources.words import counted
 
 if TYPE_CHECKING:

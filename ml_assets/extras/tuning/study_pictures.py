@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ml_assets.extras.tuning.space import Choices, FloatRange, IntRange, Scalar, SpaceSection
-from ml_assets.extras.tuning.study_result import StudyResult, TrialOutcome
 from ml_assets.foundation.reports.page import INK, SIZE, Axes, Draw, Form, encoded
 from ml_assets.foundation.reports.text import label, number
+from ml_assets.model.steps.search_space import Choices, FloatRange, IntRange, Scalar, SpaceSection
+from ml_assets.model.steps.study_result import StudyResult, TrialOutcome
 
 CHOSEN = "#1d5fa6"
 """Colour of the chosen trial."""

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ml_assets.extras.tuning.importance import LEAST_TRIALS
-from ml_assets.extras.tuning.space import Choices, FloatRange, IntRange, Scalar, SpaceSection
 from ml_assets.extras.tuning.study_pictures import CHOSEN, MOST_AXES, brief, caption, study_pictures
-from ml_assets.extras.tuning.study_result import StudyResult, TrialOutcome, each_training
 from ml_assets.foundation.reports.page import as_markdown, rendered
 from ml_assets.foundation.reports.text import count, in_markdown, number, table_in_markdown
+from ml_assets.model.steps.search_space import Choices, FloatRange, IntRange, Scalar, SpaceSection
+from ml_assets.model.steps.study_result import StudyResult, TrialOutcome, each_training
 from resources.words import counted
 
 LISTED = 40

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 
 from ml_assets.data.tables.guard import rejections_of
-from ml_assets.model.release.dossiers import why_no_dossier
 from ml_assets.model.release.facts import client_breaks
 from ml_assets.model.release.mlflow_view import show_if_reachable
 from ml_assets.model.release.registry import RegisteredVersion
@@ -23,7 +22,13 @@ from ml_assets.model.release.releases import (
     require_reason,
     until_not_overtaken,
 )
-from ml_assets.model.release.rules import Rules, why_not_approved, why_not_past_gates, why_rejected
+from ml_assets.model.release.rules import (
+    DossierSection,
+    Rules,
+    why_not_approved,
+    why_not_past_gates,
+    why_rejected,
+)
 from ml_assets.model.release.rules_in_force import as_json, in_force, why_not_under_accepted, why_other
 from ml_assets.model.release.standing import (
     CANARY,
@@ -97,7 +102,7 @@ def promote(
                 why := why_not_approved(by.name, asked.approval, evaluation, found, accounts)
             ):
                 yield f"{why} To approve it: ml-assets approve {model} {number} --reason '…'"
-            if why := why_no_dossier(asked.dossier, evaluation, releases.log, releases.store):
+            if asked.dossier and (why := _why_no_dossier(asked.dossier, evaluation, releases)):
                 yield f"{why}. To write one: ml-assets dossier write {model} {number}"
 
         # No review blocks the way back.
@@ -131,6 +136,12 @@ def promote(
     promotion = until_not_overtaken(write_it)
     show_if_reachable(releases.registry, releases.log, model)
     return promotion
+
+
+def _why_no_dossier(rules: DossierSection, evaluation: EvaluationRow, releases: Releases) -> str:
+    from ml_assets.extras.governance.dossier.stored import why_no_dossier
+
+    return why_no_dossier(rules, evaluation, releases.log, releases.store)
 
 
 def newest_data(releases: Releases, model: str, rules: Rules | None = None) -> RegisteredVersion | None:

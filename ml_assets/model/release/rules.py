@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
-from ml_assets.extras.governance.dossier.signature import PublicKey, SigningKeyRefused
 from ml_assets.foundation.sections import Section, refuse_at
 from ml_assets.model.evaluation.spec import Gate
+from ml_assets.model.release.signing_keys import PublicKey, SigningKeyRefused
 from ml_assets.model.release.standing import BundleStanding
 from resources.ledger import Account, EvaluationRow, Review, author_in_words, same_person
 

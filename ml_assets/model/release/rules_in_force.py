@@ -14,7 +14,6 @@ from typing import Any, Self, cast
 
 from pydantic import ValidationError
 
-from ml_assets.extras.governance.dossier.signature import PublicKey
 from ml_assets.model.evaluation.spec import Gate
 from ml_assets.model.release.rules import (
     NO_RULES,
@@ -24,6 +23,7 @@ from ml_assets.model.release.rules import (
     why_not_by,
     why_unchecked,
 )
+from ml_assets.model.release.signing_keys import PublicKey
 from resources.ledger import Account, EvaluationRow, Ledger, LedgerChanged, RulesRow, author_in_words
 
 

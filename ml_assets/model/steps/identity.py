@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ml_assets.data.tables.guard import BuildRefused
-from ml_assets.extras.tuning.space import Choice
 from ml_assets.foundation.code.code_version import packages_of, python_version, reached_by, versions_of
 from ml_assets.foundation.objective_facts import facts_of
+from ml_assets.model.steps.search_space import Choice
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import TrainingSet
 from ml_assets.model.training.attempt.same_code import loop_version, platform_text, worker_modules

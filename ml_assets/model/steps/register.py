@@ -2,7 +2,6 @@
 
 from ml_assets.data.snapshots.keep import version_branch
 from ml_assets.foundation.links import report_name, run_url
-from ml_assets.model.release.dossiers import dossier_address
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import EvaluatedModel, RegisteredModel, TrainedModel, TrainingSet
@@ -66,8 +65,16 @@ def register_model(
         report=report_name(shown.model, shown.partition, shown.evaluation_digest) if shown else "",
         report_file=shown.report if shown else "",
         dossier="" if dossier is None else dossier.dossier_digest,
-        dossier_files="" if dossier is None else dossier_address(platform.artifacts, dossier),
+        dossier_files=_files_of(platform, dossier),
     )
+
+
+def _files_of(platform: Platform, dossier: DossierRow | None) -> str:
+    if dossier is None:
+        return ""
+    from ml_assets.extras.governance.dossier.stored import dossier_address
+
+    return dossier_address(platform.artifacts, dossier)
 
 
 def _keep_input(platform: Platform, version: RegisteredVersion, training_set: TrainingSet) -> str:
@@ -86,8 +93,8 @@ def _dossier(platform: Platform, version: RegisteredVersion) -> DossierRow | Non
     """
     if platform.settings.signing_key is None:
         return None
+    from ml_assets.extras.governance.dossier.making import write_dossier
     from ml_assets.extras.governance.dossier.signature import SigningKey
-    from ml_assets.model.steps.dossier import write_dossier
 
     key, log = SigningKey.read(platform.settings.signing_key), platform.ledger.models
     newest = log.newest_evaluation(version.model, version.bundle_digest)

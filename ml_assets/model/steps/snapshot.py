@@ -12,15 +12,15 @@ from ml_assets.data.snapshots.row_choice import ChosenRows, choose_rows, classes
 from ml_assets.data.snapshots.spec import Cutoffs, RowSpec, Split, split_by_time
 from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.extras.tuning.space import Choice
-from ml_assets.extras.tuning.study_result import StudyResult
 from ml_assets.foundation.days import Days, midnight
 from ml_assets.foundation.links import run_url
 from ml_assets.model.release.bundle import tokens_of
 from ml_assets.model.release.initial_version import InitialModel, initial_model
 from ml_assets.model.steps.blobs import decoder_of, require_readable, require_tokens
 from ml_assets.model.steps.identity import settings_digest, training_job
+from ml_assets.model.steps.search_space import Choice
 from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.steps.study_result import StudyResult
 from ml_assets.model.steps.values import InitialVersion, TrainingSet, ValidatedWindow
 from resources.platform import Platform
 

@@ -18,8 +18,6 @@ from pydantic import (
 
 from ml_assets.data.tables.cadence import KeyRefused, PartitionsSection
 from ml_assets.data.tables.user_code import ColumnNames, StandalonePath
-from ml_assets.extras.tuning.space import SEARCHED_SETTINGS, Choice, probes
-from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.foundation.days import Days
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.foundation.sections import (
@@ -41,6 +39,8 @@ from ml_assets.model.steps.declared_functions import (
     own_metric_faults,
     wrong_arguments,
 )
+from ml_assets.model.steps.search_space import SEARCHED_SETTINGS, Choice, probes
+from ml_assets.model.steps.tuning_section import TuningSection
 from resources.job.training_settings import OF_SCRIPTS, AverageSettings, Parallel, TrainingSettings
 from resources.launcher.resource_profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.words import did_you_mean

@@ -9,8 +9,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ml_assets.extras.tuning.space import Choice
 from ml_assets.foundation.days import Days
+from ml_assets.model.steps.search_space import Choice
 from resources.job.job import TrainingJob, TrainingResult
 from resources.ledger import GateStatus, RuleOutcome, TrainedOn, TransitionOutcome
 

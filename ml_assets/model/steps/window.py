@@ -70,7 +70,8 @@ def _require_signing_key(model: str, platform: Platform) -> None:
     """Read the key of dossiers, so that no training runs whose registration must fail."""
     if platform.settings.signing_key is None:
         return
-    from ml_assets.extras.governance.dossier.signature import SigningKey, SigningKeyRefused
+    from ml_assets.extras.governance.dossier.signature import SigningKey
+    from ml_assets.model.release.signing_keys import SigningKeyRefused
 
     try:
         SigningKey.read(platform.settings.signing_key)

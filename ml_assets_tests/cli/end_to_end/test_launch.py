@@ -19,12 +19,12 @@ from nbclient import NotebookClient
 
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.defs.store_demand import features as store_demand
-from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 from ml_assets.model.release.releases import registry_of
 from ml_assets.model.release.rules import ReleaseSection
 from ml_assets.model.steps.spec import WindowSection
+from ml_assets.model.steps.tuning_section import TuningSection
 from ml_assets.notebook import NotFound, features, load_model, open_snapshot
 from ml_assets.use.serving.request_log import LoggedRow, RequestLog, read_requests
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK

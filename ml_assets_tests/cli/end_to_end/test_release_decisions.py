@@ -12,9 +12,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ml_assets.extras.governance.dossier.signature import create_keys
 from ml_assets.model.release.releases import registry_of
 from ml_assets.model.release.rules import ReleaseSection
+from ml_assets.model.release.signing_keys import create_keys
 from ml_assets.use.serving.canary import is_of_canary
 from ml_assets.use.serving.request_log import LoggedRow, RequestLog
 from ml_assets_tests.cli.terminal import Terminal

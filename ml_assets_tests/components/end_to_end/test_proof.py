@@ -14,12 +14,12 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.extras.governance.dossier.documents import BILL, PROVENANCE
-from ml_assets.extras.governance.dossier.signature import create_keys
+from ml_assets.extras.governance.dossier.stored import export
 from ml_assets.extras.reproduction.reproduce import NotReproducible, other_environment, reproduce
 from ml_assets.model.release.bundle_store import Bundle
-from ml_assets.model.release.dossiers import export
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.releases import bundles_of, registry_of
+from ml_assets.model.release.signing_keys import create_keys
 from ml_assets.model.steps.launches import LaunchUnknown, read_launches
 from ml_assets_tests.components.installation import Installation, failure_of, readings_components
 from ml_assets_tests.components.model_run import REGISTERED, ModelRun, train

@@ -18,7 +18,8 @@ from starlette.testclient import TestClient
 from deployment.testbed.processes import free_port, start, stop, wait_ready, why_http_not
 from deployment.testbed.servers.postgresql import query
 from deployment.testbed.servers.servers_record import server_environment
-from ml_assets.extras.governance.dossier.signature import SigningKey, create_keys
+from ml_assets.extras.governance.dossier.making import write_dossier
+from ml_assets.extras.governance.dossier.signature import SigningKey
 from ml_assets.model.release.known_versions import stage_reader_of
 from ml_assets.model.release.mlflow_view import differences
 from ml_assets.model.release.promotion import promote
@@ -33,7 +34,7 @@ from ml_assets.model.release.releases import (
 from ml_assets.model.release.reviews import accept_rules, review
 from ml_assets.model.release.rollback import demote, rollback
 from ml_assets.model.release.rules import NO_RULES, Rules
-from ml_assets.model.steps.dossier import write_dossier
+from ml_assets.model.release.signing_keys import create_keys
 from ml_assets.use.serving.answering import Limits
 from ml_assets.use.serving.app import make_app
 from ml_assets.use.serving.canary import shared_secret

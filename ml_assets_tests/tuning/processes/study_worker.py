@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ml_assets.extras.tuning.spec import TuningSection
 from ml_assets.extras.tuning.study import Study, StudyFacts
-from ml_assets.extras.tuning.study_result import TrialOutcome
+from ml_assets.model.steps.study_result import TrialOutcome
+from ml_assets.model.steps.tuning_section import TuningSection
 from resources.platform import Platform
 from resources.settings import Settings
 

@@ -21,9 +21,9 @@ from ml_assets.extras.governance.dossier.documents import (
     TableBehind,
 )
 from ml_assets.extras.governance.dossier.signature import SIGNATURE, SigningKey
+from ml_assets.extras.governance.dossier.stored import dossier_name, lay_out
 from ml_assets.extras.governance.dossier.verification import decisions_about, write
 from ml_assets.model.release.bundle_store import Bundle
-from ml_assets.model.release.dossiers import dossier_name, lay_out
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.releases import bundles_of
 from ml_assets.model.release.standing import contents_of

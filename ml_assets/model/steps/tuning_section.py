@@ -7,8 +7,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from ml_assets.extras.tuning.space import SpaceSection
 from ml_assets.foundation.sections import Section, refuse_at
+from ml_assets.model.steps.search_space import SpaceSection
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Stored dossiers: finding, exporting and verifying them, and the check of a promotion.
 
-Not here: what a dossier says (`ml_assets.extras.governance.dossier`), writing one (`ml_assets.model.steps.dossier`).
+Not here: what a dossier says (`ml_assets.extras.governance.dossier`), writing one
+(`ml_assets.extras.governance.dossier.making`).
 """
 
 import hashlib
@@ -58,11 +59,9 @@ def export(store: BundleStore, row: DossierRow, folder: Path) -> None:
 
 
 def why_no_dossier(
-    rules: DossierSection | None, evaluation: EvaluationRow, log: ModelLog, store: BundleStore
+    rules: DossierSection, evaluation: EvaluationRow, log: ModelLog, store: BundleStore
 ) -> str:
     """Return the reason why no valid dossier allows a promotion on `evaluation`; empty if nothing is missing."""
-    if rules is None:
-        return ""
     of_evaluation = [
         one for one in log.dossiers(evaluation.model) if one.evaluation_digest == evaluation.evaluation_digest
     ]

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
-from ml_assets.extras.tuning.space import Choice, Scalar, in_words
-from ml_assets.extras.tuning.spec import Spent
 from ml_assets.foundation.days import Days
+from ml_assets.model.steps.search_space import Choice, Scalar, in_words
+from ml_assets.model.steps.tuning_section import Spent
 from resources.ledger import TrainedOn
 from resources.words import counted
 
