@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from ml_assets.cli.project import Project
 from ml_assets.cli.terminal import Problem, progress, say, say_aside
 from ml_assets.foundation.checkout import ROOT
+from resources.words import counted
 
 if TYPE_CHECKING:
     from ml_assets.components.specs import TrainingPipelineSpec

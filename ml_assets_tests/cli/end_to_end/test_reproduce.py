@@ -203,7 +203,7 @@ def test_more_workers_reproduce_the_bits_of_one(launched: Launched, workers: int
     """The command prints each comparison and the level; its exit status says that the level held."""
     status, said = launched.last("reproduce", f"{MODEL}/1", "--workers", str(workers))
     assert status == 0, said
-    assert f"level that held with {workers} worker{'s' * (workers != 1)}: weights; expected: weights" in said
+    assert f"level that held with {workers} workers: weights; expected: weights" in said
     lines = [line for line in said.splitlines() if line.startswith("same ")]
     assert not [line for line in lines if "again: " in line and not line.endswith("again: equal")]
     assert {line.split()[1] for line in lines} >= {"snapshot", "weights", "bundle", "predictions", "holdout"}
