@@ -20,7 +20,7 @@ from ml_assets.components.metadata import RESOURCES, is_table
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.training_pipeline import STAGES, stage_key
 from ml_assets.data.tables.cadence import begin_of_key
-from ml_assets.model.steps.scoring import PREDICTIONS
+from ml_assets.model.steps.spec import PREDICTIONS
 from resources.launcher.resource_profile import changes_of
 from resources.words import counted, did_you_mean
 

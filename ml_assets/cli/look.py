@@ -15,7 +15,6 @@ from ml_assets.cli.terminal import (
     show,
 )
 from ml_assets.model.release.signing_keys import PublicKey
-from ml_assets.use.live.served_skew import ServedSkewRule
 from resources.words import counted, did_you_mean
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ def skew(model: str, partition: str) -> None:
     `served_skew` of the model allows; without this section, in any bit. Values of sensitive columns are hidden. Changes
     nothing.
     """
-    from ml_assets.use.live.served_skew import served_skew
+    from ml_assets.use.live.served_skew import ServedSkewRule, served_skew
 
     with Project.to_read() as project:
         spec = project.pipeline(model)

@@ -3,7 +3,7 @@
 import dagster as dg
 
 from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
-from ml_assets.model.steps.scoring import PREDICTIONS
+from ml_assets.model.steps.spec import PREDICTIONS
 
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 """First and last partition of a run over a range."""

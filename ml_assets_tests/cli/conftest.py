@@ -27,7 +27,8 @@ def _one_person_decides() -> Iterator[None]:
     load = TrainingPipeline.load.__func__
 
     def loaded(cls: type[TrainingPipeline], spec: Any, context: Any) -> TrainingPipeline:
-        if spec.name == "store_demand":
+        declared = spec.release.approval is not None and spec.release.canary is not None
+        if spec.name == "store_demand" and declared:  # not what a test declares instead
             spec = spec.model_copy(update={"release": ReleaseSection()})
         return load(cls, spec, context)
 

@@ -7,7 +7,10 @@ from dagster.components.testing import create_defs_folder_sandbox
 from ml_assets.components.declarations import in_one_line, require_consistent
 
 ROOT = Path(__file__).parents[2]
-DECLARED = (ROOT / "ml_assets" / "defs" / "store_demand" / "defs.yaml").read_text()
+_LEFT_OUT = ("  drift: ", "  on_bad_rows: ", "    determinism: ")
+_TEXT = (ROOT / "ml_assets" / "defs" / "store_demand" / "defs.yaml").read_text().partition("  release:\n")[0]
+DECLARED = "".join(line for line in _TEXT.splitlines(keepends=True) if not line.startswith(_LEFT_OUT))
+"""Without the keys that the example shows beyond the plain ones: tests add keys of their own."""
 
 
 def load(text: str) -> None:

@@ -22,13 +22,7 @@ from ml_assets.data.tables.guard import InputsRefused
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.reports.text import in_markdown
 from ml_assets.model.steps.retraining import OF_INPUTS, RetrainSection
-from ml_assets.model.steps.scoring import (
-    PREDICTIONS,
-    CanaryCannotScore,
-    predictions_table,
-    scored_partitions,
-    scorers_of,
-)
+from ml_assets.model.steps.spec import PREDICTIONS
 from resources.platform import Platform
 from resources.words import counted, name_some
 
@@ -72,6 +66,13 @@ def _publish(
     tables: DeclaredTables,
 ) -> Iterator[Reported]:
     """Score the partitions of the run whose features may be used; raise for the others when these have landed."""
+    from ml_assets.model.steps.scoring import (
+        CanaryCannotScore,
+        predictions_table,
+        scored_partitions,
+        scorers_of,
+    )
+
     features = tables.find(spec.features.table)
     assert features is not None  # otherwise `require_consistent` refuses the declarations
     scorers = scorers_of(platform, spec.name)

@@ -23,7 +23,6 @@ import polars as pl
 
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.model.steps.scoring import prediction_profile
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.use.live.scored_rows import (
     Profiles,
@@ -384,6 +383,8 @@ def _profiles(answers: pl.DataFrame, outputs: Sequence[str], width: int) -> Prof
     Their counts sum to Kish's effective number of rows, (Σt)² / Σt² (Survey Sampling, 1965), because `drift` takes them
     for independent rows: rows that stand for different numbers of rows say less than as many equal ones.
     """
+    # Brings onnxruntime, and definitions load this module.
+    from ml_assets.model.steps.scoring import prediction_profile
 
     def matrix(rows: pl.DataFrame) -> npt.NDArray[np.float64]:
         return np.array(rows["prediction"].to_list(), dtype=np.float64).reshape(rows.height, width)
