@@ -229,6 +229,36 @@ def _at_the_top(module: ast.Module) -> list[ast.Import | ast.ImportFrom]:
     return [node for node in module.body if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
+_KEYS = {"evaluation.compared_with", "scoring.retrain", "release.canary"}
+"""Keys of a defs.yaml whose first part is also the name of a folder."""
+
+
+def test_docstrings_name_modules_that_exist() -> None:
+    """“Not here: … (`release.rules`)” sends a reader to a module; a module that was moved takes its readers along."""
+    of_module = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in _code()
+    }
+    folders = {part for name in of_module for part in name.split(".")[:-1]} | {"pipeline"}
+    known = {
+        f"{end}{bound}"
+        for name, path in of_module.items()
+        for start in range(name.count(".") + 1)
+        for end in [name.split(".", start)[-1]]
+        for bound in ("", *(f".{one}" for one in _bound_in(path)))
+    }
+    missing = [
+        f"{path.relative_to(ROOT)}: {named}"
+        for path in _code()
+        for named in re.findall(
+            r"[`(]([a-z_]+(?:\.[a-z_0-9]+)+)[`),]", ast.get_docstring(ast.parse(path.read_text())) or ""
+        )
+        if named.split(".")[0] in folders and not named.endswith((".py", ".yaml", ".json", ".j2", ".safetensors", ".npz"))
+        if named not in known | _KEYS
+    ]
+    assert missing == []
+
+
 def test_no_file_names_a_package_registry() -> None:
     # Joined here, so that this file does not name them either.
     hosts = [".".join(parts) for parts in (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"))]

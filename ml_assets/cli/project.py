@@ -1,7 +1,7 @@
 """Project for the commands: settings from the environment, the home, platform, definitions, declared components.
 
 Not here: the meaning of settings (`resources.settings`), and the values in `dagster.yaml`
-(`ml_assets.dagster_instance`).
+(`ml_assets.dagster_host.instance`).
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """`FeatureTable`: a table computed from other tables by a plain polars function, and its newest rows for requests.
 
-Not here: the rows that are stored online (`tables.online_fill`), the store (`resources.online`).
+Not here: the rows that are stored online (`tables.online`), the store (`resources.online`).
 """
 
 from collections.abc import Iterator

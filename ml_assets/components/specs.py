@@ -1,7 +1,7 @@
 """Vocabulary of `defs.yaml`, as strict pydantic sections.
 
 Values only: nothing here makes Dagster objects or runs anything, so the CLI and the tests read the same vocabulary.
-Not here: the sections for training and evaluating a model (`pipeline.spec`).
+Not here: the sections for training and evaluating a model (`steps.spec`).
 """
 
 from collections.abc import Mapping

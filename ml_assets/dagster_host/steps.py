@@ -4,7 +4,7 @@ and small JSON files between the steps of a run.
 A single event costs 15 ms on SQLite and 50 ms on PostgreSQL, because each opens a connection and commits several times:
 half a minute for a year. Dagster's own manager of values pickles them to a path per asset and partition, where two runs
 overwrite each other, and shows that path as the asset's `path`. Not here: the content of an event or of a value
-(`pipeline.values`). Data and weights pass through the lake and the artifacts.
+(`steps.values`). Data and weights pass through the lake and the artifacts.
 
 Private area: events of a running step. The public `context.log_event` stores one event at a time, although Dagster's
 storages accept a batch. The public `dg.Output` would materialize every partition again, all with one data version.

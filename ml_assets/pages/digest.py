@@ -1,7 +1,7 @@
 """Digest of a UTC day for people: trained, decided, waiting, late, spent, each with the next command; what is live.
 
 Here: the facts, from ledger and MLflow, and the page of a digest. Not here: storing and sending it
-(`components.digest_asset`), the decisions (`release.promotion`).
+(`assets.digest`), the decisions (`release.promotion`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

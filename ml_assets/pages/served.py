@@ -1,7 +1,7 @@
 """Reports and pages of partitions over HTTP: those files and no others, as documents in which nothing runs.
 
 A page of a partition is made when somebody opens it, from the lake and the ledger. Not here: the content of a report or
-page, and the servers that have these routes (`ml_assets.webserver`, `ml_assets.extras.governance.review`).
+page, and the servers that have these routes (`ml_assets.dagster_host.webserver`, `ml_assets.extras.governance.review`).
 """
 
 from collections.abc import Callable

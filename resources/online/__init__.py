@@ -1,8 +1,7 @@
 """Online store: the newest feature row of each entity, behind one protocol, in SQLite or Redis.
 
 `store` has the protocol and the embedded implementation, `redis_store` uses a server. Not here: the
-content of a row (`ml_assets.data.tables.online_rows`), and the choice of the rows
-(`ml_assets.data.tables.online_fill`).
+content and the choice of its rows (`ml_assets.data.tables.online`).
 """
 
 from resources.online.store import (

@@ -1,6 +1,6 @@
 """Asset `digest`: what happened on a UTC day, as a page and as one message, made each night.
 
-Here: Dagster's side. Not here: the facts (`pipeline.digest`) and their page (`pipeline.digest`).
+Here: Dagster's side. Not here: the facts and their page (`pages.digest`).
 """
 
 from datetime import date

@@ -1,7 +1,7 @@
 """Asset `<model>/hyperparameters`: the study of a model for Dagster, and its page.
 
 It has no partitions: each materialization searches on the newest window. Nothing materializes it by itself, because a
-study costs many trainings. Not here: the study (`pipeline.tune`), the steps that use its result (`steps.snapshot`).
+study costs many trainings. Not here: the study (`tuning.tune`), the steps that use its result (`steps.snapshot`).
 """
 
 from typing import TYPE_CHECKING, Any

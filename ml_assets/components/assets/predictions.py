@@ -1,7 +1,7 @@
 """Assets `<model>/predictions` and `<model>/live`: scores by the version in production, their drift and their metrics.
 
 Here: Dagster's side, and the source of the figures: the table of predictions, or the log of requests. Not here: the
-predictions (`pipeline.scoring`), the figures (`live.performance`).
+predictions (`steps.scoring`), the figures (`live.performance`).
 """
 
 from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 `skew` compares the newest features with the training of the version in production. It runs in the sensor's tick,
 because it reads profiles alone, and on a click. `served_skew` compares requests with the feature table, in a run: a day
-of the log may be large. Not here: the comparisons (`live.training_skew`, `live.served_skew`).
+of the log may be large. Not here: the comparisons (`live.retrain`, `live.served_skew`).
 """
 
 import hashlib

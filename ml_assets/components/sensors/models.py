@@ -1,7 +1,7 @@
 """Asset `<model>/production`, and the sensors of a model: decisions, canary, requested trainings.
 
 Here: Dagster's side, which shows the facts on the model's pages. Not here: the decisions (`live.canary_watch`,
-`live.retrain`, commands), the facts (`pipeline.production`).
+`live.retrain`, commands), the facts (`pages.digest`).
 """
 
 import json

@@ -4,7 +4,7 @@ A trial is recorded before its training starts. So a study whose process was kil
 keeps its number and its values, and a finished trial is not repeated. Optuna's samplers and pruners write notes of
 their own while they decide. They do so in a copy of the study in memory, and each decision is one write to the storage:
 a kill comes before it or after it. A failed trial that trains once more is another record in the storage, with the same
-number and values. Not here: the training of a trial (`pipeline.trials`), the choice among trials (`study_result`).
+number and values. Not here: the training of a trial (`tuning.trials`), the choice among trials (`study_result`).
 """
 
 import json

@@ -1,7 +1,7 @@
 """Report of a study for people: one self-contained page of HTML, and its summary as Markdown.
 
 This module only arranges numbers and sentences. The layout is `study.html.j2`. Not here: the document with all numbers
-(`study_result`), the place of both (`pipeline.chosen`).
+(`study_result`), the place of both (`tuning.chosen`).
 """
 
 from collections.abc import Mapping, Sequence

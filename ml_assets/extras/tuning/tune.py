@@ -2,7 +2,7 @@
 
 Here: the window to search on, all that decides the trials, the course of the study, and its result. Not here: the
 training of a trial (`trials`), the choice of values (`tuning.study`), the use of the result (`chosen`), the words of a
-difference between studies (`tuning.difference`).
+difference between studies (`tuning.study`).
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Blobs of a pipeline's rows, decoded by its own `decode` in the process of a step; texts among them as tokens.
 
 Here: their check before a launch, the decoder that is stored with a model, rows with blobs for predictions, and, for
-the objective `next_token`, the models that count tokens. Not here: decoding in training (training.data.decoding),
+the objective `next_token`, the models that count tokens. Not here: decoding in training (training.data.batches),
 serving (release.runtime).
 """
 

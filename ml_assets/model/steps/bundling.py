@@ -2,7 +2,7 @@
 
 A run measures a bundle once and keeps the figures among the artifacts. A retried step reads them, so it makes the
 same evaluation again. Not here: a bundle's format (`release.bundle`), the document of a measurement and the gates on it
-(`evaluation.serving_cost`, `evaluation.gates`).
+(`evaluation_document`, `comparison.gates`).
 """
 
 import time

@@ -2,7 +2,7 @@
 
 A champion that cannot score today's rows is an outcome for the gates, never an error: the challenger is trained by
 then. No gate uses the figures of `evaluation.compared_with`; they are for reports. Not here: the decision
-(`evaluation.gates`), the version in production (`release.promotion`).
+(`comparison.gates`), the version in production (`release.promotion`).
 """
 
 from collections.abc import Iterator, Sequence

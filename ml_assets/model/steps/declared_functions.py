@@ -3,7 +3,7 @@
 Here: the section `model`; the definition behind an import path and its arguments; own metrics, which the steps of a run
 and `ml-assets diff` import; scripts that would train the same model on every worker. Not here: the version of a
 function (code.code_version), importing and calling a model function (the workers), calling a metric
-(`evaluation.own_metrics`).
+(`comparison.declared_metrics`).
 """
 
 import ast

@@ -1,7 +1,7 @@
 """Record of an evaluation: its report's folder, its row in the ledger, its metrics in the tracker's run.
 
 Here: writing it once, and reading it again for a version's card and for pages. Not here: measurements and decisions
-(`evaluate`), the content of a card (`evaluation.card`).
+(`evaluate`), the content of a card (`report.card`).
 """
 
 import hashlib

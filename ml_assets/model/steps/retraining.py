@@ -1,7 +1,7 @@
 """Retraining on request: its declaration, and the records of requests among the artifacts.
 
 Here: the section `scoring.retrain`, and a JSON file for each request, which the sensor, its cool-down and the digest
-read. Not here: the decision (`ml_assets.use.live.retrain`), the run (`components.retrain_sensor`).
+read. Not here: the decision (`ml_assets.use.live.retrain`), the run (`sensors.models`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Result of a study: a document with every trial, the chosen one, and the reason.
 
-Not here: the storage in which a study runs (`study`), the files of the document (`pipeline.tune`).
+Not here: the storage in which a study runs (`study`), the files of the document (`tuning.tune`).
 """
 
 import hashlib

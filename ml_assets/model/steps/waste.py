@@ -1,7 +1,7 @@
 """Garbage of an installation: what no model, run, kept branch or environment needs. Found first, deleted on request.
 
 Here: the kinds, in the order in which they are deleted. Not here: the contents of the lake
-(`resources.lake.garbage`), the rules of tables (`tables.retirement`).
+(`resources.lake.garbage`), the rules of tables (`history.retention`).
 """
 
 import shutil

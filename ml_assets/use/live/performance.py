@@ -4,7 +4,7 @@ A day is compared with earlier days of the version, and with its holdout from th
 that the evaluation declares have intervals that hold jointly. They redraw the evaluation's blocks if the partition has
 enough of them. A day often is a single block: then single rows are redrawn, or lists, and the interval is about this
 day only. Not here: predictions and labels (`scored_rows`, `logged_rows`), storing and drawing figures
-(`performance_history`), the asset (`components.live_performance`).
+(`performance_history`), the asset (`assets.predictions`).
 """
 
 import math

@@ -7,8 +7,8 @@ are bad, too.
 One limit is skew: the newest partitions of the features against those that the version in production was trained on.
 Profiles of both are in the lake, so no rows are read. The training's window is cut into blocks as long as the newest
 partitions together; their distances from each other say what is usual (`ml_assets.data.validation.table_drift`). Not
-here: figures (`performance`), declaration and records (`pipeline.retraining`), the run, the check
-(`components.skew_check`).
+here: figures (`performance`), declaration and records (`steps.retraining`), the run, the check
+(`checks.skew`).
 """
 
 from collections.abc import Iterator, Sequence

@@ -5,7 +5,7 @@ Requests of a partition are joined with the rows of the feature table by their p
 decides what breaks the policy, for the check and for `ml-assets skew`. The verdict of a partition is in the ledger,
 because the log of requests behind it is deleted some day. It names the log's files and the features that were compared,
 so what came later is compared again. Not here: predictions and labels (`performance`), distributions
-(`ml_assets.data.validation.drift`), the check (`components.served_skew_check`).
+(`ml_assets.data.validation.drift`), the check (`checks.skew`).
 """
 
 import hashlib

@@ -6,7 +6,7 @@ more, a larger attempt follows. Otherwise the next attempt has the same size.
 Only the scheduler knows if there is room, so placeholder pods ask it. A placeholder is a pod like the others of its
 attempt, but it only prints its program's version. A placeholder that has started shows that there is room for one more
 pod and that the node has the image. Then a larger attempt can replace the current one. Not here: ending an attempt
-(attempt), the reason of its end (classify), hours and cost of the GPUs (`ml_assets.model.steps.spending`).
+(attempt), the reason of its end (classify), hours and cost of the GPUs (`ml_assets.model.steps.live_report`).
 """
 
 import copy

@@ -1,7 +1,7 @@
 """Environments for people: create one without a copy of data, list their changes, drop them.
 
 An environment begins at main's head, with main's verdicts. Because a partition's manifest says what made it, only what
-the changed code touches is stale there. Not here: the record (`resources.lake.lake_environment`), the merge
+the changed code touches is stale there. Not here: the record (`resources.lake.environments`), the merge
 (`merge.py`).
 """
 

@@ -1,7 +1,7 @@
 """Dossier of a registered version: gathering its facts, signing and storing it.
 
 Not here: forms, signature and verification (`ml_assets.extras.governance.dossier`), reading stored dossiers
-(`release.dossiers`).
+(`dossier.stored`).
 """
 
 import hashlib

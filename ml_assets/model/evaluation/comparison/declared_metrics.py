@@ -7,7 +7,7 @@ redraws of its blocks. Bias compares the decisions of a binary model between gro
 * Equal opportunity difference (Hardt, Price and Srebro, 2016): the same on rows of label 1.
 
 Small groups do not count: the largest difference between many noisy shares is large by chance. Not here: the import of
-a function and the version of its code (`pipeline.metric_functions`), the sections (`spec`).
+a function and the version of its code (`steps.declared_functions`), the sections (`spec`).
 """
 
 import math

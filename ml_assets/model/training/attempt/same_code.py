@@ -5,7 +5,7 @@ or an image built from other files, would give weights that the record does not 
 
 Here too: the version of the platform's own modules that run in the workers. It takes 0.4 s to compute, since it follows
 imports and compares meaning. Equal text has an equal version and takes a twentieth of that. Not here: versions of other
-code (ml_assets.foundation.code), the comparison before a launch (pipeline.identity).
+code (ml_assets.foundation.code), the comparison before a launch (steps.identity).
 """
 
 import hashlib

@@ -3,7 +3,7 @@
 Here: one gather per shard, batch and column group; blobs, decoded to a tensor by the pipeline's own function in the
 order of the rows; importing the functions that a job names. Not here: the choice of rows (order), gathering ahead of
 the step (prefetcher), the files (snapshots.split_reader), looking functions up when a `defs.yaml` is loaded
-(pipeline.model_functions), decoding for a served model (release.runtime, which imports nothing of the project).
+(steps.declared_functions), decoding for a served model (release.runtime, which imports nothing of the project).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
