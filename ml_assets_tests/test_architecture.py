@@ -231,6 +231,8 @@ def _at_the_top(module: ast.Module) -> list[ast.Import | ast.ImportFrom]:
 
 _KEYS = {"evaluation.compared_with", "scoring.retrain", "release.canary"}
 """Keys of a defs.yaml whose first part is also the name of a folder."""
+_ENDINGS = (".py", ".yaml", ".json", ".j2", ".safetensors", ".npz")
+"""Endings of files, which are no modules."""
 
 
 def test_docstrings_name_modules_that_exist() -> None:
@@ -253,7 +255,7 @@ def test_docstrings_name_modules_that_exist() -> None:
         for named in re.findall(
             r"[`(]([a-z_]+(?:\.[a-z_0-9]+)+)[`),]", ast.get_docstring(ast.parse(path.read_text())) or ""
         )
-        if named.split(".")[0] in folders and not named.endswith((".py", ".yaml", ".json", ".j2", ".safetensors", ".npz"))
+        if named.split(".")[0] in folders and not named.endswith(_ENDINGS)
         if named not in known | _KEYS
     ]
     assert missing == []

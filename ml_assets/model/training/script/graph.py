@@ -1,8 +1,8 @@
 """ONNX graphs of a script's models: of one matrix, or of the inputs of a torch module, for any number of rows.
 
 Here: checking such a graph, bringing it into one form, running it; the call of torch's exporter, and mends of what it
-writes. Not here: making a graph from a library's model (libraries), the raw columns in front of it (release.onnx_graph,
-release.onnx_graph).
+writes. Not here: making a graph from a library's model (libraries), the raw columns in front of it
+(release.onnx_graph).
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
