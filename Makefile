@@ -109,7 +109,7 @@ cluster-start-node: setup ## switch node NODE on again
 cluster-down: setup ## end the cluster, remove everything it made, check that nothing is left
 	@$(BIN)/python -m deployment.testbed cluster down
 
-bench: setup ## run every script of benchmarks/; fails if a figure misses its bar (ARGS=--quick)
+bench: setup ## run the scripts of benchmarks/claims; fails if a figure misses its bar (ARGS=--quick)
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
 bench-gpu: setup ## precisions, layouts, use of the card, a kill, bits, on one GPU (ARGS="--device cpu" to try it)
@@ -134,7 +134,7 @@ format: setup ## rewrite in house style
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-render: setup ## write the files in git that are made from the code: Dagster's settings, pages of the reference
+render: setup ## write the files in git that are made from others: Dagster's settings, the reference, the measured claims
 	@$(BIN)/python -m deployment.render
 
 lock: setup ## resolve the packages again; keeps pins that still fit (ARGS=--upgrade for newest)

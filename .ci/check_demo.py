@@ -1,6 +1,7 @@
 """Check the results of the demo. Read its output, whose last line is one JSON object.
 
-Seconds are printed, not checked: a busy machine must not fail a change. `benchmarks/end_to_end.py` checks them.
+Seconds are printed, not checked: a busy machine must not fail a change.
+`benchmarks/claims/pipelines/end_to_end.py` checks them.
 """
 
 import json

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+SCRIPTS = Path(__file__).with_name("research")
+"""Scripts that such an interpreter runs."""
+
 
 def peers_python(name: str, packages: Sequence[str]) -> Path:
     """Return the interpreter of the environment `name` with `packages`; make the environment if it is missing."""

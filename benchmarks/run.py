@@ -1,7 +1,8 @@
-"""Run every benchmark in turn and fail if a bar does not hold: `make bench`. It measures nothing itself.
+"""Run the scripts of claims in turn and fail if a bar does not hold: `make bench`. It measures nothing itself.
 
-A script of this folder is a benchmark unless its name begins with `_` (shared helpers) or `bare_` (peers of other
-benchmarks). `benchmarks/run.py lake import_time` runs only these two. The scripts of `WHEN_NAMED` run only by name.
+A script in a room of `claims` is a benchmark unless its name begins with `_` (helpers of its room) or `bare_` (peers).
+`python -m benchmarks.run lake import_time` runs only these two. The scripts named in `claims.toml` as `only_by_name`
+run in no other way. `research` has explorations, and peers that run in environments of their own.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,41 +23,21 @@ from benchmarks._report import Result, emit, table_of
 
 FOLDER = Path(__file__).parent
 LOGS = FOLDER.parent / "build" / "bench"
-WHEN_NAMED = (
-    "backfill",
-    "cluster_start",
-    "demo_servers",
-    "drift",
-    "drift_found",
-    "environments",
-    "events_prune",
-    "kafka_kills",
-    "lake_scale",
-    "lake_servers",
-    "loader_libraries",
-    "online",
-    "point_in_time",
-    "registry_reads",
-    "scaffold",
-    "search",
-    "sql_source",
-    "tiny_text",
-)
-"""Scripts that need the servers of `make servers-up cluster-up`, packages of their own, or many minutes."""
 
 
-def _scripts(names: list[str]) -> list[Path]:
-    """Return the benchmarks to run, by name; without names all except `WHEN_NAMED`."""
+def chosen(names: list[str]) -> list[Path]:
+    """Return the benchmarks to run, by name; without names all except `only_by_name` of `claims.toml`."""
     known = {
         path.stem: path
-        for path in sorted(FOLDER.glob("*.py"))
-        if path != Path(__file__) and not path.name.startswith(("_", "bare_"))
+        for path in sorted((FOLDER / "claims").glob("*/*.py"))
+        if not path.name.startswith(("_", "bare_"))
     }
     if unknown := set(names) - known.keys():
         raise SystemExit(
             f"No benchmark named {', '.join(sorted(unknown))}; the benchmarks are {', '.join(known)}."
         )
-    return [known[name] for name in names or known if names or name not in WHEN_NAMED]
+    only_by_name = tomllib.loads((FOLDER / "claims.toml").read_text())["only_by_name"]
+    return [known[name] for name in names or known if names or name not in only_by_name]
 
 
 def run_all(
@@ -113,7 +95,7 @@ def main() -> int:
         "--json", action="store_true", help="print the results as one line of JSON, and no table"
     )
     arguments = parser.parse_args()
-    measured = run_all(_scripts(arguments.names), LOGS, Console(stderr=True), quick=arguments.quick)
+    measured = run_all(chosen(arguments.names), LOGS, Console(stderr=True), quick=arguments.quick)
     results = [one for _, one in measured]
     if arguments.json:
         return emit(results, json=True)

@@ -1,8 +1,8 @@
 """`python -m deployment.render` (`make render`): writes the files that are kept in git and made from the code.
 
 Belongs here: the files of a cluster and of Dagster's Helm chart, and the names of that chart. Not here: Dagster's
-settings (`ml_assets.dagster_host.instance`), and pages of the docs (`deployment.site.reference_pages`). A test fails if
-a file in git differs from its rendering.
+settings (`ml_assets.dagster_host.instance`), pages of the docs (`deployment.site.reference_pages`), and tables of
+measured claims (`deployment.site.claims_page`). A test fails if a file in git differs from its rendering.
 """
 
 import sys
@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from deployment.site.claims_page import claims_tables
 from deployment.site.reference_pages import reference
 from ml_assets.dagster_host import instance as dagster_instance
 from ml_assets.dagster_host.instance import DAEMON_SILENCE_SECONDS, on_a_cluster
@@ -195,7 +196,7 @@ def _text(header: str, content: dict[str, Any]) -> str:
 
 def main() -> None:
     """Write each file that differs from its rendering, and name it."""
-    for path, text in {**rendered(), **reference()}.items():
+    for path, text in {**rendered(), **reference(), **claims_tables(ROOT)}.items():
         if not (ROOT / path).exists() or (ROOT / path).read_text() != text:
             (ROOT / path).write_text(text)
             sys.stdout.write(f"{path}\n")

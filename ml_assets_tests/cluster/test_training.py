@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(900)
 POD_SECONDS, NODE_SECONDS = 30.0, 90.0
 """Bars, from the loss to the next trained step, of a machine that keeps the bar of a start."""
 START_SECONDS = 15.0
-"""Bar of a start, from the launch to the first trained step; see `benchmarks/cluster_start.py`."""
+"""Bar of a start, from the launch to the first trained step; see `benchmarks/claims/servers/cluster_start.py`."""
 PROFILE = ResourceProfile(nodes=2, cpu="500m", memory="3Gi", spread="required")
 
 

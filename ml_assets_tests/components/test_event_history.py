@@ -13,7 +13,7 @@ from resources.settings import Settings
 DAYS = days(91)
 ROUNDS = 4
 BYTES_A_MATERIALIZATION = 5_000
-"""Bar. Dagster's own SQLite storage takes 18,900 (`benchmarks/event_history.py`)."""
+"""Bar. Dagster's own SQLite storage takes 18,900 (`benchmarks/claims/data/event_history.py`)."""
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Reads of versions by several processes while stages change and the servers behind them are killed.
 
 Here: readers, the process that decides, the kills, and the check of each answer against the ledger's rows. Not here:
-the test (`servers/test_release_reads`) and the long measurement (`benchmarks/registry_reads`).
+the test (`servers/test_release_reads`) and the long measurement (`benchmarks/claims/servers/registry_reads`).
 """
 
 import json

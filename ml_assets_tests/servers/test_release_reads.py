@@ -38,7 +38,7 @@ __all__ = ["rows"]  # fixture
 def test_killed_servers_cost_no_read_and_no_answer_is_wrong(
     servers: RunningServers, tmp_path: Path, rows: pl.DataFrame
 ) -> None:
-    """The ten minutes of it are `benchmarks/registry_reads`."""
+    """The ten minutes of it are `benchmarks/claims/servers/registry_reads`."""
     settings = servers.settings(tmp_path / "home", lake_url=None)
     model = f"read_{hashlib.sha256(str(tmp_path).encode()).hexdigest()[:12]}"
     platform = Platform(settings)

@@ -300,7 +300,7 @@ def test_many_ways_to_one_partition_cost_no_more_than_one(orders: OrdersTable) -
 
 @pytest.mark.nightly
 def test_a_year_is_looked_up_and_scanned_in_place(orders: OrdersTable) -> None:
-    """337 days cost a fraction of 337 times one day. `benchmarks/tables.py` has the bar in seconds."""
+    """337 days cost a fraction of 337 times one day. `benchmarks/claims/data/tables.py` has the bar in seconds."""
     orders.publish(days(365))
     monthly = _spec("habits", ORDERS, lookback=27)
     tables = DeclaredTables(DeclaredTable.of(spec) for spec in (orders_table.spec(), monthly))

@@ -1,7 +1,7 @@
 """A topic that is read by processes of which each is killed (SIGKILL) at a random moment, until all of it is read.
 
 Messages: sales of ten days in three partitions. Some are repeated by the producer, some come a day late, some are no
-rows. Used by a test and, with a million messages, by `benchmarks/kafka_kills.py`.
+rows. Used by a test and, with a million messages, by `benchmarks/claims/servers/kafka_kills.py`.
 """
 
 import os

@@ -491,7 +491,7 @@ def test_messages_land_in_lakefs_with_their_offsets(
 
 
 def test_a_killed_reader_loses_and_doubles_no_message(stream: Stream, tmp_path: Path) -> None:
-    """`benchmarks/kafka_kills.py` does the same with a million messages and 40 kills."""
+    """`benchmarks/claims/servers/kafka_kills.py` does the same with a million messages and 40 kills."""
     stream.make(partitions=kafka_kills.PARTITIONS)
     sent = kafka_kills.fill(stream, 20_000, seed=1)
     outcome = kafka_kills.run(tmp_path, stream, 20_000, sent, kills=6, chunk=500, seed=2)

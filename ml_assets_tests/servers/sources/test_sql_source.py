@@ -316,7 +316,7 @@ def test_main_follows_random_changes_of_a_table(
 
 
 def test_a_recheck_of_a_thousand_days_is_one_fast_query(declare: Declare, warehouse: Warehouse) -> None:
-    """The bar is 50 ms on an idle machine (`benchmarks/sql_source.py`); a machine may be ten times slower."""
+    """The bar is 50 ms on an idle machine (`claims/servers/sql_source.py`); a machine may be ten times slower."""
     warehouse.run(
         "CREATE TABLE sales AS SELECT n::int8 AS sale, timestamptz '2021-06-12Z' + n * interval '30 s' AS sold_at, "
         "'tea' AS product, (n % 100)::int2 AS units, n::float8 AS price, n % 2 = 0 AS gift, "
