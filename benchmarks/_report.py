@@ -2,7 +2,7 @@
 
 Each script answers one claim. It measures our way and its peers in the same run, interleaved, and ends with one line of
 JSON (`{"name","value","unit","peers","ratio","bar","ok"}`, or a list of them). The exit status is 1 if a bar does not
-hold, so that `make bench` fails.
+hold, so that `make bench` fails. A bar should be a ratio to a peer of the same run: seconds depend on the machine.
 """
 
 import argparse

@@ -142,17 +142,17 @@ def main() -> int:
             ours = measure_ours(record, folder / "source", paths, folder, rounds)
             peers = measure_peers(record, folder / "source", folder)
 
-    def claim(way: str, what: str, limit: float, **also: float) -> Result:
+    def claim(way: str, what: str, peer: str, most: float, **also: float) -> Result:
         measured = {f"{name} ({way})": one[way] for name, one in peers.items()} | also
-        best = min(one[way] for one in peers.values())
+        ratio = ours[way] / peers[peer][way]
         return Result(
             name=f"lakeFS on S3: {what}",
             value=ours[way],
             unit="s",
             peers=measured,
-            ratio=ours[way] / best,
-            bar=f"≤ {limit:g} s",
-            ok=ours[way] <= limit,
+            ratio=ratio,
+            bar=f"≤ {most:g} × {peer}",
+            ok=ratio <= most,
         )
 
     return emit(
@@ -160,11 +160,12 @@ def main() -> int:
             claim(
                 "publish",
                 f"publish {days} daily partitions with one merge",
-                30.0,
+                "dvc",
+                0.5,
                 LocalStore=ours["embedded"],
             ),
-            claim("cold", f"read {days} daily partitions at a commit, empty cache", 5.0),
-            claim("warm", f"read {days} daily partitions at a commit again", 0.2),
+            claim("cold", f"read {days} daily partitions at a commit, empty cache", "dvc", 0.5),
+            claim("warm", f"read {days} daily partitions at a commit again", "deltalake", 1.0),
         ],
         json=arguments.json,
     )

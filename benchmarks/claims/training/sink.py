@@ -32,6 +32,7 @@ def main() -> int:
             "mlflow async": _mlflow(Path(folder) / "async", peer_steps, synchronous=False),
         }
     fastest = min(seconds for seconds, _ in peers.values())
+    most = max(stored for _, stored in peers.values())
     results = [
         Result(
             name="mean cost of logging a metric in the training step",
@@ -39,17 +40,17 @@ def main() -> int:
             unit="µs per metric",
             peers={name: seconds * 1e6 / METRICS for name, (seconds, _) in peers.items()},
             ratio=call / fastest,
-            bar="≤ 1 µs",
-            ok=call * 1e6 / METRICS <= 1.0,
+            bar="≤ 1/100 × the faster of MLflow's",
+            ok=100 * call <= fastest,
         ),
         Result(
             name="metrics stored",
             value=rate,
             unit="per second",
             peers={name: stored for name, (_, stored) in peers.items()},
-            ratio=rate / max(stored for _, stored in peers.values()),
-            bar="≥ 5000 per second",
-            ok=rate >= 5_000,
+            ratio=rate / most,
+            bar="≥ 4 × the faster of MLflow's",
+            ok=rate >= 4 * most,
         ),
     ]
     return emit(results, json=arguments.json)
