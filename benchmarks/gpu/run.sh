@@ -10,9 +10,9 @@ wheels="${WHEELS:-build/wheels}"
 site="$(mktemp -d)"
 trap 'rm -rf "$site"' EXIT
 
-if ! "$python" -c 'import pyarrow, pydantic, rich, safetensors, torch' 2>/dev/null; then
+if ! "$python" -c 'import prometheus_client, pyarrow, pydantic, rich, safetensors, torch' 2>/dev/null; then
   if ! compgen -G "$wheels/*.whl" >/dev/null; then
-    echo "$python lacks some of pyarrow, pydantic, rich, safetensors and torch, and $wheels has no wheels." >&2
+    echo "$python lacks some of prometheus_client, pyarrow, pydantic, rich, safetensors and torch, and $wheels has no wheels." >&2
     echo "Run benchmarks/gpu/wheels.sh on a machine with a package index, and copy the folder to this one." >&2
     exit 1
   fi

@@ -8,7 +8,7 @@ wheels="${WHEELS:-build/wheels}"
 mkdir -p "$wheels"
 requirements="$(mktemp)"
 trap 'rm -f "$requirements"' EXIT
-for name in pyarrow safetensors pydantic pydantic-core annotated-types typing-inspection rich markdown-it-py mdurl pygments; do
+for name in prometheus-client pyarrow safetensors pydantic pydantic-core annotated-types typing-inspection rich markdown-it-py mdurl pygments; do
   awk -v name="$name" '/^[a-z]/ { keep = index($0, name "==") == 1 } keep' deployment/requirements/dev.txt
 done >"$requirements"
 "${PYTHON:-.venv/bin/python}" -m pip download --quiet --no-deps --only-binary=:all: --require-hashes \
