@@ -394,7 +394,7 @@ def test_promoting_names_author_and_reason_and_the_log_keeps_them(
     refused = filled_terminal(*promoting)
     assert refused.status == 1
     assert (
-        "because of its training inputs: datasets/sales 2023-10-02 is rejected: out_of_range in units"
+        "because of its training inputs: datasets/sales 2023-10-02 is rejected: quarantine_limit: 72 of 72 rows"
         in refused.err
     )
     assert "ml-assets promote store_demand 1 --despite-inputs --reason" in refused.err
@@ -405,7 +405,7 @@ def test_promoting_names_author_and_reason_and_the_log_keeps_them(
     log = filled_terminal("history", "store_demand").out
     assert "registered  1.0.0, bundle " in log
     assert "promoted    version 1 (1.0.0), by ada: better than guessing" in log
-    assert "    despite datasets/sales 2023-10-02 is rejected: out_of_range in units" in log
+    assert "    despite datasets/sales 2023-10-02 is rejected: quarantine_limit: 72 of 72 rows" in log
     assert "ok    production       store_demand 1" in filled_terminal("doctor").out, (
         "a person's word covers that week"
     )

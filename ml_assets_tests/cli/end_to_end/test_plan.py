@@ -115,7 +115,7 @@ def test_a_week_rejected_at_its_source_is_named_as_rejected_not_as_missing(
     wrong_sales["2024-01-15"] = -pl.col("units")
     assert filled_terminal("launch", SALES, "2024-01-15").status == 1
     said = filled_terminal("plan", "store_demand", "2024-01-15")
-    assert f"  rejected  {SALES} 2024-01-15: out_of_range in units" in said.out
+    assert f"  rejected  {SALES} 2024-01-15: quarantine_limit: 72 of 72 rows" in said.out
     assert f"  missing   {SALES}" not in said.out
     assert "Fix the sources of the rejected partitions" in said.out
 
@@ -145,7 +145,7 @@ def test_a_week_rejected_after_its_features_is_named_as_refused(
     wrong_sales["2023-10-02"] = -pl.col("units")
     assert filled_terminal("launch", SALES, "2023-10-02").status == 1
     said = filled_terminal("plan", "store_demand", WEEK)
-    assert f"  rejected  {SALES} 2023-10-02: out_of_range in units" in said.out
+    assert f"  rejected  {SALES} 2023-10-02: quarantine_limit: 72 of 72 rows" in said.out
     assert f"read by {FEATURES} 2023-10-02, {FEATURES} 2023-10-09" in said.out
     assert "It would refuse. Fix the sources" in said.out
     wrong_sales.clear()
