@@ -98,7 +98,7 @@ def installed_packages() -> dict[str, str]:
     return {one.name: one.version for one in metadata.distributions() if one.name}
 
 
-def version_of(package: str) -> str:
+def installed_version(package: str) -> str:
     """Return the installed version of `package`; of MLflow that of `mlflow-skinny`, which `mlflow` pins to its own."""
     return metadata.version("mlflow-skinny" if package == "mlflow" else package)
 
@@ -113,7 +113,7 @@ def environment_facts(project: Path, commit: str | None) -> dict[str, str]:
         "machine": machine(),
     }
     for package in _PACKAGES:
-        facts[package] = version_of(package)
+        facts[package] = installed_version(package)
     if (lock := lock_of(project)) is not None:
         facts["lock_sha256"] = hashlib.sha256(lock).hexdigest()
     if (code := code_state(project, commit)).commit:

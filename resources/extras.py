@@ -20,6 +20,7 @@ EXTRA_OF = {
     "dagster_webserver": "ui",
     "deltalake": "delta",
     "fsspec": "s3",
+    "httptools": "ui",
     "in_toto_attestation": "governance",
     "jwt": "governance",
     "kubernetes": "kubernetes",

@@ -22,7 +22,7 @@ from ml_assets.model.release.registry import moved_from
 from ml_assets.model.release.releases import registry_of
 from ml_assets.model.release.rules_in_force import RulesLog, why_other
 from ml_assets.model.release.standing import InputsUnknown, in_words
-from resources.environment import version_of
+from resources.environment import installed_version
 from resources.lake import LakeUnavailable
 from resources.ledger import LedgerChanged
 from resources.ledger.migrations import NEWEST
@@ -107,7 +107,7 @@ def _python(project: Project) -> str:
 
 
 def _packages(project: Project) -> str:
-    return ", ".join(f"{name} {version_of(name)}" for name in PARTS)
+    return ", ".join(f"{name} {installed_version(name)}" for name in PARTS)
 
 
 def _settings(project: Project) -> str:

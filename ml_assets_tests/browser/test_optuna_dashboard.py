@@ -91,10 +91,10 @@ def dashboard(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def test_the_dashboard_opens_a_study(
     browser: Browser, dashboard: str, address: str, screenshots: Path
 ) -> None:
-    """Each record is a trial there: a continued or repeated trial is shown once for each part."""
+    """Each record is a trial there: a repeated trial is shown once for each attempt."""
     records = optuna.load_study(study_name=NAME, storage=address).trials
     assert {one.state.name for one in records} == {"COMPLETE", "PRUNED", "FAIL"}
-    assert len(records) > SECTION.trials + 1
+    assert len(records) > SECTION.trials  # one was lost with its machine, and repeated
     page = browser.new_page(viewport={"width": 1300, "height": 1000})
     page.set_default_timeout(SECONDS * 1000)
     wrong: list[str] = []

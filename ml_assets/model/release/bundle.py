@@ -16,7 +16,7 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import PackageNotFoundError, packages_distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,7 @@ from ml_assets.model.release.runtime import (
     ServingModel,
 )
 from ml_assets.model.training.script.graph import frozen
+from resources.environment import installed_version
 
 if TYPE_CHECKING:
     from torch import nn
@@ -129,7 +130,7 @@ def write_mlflow_files(
                 },
             },
             "metadata": {"inputs": {column.name: column.dtype for column in inputs}},
-            "mlflow_version": version("mlflow"),
+            "mlflow_version": installed_version("mlflow"),
             "saved_input_example_info": {
                 "artifact_path": _EXAMPLE,
                 "pandas_orient": "split",
@@ -197,7 +198,15 @@ def _requirements(packages: Iterable[str]) -> list[str]:
     brought: Mapping[str, list[str]] = packages_distributions() if more else {}
     names = {brought[package][0] for package in more if package in brought} | set(_SERVING)
     # Without a local part: a package index has no `2.11.0+cpu`.
-    return [f"{name}=={version(name).partition('+')[0]}" for name in sorted(names)]
+    return [f"{name}{_pin(name)}" for name in sorted(names)]
+
+
+def _pin(package: str) -> str:
+    """Return the installed version as a pin; nothing for pandas where only those who load the model need it."""
+    try:
+        return f"=={installed_version(package).partition('+')[0]}"
+    except PackageNotFoundError:
+        return ""
 
 
 TOLERANCE = 1e-6
