@@ -279,8 +279,9 @@ _NEEDS_A_HOME = {
     "import torch\nfrom torch import nn\nfrom torch.nn import functional\n\nfrom ml_assets.model.training.script": (
         "training/test_scripts.py"
     ),
-    "from datetime import UTC, datetime\nfrom ml_assets.notebook": "notebook tests of cli and release",
-    "from ml_assets.data.tables.reader": "tour/test_my_csv.py",
+    "from datetime import UTC, datetime\nimport ml_assets": "cli/end_to_end/test_launch.py and test_context.py",
+    "import ml_assets\n\nreader": "tour/test_my_csv.py",
+    "import ml_assets\n\ncontext = ml_assets.open()\ncontext.plan": "cli/end_to_end/test_context.py",
     'model = mlflow.pyfunc.load_model("models:/parcels': "layouts/picture_pipeline.py",
     'model = mlflow.pyfunc.load_model("models:/tiny_text': "layouts/test_tiny_text.py",
     "import mlflow\nimport pandas": "tour/test_tour.py",

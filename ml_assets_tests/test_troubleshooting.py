@@ -22,6 +22,7 @@ FAMILIES = {
     "ArtifactsError",
     "OnlineStoreError",
     "BundleRefused",
+    "ContextError",
 }
 """Bases of the errors that end a run or a command. Each type below one of them is on the page."""
 

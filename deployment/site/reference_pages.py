@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from deployment.site.command_reference import commands
+from deployment.site.context_reference import context_page
 from deployment.site.settings_reference import variables
 from deployment.site.yaml_examples import Examples, declarations
 from deployment.site.yaml_reference import page
@@ -24,7 +25,7 @@ _HOW_TO_READ = (
 def reference() -> dict[Path, str]:
     """Return the Markdown of each page, by its path below the root of the checkout."""
     declared = declarations(ROOT)
-    pages = {"commands.md": commands(), "settings.md": variables()}
+    pages = {"commands.md": commands(), "context.md": context_page(), "settings.md": variables()}
     for name, (title, what, spec) in _COMPONENTS.items():
         about = f"Keys of {what}: `type: ml_assets.components.{title}`.\n{_HOW_TO_READ}"
         schema = spec.model_json_schema()

@@ -1,17 +1,14 @@
 """`ml-assets data` and `env`: versions of the lake's tables, and environments beside main."""
 
 import json
-import re
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ml_assets.cli.project import Project
+from ml_assets.cli.opened import reading, writing
 from ml_assets.cli.terminal import (
-    Problem,
     SuggestingGroup,
     html_option,
     json_option,
@@ -19,22 +16,14 @@ from ml_assets.cli.terminal import (
     show,
     writing_to,
 )
-from resources.lake import RefNotFound
-from resources.lake.environments import environments, read_environment
-from resources.words import counted, did_you_mean, name_some
+from resources.words import counted, name_some
 
 if TYPE_CHECKING:
     from ml_assets.data.tables.history.diff import Correction
     from ml_assets.data.tables.history.log import PartitionContent, TableCommit
-    from resources.ledger import TrainedOn
 
 _SHOWN_KEYS = 3
 """Partitions of a commit that a line names. It counts the others."""
-_BEGIN_OF_ID = re.compile(r"[0-9a-f]{7,63}")
-_EVERY = 1 << 31
-"""Commits of a whole history."""
-_SHOWN_ID = 12
-"""Characters of the id of a commit."""
 
 
 @click.group("data", cls=SuggestingGroup)
@@ -58,13 +47,7 @@ _tables_option = click.option(
 @json_option
 def data_log(ref: str, table: str, limit: int, as_json: bool) -> None:
     """Show the commits of REF (default main), newest first: tables, partitions, run, person and reason."""
-    from ml_assets.data.tables.history.log import log_of
-
-    with Project.to_read() as project:
-        commit = _at(project, ref)
-        found = list(log_of(project.platform.lake, commit, table=table, limit=limit))
-        if table and not found:
-            _require_tables(project, [table], commit)
+    found = reading().data.log(ref, table=table, limit=limit)
     if as_json:
         say(json.dumps([_commit_facts(one) for one in found], indent=1))
         return
@@ -88,14 +71,9 @@ def data_diff(
 
     Reads data files only of the partitions that differ.
     """
-    from ml_assets.data.tables.history.diff import compare_lake
     from ml_assets.pages.difference_page import difference_of_lake
 
-    with Project.to_read() as project:
-        old, new = _at(project, before), _at(project, after)
-        _require_tables(project, tables, old, new)
-        keys = _primary_keys_of(project)
-        found = compare_lake(project.platform.lake, old, new, keys, tables=tables, read_rows=not no_rows)
+    found = reading().data.diff(before, after, tables=tables, read_rows=not no_rows)
     if as_json:
         say(json.dumps(asdict(found), indent=1))
     else:
@@ -115,20 +93,9 @@ def data_checkout(
 
     For MODEL/VERSION: the window that the version was trained and evaluated on, unless --table names other tables.
     """
-    from ml_assets.data.tables.history.checkout import write_out
-    from ml_assets.model.release.standing import keys_of
-
-    with Project.to_read() as project:
-        reader = project.reader(_at(project, ref))
-        window = _window(project, ref)
-        _require_tables(project, tables, reader.commit_id)
-        if window is not None and not tables:
-            wanted = {window.table: list(keys_of(reader, window))}
-        else:
-            wanted = {table: reader.keys(table) for table in tables or reader.tables()}
-        wanted = _only(wanted, partitions)
-        with writing_to(folder):
-            written = write_out(reader, wanted, folder)
+    context = reading()
+    with writing_to(folder):
+        written = context.data.checkout(ref, folder, tables=tables, partitions=partitions)
     if as_json:
         say(json.dumps({**asdict(written), "folder": str(folder)}, indent=1))
         return
@@ -146,10 +113,7 @@ def data_checkout(
 @json_option
 def data_blame(table: str, partition: str, ref: str, as_json: bool) -> None:
     """Show each content that PARTITION of TABLE had, newest first: commit, run, person, code, time and reason."""
-    from ml_assets.data.tables.history.log import blame as blamed
-
-    with Project.to_read() as project:
-        found = blamed(project.platform.lake, table, partition, _at(project, ref))
+    found = reading().data.blame(table, partition, ref=ref)
     if as_json:
         say(json.dumps([_content_facts(one) for one in found], indent=1))
         return
@@ -173,19 +137,7 @@ def data_corrections(table: str, partition: str, as_json: bool) -> None:
 
     Only a dataset with `known_at: ingestion` keeps the rows from before a correction.
     """
-    from ml_assets.data.tables.history.diff import corrections_of
-
-    with Project.to_read() as project:
-        reader = project.reader()
-        _require_tables(project, [table], "main")
-        newest = partition or max(reader.keys(table))
-        if reader.manifest(table, newest).final_from is None:
-            raise Problem(
-                f"{table} {newest} keeps no rows from before a correction: declare `known_at: ingestion` for it; "
-                f"ml-assets data log --table {table} lists all commits"
-            )
-        keys = _primary_keys_of(project).get(table, ())
-        found = list(corrections_of(reader, project.platform.ledger, table, partition or None, keys))
+    found = reading().data.corrections(table, partition)
     if as_json:
         say(json.dumps([{**asdict(one), "known_at": one.known_at.isoformat()} for one in found], indent=1))
         return
@@ -212,75 +164,14 @@ def data_show(table: str, partition: str, as_json: bool, html: Path | None) -> N
     """
     from ml_assets.pages import partition_page as page
 
-    with Project.to_read() as project:
-        key = partition or page.newest_partition(project.platform, table)
-        if as_json:
-            reader = project.reader()
-            page.require_partition(project.platform, reader, table, key)
-            say(json.dumps(asdict(page.users_of(project.platform, reader, table, key)), indent=1))
-        else:
-            show(page.partition_page(project.platform, table, key, draw=html is not None), html)
-
-
-def _primary_keys_of(project: Project) -> Mapping[str, Sequence[str]]:
-    """Return table → columns that name a row, for the declared tables."""
-    return {name: one.spec.contract.primary_key for name, one in project.table_components().items()}
-
-
-def _at(project: Project, ref: str) -> str:
-    """Return the commit that `ref` names: MODEL/VERSION, or the begin of the id of a commit of main; else `ref`."""
-    window = _window(project, ref)
-    if window is not None:
-        return window.commit
-    return _commit_beginning(project, ref) if _BEGIN_OF_ID.fullmatch(ref) else ref
-
-
-def _commit_beginning(project: Project, begin: str) -> str:
-    lake = project.platform.lake
-    try:
-        return lake.resolve(begin)  # a branch may have such a name
-    except RefNotFound:
-        found = [one.id for one in lake.log("main", _EVERY) if one.id.startswith(begin)]
-    if len(found) > 1:
-        raise Problem(f"{len(found)} commits of main begin with {begin}: type more digits of the id")
-    return found[0] if found else begin
-
-
-def _window(project: Project, ref: str) -> "TrainedOn | None":
-    """Return the window behind `MODEL/VERSION`; None for other refs."""
-    from ml_assets.model.steps.record import evaluation_of
-
-    model, slash, number = ref.partition("/")
-    if not slash:
-        return None
-    if not number.isdecimal():
-        raise Problem(f"'{ref}' is not MODEL/VERSION: the version is a number, as in {model}/1")
-    return evaluation_of(project.platform, project.registered(model, int(number))).trained_on
-
-
-def _require_tables(project: Project, tables: Sequence[str], *refs: str) -> None:
-    """Raise `Problem` for a table that none of `refs` has: a mistyped name must not look like an unchanged table."""
-    if not tables:
-        return
-    known = {one for ref in refs for one in project.reader(ref).tables()}
-    shown = " or ".join(dict.fromkeys(ref[:_SHOWN_ID] for ref in refs))
-    for table in tables:
-        if table not in known:
-            raise Problem(f"no table is named '{table}' at {shown}{did_you_mean(table, known)}")
-
-
-def _only(wanted: Mapping[str, list[str]], partitions: str | None) -> dict[str, list[str]]:
-    if partitions is None:
-        return dict(wanted)
-    first, dots, last = partitions.partition("..")
-    found = {
-        table: [key for key in keys if first <= key <= (last if dots else first)]
-        for table, keys in wanted.items()
-    }
-    found = {table: keys for table, keys in found.items() if keys}
-    if not found:
-        raise Problem(f"no partition {partitions} in {', '.join(wanted) or 'any table'} at this commit")
-    return found
+    project = reading().project
+    key = partition or page.newest_partition(project.platform, table)
+    if as_json:
+        reader = project.reader()
+        page.require_partition(project.platform, reader, table, key)
+        say(json.dumps(asdict(page.users_of(project.platform, reader, table, key)), indent=1))
+    else:
+        show(page.partition_page(project.platform, table, key, draw=html is not None), html)
 
 
 def _in_words(one: "TableCommit") -> str:
@@ -322,10 +213,7 @@ def env() -> None:
 @click.argument("name")
 def env_create(name: str) -> None:
     """Create environment NAME at main's head. No data is copied. NAME has small letters, digits and _."""
-    from ml_assets.data.tables.environments.environment import create_environment
-
-    project = Project.on_main()
-    made = create_environment(project.platform, name, project.settings.author)
+    made = writing(on_main=True).env.create(name)
     say(f"Environment {name} begins at commit {made.origin[:12]} of main. No data was copied.")
     say(f"To work in it: export ML_ASSETS_ENV={name}      To work on main again: unset ML_ASSETS_ENV")
 
@@ -334,10 +222,7 @@ def env_create(name: str) -> None:
 @json_option
 def env_list(as_json: bool) -> None:
     """List the environments of this home: author, time, changed partitions, conflicts with main."""
-    from ml_assets.data.tables.environments.environment import changes_of
-
-    project = Project.read_only(on_main=True)
-    found = [changes_of(project.platform, one) for one in environments(project.settings.home)]
+    found = reading(on_main=True).env.list()
     if as_json:
         facts = [
             {
@@ -374,26 +259,20 @@ def env_diff(name: str, no_rows: bool, markdown: bool, as_json: bool, html: Path
 
     Changes of main since then are not shown, except conflicts: partitions that both changed.
     """
-    from ml_assets.data.tables.environments import environment as environments
-    from ml_assets.data.tables.history.diff import compare_lake
     from ml_assets.pages.difference_page import as_comment, environment_page
-    from ml_assets.pages.version_difference import models_trained_in
 
-    project = Project.read_only(on_main=True)
-    main = project.platform
-    environment = read_environment(project.settings.home, name)
-    changes = environments.changes_of(main, environment)
-    difference = compare_lake(
-        main.whole_lake, environment.base, changes.head, _primary_keys_of(project), read_rows=not no_rows
-    )
-    models = models_trained_in(main, main.inside(name), project.pipelines())
-    page = environment_page(changes, difference, models)
+    found = reading(on_main=True).env.diff(name, read_rows=not no_rows)
+    page = environment_page(found.changes, found.lake, found.models)
     if as_json:
         facts = [
             {"model": one.model, "decision": one.decision, "main": one.main, "metrics": one.metrics}
-            for one in models
+            for one in found.models
         ]
-        say(json.dumps({**asdict(difference), "conflicts": changes.conflicts, "models": facts}, indent=1))
+        say(
+            json.dumps(
+                {**asdict(found.lake), "conflicts": found.changes.conflicts, "models": facts}, indent=1
+            )
+        )
     elif markdown:
         say(as_comment(page, name).rstrip())
     else:
@@ -407,10 +286,8 @@ def env_merge(name: str) -> None:
 
     It is refused, and changes nothing, if main changed one of the same partitions, or if a partition is rejected.
     """
-    from ml_assets.data.tables.environments.merge import merge_environment
-
-    main = Project.on_main().platform
-    merged = merge_environment(main, name, main.acting)
+    main = writing(on_main=True)
+    merged = main.env.merge(name, by=main.project.platform.acting)
     for table, keys in merged.partitions.items():
         say(f"{table}: {counted(len(keys), 'partition')}: {name_some(keys, 3)}")
     if merged.overtaken:
@@ -425,7 +302,5 @@ def env_merge(name: str) -> None:
 @click.argument("name")
 def env_drop(name: str) -> None:
     """Delete environment NAME: its branches of the lake, its ledger, tracking and Dagster home. Main stays as it is."""
-    from ml_assets.data.tables.environments.environment import drop_environment
-
-    drop_environment(Project.on_main().platform, name)
+    writing(on_main=True).env.drop(name)
     say(f"Environment {name} is gone.")

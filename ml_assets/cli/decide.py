@@ -1,12 +1,11 @@
 """Decisions of a person with a reason, recorded in the ledger: releases, their rules, and dossiers."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ml_assets.cli.project import Project
+from ml_assets.cli.opened import deciding, reading, writing
 from ml_assets.cli.terminal import (
     FOLDER,
     VERSION,
@@ -20,8 +19,8 @@ from ml_assets.cli.terminal import (
 from ml_assets.model.release.signing_keys import PUBLIC, SigningKey, create_keys
 
 if TYPE_CHECKING:
-    from ml_assets.model.steps.spec import PipelineSpec
-    from resources.ledger import DossierRow, Promotion
+    from ml_assets.context import Context
+    from resources.ledger import DossierRow
 
 
 @click.command("approve")
@@ -38,26 +37,19 @@ def approve(model: str, version: int, reason: str) -> None:
 
 def _review(model: str, number: int, reason: str, *, approves: bool) -> None:
     """Record a review by the acting person, and print the one that decides."""
-    from ml_assets.model.release import reviews
-
-    project, acting = Project.to_decide()
-    rules = project.pipeline(model).rules
-    releases = project.releases
-    decided = reviews.review(
-        releases, model, number, approves=approves, by=acting, reason=reason, rules=rules
-    )
-    verb = "approved" if approves else "rejected"
-    if (decided.author, decided.reason) != (acting.name, reason):
+    context, acting = deciding()
+    decide = context.approve if approves else context.reject
+    found = decide(model, number, by=acting, reason=reason)
+    decided, verb = found.review, "approved" if approves else "rejected"
+    if not found.is_new:
         say(f"Nothing changed: {model} version {number} was {verb} before this command.")
     say(f"{model} version {number} is {verb} since {decided.at:%Y-%m-%d %H:%M} UTC,")
     say(f"by {decided.by.in_words}: {decided.reason}")
     say(f"This counts for evaluation {decided.evaluation_digest[:12]} alone.")
     say_if_unchecked(acting)
-    authors = releases.standings(model).of(decided.bundle_digest).evaluations
-    if unknown := sorted({one.author for one in authors if one.checked_by == "nobody"} - {acting.name}):
-        say(
-            f"Nobody checked that {', '.join(unknown)} ran its evaluation, so a person who ran it may have approved it."
-        )
+    if found.unchecked:
+        names = ", ".join(found.unchecked)
+        say(f"Nobody checked that {names} ran its evaluation, so a person who ran it may have approved it.")
     if approves and decided.approves:
         say(f"To promote it: ml-assets promote {model} {number} --reason '…'")
 
@@ -92,53 +84,29 @@ def promote(model: str, version: int | None, reason: str | None, despite_inputs:
     The newest evaluation of VERSION must have blessed it against today's champion, and none of its training inputs may
     have been rejected since. A version that was in production before may return without a new evaluation.
     """
-    from ml_assets.model.release import bundle_store, standing
-    from ml_assets.model.release import promotion as promoting
-    from ml_assets.model.release.rollback import replaced_by
-
-    project, acting = Project.to_decide()
-    spec = project.pipeline(model)  # `Problem` with the names there are
-    rules = spec.rules
-    releases = project.releases
+    context, acting = deciding()
     if not reason:
+        context.project.declared.pipeline(model)  # `NotFound` first, with the names there are
         raise Problem("a promotion needs a reason for the log: add --reason '…'")
-    if version is None:
-        newest = promoting.newest_data(releases, model, rules)
-        if newest is None:
-            raise Problem(
-                f"{model} has no blessed version that is new to production. Materialize the model: ml-assets launch "
-                f"{model} DATE, or name an earlier version: ml-assets promote {model} NUMBER --reason '…'"
-            )
-        version = newest.number
-    before = project.platform.ledger.models.in_production(model)
-    breaks: list[str] = []
-    # A damaged bundle of the version in production must not delay the version that replaces it.
-    with suppress(bundle_store.BundleMissing, bundle_store.BundleDamaged):
-        breaks = promoting.breaks_for_clients(releases, model, version)
-    promotion = promoting.promote(
-        releases,
-        model,
-        version,
-        by=acting,
-        reason=reason,
-        despite_inputs=despite_inputs,
-        rules=rules,
-        why_worse=lambda canary: _why_worse(spec, project, canary),
-    )
+    made = context.promote(model, version, by=acting, reason=reason, despite_inputs=despite_inputs)
+    promotion, number = made.promotion, made.version
+    for why in made.not_compared:
+        say(f"Not compared: {why}")
     promoted_by = f"promoted by {promotion.by.in_words}: {promotion.reason}"
-    broken = f"Clients of the version before must change: {'; '.join(breaks)}." if breaks else ""
-    if promotion.alias == standing.CANARY and rules.canary is not None:
-        replaced = replaced_by(releases, promotion)
-        baked = promoting.in_full_minutes(rules.canary.end_of_bake(promotion.at))
-        say(f"{model} version {version} is the canary since {promotion.at:%Y-%m-%d %H:%M} UTC,")
+    broken = f"Clients of the version before must change: {'; '.join(made.breaks)}." if made.breaks else ""
+    if made.baked_at is not None:
+        say(f"{model} version {number} is the canary since {promotion.at:%Y-%m-%d %H:%M} UTC,")
         say(promoted_by)
-        if replaced is not None:
-            say(f"Version {replaced.version} is no longer the canary. It is in staging.")
+        if made.replaced is not None:
+            say(f"Version {made.replaced.version} is no longer the canary. It is in staging.")
         if broken:
             say(broken)
-        say(f"Into production, from {baked} on: ml-assets promote {model} {version} --reason '…'")
+        from ml_assets.model.release.promotion import in_full_minutes
+
+        baked = in_full_minutes(made.baked_at)
+        say(f"Into production, from {baked} on: ml-assets promote {model} {number} --reason '…'")
         return
-    if before == promotion:
+    if made.before == promotion:
         say(f"Nothing changed: {model} version {promotion.version} was in production before this command.")
     say(f"{model} version {promotion.version} is in production since {promotion.at:%Y-%m-%d %H:%M} UTC,")
     say(promoted_by)
@@ -147,20 +115,6 @@ def promote(model: str, version: int | None, reason: str | None, despite_inputs:
     if broken:
         say(broken)
     say(f"Load it anywhere: mlflow.pyfunc.load_model('models:/{model}@production')")
-
-
-def _why_worse(spec: "PipelineSpec", project: Project, canary: "Promotion") -> str:
-    """Return the evidence that `canary` is worse than allowed; empty without any. Say which metrics have none."""
-    from ml_assets.use.live.canary_watch import evidence
-
-    if spec.release.canary is None or not spec.release.canary.watch:
-        return ""
-    state = evidence(spec, project.platform)
-    if state.canary != canary:  # replaced meanwhile: the promotion finds that, too
-        return ""
-    for why in state.missing:
-        say(f"Not compared: {why}")
-    return state.why_worse
 
 
 @click.command("rollback")
@@ -172,22 +126,19 @@ def rollback(model: str, reason: str) -> None:
     Neither a later evaluation nor a rejected day stands in the way. A second rollback goes back by one more version. It
     never returns to an archived or a demoted version.
     """
-    from ml_assets.model.release import rollback as rolling_back
-
-    project, acting = Project.to_decide()
-    releases = project.releases
-    promotion = rolling_back.rollback(releases, model, by=acting, reason=reason)
+    context, acting = deciding()
+    made = context.rollback(model, by=acting, reason=reason)
+    promotion = made.promotion
     say(
         f"{model} version {promotion.version} is in production again since {promotion.at:%Y-%m-%d %H:%M} UTC,"
     )
     say(f"by {promotion.by.in_words}: {promotion.reason}")
-    newest = releases.standings(model).of(promotion.bundle_digest).newest
-    if newest is not None and newest.evaluation_digest != promotion.evaluation_digest:
+    if (newest := made.evaluated_since) is not None:
         say(
             f"It was evaluated again since, with the result {newest.status} ({newest.name}, {newest.partition}):"
         )
         say(f"    {newest.summary} Report: {newest.report}")
-    if (replaced := rolling_back.replaced_by(releases, promotion)) is not None:
+    if (replaced := made.replaced) is not None:
         say(
             f"It replaced version {replaced.version}, which can return: ml-assets promote {model} {replaced.version} "
             "--reason '…'"
@@ -203,13 +154,8 @@ def demote(model: str, reason: str, canary: bool) -> None:
 
     The gates then treat the next training of MODEL as a first model: against the naive baseline, without a champion.
     """
-    from ml_assets.model.release import rollback as rolling_back
-    from ml_assets.model.release.standing import CANARY, PRODUCTION
-
-    project, acting = Project.to_decide()
-    ended = rolling_back.demote(
-        project.releases, model, by=acting, reason=reason, role=CANARY if canary else PRODUCTION
-    )
+    context, acting = deciding()
+    ended = context.demote(model, by=acting, reason=reason, canary=canary)
     demotion = ended.demotion
     by = "" if demotion is None else f"Demoted by {demotion.by.in_words}: {demotion.reason}"
     if canary:
@@ -230,10 +176,8 @@ def archive(model: str, version: int, reason: str) -> None:
 
     The version in production cannot be archived. Card and comparisons of an archived version stay.
     """
-    from ml_assets.model.release import rollback as rolling_back
-
-    project, acting = Project.to_decide()
-    archival = rolling_back.archive(project.releases, model, version, by=acting, reason=reason)
+    context, acting = deciding()
+    archival = context.archive(model, version, by=acting, reason=reason)
     say(f"{model} version {version} is archived since {archival.at:%Y-%m-%d %H:%M} UTC,")
     say(f"by {archival.by.in_words}: {archival.reason}")
 
@@ -254,8 +198,8 @@ def rules_show(model: str) -> None:
     """Show the rules of MODEL that are in force, who recorded them, and how this defs.yaml differs."""
     from ml_assets.model.release.rules_in_force import RulesLog, in_words, rules_name, rules_of, why_other
 
-    project = Project.read_only()
-    rules = project.pipeline(model).rules
+    project = reading().project
+    rules = project.declared.pipeline(model).rules
     recorded = RulesLog.read(project.platform.ledger, model)
     row = recorded.newest
     if row is None:
@@ -283,19 +227,17 @@ def rules_accept(model: str, reason: str) -> None:
     Whoever may approve under the rules in force may accept others. With `not_by: [author]`, that excludes everybody who
     ran an evaluation of MODEL; with `not_by: [promoter]`, somebody else has to promote under the new rules.
     """
-    from ml_assets.model.release import reviews
-    from ml_assets.model.release.rules_in_force import RulesLog, changes, in_words, rules_name, rules_of
+    from ml_assets.model.release.rules_in_force import changes, in_words, rules_name, rules_of
 
-    project, acting = Project.to_decide()
-    rules = project.pipeline(model).rules
-    before = RulesLog.read(project.platform.ledger, model).newest
-    row = reviews.accept_rules(project.releases, model, rules, by=acting, reason=reason)
+    context, acting = deciding()
+    made = context.accept_rules(model, by=acting, reason=reason)
+    row, before = made.row, made.before
     if before and row.place == before.place:
         say(f"Nothing changed: rules {rules_name(row.rules_digest)} of {model} are in force already.")
         return
     say(f"Rules {rules_name(row.rules_digest)} of {model} are in force since {row.at:%Y-%m-%d %H:%M} UTC,")
     say(f"accepted by {row.by.in_words}: {row.reason}")
-    for line in changes(rules_of(before), rules) if before else [in_words(rules)]:
+    for line in changes(rules_of(before), made.rules) if before else [in_words(made.rules)]:
         say(f"    {line}")
     say_if_unchecked(acting)
 
@@ -325,7 +267,7 @@ def review(port: int, host: str) -> None:
     from ml_assets.extras.governance.review import desk, review_pages
     from resources.web.bounded_uvicorn import bounded_options
 
-    project = Project.here()
+    project = writing().project
     if host != LOOPBACK and not project.platform.ledger.accounts.all():
         raise Problem(
             f"on {host} everybody in the network could decide under your name, because this ledger has no accounts: "
@@ -338,7 +280,7 @@ def review(port: int, host: str) -> None:
         )
     address = str(url or "") or f"http://{host}:{port}"
     say(f"Reviews on {address}; Ctrl-C stops the page.")
-    app = review_pages.review_app(desk.ReviewDesk(project.platform, project.pipelines()), address)
+    app = review_pages.review_app(desk.ReviewDesk(project.platform, project.declared.pipelines()), address)
     uvicorn.run(app, host=host, port=port, log_level="warning", ws="none", **bounded_options())
 
 
@@ -366,20 +308,22 @@ def dossier_write(model: str, version: int | None, out: Path | None) -> None:
 
     Signs with the key in ML_ASSETS_SIGNING_KEY. Earlier dossiers stay.
     """
+    from ml_assets.context.versions import registered_version
     from ml_assets.extras.governance.dossier.making import write_dossier
 
-    project = Project.here()
+    context = writing()
+    project = context.project
     if project.settings.signing_key is None:
         raise Problem(
             "a dossier is signed: make a key with ml-assets dossier keygen FOLDER and set ML_ASSETS_SIGNING_KEY"
         )
     key = SigningKey.read(project.settings.signing_key)
-    row = write_dossier(project.platform, project.registered(model, version), key)
+    row = write_dossier(project.platform, registered_version(project, model, version), key)
     say(f"dossier {row.dossier_digest[:12]} of {model} {row.version}, signed with key {row.signed_by[:12]}")
     if out is None:
         say(f"To give it to others: ml-assets dossier export {model} {row.version} FOLDER")
         return
-    _export(project, row, out)
+    _export(context, row, out)
 
 
 @dossier.command("export", short_help="Write bundle and newest dossier of a version to a folder.")
@@ -388,16 +332,18 @@ def dossier_write(model: str, version: int | None, out: Path | None) -> None:
 @click.argument("folder", type=FOLDER)
 def dossier_export(model: str, version: int, folder: Path) -> None:
     """Write bundle and newest dossier of VERSION of MODEL to the new FOLDER. Needs no key."""
+    from ml_assets.context.versions import registered_version
     from ml_assets.extras.governance.dossier.stored import newest_dossier
 
-    project = Project.here()
-    named = project.registered(model, version)
-    _export(project, newest_dossier(project.platform.ledger.models, model, named.bundle_digest), folder)
+    context = writing()
+    named = registered_version(context.project, model, version)
+    log = context.project.platform.ledger.models
+    _export(context, newest_dossier(log, model, named.bundle_digest), folder)
 
 
-def _export(project: Project, row: "DossierRow", folder: Path) -> None:
+def _export(context: "Context", row: "DossierRow", folder: Path) -> None:
     from ml_assets.extras.governance.dossier.stored import export
 
     with writing_to(folder):
-        export(project.bundles, row, folder)
+        export(context.project.bundles, row, folder)
     say(f"wrote {folder}. To verify it anywhere: ml-assets verify {folder} --key PUBLIC.pem")

@@ -9,10 +9,12 @@ from typing import Any
 import dagster as dg
 from rich.table import Table
 
-from ml_assets.cli.project import Project
-from ml_assets.cli.runs import Finished, materialize
+from ml_assets.cli.opened import writing
 from ml_assets.cli.terminal import progress, say
+from ml_assets.components.metadata import declared_tables
 from ml_assets.components.training_pipeline import STAGES
+from ml_assets.context.launch import Finished, materialize
+from ml_assets.context.project import Project
 from ml_assets.data.tables.guard import validate_window
 
 MODEL = "flight_delay"
@@ -37,7 +39,7 @@ def demo(as_json: bool) -> None:
     """Build the registered model of the demo, or reuse what is finished; print its figures, or JSON."""
     began = time.monotonic()
     console = progress()
-    project = Project.here()
+    project = writing().project
     console.print(f"Home {project.settings.home}. Nothing is downloaded: the data came with the packages.")
     with console.status("loading the definitions"):
         _ = project.defs
@@ -92,8 +94,6 @@ def _mlflow_pages(project: Project) -> str:
 
 def _is_finished(project: Project, table: str) -> bool:
     """Return True if the guard finds every partition current: usable and not stale."""
-    from ml_assets.components.metadata import declared_tables
-
     tables = declared_tables(project.defs)
     declared = tables.find(table)
     if declared is None:

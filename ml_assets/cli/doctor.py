@@ -12,10 +12,12 @@ import time
 import uuid
 from collections.abc import Callable
 
-from ml_assets.cli.project import Project, unknown_variables
+from ml_assets.cli.opened import writing
 from ml_assets.cli.terminal import say
 from ml_assets.components.metadata import declared_tables
 from ml_assets.components.sensors.reconcile import compare, tables_of
+from ml_assets.context.home import unknown_variables
+from ml_assets.context.project import Project
 from ml_assets.data.tables.environments.environment import inherited_by
 from ml_assets.model.release.mlflow_view import differences
 from ml_assets.model.release.registry import moved_from
@@ -46,7 +48,7 @@ def doctor() -> None:
     """Print a line for each check. Exit status 1 if a check fails."""
     # Libraries log each try; the lines below show the result.
     logging.getLogger().setLevel(logging.ERROR)
-    project = Project.here(PATIENCE_SECONDS)
+    project = writing(patience_seconds=PATIENCE_SECONDS).project
     checks: list[tuple[str, Callable[[Project], str]]] = [
         ("python", _python),
         ("packages", _packages),
@@ -301,7 +303,7 @@ def registry(project: Project) -> str:
 
 def rules(project: Project) -> str:
     """Check that the rules of releases in each defs.yaml are those that the ledger has in force."""
-    specs = project.pipelines().values()
+    specs = project.declared.pipelines().values()
     recorded = {one.name: RulesLog.read(project.platform.ledger, one.name) for one in specs}
     found = [why_other(recorded[one.name], one.rules) or recorded[one.name].why_unconfirmed for one in specs]
     if said := [why for why in found if why]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ml_assets.cli.project import Project
+from ml_assets.cli.opened import reading
 from ml_assets.cli.terminal import (
     VERSION,
     Problem,
@@ -30,11 +30,7 @@ def card(model: str, version: int | None, html: Path | None) -> None:
 
     Changes nothing.
     """
-    from ml_assets.model.steps.record import card_of
-
-    with Project.to_read() as project:
-        page = card_of(project.platform, project.registered(model, version))
-    show(page, html)
+    show(reading().show(model, version).card(), html)
 
 
 @click.command("diff")
@@ -47,14 +43,9 @@ def diff(model: str, before: int, after: int, html: Path | None) -> None:
 
     Both are scored on the holdout of the version with the later one. Changes nothing.
     """
-    from ml_assets.pages import difference_page, version_difference
+    from ml_assets.pages.difference_page import difference_page
 
-    with Project.to_read() as project:
-        spec = project.pipeline(model)
-        versions = [project.registered(model, number) for number in (before, after)]
-        found = version_difference.compare_versions(spec, project.platform, *versions)
-        page = difference_page.difference_page(found)
-    show(page, html)
+    show(difference_page(reading().compare(model, before, after)), html)
 
 
 @click.command("history")
@@ -67,16 +58,10 @@ def history(model: str, moment: str | None) -> None:
     from ml_assets.model.release.history import lines, state_at
 
     at = None if moment is None else _time(moment)
-    ledger = Project.read_only().platform.ledger
-    decisions = ledger.models.decisions(model)
-    if not decisions:
-        raise Problem(
-            f"the ledger has no decision about a model '{model}'. To train and evaluate it: ml-assets launch {model} "
-            "DATE"
-        )
-    for line in lines(decisions, ledger.accounts.all()) if at is None else state_at(decisions, at):
+    found = reading().history(model)
+    for line in lines(found.decisions, found.accounts) if at is None else state_at(found.decisions, at):
         say(line)
-    if any(getattr(one, "checked_by", "") == "nobody" for one in decisions):
+    if any(getattr(one, "checked_by", "") == "nobody" for one in found.decisions):
         say("Nobody checked names without “(checked by …)”.")
 
 
@@ -110,16 +95,14 @@ def digest(model: str | None, day: datetime | None, html: Path | None) -> None:
     asked = today if day is None else day.date()
     if asked > today:
         raise Problem(f"--day {asked} is in the future: the digest of today tells what happened until now")
-    with Project.to_read() as project:
-        subjects = declared_subjects(project.defs)
-        if model is not None:
-            if model not in subjects.models:
-                raise Problem(f"no model is named '{model}'{did_you_mean(model, subjects.models)}")
-            subjects = subjects.only(model)
-        launches = ended_launches(project.instance, *bounds_of(asked))
-        found = digest_of(project.platform, subjects, asked, launches)
-        page = digest_page(found)
-    show(page, html)
+    project = reading().project
+    subjects = declared_subjects(project.defs)
+    if model is not None:
+        if model not in subjects.models:
+            raise Problem(f"no model is named '{model}'{did_you_mean(model, subjects.models)}")
+        subjects = subjects.only(model)
+    launches = ended_launches(project.instance, *bounds_of(asked))
+    show(digest_page(digest_of(project.platform, subjects, asked, launches)), html)
 
 
 @click.command("canary")
@@ -129,12 +112,11 @@ def canary(model: str) -> None:
 
     Dagster's sensor MODEL_canary takes a canary back whose e-value has reached its limit.
     """
-    from ml_assets.use.live.canary_watch import evidence, in_lines
+    from ml_assets.use.live.canary_watch import in_lines
 
-    with Project.to_read() as project:
-        spec = project.pipeline(model)
-        for line in in_lines(spec, evidence(spec, project.platform)):
-            say(line)
+    context = reading()
+    for line in in_lines(context.project.declared.pipeline(model), context.canary(model)):
+        say(line)
 
 
 @click.command("skew")
@@ -149,12 +131,12 @@ def skew(model: str, partition: str) -> None:
     """
     from ml_assets.use.live.served_skew import ServedSkewRule, served_skew
 
-    with Project.to_read() as project:
-        spec = project.pipeline(model)
-        rule = spec.served_skew or ServedSkewRule()
-        spec.partitions.as_cadence.require(partition)
-        found = served_skew(spec, project.reader(), project.platform, partition)
-        contract = project.feature_table(spec.features.table).contract
+    project = reading().project
+    spec = project.declared.pipeline(model)
+    rule = spec.served_skew or ServedSkewRule()
+    spec.partitions.as_cadence.require(partition)
+    found = served_skew(spec, project.reader(), project.platform, partition)
+    contract = project.declared.feature_table(spec.features.table).contract
     if not any(one.rows for one in found):
         left_out = "; ".join(f"{count:,} {why}" for one in found for why, count in one.left_out.items())
         raise Problem(
@@ -214,8 +196,8 @@ def leaktest(table: str, first: datetime | None, last: datetime | None, cuts: in
     from ml_assets.components.checks.leakage import feature_declaration
     from ml_assets.data.tables.leakage import find_leaks, newest_partitions
 
-    project = Project.read_only()
-    spec = project.feature_table(table)
+    project = reading().project
+    spec = project.declared.feature_table(table)
     reader = project.reader()
     low = spec.cadence.key_of(first.date()) if first else None
     high = spec.cadence.key_of(datetime.combine(last, time(23), UTC)) if last else None  # also of hours
@@ -227,7 +209,7 @@ def leaktest(table: str, first: datetime | None, last: datetime | None, cuts: in
             f"the lake has no partition of {table} between {low or 'the start'} and {high or 'the end'}"
         )
     keys = span if first else newest_partitions(spec.cadence, span)
-    cadences = {name: one.spec.cadence for name, one in project.table_components().items()}
+    cadences = {name: one.spec.cadence for name, one in project.declared.table_components().items()}
     report = find_leaks(reader, feature_declaration(spec, cadences), keys, cuts)
     say(report.explain())
     if len(keys) == 1:
@@ -264,7 +246,7 @@ def verify(what: str, key: Path, with_ledger: bool) -> None:
         from ml_assets.model.release.history import since
         from resources.ledger import Head
 
-        ledger = Project.read_only().platform.ledger
+        ledger = reading().project.platform.ledger
         verification.require_in_ledger(found.decisions, ledger)
         say("  ledger      has the same rows, and its chain contains the head")
         place = Head.parse(found.decisions["head"]).place
@@ -278,17 +260,18 @@ def _is_version(what: str) -> bool:
 
 
 def _stored(what: str, key: PublicKey) -> "Verified":
+    from ml_assets.context import NotFound
+    from ml_assets.context.versions import version_named
     from ml_assets.extras.governance.dossier import stored as dossiers
-    from ml_assets.model.release import registry
+    from ml_assets.model.release.registry import VersionMissing
 
-    model, _, number = what.partition("/")
-    project = Project.read_only()
+    project = reading().project
     try:
-        digest = project.registered(model, int(number)).bundle_digest
-    except (Problem, registry.VersionMissing) as error:
+        found = version_named(project, what)
+    except (NotFound, VersionMissing) as error:
         raise Problem(
             f"{what} is neither a folder nor a registered version. As a folder, it does not exist: give the one that "
             f"ml-assets dossier export wrote. As MODEL/VERSION: {error}"
         ) from error
-    row = dossiers.newest_dossier(project.platform.ledger.models, model, digest)
+    row = dossiers.newest_dossier(project.platform.ledger.models, found.model, found.bundle_digest)
     return dossiers.verify_stored(project.bundles, row, key)

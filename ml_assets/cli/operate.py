@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ml_assets.cli.project import Project
+from ml_assets.cli.opened import writing
 from ml_assets.cli.terminal import (
     SuggestingGroup,
     json_option,
@@ -49,8 +49,10 @@ NAMES = ("kill-rank", "kill-node", "hang", "sigterm", "corrupt-checkpoint", "nan
 def ui(port: int) -> None:
     """Serve Dagster's pages on http://127.0.0.1:PORT, with schedules and sensors running, until Ctrl-C."""
     require("dagster_webserver")
-    project = Project.here()
-    project.end_abandoned()
+    from ml_assets.context.launch import end_abandoned
+
+    project = writing().project
+    end_abandoned(project)
     bin_folder = Path(sys.executable).parent
     workspace = ["-w", str(ROOT / "workspace.yaml")]
     webserver = [sys.executable, "-m", "ml_assets.dagster_host.webserver", "-h", "127.0.0.1", "-p", str(port)]
@@ -145,9 +147,10 @@ def trainings_prune() -> None:
     ended is kept until the run returns, for ML_ASSETS_KUBERNETES_RETURN_SECONDS at most.
     """
     from ml_assets.components.sensors.ended_runs import NOTHING_TO_PRUNE, has_ended
+    from ml_assets.context.launch import end_abandoned
 
-    project = Project.here()
-    project.end_abandoned()
+    project = writing().project
+    end_abandoned(project)
     pruned = project.platform.launcher.prune(lambda run: has_ended(project.instance, run), say_aside)
     for name in pruned:
         say(f"removed {name}")
@@ -167,10 +170,10 @@ def gc(delete: bool, as_json: bool) -> None:
     from ml_assets.components.metadata import declared_tables
     from ml_assets.model.steps.waste import delete_waste, find_waste
 
-    project = Project.on_main()
+    project = writing(on_main=True).project
     main = project.platform
     windows: dict[str, int] = {}
-    for one in project.pipelines().values():
+    for one in project.declared.pipelines().values():
         window, table = one.window, one.features.table
         windows[table] = max(windows.get(table, 0), window.total + 2 * window.embargo)
     waste = find_waste(main, declared_tables(project.defs), windows, datetime.now(UTC))
@@ -234,7 +237,7 @@ def events_prune(delete: bool, as_json: bool) -> None:
     """
     from ml_assets.extras.event_pruning.prune import find_prunable, prune_events
 
-    project = Project.here()
+    project = writing().project
     since = datetime.now(UTC) - timedelta(days=project.settings.history_days)
     work = prune_events if delete else find_prunable
     found = work(project.instance, project.defs.resolve_asset_graph(), since)

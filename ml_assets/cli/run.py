@@ -4,21 +4,23 @@ import dataclasses
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from pydantic import ValidationError
 
-from ml_assets.cli.project import Project
+from ml_assets.cli.opened import reading, writing
 from ml_assets.cli.terminal import Problem, progress, say, say_aside
 from ml_assets.foundation.checkout import ROOT
 from resources.words import counted
 
 if TYPE_CHECKING:
     from ml_assets.components.specs import TrainingPipelineSpec
+    from ml_assets.context.project import Project
     from ml_assets.extras.reproduction.reproduce import Level, Reproduction
     from ml_assets.model.release.registry import RegisteredVersion
     from ml_assets.use.serving.answering import ServerParts
@@ -43,10 +45,9 @@ def plan(model: str, partition: str) -> None:
 
     Changes nothing.
     """
-    from ml_assets.cli import plan as work
+    from ml_assets.cli.plan import say_plan
 
-    with Project.to_read() as project:
-        work.plan(project, model, partition)
+    say_plan(reading().plan(model, partition))
 
 
 @click.command("launch")
@@ -69,9 +70,36 @@ def launch(target: str, partitions: str | None, resources: str | None) -> None:
     (`2013-01-01..2013-12-31`). Leave it out for a table
     without partitions.
     """
-    from ml_assets.cli import launch as work
+    context = writing()
+    with progress().status(f"{target} {partitions or ''}") as status:
+        finished = context.launch(
+            target,
+            partitions,
+            resources=resources,
+            on_progress=lambda text: status.update(f"{target}: {text}"),
+        )
+    made = counted(finished.materialized, "materialization")
+    say(f"{' '.join(filter(None, (target, partitions)))}: {made} in {finished.seconds:.1f} s")
+    for key, facts in finished.metadata.items():
+        shown = [f"{name} {_short(facts[name])}{_beside(facts, name)}" for name in SHOWN if name in facts]
+        if shown:
+            say(f"  {key.to_user_string()}: {', '.join(shown)}")
+    for key, text in finished.observed.items():
+        say(f"  {key.to_user_string()}: {text}")
+    for report in {one["report_file"]: None for one in finished.metadata.values() if "report_file" in one}:
+        say(f"  report {report}")
+    say(f"  run {context.project.settings.ui_url}/runs/{finished.run_id}")
 
-    work.launch(target, partitions, resources)
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _beside(facts: Mapping[str, Any], name: str) -> str:
+    """Return a metric's values for the naive baseline and for the regression on the same columns; empty if unknown."""
+    said = {"naive": facts.get(f"baseline_{name}"), "regression": facts.get(f"reference_{name}")}
+    known = [f"{model} {_short(value)}" for model, value in said.items() if value is not None]
+    return f" ({', '.join(known)})" if known else ""
 
 
 @click.command("reproduce")
@@ -107,25 +135,23 @@ def reproduce(
     and seed from the recorded job. Code, lock and packages must be those of its launch: --code and --environment
     restore them. Nothing is stored. The exit status is 0 if the level held.
     """
-    from ml_assets.extras.reproduction import reproduce as work
-
     if with_this_code and (code or environment):
         raise click.UsageError(
             "--with-this-code trains with what is here: leave --code and --environment out"
         )
-    project = Project.here()
-    found = _version_of(project, version)
+    from ml_assets.context.versions import version_named
+
+    context = writing()
+    project = context.project
+    found = version_named(project, version)
     if code or environment:
         asked = {"--workers": workers, "--level": level}
         options = [text for name, value in asked.items() if value is not None for text in (name, str(value))]
         options += ["--json"] if as_json else []
         sys.exit(_restored(project, found, options, code=code, environment=environment))
-    spec = project.pipeline(found.model)
     with progress().status(f"{found.model} {found.number}: training again") as status:
-        made = work.reproduce(
-            spec,
-            project.platform,
-            found,
+        made = context.reproduce(
+            f"{found.model}/{found.number}",
             workers=workers,
             with_this_code=with_this_code,
             on_log=lambda text: status.update(f"{found.model} {found.number}: {text}"),
@@ -140,7 +166,7 @@ def reproduce(
 
 
 def _restored(
-    project: Project, version: "RegisteredVersion", options: list[str], *, code: bool, environment: bool
+    project: "Project", version: "RegisteredVersion", options: list[str], *, code: bool, environment: bool
 ) -> int:
     """Run this command with the recorded code, the recorded packages or both; return its exit status."""
     from ml_assets.extras.reproduction import recorded_environment, reproduce
@@ -175,25 +201,8 @@ def _say_reproduced(made: "Reproduction", wanted: "Level") -> None:
         )
 
 
-def _version_of(project: Project, named: str) -> "RegisteredVersion":
-    from ml_assets.model.release.releases import registry_of
-
-    model, _, number = named.partition("/")
-    if number.isdecimal():
-        return project.registered(model, int(number))
-    log = project.platform.ledger.models
-    for model in log.models():
-        for row in log.evaluations(model):
-            if row.run_id == named:
-                for one in registry_of(project.platform).versions(model):
-                    if one.bundle_digest == row.bundle_digest:
-                        return one
-    raise Problem(
-        f"'{named}' is neither MODEL/VERSION nor a run that evaluated a registered version: ml-assets history MODEL "
-        "shows the versions"
-    )
-
-
+SHOWN = ("verdict", "chosen because", "decision", "auc", "logloss", "rmse", "version", "gate", "next")
+"""Metadata of a materialization that a terminal shows."""
 _ONLINE_PATIENCE_SECONDS = 0.5
 """Wait of one call to the online store. A request must not wait as long as a run does."""
 
@@ -266,10 +275,10 @@ def serve(
     except ValidationError as error:
         wrong = error.errors()[0]
         raise Problem(f"--{str(wrong['loc'][0]).replace('_', '-')}: {wrong['msg']}") from None
-    project = Project.here(patience_seconds=5.0)
+    project = writing(patience_seconds=5.0).project
     of_shadows = _shadows(project, models, shadows)
     names = list(dict.fromkeys(models))
-    declarations = [_declared(project.pipeline(model), of_shadows.get(model, ())) for model in names]
+    declarations = [_declared(project.declared.pipeline(model), of_shadows.get(model, ())) for model in names]
     try:
         server.serve(
             project.platform,
@@ -297,18 +306,18 @@ def _declared(spec: "TrainingPipelineSpec", shadows: tuple[tuple[int, str], ...]
     return Declaration(model=spec.name, shadows=shadows, live_partitions=lambda day: partitions_at(spec, day))
 
 
-def _online(project: Project, model: str) -> "OnlineLookup":
+def _online(project: "Project", model: str) -> "OnlineLookup":
     """Return the online rows of a model's feature table. Raises `NothingOnline` if it declares none."""
     from ml_assets.use.serving.online_lookup import OnlineLookup
 
-    features = project.pipeline(model).features
-    table = project.feature_table(features.table).online_table
+    features = project.declared.pipeline(model).features
+    table = project.declared.feature_table(features.table).online_table
     store = replace(project.platform, patience_seconds=_ONLINE_PATIENCE_SECONDS).online
     return OnlineLookup(table=table, store=store, primary_key=features.primary_key)
 
 
 def _shadows(
-    project: Project, models: tuple[str, ...], shadows: tuple[str, ...]
+    project: "Project", models: tuple[str, ...], shadows: tuple[str, ...]
 ) -> dict[str, tuple[tuple[int, str], ...]]:
     """Return model → number and bundle digest of each shadow. `Problem` for text that names none."""
     found: dict[str, tuple[tuple[int, str], ...]] = {}

@@ -2,7 +2,7 @@
 
 import click
 
-from ml_assets.cli.project import Project
+from ml_assets.cli.opened import deciding, reading, writing
 from ml_assets.cli.terminal import (
     SuggestingGroup,
     reason_option,
@@ -42,7 +42,7 @@ def accounts_add(name: str, administrator: bool, oidc: tuple[str, str, str] | No
     The command prints a token once; the ledger keeps only its digest. The person sets it as ML_ASSETS_TOKEN. With
     --oidc the person sets an ID token as ML_ASSETS_OIDC_TOKEN instead.
     """
-    platform = Project.here().platform
+    platform = writing().project.platform
     role = " as administrator" if administrator else ""
     if oidc is not None:
         from resources import acting, ledger
@@ -76,7 +76,7 @@ def accounts_add(name: str, administrator: bool, oidc: tuple[str, str, str] | No
 @accounts.command("list", short_help="List all accounts, also revoked ones.")
 def accounts_list() -> None:
     """List all accounts: proof, role, and who added or revoked them."""
-    known = Project.read_only().platform.ledger.accounts.all()
+    known = reading().project.platform.ledger.accounts.all()
     if not known:
         say("No account: nobody checks names. To begin: ml-assets accounts add NAME --administrator")
     for one in known:
@@ -95,7 +95,7 @@ def accounts_list() -> None:
 @reason_option
 def accounts_revoke(name: str, reason: str) -> None:
     """Revoke the account NAME: its token proves nothing any more. Decisions of the past stay."""
-    platform = Project.here().platform
+    platform = writing().project.platform
     ended = platform.ledger.accounts.revoke(name, platform.acting, reason=reason)
     say(f"The account of {ended.name} is revoked. For a new one: ml-assets accounts add {ended.name}")
 
@@ -116,7 +116,7 @@ def ledger_verify(known: str | None) -> None:
     from resources.ledger import Head
 
     head = Head.parse(known) if known else None
-    found = Project.read_only().platform.ledger.models.verify(head)
+    found = reading().project.platform.ledger.models.verify(head)
     if not found.place:
         say("the ledger has no decision yet")
         return
@@ -132,8 +132,8 @@ def ledger_redate(model: str, reason: str) -> None:
 
     Until then no decision about MODEL is stored, because it would get a time ahead, too.
     """
-    project, acting = Project.to_decide()
-    row = project.platform.ledger.models.redate(model, acting, reason=reason)
+    context, acting = deciding()
+    row = context.project.platform.ledger.models.redate(model, acting, reason=reason)
     say(f"Rows {', '.join(map(str, row.rows))} of {model} count as of {row.at:%Y-%m-%d %H:%M:%S} UTC.")
 
 
@@ -142,7 +142,7 @@ def ledger_current() -> None:
     """Show the schema revision of the tables, and the revision that this version of ml-assets needs."""
     from resources.ledger.migrations import NEWEST
 
-    revision = Project.read_only().platform.ledger.revision()
+    revision = reading().project.platform.ledger.revision()
     say(f"the tables have revision {revision or 'none'}, this version of ml-assets needs {NEWEST}")
 
 
@@ -157,7 +157,7 @@ def lake_init() -> None:
 
     You can run it again at any time. It replaces an older hook and changes nothing else.
     """
-    for line in Project.here().platform.make_lake_ready():
+    for line in writing().project.platform.make_lake_ready():
         say(line)
 
 
@@ -170,7 +170,7 @@ def lake_audit(limit: int) -> None:
     """
     from ml_assets.data.tables.history.log import unaudited, unknown_rejections
 
-    platform = Project.read_only().platform
+    platform = reading().project.platform
     commits = unaudited(platform.lake, limit)
     for commit in commits:
         say(f"{commit.created_at:%Y-%m-%d %H:%M:%S} UTC  {commit.message}")
@@ -210,7 +210,7 @@ def lake_migrate(copies: bool) -> None:
     ML_ASSETS_LAKE_URL and its keys name the server, ML_ASSETS_ENVIRONMENT the embedded lake and the repository, which
     --copy creates. The embedded lake stays as it is. A killed copy goes on when it is repeated.
     """
-    platform = Project.on_main().platform
+    platform = writing(on_main=True).project.platform
     with locked(platform.settings.home / "lake-migration.lock"):
         migration = platform.lake_migration
         found = migration.look()
@@ -242,9 +242,10 @@ def home_move() -> None:
     but MLflow finds files by name. A version of MLflow gets the address of the bundle with its digest; numbers,
     aliases and tags stay. Environments of the home are moved, too. You can repeat the command at any time.
     """
+    from ml_assets.context.project import Project
     from ml_assets.model.release.registry import NoEmbeddedTracker, moved_from, readdress
 
-    main = Project.on_main()
+    main = writing(on_main=True).project
     names = [None, *(one.name for one in environments(main.settings.home))]
     missing: list[str] = []
     for name in names:

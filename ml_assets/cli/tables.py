@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ml_assets.cli.project import Project
+from ml_assets.cli.opened import deciding, reading
 from ml_assets.cli.terminal import Problem, SuggestingGroup, json_option, say
 from ml_assets.data.tables.layout import UNDATED
-from resources.platform import Platform
 from resources.words import counted
 
 if TYPE_CHECKING:
@@ -41,8 +40,7 @@ def source_preview(table: str, as_json: bool) -> None:
     sensitive columns are hidden.
     """
     declared = _declared(table)
-    with Project.to_read() as project:
-        found = declared.preview(Platform(project.settings, _PATIENCE_SECONDS))
+    found = declared.preview(reading(patience_seconds=_PATIENCE_SECONDS).project.platform)
     if as_json:
         facts = {
             "table": declared.table.name,
@@ -74,19 +72,18 @@ def source_check(table: str | None) -> None:
     named = [] if table is None else [_declared(table).table.name]
     names = named or [f"datasets/{name}" for name in documents.declared_names(declarations.DEFS)]
     failed = 0
-    with Project.to_read() as project:
-        platform = Platform(project.settings, _PATIENCE_SECONDS)
-        for name in names:
-            try:
-                declared = _declared(name)
-                faults = declared.faults(platform)
-                if not faults:
-                    say(f"ok    {name} ({declared.kind})")
-            except documents.SourceNotDeclared as error:  # the other sources are still checked
-                faults = [str(error)]
-            failed += bool(faults)
-            for fault in faults:
-                say(f"FAIL  {fault if fault.startswith(name) else f'{name}: {fault}'}")
+    platform = reading(patience_seconds=_PATIENCE_SECONDS).project.platform
+    for name in names:
+        try:
+            declared = _declared(name)
+            faults = declared.faults(platform)
+            if not faults:
+                say(f"ok    {name} ({declared.kind})")
+        except documents.SourceNotDeclared as error:  # the other sources are still checked
+            faults = [str(error)]
+        failed += bool(faults)
+        for fault in faults:
+            say(f"FAIL  {fault if fault.startswith(name) else f'{name}: {fault}'}")
     if failed:
         say(f"{failed} of {counted(len(names), 'source')} failed; each FAIL line names the remedy.")
         raise SystemExit(1)
@@ -106,8 +103,7 @@ def source_dead_letters(table: str, newest: int, as_json: bool) -> None:
         raise Problem(
             f"{declared.table.name} has a source of kind {declared.kind}: only kafka has dead letters"
         )
-    with Project.to_read() as project:
-        counts, found = declared.dead_letters(project.platform, newest)
+    counts, found = declared.dead_letters(reading().project.platform, newest)
     if as_json:
         letters = [asdict(one) for one in found]
         facts = {"table": declared.table.name, "kinds": dict(counts), "newest": letters}
@@ -167,19 +163,9 @@ def accept(table: str, partition: str, reason: str) -> None:
     A range `FIRST..LAST` accepts all partitions in it that only the number of rows rejects, as a new level: later
     partitions are compared with it. The finding of such a partition names the range.
     """
-    from ml_assets.components.sensors.reconcile import report_acceptance
-    from ml_assets.data.tables.publish.accept import accept_level, accept_partition
-
-    project, acting = Project.to_decide()
-    platform = project.platform
-    first, dots, last = partition.partition("..")
-    if dots:
-        found = accept_level(platform.lake, platform.ledger, table, first, last, by=acting, reason=reason)
-    else:
-        found = [accept_partition(platform.lake, platform.ledger, table, partition, by=acting, reason=reason)]
-    for acceptance in found:
-        report_acceptance(project.instance, project.reader(), platform.ledger, acceptance)
-    what = f" ({counted(len(found), 'partition')})" if dots else ""
+    context, acting = deciding()
+    found = context.accept(table, partition, by=acting, reason=reason)
+    what = f" ({counted(len(found), 'partition')})" if ".." in partition else ""
     say(f"{table} {partition}{what} is accepted by {acting.in_words}: {reason}")
     say(
         "You can now materialize the tables that read it: ml-assets launch …, or in the pages of `ml-assets ui`."
@@ -193,16 +179,14 @@ def acceptances(table: str | None) -> None:
 
     An acceptance covers one verdict. `overtaken` means that the partition has a newer verdict, so that it decides.
     """
-    with Project.to_read() as project:
-        ledger = project.platform.ledger
-        found = ledger.acceptances(table)
-        if table and not found:
-            project.table(table)  # refuses a mistyped name
-        keys = {
-            name: {one.key for one in found if one.table == name} for name in {one.table for one in found}
-        }
-        newest = {(name, key): row for name, some in keys.items()
-                  for key, row in ledger.newest_verdicts(name, some).items()}  # fmt: skip
+    project = reading().project
+    ledger = project.platform.ledger
+    found = ledger.acceptances(table)
+    if table and not found:
+        project.declared.table(table)  # refuses a mistyped name
+    keys = {name: {one.key for one in found if one.table == name} for name in {one.table for one in found}}
+    newest = {(name, key): row for name, some in keys.items()
+              for key, row in ledger.newest_verdicts(name, some).items()}  # fmt: skip
     for one in found:
         overtaken = "" if newest[one.table, one.key].number == one.number else "  (overtaken)"
         say(
@@ -224,14 +208,14 @@ def quarantine_list(table: str | None) -> None:
     """List the partitions with quarantined rows, of TABLE or of all tables, and the rules that these rows break."""
     from ml_assets.data.tables.publish.quarantine import quarantined_keys, quarantined_rules
 
-    with Project.to_read() as project:
-        reader = project.reader()
-        lines: list[str] = []
-        for name in [project.table(table).table] if table else sorted(project.tables()):
-            for key in quarantined_keys(reader, name):
-                rows, rules = quarantined_rules(reader, name, key)
-                why = ", ".join(f"{rule} {count}" for rule, count in rules.items())
-                lines.append(f"{name} {key}  {counted(rows, 'row')}: {why}")
+    project = reading().project
+    reader, declared = project.reader(), project.declared
+    lines: list[str] = []
+    for name in [declared.table(table).table] if table else sorted(declared.tables()):
+        for key in quarantined_keys(reader, name):
+            rows, rules = quarantined_rules(reader, name, key)
+            why = ", ".join(f"{rule} {count}" for rule, count in rules.items())
+            lines.append(f"{name} {key}  {counted(rows, 'row')}: {why}")
     for line in lines:
         say(line)
     if not lines:
@@ -246,13 +230,13 @@ def quarantine_show(table: str, partition: str | None, rows: int) -> None:
     """Print the quarantined rows of TABLE, or of one PARTITION of it. Values of sensitive columns are hidden."""
     from ml_assets.data.tables.publish.quarantine import quarantined_keys, quarantined_rules, shown_rows
 
-    with Project.to_read() as project:
-        spec, reader = project.table(table), project.reader()
-        for key in [partition] if partition else quarantined_keys(reader, table):
-            first = shown_rows(reader, spec, key, rows)
-            count, _ = quarantined_rules(reader, table, key)
-            say(f"{table} {key}: {counted(count, 'row')} in quarantine")
-            _print(first)
+    project = reading().project
+    spec, reader = project.declared.table(table), project.reader()
+    for key in [partition] if partition else quarantined_keys(reader, table):
+        first = shown_rows(reader, spec, key, rows)
+        count, _ = quarantined_rules(reader, table, key)
+        say(f"{table} {key}: {counted(count, 'row')} in quarantine")
+        _print(first)
 
 
 @quarantine.command("readmit", short_help="Validate quarantined rows again; merge those that pass now.")
@@ -264,16 +248,17 @@ def quarantine_readmit(table: str, partition: str | None) -> None:
     Rows that pass now are merged; the others stay in quarantine. A partition that is refused does not stop the others;
     then the exit status is 1. After a fix of the source, materialize the partition again instead.
     """
-    from ml_assets.cli import runs
+    from ml_assets.context import launch
     from ml_assets.data.tables import declared
     from ml_assets.data.tables.publish import quarantine
 
-    project, acting = Project.to_decide()
-    spec, reader, platform = project.table(table), project.reader(), project.platform
+    context, acting = deciding()
+    project = context.project
+    spec, reader, platform = project.declared.table(table), project.reader(), project.platform
     # Rows without a time belong to no partition, so only a call that names them is refused.
     every = [partition] if partition else quarantine.quarantined_keys(reader, table)
     keys = [key for key in every if partition or key != UNDATED]
-    tables = declared.DeclaredTables(map(declared.DeclaredTable.of, project.tables().values()))
+    tables = declared.DeclaredTables(map(declared.DeclaredTable.of, project.declared.tables().values()))
     readmitted = 0
     refused: list[str] = []
     for key in keys:
@@ -287,7 +272,7 @@ def quarantine_readmit(table: str, partition: str | None) -> None:
         readmitted += before - left
         say(f"{table} {key}: {counted(before - left, 'row')} readmitted, {left} still in quarantine")
     if keys:
-        runs.tidy(project)
+        launch.tidy(project)
     if readmitted:
         say("Tables that read these partitions are stale now: materialize them to use the rows.")
     if not keys:
@@ -309,17 +294,17 @@ def online_get(table: str, entity: tuple[str, ...]) -> None:
 
     Values of sensitive columns are hidden. Exit status 1 if the store has no row, or the row has expired.
     """
-    with Project.to_read() as project:
-        spec = project.feature_table(table)
-        declared, store = spec.online_table, project.platform.online
-        typed = declared.entity_typed(entity)
-        row = declared.newest(store, [declared.entity_of(typed)])[0]
-        if row is None:
-            raise Problem(
-                f"{store.place} has no row of {declared.table} for {' '.join(entity)}, or it has expired. To fill it: "
-                f"ml-assets launch {declared.table}/online PARTITIONS"
-            )
-        for name, value in declared.values_in(row).items():
-            say(f"{name}: {'(hidden)' if spec.contract.hides(name) else value}")
-        known = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=row.known_us)
-        say(f"From main as of {known:%Y-%m-%d %H:%M:%S} UTC, in {store.place}")
+    project = reading().project
+    spec = project.declared.feature_table(table)
+    declared, store = spec.online_table, project.platform.online
+    typed = declared.entity_typed(entity)
+    row = declared.newest(store, [declared.entity_of(typed)])[0]
+    if row is None:
+        raise Problem(
+            f"{store.place} has no row of {declared.table} for {' '.join(entity)}, or it has expired. To fill it: "
+            f"ml-assets launch {declared.table}/online PARTITIONS"
+        )
+    for name, value in declared.values_in(row).items():
+        say(f"{name}: {'(hidden)' if spec.contract.hides(name) else value}")
+    known = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=row.known_us)
+    say(f"From main as of {known:%Y-%m-%d %H:%M:%S} UTC, in {store.place}")

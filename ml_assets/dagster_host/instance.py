@@ -1,6 +1,6 @@
 """Dagster's instance settings (`dagster.yaml`), for each place where Dagster runs: this machine and a cluster.
 
-Belongs here: each setting once, and the reason where places differ. Not here: writing files. `cli.project`
+Belongs here: each setting once, and the reason where places differ. Not here: writing files. `context.home`
 writes one into Dagster's home. `deployment.render` writes those of the manifests and of Dagster's Helm chart, which are
 kept in git.
 """

@@ -6,7 +6,7 @@ half a minute for a year. Dagster's own manager of values pickles them to a path
 overwrite each other, and shows that path as the asset's `path`. Not here: the content of an event or of a value
 (`steps.values`). Data and weights pass through the lake and the artifacts.
 
-Private area: events of a running step. The public `context.log_event` stores one event at a time, although Dagster's
+Private area: events of a running step. The public `log_event` stores one event at a time, although Dagster's
 storages accept a batch. The public `dg.Output` would materialize every partition again, all with one data version.
 """
 

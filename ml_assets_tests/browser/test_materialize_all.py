@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from ml_assets.cli.project import Project, prepare_home
+from ml_assets.context.home import prepare_home
+from ml_assets.context.project import Project
 from ml_assets_tests.browser.dagster_pages import open_pages
 from ml_assets_tests.browser.graphql import Dagster
 from ml_assets_tests.browser.ui_process import running_ui

@@ -1,13 +1,15 @@
 """A failed run ends with the sentence of the step that failed, not with Dagster's about it."""
 
+from functools import cached_property
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
-from ml_assets.cli.project import Project, prepare_home
-from ml_assets.cli.runs import materialize
-from ml_assets.cli.terminal import Problem
+from ml_assets.context import RunFailed
+from ml_assets.context.home import prepare_home
+from ml_assets.context.launch import materialize
+from ml_assets.context.project import Project
 from resources.settings import Settings
 
 RETRIES = dg.RetryPolicy(max_retries=1)
@@ -22,7 +24,7 @@ class OneAsset(Project):
 
     retries: dg.RetryPolicy | None = None
 
-    @property
+    @cached_property
     def defs(self) -> dg.Definitions:
         @dg.asset(name="table", retry_policy=self.retries)
         def fails() -> None:
@@ -44,6 +46,6 @@ def test_the_sentence_of_the_step_is_told(
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     settings = Settings(home=tmp_path / "home")
     prepare_home(settings)
-    with pytest.raises(Problem) as raised:
+    with pytest.raises(RunFailed) as raised:
         materialize(project(settings), [dg.AssetKey("table")])
     assert str(raised.value) == "table: StoreAway: the store did not answer: check its address"

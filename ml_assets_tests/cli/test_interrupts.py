@@ -8,7 +8,7 @@ import pytest
 SAID = """
 import logging
 from dagster import DagsterExecutionInterruptedError
-from ml_assets.cli.runs import not_for_children
+from ml_assets.context.interrupts import not_for_children
 
 class Closed:
     def __del__(self):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.cli.project import read_settings
 from ml_assets.cli.terminal import Problem, explained, say, say_aside
+from ml_assets.context.home import read_settings
 from ml_assets.model.release.releases import NotPromotable
 from ml_assets_tests.cli.terminal import Terminal
 

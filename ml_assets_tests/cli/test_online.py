@@ -7,8 +7,8 @@ import pytest
 
 from ml_assets.components.feature_table import FeatureTable
 from ml_assets.components.specs import OnlineSection
+from ml_assets.context import Context
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.notebook import features
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
 from ml_assets_tests.cli.terminal import Terminal
 from resources.platform import Platform
@@ -47,7 +47,7 @@ def test_online_rows_are_those_of_the_feature_table(filled_terminal: Terminal) -
     settings = Settings.model_validate({"home": filled_terminal.home})
     reader = TableReader.at(Platform(settings).lake)
     offline = reader.scan("features/sales_features", [TRAINED_WEEK]).collect()
-    online = features("sales_features", settings=settings).online(MILK)
+    online = Context.open(settings).features("sales_features").online(MILK)
     assert online.equals(offline.filter(**MILK).select(online.columns)), "bit for bit"
     assert not {"units", "label_known_at"} & set(online.columns), (
         "labels are not known when the model predicts"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.notebook import NotFound, features, load_model, open_snapshot
+import ml_assets
+from ml_assets.context import Context, NotFound
 from ml_assets_tests.cli.terminal import Terminal
-from resources.settings import Settings
 
 MODEL, TABLE = "store_demand", "features/sales_features"
 READS = (
@@ -36,14 +36,19 @@ def test_a_command_that_reads_makes_no_home(tmp_path: Path, typed: tuple[str, ..
 @pytest.mark.parametrize(
     "read",
     [
-        lambda settings: load_model(f"{MODEL}@production", settings=settings),
-        lambda settings: open_snapshot(f"{MODEL}/2024-01-08", settings=settings),
-        lambda settings: features(TABLE, settings=settings).at({}, datetime(2024, 1, 8, tzinfo=UTC)),
+        lambda context: context.load_model(f"{MODEL}@production"),
+        lambda context: context.open_snapshot(f"{MODEL}/2024-01-08"),
+        lambda context: context.features(TABLE).at({}, datetime(2024, 1, 8, tzinfo=UTC)),
+        lambda context: context.data.log(),
+        lambda context: context.env.list(),
+        lambda context: context.history(MODEL),
+        lambda context: context.show(MODEL),
+        lambda context: context.plan(MODEL, "2024-01-08"),
     ],
-    ids=["load_model", "open_snapshot", "features"],
+    ids=["load_model", "open_snapshot", "features", "data.log", "env.list", "history", "show", "plan"],
 )
-def test_a_notebook_makes_no_home(tmp_path: Path, read: Callable[[Settings], object]) -> None:
+def test_a_context_makes_no_home(tmp_path: Path, read: Callable[[Context], object]) -> None:
     home = tmp_path / "nowhere"
     with suppress(NotFound):
-        read(Settings(home=home))
+        read(ml_assets.open(home))
     assert not home.exists()

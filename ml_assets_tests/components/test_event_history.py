@@ -5,7 +5,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ml_assets.cli.project import Project, prepare_home
+from ml_assets.context.home import prepare_home
+from ml_assets.context.project import Project
 from ml_assets_tests.components.installation import Installation, key_of
 from ml_assets_tests.components.readings_pipeline import READINGS, days
 from resources.settings import Settings

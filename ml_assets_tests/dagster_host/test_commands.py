@@ -9,8 +9,8 @@ import click
 import dagster as dg
 import pytest
 
-from ml_assets.cli.project import write_dagster_settings
 from ml_assets.components.training_pipeline import whole_model
+from ml_assets.context.home import write_dagster_settings
 from ml_assets.dagster_host.commands import CommandRefused, require_home, require_whole_models
 from ml_assets.foundation.checkout import ROOT
 from ml_assets_tests.components.installation import Installation

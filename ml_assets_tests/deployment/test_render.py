@@ -11,7 +11,7 @@ from dagster._core.instance.config import dagster_instance_config
 from dagster._serdes import class_from_code_pointer
 
 from deployment.render import CODE_PORT, HELM, PAGES_PORT, helm_values, rendered
-from ml_assets.cli.project import dagster_settings, unknown_variables
+from ml_assets.context.home import dagster_settings, unknown_variables
 from ml_assets.dagster_host.instance import (
     DAEMON_SILENCE_SECONDS,
     EVENT_BATCH,

@@ -13,9 +13,10 @@ import dagster as dg
 import pytest
 from dagster._core.storage.tags import SENSOR_NAME_TAG
 
-from ml_assets.cli.project import Project, prepare_home
 from ml_assets.components.checks.leakage import request_leakage_tests
 from ml_assets.components.metadata import ASKED_BY
+from ml_assets.context.home import prepare_home
+from ml_assets.context.project import Project
 from ml_assets.foundation.checkout import ROOT
 from ml_assets_tests.components.installation import STAGES, key_of
 from ml_assets_tests.components.readings_location import LATEST

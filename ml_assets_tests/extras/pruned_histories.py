@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import dagster as dg
 
 from benchmarks.claims.data._asset_answers import asked
-from ml_assets.cli.project import write_dagster_settings
+from ml_assets.context.home import write_dagster_settings
 from ml_assets_tests.extras.pruned_assets import KEYS, defs
 from resources.settings import Settings
 

@@ -14,10 +14,11 @@ import dagster as dg
 import yaml
 
 from ml_assets import components
-from ml_assets.cli.project import Project, prepare_home
-from ml_assets.cli.runs import materialize
 from ml_assets.components.metadata import declared_tables
 from ml_assets.components.training_pipeline import STAGES
+from ml_assets.context.home import prepare_home
+from ml_assets.context.launch import materialize
+from ml_assets.context.project import Project
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.foundation.checkout import ROOT
 from resources.settings import Settings
@@ -60,7 +61,7 @@ class DemandProject(Project):
 
     @classmethod
     def at(cls, home: Path) -> "DemandProject":
-        """Return the project in `home`. Unlike `Project.here`, read no environment variable."""
+        """Return the project in `home`. Unlike a command, read no environment variable."""
         settings = Settings(home=home, author="ada")
         prepare_home(settings)
         return cls(settings)

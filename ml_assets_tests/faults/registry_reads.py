@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ml_assets.context import Context
+from ml_assets.context.views import StaleAnswer
 from ml_assets.model.release.known_versions import (
     NumberReader,
     StageReader,
@@ -28,7 +30,6 @@ from ml_assets.model.release.promotion import promote
 from ml_assets.model.release.releases import NotPromotable, registry_of, releases_of
 from ml_assets.model.release.rollback import rollback
 from ml_assets.model.release.standing import BundleStandings
-from ml_assets.notebook import StaleAnswer, load_model
 from ml_assets_tests.faults.child_processes import Child, finish, forkserver, start
 from resources.ledger import LedgerError, Person, Promotion
 from resources.platform import Platform
@@ -173,7 +174,7 @@ def _ask(
         case _:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always", StaleAnswer)
-                served = load_model(f"{model}@production", settings=settings)
+                served = Context.open(settings).load_model(f"{model}@production")
             stale = [str(one.message) for one in said if one.category is StaleAnswer]
             return {"bundle_digest": served.folder.name, "stale": "; ".join(stale)}
 

@@ -14,7 +14,7 @@ import pytest
 
 from ml_assets.cli import doctor
 from ml_assets.cli.doctor import NotWell
-from ml_assets.cli.project import Project
+from ml_assets.context.project import Project
 from ml_assets.model.release.bundle import BundleContents, build_bundle
 from ml_assets.model.release.bundle_store import Bundle, BundleStore, seal
 from ml_assets.model.release.registration import register as register_version

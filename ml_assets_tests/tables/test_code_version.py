@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.foundation.code.code_version import SourceUnavailable, code_version, script_version
+from ml_assets.foundation.code.code_version import SourceUnavailable, code_version, reached_by, script_version
 
 FILES = {
     "source.py": '''
@@ -317,3 +317,10 @@ def test_version_is_the_same_on_every_supported_python(version_after: Edit) -> N
     assert (
         version_after("source.py", FILES["source.py"], MUCH_SYNTAX, function="example") == "5ea232adc0adf471"
     )
+
+
+def test_no_code_depends_on_the_whole_platform_through_its_entrance() -> None:
+    """`ml_assets.open` imports every part, and `ml_assets` is the parent of each module."""
+    reached = reached_by(["ml_assets.defs.store_demand.features", "ml_assets.model.training.entry"]).modules
+    assert "ml_assets" in reached
+    assert [name for name in reached if name.startswith("ml_assets.context")] == []

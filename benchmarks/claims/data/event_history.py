@@ -12,7 +12,8 @@ from pathlib import Path
 import dagster as dg
 
 from benchmarks._report import Result, emit, parse_args
-from ml_assets.cli.project import Project, prepare_home
+from ml_assets.context.home import prepare_home
+from ml_assets.context.project import Project
 from resources.settings import Settings
 
 TABLE = dg.AssetKey(["datasets", "weather"])

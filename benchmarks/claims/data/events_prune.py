@@ -18,8 +18,8 @@ import sqlalchemy as sa
 
 from benchmarks._report import Result, emit, parse_args
 from benchmarks.claims.data._asset_answers import asked
-from ml_assets.cli.project import write_dagster_settings
 from ml_assets.components.metadata import RANGE_END, RANGE_START
+from ml_assets.context.home import write_dagster_settings
 from ml_assets.dagster_host.instance import EVENT_BATCH
 from ml_assets.extras.event_pruning.prune import find_prunable, prune_events
 from resources.settings import Settings

@@ -30,9 +30,9 @@ from functools import cached_property
 from pathlib import Path
 
 from benchmarks._report import Result, emit
-from ml_assets.cli.project import Project
 from ml_assets.components.metadata import declared_tables
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.context.project import Project
 from ml_assets.extras.tuning.study_report import costs, render
 from ml_assets.extras.tuning.tune import run_study
 from ml_assets.model.steps.spec import WindowSection
@@ -231,12 +231,12 @@ def search(home: Path, more_seed: int, *, quick: bool, report: Path | None) -> S
 
 
 def _declared(project: Project, *, quick: bool) -> tuple[TrainingPipelineSpec, TuningSection]:
-    spec = project.pipeline(MODEL)
+    spec = project.declared.pipeline(MODEL)
     spec = spec.model_copy(update={"training": dataclasses.replace(spec.training, epochs=EPOCHS)})
     assert spec.tuning is not None
     if not quick:
         return spec, spec.tuning
-    nightly = project.pipeline(f"{MODEL}_nightly")
+    nightly = project.declared.pipeline(f"{MODEL}_nightly")
     short = spec.model_copy(update={"window": QUICK, "partitions": nightly.partitions})
     return short, spec.tuning.model_copy(update={"trials": QUICK_TRIALS})
 

@@ -47,6 +47,9 @@ from ml_assets.foundation.code.syntax import (
 _PLATFORM = ("ml_assets", "resources")
 _PIPELINES = "ml_assets.defs"
 _INSTALLED = {"site-packages", "dist-packages"}
+_ENTRANCE = "ml_assets"
+"""Parent package of the platform, whose `open` imports every part. Its imports are not followed, or each change of the
+platform would change each version."""
 _RUNS_ANYTHING = {
     "__import__", "eval", "exec", "import_module", "run_module", "run_path", "spec_from_file_location",
 }  # fmt: skip
@@ -128,6 +131,8 @@ def _walk(todo: list[str], module: str, without: frozenset[str] | None = None, b
 
 def _of_module(name: str, path: Path, beside: str) -> set[str]:
     """Return what `_followed` returns for all statements of a module."""
+    if name == _ENTRANCE:
+        return set()
     if not _is_of_platform(name):
         return _followed(parse(path).body, name, path, beside)
     text = path.read_text(encoding="utf-8")

@@ -17,6 +17,8 @@ import polars as pl
 import pytest
 from nbclient import NotebookClient
 
+import ml_assets
+from ml_assets.context import NotFound
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.defs.store_demand import features as store_demand
 from ml_assets.foundation.checkout import ROOT
@@ -25,7 +27,6 @@ from ml_assets.model.release.releases import registry_of
 from ml_assets.model.release.rules import ReleaseSection
 from ml_assets.model.steps.spec import WindowSection
 from ml_assets.model.steps.tuning_section import TuningSection
-from ml_assets.notebook import NotFound, features, load_model, open_snapshot
 from ml_assets.use.serving.request_log import LoggedRow, RequestLog, read_requests
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
 from ml_assets_tests.cli.end_to_end.test_serve import served
@@ -452,8 +453,7 @@ def test_the_notebook_of_the_docs_runs_and_writes_nothing(in_production: Termina
 
 
 def test_a_notebook_reads_features_as_they_were_known(filled_terminal: Terminal) -> None:
-    settings = Settings.model_validate({"home": filled_terminal.home})
-    view = features("sales_features", settings=settings)
+    view = ml_assets.open(filled_terminal.home).features("sales_features")
     entity = {"store": "store_03", "product": "milk"}
     monday = view.reader.scan(view.table, [WEEK]).filter(store="store_03", product="milk").collect()
     (predicted_at,) = monday["predicted_at"]
@@ -470,18 +470,18 @@ def test_a_notebook_reads_features_as_they_were_known(filled_terminal: Terminal)
 
 
 def test_a_notebook_is_told_what_does_not_exist(filled_terminal: Terminal, trained: Said) -> None:
-    settings = Settings.model_validate({"home": filled_terminal.home})
+    context = ml_assets.open(filled_terminal.home)
     with pytest.raises(NotFound, match=f"never evaluated on 2023-01-02; it was on {TRAINED_WEEK}"):
-        open_snapshot("store_demand/2023-01-02", settings=settings)
+        context.open_snapshot("store_demand/2023-01-02")
     with pytest.raises(NotFound, match="is no commit that keeps a snapshot"):
-        open_snapshot("f" * 64, settings=settings)
+        context.open_snapshot("f" * 64)
     with pytest.raises(NotFound, match="'@latest' is no alias"):
-        load_model("store_demand@latest", settings=settings)
+        context.load_model("store_demand@latest")
     with pytest.raises(NotFound, match="no version of store_demand is the canary"):
-        load_model("store_demand@canary", settings=settings)
+        context.load_model("store_demand@canary")
     with pytest.raises(NotFound, match="did you mean 'sales_features'"):
-        features("sale_features", settings=settings)
-    same = open_snapshot(f"store_demand/{TRAINED_WEEK}", settings=settings)
+        context.features("sale_features")
+    same = context.open_snapshot(f"store_demand/{TRAINED_WEEK}")
     assert same.rows("train").height > same.rows("holdout").height > 0
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ml_assets.cli.project import Project, prepare_home
+from ml_assets.context.home import prepare_home
+from ml_assets.context.project import Project
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (
     Installation,

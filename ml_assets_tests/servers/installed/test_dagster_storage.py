@@ -7,8 +7,9 @@ import dagster as dg
 import pytest
 from dagster._core.storage.compute_log_manager import ComputeIOType
 
-from ml_assets.cli.project import Project, dagster_settings, prepare_home
 from ml_assets.cli.terminal import Problem
+from ml_assets.context.home import dagster_settings, prepare_home
+from ml_assets.context.project import Project
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.servers.installed.conftest import DAYS, Installed, newest_materialization
 from ml_assets_tests.servers.running_servers import RunningServers

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.cli.project import prepare_home
+from ml_assets.context.home import prepare_home
 from ml_assets_tests.faults import pipeline_commands
 from ml_assets_tests.faults.child_processes import finish
 from ml_assets_tests.faults.demand_project import MODEL, DemandProject

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ml_assets.context import decisions
 from ml_assets.foundation.links import REPORTS, report_name
 from ml_assets.foundation.reports.page import WrittenPage
 from ml_assets.model.release.history import void_approvals
 from ml_assets.model.release.registry import RegisteredVersion, VersionMissing
 from ml_assets.model.release.releases import Releases, registry_of, releases_of
-from ml_assets.model.release.reviews import review, waiting
+from ml_assets.model.release.reviews import waiting
 from ml_assets.model.release.rules import Rules, deciding_review, why_not_by, why_unchecked
 from ml_assets.model.release.rules_in_force import RulesLog, in_force
 from ml_assets.model.steps.record import checked_file
@@ -151,7 +152,7 @@ class ReviewDesk:
     ) -> Review:
         """Record a review of the evaluation with the digest `read`. Raise `NotReviewable` and `LedgerError`."""
         self._spec(model)
-        return review(
+        return decisions.review(
             self.releases,
             model,
             number,
@@ -160,7 +161,7 @@ class ReviewDesk:
             reason=reason,
             rules=self._rules(model),
             read=read,
-        )
+        ).review
 
     def report_file(self, path: str) -> tuple[str, str]:
         """Return content and media type of a file of a report; `path` is below the folder of reports.

@@ -1,47 +1,49 @@
-"""Materialization from a terminal: a Dagster run in this process, with its progress shown meanwhile.
+"""Launch of a model or a table: the names and partitions that a person gives, and a Dagster run in this process.
 
 Dagster counts a run as in progress until its process reports the end. A killed command would block a place in the run
 queue, and automation would wait forever. So a command locks a file during its run, and the operating system releases
-the lock when the process ends (`Project.end_abandoned`). Runs of the UI have no such file: its server watches them.
-
-A terminal sends SIGINT to every process of a command at once. Dagster's helper processes for step logs would each print
-a traceback over the line that a person should read, so only the main process gets it (`not_for_children`).
+the lock when the process ends (`end_abandoned`). Runs of the UI have no such file: its server watches them.
 """
 
-import _thread
-import logging
-import os
-import signal
-import sys
 import threading
 import time
 import uuid
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 import dagster as dg
 from dagster import DagsterExecutionInterruptedError
 
-from ml_assets.cli.project import Project
-from ml_assets.cli.terminal import Problem
-from ml_assets.components.failures import Stop, Terminated, stopping_by, was_interrupted
-from ml_assets.components.metadata import RANGE_END, RANGE_START
+from ml_assets.components.assets.hyperparameters import HYPERPARAMETERS
+from ml_assets.components.assets.predictions import LIVE
+from ml_assets.components.failures import Stop, Terminated, stopping_by
+from ml_assets.components.feature_table import is_online
+from ml_assets.components.metadata import RANGE_END, RANGE_START, RESOURCES, is_table
 from ml_assets.components.sensors.reconcile import reconcile, tables_of
+from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.components.training_pipeline import STAGES, stage_key
+from ml_assets.context.errors import LaunchRefused, NotFound, RunFailed
+from ml_assets.context.interrupts import not_for_children
+from ml_assets.context.project import Project
+from ml_assets.data.tables.cadence import begin_of_key
 from ml_assets.data.tables.environments.environment import inherited_by
+from ml_assets.model.steps.spec import PREDICTIONS
 from resources.acting import launched_in_terminal
-from resources.files import create_locked
+from resources.files import create_locked, take_lock
+from resources.launcher.resource_profile import changes_of
 from resources.threads import working_beside
+from resources.words import did_you_mean
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 POLL_SECONDS = 0.3
 _WRAPPERS = ("RetryRequestedFromPolicy", "DagsterExecutionStepExecutionError")
 """Dagster's errors around a step's own error."""
 _STOPPED = "Stopped by Ctrl-C."
-_LOOK_SECONDS = 0.3
-_INTERRUPT = {signal.SIGINT}
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,124 @@ class Finished:
     """Asset → description of its observation, such as the reason why a model was not registered."""
 
 
+def launch(
+    project: Project,
+    target: str,
+    partitions: str | None,
+    *,
+    resources: str | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> Finished:
+    """Materialize `target` for `partitions`, which is `KEY`, `FIRST..LAST`, or None for a table without partitions.
+
+    `target` is a model, its study, its predictions or their live performance, a table, or the online store of a feature
+    table, as `ml-assets launch` takes it. `resources` are changes of the declared resources of this launch's workers.
+    Raises `NotFound`, `LaunchRefused` and `RunFailed`.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise LaunchRefused("launch in the main thread of a process: Python gives Ctrl-C to no other thread")
+    spec = _model_named(project, target, partitions)
+    is_study = spec is not None and target == f"{spec.name}/{HYPERPARAMETERS}"
+    if spec is None or is_study:
+        if resources is not None and spec is None:
+            raise LaunchRefused(
+                f"--resources is for a model's workers, and {target} is a table: leave the option out"
+            )
+        keys = [dg.AssetKey(target.split("/"))]
+    else:
+        keys = [stage_key(spec, stage) for stage in STAGES]
+    if spec is not None:
+        # Refuse wrong resources now, not after the snapshot.
+        spec.resources.of("" if is_study else partitions or "", changes_of(resources or ""))
+    first, last = typed_range(
+        target, project.defs.resolve_asset_graph().get(keys[0]).partitions_def, partitions
+    )
+    if last is not None and len(keys) > 1:
+        raise LaunchRefused(f"a launch trains a model for one partition: ml-assets launch {target} {last}")
+    tags = {RESOURCES: resources} if resources is not None else {}
+    return materialize(project, keys, partition=first, last=last, tags=tags, on_progress=on_progress)
+
+
+def _model_named(project: Project, target: str, partitions: str | None) -> TrainingPipelineSpec | None:
+    """Return the spec of the model that `target` names, itself or its study; None if it names a table.
+
+    Raises `LaunchRefused` or `NotFound` for anything else.
+
+    A name without a slash is first looked up as a model, although tables of the same folder often share it.
+    """
+    models = project.declared.pipelines()
+    if target in models:
+        return models[target]
+    keys = project.defs.resolve_asset_graph().get_all_asset_keys()
+    tables = sorted(key.to_user_string() for key in keys if is_table(key) or is_online(key))
+    if target in tables:
+        return None
+    first, _, rest = target.partition("/")
+    if first in models and rest == HYPERPARAMETERS:
+        if models[first].tuning is None:
+            raise LaunchRefused(
+                f"{first} declares no study: add `tuning` to its defs.yaml, with `space` and `trials`"
+            )
+        return models[first]
+    if first in models and rest in (PREDICTIONS, LIVE):
+        if models[first].scoring is not None:
+            return None
+        raise LaunchRefused(f"{first} declares no batch scoring: add `scoring: {{}}` to its defs.yaml")
+    if first in models and rest in STAGES:
+        raise LaunchRefused(
+            f"{target} materializes only together with the model's other assets: ml-assets launch {first} "
+            f"{partitions or 'PARTITION'}"
+        )
+    if same := [table for table in tables if table.partition("/")[2] == target]:
+        raise LaunchRefused(
+            f"'{target}' is a table: give its folder, too: "
+            f"{' or '.join(f'ml-assets launch {one} PARTITIONS' for one in same)}"
+        )
+    studies = [f"{name}/{HYPERPARAMETERS}" for name, one in models.items() if one.tuning is not None]
+    names = [*sorted([*models, *studies]), *tables]
+    raise NotFound(f"no model or table is named '{target}'{did_you_mean(target, names)}")
+
+
+def typed_range(
+    name: str, partitions: dg.PartitionsDefinition | None, typed: str | None
+) -> tuple[str | None, str | None]:
+    """Return the first and last key of `typed`, which is `KEY`, `FIRST..LAST` or nothing. Last is None for one key.
+
+    `LaunchRefused` names the partitions of `name`.
+    """
+    if partitions is None:
+        if typed:
+            raise LaunchRefused(f"{name} has no partitions: leave out '{typed}'")
+        return None, None
+    keys = partitions.get_partition_keys()
+    if not typed:
+        raise LaunchRefused(
+            f"{name} has partitions {keys[0]} to {keys[-1]}: name a partition, or a range FIRST..LAST"
+        )
+    first, dots, last = typed.partition("..")
+    for key in (first, last) if dots else (first,):
+        _require_key(name, keys, key)
+    if dots and last < first:
+        raise LaunchRefused(f"{name}: the range {typed} ends before it begins: write FIRST..LAST")
+    return first, last if dots else None
+
+
+def _require_key(name: str, keys: Sequence[str], key: str) -> None:
+    """Raise `LaunchRefused` with the nearest earlier key if `key` is not among `keys`, which are sorted."""
+    at = bisect_left(keys, key)
+    if at < len(keys) and keys[at] == key:
+        return
+
+    is_hourly, begin = isinstance(begin_of_key(keys[0]), datetime), begin_of_key(key)
+    if begin is None or isinstance(begin, datetime) != is_hourly:
+        form = "an hour: write YYYY-MM-DDTHH" if is_hourly else "a date: write YYYY-MM-DD"
+        raise LaunchRefused(
+            f"{name} has no partition '{key}', which is not {form}, from {keys[0]} to {keys[-1]}"
+        )
+    before = f"; the partition before it is '{keys[at - 1]}'" if 0 < at < len(keys) else ""
+    raise LaunchRefused(f"{name} has no partition '{key}', only {keys[0]} to {keys[-1]}{before}")
+
+
 def materialize(
     project: Project,
     keys: Sequence[dg.AssetKey],
@@ -71,7 +191,7 @@ def materialize(
 ) -> Finished:
     """Run `keys` for one partition, for `partition`..`last`, or without partitions.
 
-    Raises `Problem` if the run failed, and `KeyboardInterrupt` if a person stopped it.
+    Raises `RunFailed`, and `KeyboardInterrupt` if a person stopped it.
     """
     span = {RANGE_START: partition, RANGE_END: last} if partition and last else {}
     job = project.defs.resolve_implicit_global_asset_job_def()
@@ -98,7 +218,7 @@ def materialize(
         if _was_terminated(result) or (interrupts.came and not result.success):
             raise KeyboardInterrupt
     if not result.success:
-        raise Problem(_why_it_failed(result))
+        raise RunFailed(_why_it_failed(result))
     return _finished(result, run_id, time.monotonic() - began)
 
 
@@ -212,7 +332,7 @@ def _announced(project: Project, run_id: str) -> Iterator[None]:
 
 def tidy(project: Project) -> None:
     """Update Dagster's records: cancel runs whose process is gone, and log partitions that Dagster lacks."""
-    project.end_abandoned()
+    end_abandoned(project)
     reconcile(
         project.instance,
         project.reader(),
@@ -222,77 +342,16 @@ def tidy(project: Project) -> None:
     )
 
 
-def _is_worth_saying(record: logging.LogRecord) -> bool:
-    """False for an interrupt that a library logs before it raises it again, as SQLAlchemy's pools do."""
-    return not was_interrupted(record.exc_info[1] if record.exc_info else None)
-
-
-@contextmanager
-def _unsaid() -> Iterator[None]:
-    """Print no traceback of an interrupt that came where Python or a library handles it: the command says its line.
-
-    Python itself drops what is raised in the destructor or the weak reference's callback that the interrupt met.
-    """
-    handlers = [handler for handler in (logging.lastResort, *logging.getLogger().handlers) if handler]
-    before = sys.unraisablehook
-    for handler in handlers:
-        handler.addFilter(_is_worth_saying)
-    sys.unraisablehook = lambda dropped: None if was_interrupted(dropped.exc_value) else before(dropped)
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
-        for handler in handlers:
-            handler.removeFilter(_is_worth_saying)
-
-
-class Interrupts:
-    """SIGINT of this process, whichever of its threads took it and whatever its handler did."""
-
-    def __init__(self) -> None:
-        self._pipe = os.pipe()
-        self._came = False
-        for end in self._pipe:
-            os.set_blocking(end, False)
-        # Python writes the number of each signal there before it calls the handler, which Dagster exchanges.
-        self._before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
-
-    @property
-    def came(self) -> bool:
-        """True from the first SIGINT on."""
-        while not self._came:
-            try:
-                self._came = signal.SIGINT in os.read(self._pipe[0], 64)
-            except BlockingIOError:
-                return False
-        return True
-
-    def close(self) -> None:
-        """Close the pipe; `came` stays as it is."""
-        self._came = self.came
-        signal.set_wakeup_fd(self._before)
-        for end in self._pipe:
-            os.close(end)
-
-
-@contextmanager
-def not_for_children() -> Iterator[Interrupts]:
-    """Hide SIGINT from processes that this thread starts in the block. This process still receives it.
-
-    A process inherits the blocked signals of its parent's thread. So this thread blocks SIGINT, and a second thread
-    takes the signal and interrupts the main thread. Threads from before the block may take it, too.
-    """
-    interrupts = Interrupts()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPT)
-    try:
-        with working_beside(_take, "interrupts"), _unsaid():
-            yield interrupts
-    finally:
-        interrupts.close()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _take(over: threading.Event) -> None:
-    while not over.is_set():
-        if signal.sigtimedwait(_INTERRUPT, _LOOK_SECONDS) is not None:
-            _thread.interrupt_main(signal.SIGINT)
+def end_abandoned(project: Project) -> None:
+    """Mark runs of commands as canceled in Dagster if their process is gone: nobody holds the lock of its file."""
+    instance = (
+        project.instance
+    )  # also without such a file: it creates Dagster's storage, or says why it cannot
+    for path in sorted(project.commands_folder.glob("*.run")):
+        with suppress(FileNotFoundError), path.open() as file:
+            if not take_lock(file.fileno(), waits=False):
+                continue  # its process lives, or another command is ending the run
+            run = instance.get_run_by_id(path.stem)
+            if run is not None and not run.is_finished:
+                instance.report_run_canceled(run, "The process of this run was killed.")
+            path.unlink(missing_ok=True)

@@ -1,48 +1,38 @@
-"""Read-only view of the project for notebooks: snapshots, models and features, by name, alias or commit.
+"""Snapshots, models and features as objects to look at, by name, alias or commit. Nothing here writes.
 
-    from ml_assets.notebook import features, load_model, open_snapshot
-
-Nothing here writes to the lake, the ledger, the artifacts or MLflow, or makes the home. Not here: tables at a commit
-(`tables.reader.TableReader`), decisions about versions (`release.promotion`).
+Not here: tables at a commit (`tables.reader.TableReader`), decisions about versions (`context.decisions`).
 """
 
 import tempfile
 import warnings
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 
+from ml_assets.components.specs import FeatureTableSpec
+from ml_assets.context.errors import NotFound
 from ml_assets.data.snapshots.builder import rows_of
 from ml_assets.data.snapshots.keep import commit_that_keeps, kept_snapshot, rows_behind_kept
 from ml_assets.data.snapshots.row_choice import ROW
 from ml_assets.data.snapshots.split_reader import Snapshot, SplitName
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.column_types import polars_type
-from ml_assets.foundation.checkout import ROOT
+from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.known_versions import number_reader_of, stage_reader_of
+from ml_assets.model.release.releases import bundles_of
+from ml_assets.model.release.runtime import ServingModel
+from ml_assets.model.release.standing import CANARY, PRODUCTION
 from resources.lake import RefNotFound
 from resources.platform import Platform
-from resources.settings import Settings
 from resources.words import did_you_mean
-
-if TYPE_CHECKING:
-    from ml_assets.components.specs import FeatureTableSpec
-    from ml_assets.model.release.bundle_store import Bundle
-    from ml_assets.model.release.runtime import ServingModel
 
 _PARTITIONS_AT_ONCE = 28
 _AHEAD = timedelta(days=7)
 """Largest time by which a prediction may precede the first day of its row's partition. It bounds the search for rows,
 not the rows."""
-
-
-class NotFound(Exception):
-    """A notebook asked for something that does not exist. The message lists what does."""
 
 
 class StaleAnswer(UserWarning):
@@ -80,13 +70,8 @@ class OpenedSnapshot:
         return found[split].drop(ROW)
 
 
-def open_snapshot(name: str, *, settings: Settings | None = None) -> OpenedSnapshot:
-    """Return the snapshot of a training.
-
-    `name` is `MODEL/PARTITION`, for the newest evaluated training of that partition; `MODEL@production` or
-    `MODEL@canary`; or the commit that keeps it, which reports and pages name. Raises `NotFound`.
-    """
-    platform = _platform(settings)
+def open_snapshot(platform: Platform, name: str) -> OpenedSnapshot:
+    """Return the snapshot that `name` means; see `Context.open_snapshot`."""
     model, partition, commit = _kept(platform, name)
     folder = tempfile.TemporaryDirectory(prefix="snapshot-")
     snapshot = kept_snapshot(platform.lake, commit, model, partition, Path(folder.name))
@@ -104,26 +89,23 @@ def open_snapshot(name: str, *, settings: Settings | None = None) -> OpenedSnaps
     )
 
 
-def load_model(name: str, *, threads: int = 1, settings: Settings | None = None) -> "ServingModel":
-    """Return a version as it serves: `predict` takes a polars frame with raw columns, `predict_row` a dict.
-
-    `name` is `MODEL@production`, `MODEL@canary` or `MODEL/NUMBER`. If the ledger, or MLflow for a number, is away, the
-    last answer of this machine counts, with the warning `StaleAnswer`. Raises `NotFound`, `VersionMissing`,
-    `BundleMissing` and `BundleDamaged`; `LedgerUnavailable` or `TrackerUnavailable` without a last answer.
-    """
-    from ml_assets.model.release.runtime import ServingModel
-
-    return ServingModel.load(_bundle(_platform(settings), name).folder, threads=threads)
+def load_model(platform: Platform, name: str, *, threads: int) -> ServingModel:
+    """Return the version that `name` means, as it serves; see `Context.load_model`."""
+    return ServingModel.load(_bundle(platform, name).folder, threads=threads)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturesView:
     """A feature table at one commit of the lake."""
 
-    table: str
-    spec: "FeatureTableSpec"
+    spec: FeatureTableSpec
     reader: TableReader
-    _platform: Platform
+    platform: Platform
+
+    @property
+    def table(self) -> str:
+        """Name of the table in the lake, `features/NAME`."""
+        return f"features/{self.spec.name}"
 
     def online(self, entity: Mapping[str, object]) -> pl.DataFrame:
         """Return the newest row of `entity` as requests get it now, from the online store; empty without one.
@@ -133,7 +115,7 @@ class FeaturesView:
         and `OnlineStoreError`.
         """
         declared = self.spec.online_table
-        found = declared.newest(self._platform.online, [declared.entity_of(entity)])
+        found = declared.newest(self.platform.online, [declared.entity_of(entity)])
         return declared.frame_of([row for row in found if row is not None])
 
     def at(self, entity: Mapping[str, object], time: datetime, *, days_back: int = 60) -> pl.DataFrame:
@@ -167,45 +149,8 @@ class FeaturesView:
         return found
 
 
-def features(table: str, *, commit: str = "main", settings: Settings | None = None) -> FeaturesView:
-    """Return the feature table `table` (without `features/`) at a commit or branch of the lake, by default main now.
-
-    Raises `NotFound` if nothing declares it.
-    """
-    import dagster as dg
-
-    from ml_assets.components import FeatureTable
-
-    declared = {
-        one.spec.name: one.spec for one in dg.ComponentTree.for_project(ROOT).get_all_components(FeatureTable)
-    }
-    name = table.removeprefix("features/")
-    if name not in declared:
-        raise NotFound(f"no feature table is named '{name}'{did_you_mean(name, declared)}")
-    platform = _platform(settings)
-    reader = TableReader.at(platform.lake, commit)
-    return FeaturesView(table=f"features/{name}", spec=declared[name], reader=reader, _platform=platform)
-
-
-def _platform(settings: Settings | None) -> Platform:
-    """Return the platform of a home; if nobody has used it yet, of an empty folder in its place: reading creates
-    nothing."""
-    settings = settings or Settings()
-    return Platform(settings if settings.home.is_dir() else settings.model_copy(update={"home": _nothing()}))
-
-
-@cache
-def _nothing() -> Path:
-    """Return an empty folder that is deleted at the end of the process."""
-    folder = tempfile.TemporaryDirectory(prefix="ml-assets-", ignore_cleanup_errors=True)
-    weakref.finalize(_nothing, folder.cleanup)
-    return Path(folder.name)
-
-
 def _kept(platform: Platform, name: str) -> tuple[str, str, str]:
     """Return model, partition and commit of the snapshot that `name` means."""
-    from ml_assets.model.release.releases import bundles_of
-
     lake, log = platform.lake, platform.ledger.models
     if "@" not in name and "/" not in name:
         no_commit = NotFound(
@@ -245,12 +190,8 @@ def _kept(platform: Platform, name: str) -> tuple[str, str, str]:
     return model, newest.partition, commit
 
 
-def _bundle(platform: Platform, name: str) -> "Bundle":
+def _bundle(platform: Platform, name: str) -> Bundle:
     """Return the bundle of `MODEL@production`, `MODEL@canary` or `MODEL/NUMBER`. Warn with `StaleAnswer`."""
-    from ml_assets.model.release.known_versions import number_reader_of, stage_reader_of
-    from ml_assets.model.release.releases import bundles_of
-    from ml_assets.model.release.standing import CANARY, PRODUCTION
-
     model, at, alias = name.partition("@")
     if not at:
         model, _, number = name.partition("/")

@@ -1,0 +1,390 @@
+"""The one way in: what a person or a program asks of the platform, as methods with typed results.
+
+Commands, notebooks and the page of reviews call these methods. A context reads, unless it was opened to write. Each
+decision names the `Person` who decides; the ledger checks the proof of the name when it stores the decision.
+
+Not here: how a result looks (`ml_assets.cli`, `ml_assets.pages`).
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ml_assets.context import decisions
+from ml_assets.context.data import Data
+from ml_assets.context.environments import Environments
+from ml_assets.context.errors import HomeRefused, LaunchRefused, NotFound, ReadOnly
+from ml_assets.context.home import prepare_home, prepare_to_read, read_settings
+from ml_assets.context.project import Project
+from ml_assets.context.versions import registered_version, version_named
+from ml_assets.foundation.reports.page import WrittenPage
+from ml_assets.model.release import rollback
+from ml_assets.model.release.registry import RegisteredVersion
+from ml_assets.model.release.standing import CANARY, PRODUCTION
+from ml_assets.model.steps.record import card_of, evaluation_of
+from resources.ledger import (
+    Acceptance,
+    Account,
+    Archival,
+    Decision,
+    EvaluationRow,
+    Person,
+    Promotion,
+)
+from resources.settings import Settings
+
+if TYPE_CHECKING:
+    from ml_assets.context.launch import Finished
+    from ml_assets.context.plan import LaunchPlan
+    from ml_assets.context.views import FeaturesView, OpenedSnapshot
+    from ml_assets.extras.reproduction.reproduce import Reproduction
+    from ml_assets.model.release.runtime import ServingModel
+    from ml_assets.pages.version_difference import VersionDifference
+    from ml_assets.use.live.canary_watch import CanaryEvidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownVersion:
+    """A registered version with the evaluation that counts for it."""
+
+    registered: RegisteredVersion
+    stage: str
+    """`production`, `canary`, `staging` or `archived`."""
+    evaluation: EvaluationRow
+    _project: Project
+
+    def card(self) -> WrittenPage:
+        """Return the model card. Raises `ReportUnavailable` if the report of the evaluation is gone."""
+        return card_of(self._project.platform, self.registered)
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """Decisions about a model, oldest first."""
+
+    decisions: Sequence[Decision]
+    accounts: Sequence[Account]
+    """All accounts of the ledger: an approval whose account was revoked is void."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """The platform in one home."""
+
+    project: Project
+    writes: bool = False
+    """False: methods that change anything raise `ReadOnly`."""
+    _home: "tempfile.TemporaryDirectory[str] | None" = None
+    """Home of a context that reads where no home exists. It is deleted with the context."""
+
+    @classmethod
+    def open(
+        cls, settings: Settings, *, writes: bool = False, patience_seconds: float | None = None
+    ) -> "Context":
+        """Return a context with these settings. `patience_seconds` is the longest wait for a server.
+
+        One that writes creates the home. One that reads creates nothing: without a home, it sees an empty one. Raises
+        `HomeRefused` and `EnvironmentMissing`.
+        """
+        if writes:
+            prepare_home(settings)
+            return cls(Project(settings, patience_seconds), writes=True)
+        settings, empty = prepare_to_read(settings)
+        return cls(Project(settings, patience_seconds), _home=empty)
+
+    def __enter__(self) -> "Context":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._home is not None:
+            self._home.cleanup()
+
+    @property
+    def person(self) -> Person:
+        """Person of ML_ASSETS_TOKEN, ML_ASSETS_OIDC_TOKEN or ML_ASSETS_AUTHOR, who may decide.
+
+        Raises `IdentityRefused` for a proof that proves no account, and `IdentityNeeded` if the ledger has accounts and
+        nobody proved to be one.
+        """
+        person = self.project.platform.acting
+        self.project.platform.ledger.accounts.require_identity(person)
+        return person
+
+    # Run
+
+    def plan(self, model: str, partition: str) -> "LaunchPlan":
+        """Return what a launch of a model would read and run, and what stands in its way.
+
+        Raises `NotFound` and `LaunchRefused`.
+        """
+        from ml_assets.context.plan import plan_of
+
+        return plan_of(self.project, model, partition)
+
+    def launch(
+        self,
+        target: str,
+        partitions: str | None = None,
+        *,
+        resources: str | None = None,
+        on_progress: Callable[[str], None] = lambda _: None,
+    ) -> "Finished":
+        """Materialize a model, a table, a study or predictions in this process, as `ml-assets launch` does.
+
+        `partitions` is `KEY` or, for tables and predictions, `FIRST..LAST`; None for a table without partitions.
+        `on_progress` gets a line about the running step. Raises `NotFound`, `LaunchRefused`, `RunFailed`, `ReadOnly`.
+        """
+        from ml_assets.context.launch import launch
+
+        self._require_writes("launch")
+        return launch(self.project, target, partitions, resources=resources, on_progress=on_progress)
+
+    def evaluate(
+        self, model: str, partition: str, *, on_progress: Callable[[str], None] = lambda _: None
+    ) -> EvaluationRow:
+        """Evaluate the finished training of a partition again, under the acting person; return the new evaluation.
+
+        Raises `LaunchRefused` if a launch would train, since its window, settings or code changed; and the errors of
+        `launch`.
+        """
+        planned = self.plan(model, partition)
+        if not planned.is_as_trained:
+            raise LaunchRefused(
+                f"{model} {partition} has no finished training with these settings and rows, so a launch would train: "
+                f"ml-assets plan {model} {partition} says why"
+            )
+        done = self.launch(model, partition, on_progress=on_progress)
+        made = [
+            one for one in self.project.platform.ledger.models.evaluations(model) if one.run_id == done.run_id
+        ]
+        return made[-1]
+
+    def reproduce(
+        self,
+        version: str,
+        *,
+        workers: int | None = None,
+        with_this_code: bool = False,
+        on_log: Callable[[str], None] = lambda _: None,
+    ) -> "Reproduction":
+        """Train `MODEL/NUMBER`, or the version that a run evaluated, again on this machine, and compare.
+
+        Nothing is stored. Raises `NotFound`, `VersionMissing`, `NotReproducible`, and the errors of a training.
+        """
+        from ml_assets.extras.reproduction.reproduce import reproduce
+
+        found = version_named(self.project, version)
+        return reproduce(
+            self.project.declared.pipeline(found.model),
+            self.project.platform,
+            found,
+            workers=workers,
+            with_this_code=with_this_code,
+            on_log=on_log,
+        )
+
+    # Look
+
+    def show(self, model: str, version: int | None = None) -> ShownVersion:
+        """Return a version; by default the one in production, or else the newest.
+
+        Raises `NotFound`, `VersionMissing`, and `ReportUnavailable` for a version that was never evaluated.
+        """
+        found = registered_version(self.project, model, version)
+        return ShownVersion(
+            registered=found,
+            stage=self.project.releases.standings(model).of(found.bundle_digest).stage,
+            evaluation=evaluation_of(self.project.platform, found),
+            _project=self.project,
+        )
+
+    def compare(self, model: str, before: int, after: int) -> "VersionDifference":
+        """Return what differs between two versions: data, code, settings, and both models on the same rows.
+
+        Raises `NotFound`, `VersionMissing` and `ReportUnavailable`.
+        """
+        from ml_assets.pages.version_difference import compare_versions
+
+        spec = self.project.declared.pipeline(model)
+        versions = [registered_version(self.project, model, number) for number in (before, after)]
+        return compare_versions(spec, self.project.platform, *versions)
+
+    def history(self, model: str) -> History:
+        """Return every decision about a model, from the ledger alone. Raises `NotFound` if there is none."""
+        ledger = self.project.platform.ledger
+        found = ledger.models.decisions(model)
+        if not found:
+            raise NotFound(
+                f"the ledger has no decision about a model '{model}'. To train and evaluate it: ml-assets launch "
+                f"{model} DATE"
+            )
+        return History(decisions=found, accounts=ledger.accounts.all())
+
+    def in_production(self, model: str, at: datetime | None = None) -> Promotion | None:
+        """Return the promotion that was in effect at a moment (None: now), from the ledger alone."""
+        return self.project.platform.ledger.models.in_production(model, PRODUCTION, at)
+
+    def canary(self, model: str) -> "CanaryEvidence":
+        """Return what the requests of a model's canary show so far. Takes nothing back."""
+        from ml_assets.use.live.canary_watch import evidence
+
+        return evidence(self.project.declared.pipeline(model), self.project.platform)
+
+    def load_model(self, name: str, *, threads: int = 1) -> "ServingModel":
+        """Return a version as it serves: `predict` takes a polars frame with raw columns, `predict_row` a dict.
+
+        `name` is `MODEL@production`, `MODEL@canary` or `MODEL/NUMBER`. If the ledger, or MLflow for a number, is away,
+        the last answer of this machine counts, with the warning `StaleAnswer`. Raises `NotFound`, `VersionMissing`,
+        `BundleMissing` and `BundleDamaged`; `LedgerUnavailable` or `TrackerUnavailable` without a last answer.
+        """
+        from ml_assets.context.views import load_model
+
+        return load_model(self.project.platform, name, threads=threads)
+
+    def open_snapshot(self, name: str) -> "OpenedSnapshot":
+        """Return the rows that a training read.
+
+        `name` is `MODEL/PARTITION`, for the newest evaluated training of that partition; `MODEL@production` or
+        `MODEL@canary`; or the commit that keeps them, which reports and pages name. Raises `NotFound`.
+        """
+        from ml_assets.context.views import open_snapshot
+
+        return open_snapshot(self.project.platform, name)
+
+    def features(self, table: str, *, commit: str = "main") -> "FeaturesView":
+        """Return the feature table `table` (without `features/`) at a commit or branch of the lake, by default main
+        now.
+
+        Raises `NotFound` if nothing declares it.
+        """
+        from ml_assets.context.views import FeaturesView
+
+        spec = self.project.declared.feature_table(table)
+        return FeaturesView(spec=spec, reader=self.project.reader(commit), platform=self.project.platform)
+
+    @cached_property
+    def data(self) -> Data:
+        """Versions of the lake's tables."""
+        return Data(self.project)
+
+    @cached_property
+    def env(self) -> Environments:
+        """Environments of the home. Raises `HomeRefused` in a context of an environment."""
+        if (inside := self.project.settings.env) is not None:
+            raise HomeRefused(
+                f"this context works in environment {inside}, and environments are seen from main: unset ML_ASSETS_ENV"
+            )
+        return Environments(self.project, self._require_writes)
+
+    # Decide
+
+    def promote(
+        self,
+        model: str,
+        version: int | None = None,
+        *,
+        by: Person,
+        reason: str,
+        despite_inputs: bool = False,
+    ) -> decisions.Promoted:
+        """Put a version into production, or make it the canary, by the rules in force.
+
+        By default the canary, without one the blessed version with the newest data. `despite_inputs`: although training
+        inputs were rejected since. Raises `NotFound`, `NotPromotable`, `VersionMissing`, `BundleMissing`,
+        `BundleDamaged`, `IdentityNeeded` and `ReadOnly`.
+        """
+        self._require_writes("promote")
+        spec = self.project.declared.pipeline(model)
+        return decisions.promote(
+            self.project.platform, spec, version, by=by, reason=reason, despite_inputs=despite_inputs
+        )
+
+    def approve(
+        self, model: str, version: int, *, by: Person, reason: str, read: str | None = None
+    ) -> decisions.Reviewed:
+        """Approve the newest evaluation of a version. `read` is the digest of the evaluation that was read.
+
+        Raises `NotReviewable`, `VersionMissing`, `IdentityNeeded` and `ReadOnly`.
+        """
+        self._require_writes("approve")
+        return self._review(model, version, approves=True, by=by, reason=reason, read=read)
+
+    def reject(
+        self, model: str, version: int, *, by: Person, reason: str, read: str | None = None
+    ) -> decisions.Reviewed:
+        """Reject the newest evaluation of a version; an earlier approval no longer counts. Raises as `approve`."""
+        self._require_writes("reject")
+        return self._review(model, version, approves=False, by=by, reason=reason, read=read)
+
+    def rollback(self, model: str, *, by: Person, reason: str) -> decisions.RolledBack:
+        """Return to the version that was in production before the present one.
+
+        Raises `NotPromotable`, `BundleMissing`, `BundleDamaged`, `IdentityNeeded` and `ReadOnly`.
+        """
+        self._require_writes("rollback")
+        return decisions.roll_back(self.project.releases, model, by=by, reason=reason)
+
+    def demote(self, model: str, *, by: Person, reason: str, canary: bool = False) -> Promotion:
+        """Take the version in production, or the canary, out of its place; return the promotion that ended.
+
+        Raises `NotPromotable`, `IdentityNeeded` and `ReadOnly`.
+        """
+        self._require_writes("demote")
+        role = CANARY if canary else PRODUCTION
+        return rollback.demote(self.project.releases, model, by=by, reason=reason, role=role)
+
+    def archive(self, model: str, version: int, *, by: Person, reason: str) -> Archival:
+        """Take a version out of use for good. Raises as `demote`, and `VersionMissing`."""
+        self._require_writes("archive")
+        return rollback.archive(self.project.releases, model, version, by=by, reason=reason)
+
+    def accept_rules(self, model: str, *, by: Person, reason: str) -> decisions.AcceptedRules:
+        """Put the rules of the declared model in force. Raises `RulesNotAccepted`, `IdentityNeeded` and `ReadOnly`."""
+        self._require_writes("accept_rules")
+        rules = self.project.declared.pipeline(model).rules
+        return decisions.accept_rules(self.project.releases, model, rules, by=by, reason=reason)
+
+    def accept(self, table: str, partition: str, *, by: Person, reason: str) -> list[Acceptance]:
+        """Put the rejected rows of a partition on main as they are.
+
+        A range `FIRST..LAST` accepts the partitions in it that only the number of rows rejects, as a new level. Raises
+        `NothingToAccept`, `EvidenceGone`, `IdentityNeeded` and `ReadOnly`.
+        """
+        self._require_writes("accept")
+        return decisions.accept(self.project, table, partition, by=by, reason=reason)
+
+    def _review(
+        self, model: str, version: int, *, approves: bool, by: Person, reason: str, read: str | None
+    ) -> decisions.Reviewed:
+        rules = self.project.declared.pipeline(model).rules
+        return decisions.review(
+            self.project.releases,
+            model,
+            version,
+            approves=approves,
+            by=by,
+            reason=reason,
+            rules=rules,
+            read=read,
+        )
+
+    def _require_writes(self, what: str) -> None:
+        if not self.writes:
+            raise ReadOnly(
+                f"this context only reads, and `{what}` writes: open it with ml_assets.open(writes=True)"
+            )
+
+
+def open_context(home: str | Path | None = None, *, env: str | None = None, writes: bool = False) -> Context:
+    """Return the platform in `home`, by default that of ML_ASSETS_HOME, with all other settings of the environment.
+
+    `env` is an environment of the home, by default that of ML_ASSETS_ENV. Raises `HomeRefused`, `EnvironmentMissing`.
+    """
+    given = {"home": None if home is None else Path(home), "env": env}
+    return Context.open(
+        read_settings(**{name: value for name, value in given.items() if value is not None}), writes=writes
+    )

@@ -1,0 +1,100 @@
+"""Declared models and tables, all definitions, and Dagster's storage: the parts of a project that need Dagster."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TypeVar
+
+import dagster as dg
+from dagster import BetaWarning, PreviewWarning
+
+from ml_assets.components.base import SpecComponent
+from ml_assets.components.dataset import Dataset
+from ml_assets.components.declarations import in_one_line
+from ml_assets.components.feature_table import FeatureTable
+from ml_assets.components.specs import FeatureTableSpec, TrainingPipelineSpec
+from ml_assets.components.training_pipeline import TrainingPipeline
+from ml_assets.context.errors import HomeRefused, NotFound
+from ml_assets.data.tables.spec import TableSpec
+from ml_assets.definitions import load
+from ml_assets.foundation.checkout import ROOT
+from resources.files import locked
+from resources.settings import Settings
+from resources.words import did_you_mean
+
+Component = TypeVar("Component", bound=SpecComponent)
+Found = TypeVar("Found")
+
+
+class DeclaredComponents:
+    """Components below `defs`, read from their files once."""
+
+    @cached_property
+    def _tree(self) -> dg.ComponentTree:
+        return dg.ComponentTree.for_project(ROOT)
+
+    def _components(self, of_type: type[Component]) -> Sequence[Component]:
+        with in_one_line():
+            return self._tree.get_all_components(of_type)
+
+    def pipelines(self) -> dict[str, TrainingPipelineSpec]:
+        """Return the declared models by name."""
+        return {one.spec.name: one.spec for one in self._components(TrainingPipeline)}
+
+    def pipeline(self, model: str) -> TrainingPipelineSpec:
+        """Return the declared model of this name. `NotFound` names the nearest declared name, or all."""
+        return _named("TrainingPipeline", model, self.pipelines())
+
+    def table_components(self) -> dict[str, Dataset | FeatureTable]:
+        """Return the declared datasets and feature tables by the name of their table, such as `features/NAME`."""
+        datasets = {f"datasets/{one.spec.name}": one for one in self._components(Dataset)}
+        features = {f"features/{one.spec.name}": one for one in self._components(FeatureTable)}
+        return {**datasets, **features}
+
+    def feature_table(self, table: str) -> FeatureTableSpec:
+        """Return the declared feature table `features/NAME`. `NotFound` names the nearest declared name, or all."""
+        found = {one.spec.name: one.spec for one in self._components(FeatureTable)}
+        return _named("FeatureTable", table.removeprefix("features/"), found)
+
+    def tables(self) -> dict[str, TableSpec]:
+        """Return the declared datasets and feature tables by the name of their table, as they are published."""
+        return {name: one.table for name, one in self.table_components().items()}
+
+    def table(self, name: str) -> TableSpec:
+        """Return the declared table of this name. `NotFound` names the nearest declared name, or all."""
+        return _named("table", name, self.tables())
+
+
+def load_definitions(settings: Settings) -> dg.Definitions:
+    """Return all definitions, without Dagster's warnings about parameters in beta: they are for developers."""
+    warnings.simplefilter("ignore", BetaWarning)
+    warnings.simplefilter("ignore", PreviewWarning)
+    return load(settings)
+
+
+def open_storage(settings: Settings) -> dg.DagsterInstance:
+    """Return Dagster's storage: under the home, or at `dagster_url`. Raises `HomeRefused` if that does not answer."""
+    home, url = str(settings.dagster_home), settings.dagster_url
+    if (
+        url is None
+    ):  # `dagster_host.storage` creates its files completely, even if several processes open them
+        return dg.DagsterInstance.from_config(home)
+    from dagster_postgres.utils import DagsterPostgresException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    # Two first commands at the same time would create the same tables, and Dagster would let one of them fail.
+    with locked(settings.dagster_home / "opening.lock"):
+        try:
+            return dg.DagsterInstance.from_config(home)
+        except (DagsterPostgresException, SQLAlchemyError) as error:
+            why = url.hide_in(str(error.__cause__ or error).partition("\n")[0])
+            raise HomeRefused(
+                f"Dagster's storage at {url} cannot be opened ({why}): check that PostgreSQL runs, that the database "
+                "exists, and ML_ASSETS_DAGSTER_URL; then run it again"
+            ) from None
+
+
+def _named(kind: str, name: str, found: Mapping[str, Found]) -> Found:
+    if name not in found:
+        raise NotFound(f"no {kind} is named '{name}'{did_you_mean(name, found)}")
+    return found[name]
