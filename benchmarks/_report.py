@@ -2,7 +2,9 @@
 
 Each script answers one claim. It measures our way and its peers in the same run, interleaved, and ends with one line of
 JSON (`{"name","value","unit","peers","ratio","bar","ok"}`, or a list of them). The exit status is 1 if a bar does not
-hold, so that `make bench` fails. A bar should be a ratio to a peer of the same run: seconds depend on the machine.
+hold, so that `make bench` fails. A bar is a ratio to a peer or to a yardstick of the same run: plain library code for
+the same work, a plain write of as many bytes, the start of a training. Seconds depend on the machine. They are shown,
+not judged.
 """
 
 import argparse
@@ -31,7 +33,7 @@ class Result:
     ratio: float | None = None
     """`value` divided by the value of the peer that the bar names."""
     bar: str
-    """The bar in words, such as `≤ 0.3 s and ≤ 1.25 × hand-written polars`."""
+    """The bar in words, such as `≤ 1.25 × hand-written polars`; `shown` if nothing is judged."""
     ok: bool
     """True if the bar holds."""
 
@@ -45,6 +47,32 @@ class Timing:
     spread: float
     """Slowest minus the fastest round, in seconds."""
     rounds: int
+    seconds: tuple[float, ...]
+    """Seconds of each round, in their order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """A measurement divided by that of a peer, round by round."""
+
+    median: float
+    least: float
+    most: float
+    rounds: int
+
+    @property
+    def spread(self) -> str:
+        """Lowest and highest ratio, for the name of a claim."""
+        return f"{self.least:.3g} to {self.most:.3g} × in {self.rounds} rounds"
+
+
+def ratio_of(ours: Sequence[float], peer: Sequence[float]) -> Ratio:
+    """Return the ratio of measurements of the same rounds.
+
+    Both of a round met the same load. So the median of the ratios varies less than the ratio of the medians.
+    """
+    ratios = [mine / other for mine, other in zip(ours, peer, strict=True)]
+    return Ratio(median=statistics.median(ratios), least=min(ratios), most=max(ratios), rounds=len(ratios))
 
 
 def parse_args(description: str | None) -> argparse.Namespace:
@@ -55,8 +83,10 @@ def parse_args(description: str | None) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def interleave(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Timing]:
-    """Time each way `rounds` times in turn, after one unmeasured round.
+def interleave(
+    ways: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Timing]:
+    """Time each way `rounds` times in turn by `clock`, in seconds, after one unmeasured round.
 
     Other work on the machine comes and goes. In turns it disturbs a way and its peer alike.
     """
@@ -66,12 +96,16 @@ def interleave(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[st
     for _ in range(rounds):
         for name, way in ways.items():
             gc.collect()
-            start = time.perf_counter()
+            start = clock()
             way()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(clock() - start)
     return {
         name: Timing(
-            median=statistics.median(taken), best=min(taken), spread=max(taken) - min(taken), rounds=rounds
+            median=statistics.median(taken),
+            best=min(taken),
+            spread=max(taken) - min(taken),
+            rounds=rounds,
+            seconds=tuple(taken),
         )
         for name, taken in seconds.items()
     }

@@ -5,14 +5,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks._report import table_of
+from benchmarks._report import interleave, ratio_of, table_of
 from benchmarks.run import run_all
 
 FAST = """
 import json, sys
 print("an event", file=sys.stderr)
 print("a line of its own")
-rows = [{"name": name, "value": 2.0, "unit": "s", "bar": "≤ 3 s", "ok": name == "fast"} for name in ("fast", "slow")]
+both = ("fast", "slow")
+rows = [{"name": name, "value": 2.0, "unit": "s", "bar": "≤ 3 × peer", "ok": name == "fast"} for name in both]
 print(json.dumps(rows))
 """
 
@@ -25,8 +26,8 @@ def test_claims_are_shown_as_they_come_and_events_go_into_a_log(tmp_path: Path) 
     measured = run_all(scripts, tmp_path / "logs", Console(file=screen, width=200), quick=True)
     log = tmp_path / "logs" / "broken.log"
     assert [line.strip() for line in screen.getvalue().splitlines() if line.strip()] == [
-        "ok    fast: fast 2 s (≤ 3 s)",
-        "short fast: slow 2 s (≤ 3 s)",
+        "ok    fast: fast 2 s (≤ 3 × peer)",
+        "short fast: slow 2 s (≤ 3 × peer)",
         f"short broken: broken 0 results (ends with JSON; it ended with exit status 1, see {log})",
     ]
     assert [(script.stem, one.ok) for script, one in measured] == [
@@ -46,3 +47,20 @@ def test_the_table_says_the_command_that_measures_a_claim_alone(tmp_path: Path) 
     table = table_of([one for _, one in measured], ["make bench ARGS=fast"] * 2)
     Console(file=screen, width=200).print(table)
     assert screen.getvalue().count("make bench ARGS=fast") == 2
+
+
+def test_a_ratio_compares_measurements_of_the_same_round() -> None:
+    """In the second round the machine was ten times slower. Its figures count like those of the others."""
+    ratio = ratio_of([2.0, 30.0, 4.0], [1.0, 10.0, 2.0])
+    assert (ratio.median, ratio.least, ratio.most, ratio.rounds) == (2.0, 2.0, 3.0, 3)
+    assert ratio.spread == "2 to 3 × in 3 rounds"
+
+
+def test_rounds_are_timed_in_turn_by_the_given_clock() -> None:
+    called: list[str] = []
+    ticks = iter(range(100))
+    timings = interleave(
+        {name: lambda name=name: called.append(name) for name in ("ours", "peer")}, 2, lambda: next(ticks)
+    )
+    assert called == ["ours", "peer"] * 3
+    assert timings["ours"].seconds == (1, 1)
