@@ -63,8 +63,8 @@ is in `build/bench`.
 
 {document["machine"]}, {document["dates"]}, or the date of a row; the raw output is in
 [benchmarks/results](../benchmarks/results). {missed} of the {len(every)} rows miss their bar: the
-column says how. A bar in seconds depends on the machine, so most bars are ratios to a peer that the
-same run measures.
+column says how. No bar is an absolute time, because seconds depend on the machine: a bar is a ratio to
+a peer or to a yardstick of the same run, or a property of the result.
 
 Scripts that need servers, a cluster, packages of their own or many minutes run only by name
 (`make bench ARGS=lake_servers`): {by_name}.

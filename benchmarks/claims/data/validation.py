@@ -16,6 +16,8 @@ from ml_assets.data.validation.check import check_partitions
 from ml_assets.data.validation.contract import Contract
 
 ROWS = 5_000_000
+MOST_DAYS = 12
+"""Most time of all days at once, in days validated by themselves."""
 LARGE = Contract.model_validate(
     {
         "columns": [
@@ -152,8 +154,8 @@ def main() -> int:
                 unit="s",
                 peers={"day by day": one_by_one},
                 ratio=at_once / one_by_one,
-                bar="≤ 1/30 × day by day",
-                ok=30 * at_once <= one_by_one,
+                bar=f"≤ {MOST_DAYS}/{days} × day by day",
+                ok=at_once <= one_by_one / days * MOST_DAYS,
             ),
         ],
         json=arguments.json,

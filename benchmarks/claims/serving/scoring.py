@@ -76,9 +76,15 @@ def main() -> int:
         frame = rows.sample(many, with_replacement=True, seed=1)
         served.predict(frame)
         before = _peak_mib()
-        batch = interleave({"bundle": lambda: served.predict(frame)}, max(3, rounds // 5))
+        batch = interleave(
+            {
+                "bundle": lambda: served.predict(frame),
+                "row by row": _repeat(lambda: served.predict_row(row), calls),
+            },
+            max(3, rounds // 5),
+        )
         grown = _peak_mib() - before
-    rate, one_by_one = many / batch["bundle"].median, 1e6 / row_us["bundle"]
+    rate, one_by_one = many / batch["bundle"].median, calls / batch["row by row"].median
     load = os.getloadavg()[0]
     ratio = row_us["bundle"] / row_us["mlflow pyfunc"]
     results = [

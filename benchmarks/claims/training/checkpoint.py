@@ -4,9 +4,11 @@ The first part copies and saves 300 MB of weights and optimizer state, by one ra
 least work of any way (a copy in memory) and with `torch.save` and fsync, median of the rounds; memory is allocated
 before the first, as in a training. The second part saves and loads the state of a model that has learned a little as
 `fp32`, `compressed` and `bf16`. The third part trains a model with 1 GB of state on two ranks and sends SIGTERM to the
-job, as a node that is drained does.
+job, as a node that is drained does. Its yardstick is the least that such an end needs: the step in progress, a plain
+`torch.save` with fsync of as many bytes, and the end of the same job with hardly any state.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -16,13 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 import torch
 from torch import nn
 
-from benchmarks._report import Result, emit, parse_args
+from benchmarks._report import Result, emit, parse_args, ratio_of
 from ml_assets.data.snapshots.split_reader import InputSpec
 from ml_assets.model.training.checkpoint.checkpoints import Checkpoints
 from ml_assets.model.training.checkpoint.saving import Saver, state_of
@@ -35,6 +38,8 @@ from resources.job.training_settings import CheckpointStorage
 
 MEGABYTES = 300
 WAYS = ("ours", "ours, until it counts", "memcpy", "torch.save + fsync")
+MOST_TIMES_LEAST = 2.0
+"""Most time from SIGTERM to the end. Two ranks also agree on the step to save, copy the state and write its digest."""
 ADAM = 3
 """Keep tensors of a parameter's size, as AdamW must: the parameter and two moments."""
 
@@ -62,7 +67,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="checkpoint-") as folder:
         blocked = _blocked(Path(folder), rounds=3 if arguments.quick else 9)
         stored = _stored(Path(folder) / "stored", rounds=2 if arguments.quick else 5)
-        stopped = _stopped(Path(folder) / "job", megabytes=100 if arguments.quick else 1000)
+        stopped = _stopped(Path(folder), *((100, 1) if arguments.quick else (1000, 3)))
     return emit([*blocked, *stored, stopped], json=arguments.json)
 
 
@@ -258,7 +263,53 @@ def store(group: Group, folder: Path) -> None:
     (folder / "costs.json").write_text(json.dumps(costs))
 
 
-def _stopped(folder: Path, megabytes: int) -> Result:
+@dataclass(frozen=True, kw_only=True)
+class _Stop:
+    """A job that got SIGTERM."""
+
+    seconds: float
+    """Seconds from SIGTERM until all ranks have ended."""
+    saved: float
+    """Of them, seconds until the checkpoint counts."""
+    step: float
+    """Median seconds of a step."""
+    megabytes: float
+    """Size of its checkpoints."""
+    as_promised: bool
+    """True if it ended as preempted, and its checkpoint is no older than the step at SIGTERM."""
+
+
+def _stopped(folder: Path, megabytes: int, rounds: int) -> Result:
+    stops: list[_Stop] = []
+    least: list[float] = []
+    written = torch.rand(megabytes * 10**6 // 4)
+    for number in range(rounds):
+        stops.append(_stop(folder / f"job-{number}", megabytes))
+        empty = _stop(folder / f"empty-{number}", 1)
+        start = time.perf_counter()
+        with (folder / "plain.pt").open("wb") as file:
+            torch.save(written, file)
+            file.flush()
+            os.fsync(file.fileno())
+        least.append(stops[-1].step + time.perf_counter() - start + empty.seconds)
+    times = ratio_of([one.seconds for one in stops], least)
+    return Result(
+        name=f"from SIGTERM until {stops[-1].megabytes:.0f} MB of state are saved and all ranks are out "
+        f"({times.spread})",
+        value=statistics.median(one.seconds for one in stops),
+        unit="s",
+        peers={
+            "saved, of that": statistics.median(one.saved for one in stops),
+            "a step, torch.save + fsync, end without state": statistics.median(least),
+        },
+        ratio=times.median,
+        bar=f"≤ {MOST_TIMES_LEAST:g} × a step, torch.save + fsync and an end without state; exit code 75, nothing lost",
+        ok=times.median <= MOST_TIMES_LEAST and all(one.as_promised for one in stops),
+    )
+
+
+def _stop(folder: Path, megabytes: int) -> _Stop:
+    """Train a model with so much state on two ranks, and send SIGTERM to the job once it has trained three steps."""
     snapshot = small_snapshot(folder / "snapshots")
     numbers = megabytes * 10**6 // (4 * ADAM)
     job = small_job(snapshot, epochs=1000, checkpoint_every_steps=10**6)
@@ -278,24 +329,25 @@ def _stopped(folder: Path, megabytes: int) -> Result:
     )
     assert process.stdout is not None
     asked = saved = 0.0
+    moments: list[float] = []
     step = 0
     for line in process.stdout:
         event = TrainingEvent.from_line(line.strip())
-        if event is not None and event.kind == "metrics" and event.step >= 3 and not asked:
-            asked, step = time.monotonic(), event.step
-            process.send_signal(signal.SIGTERM)
+        if event is not None and event.kind == "metrics" and not asked:
+            moments.append(time.monotonic())
+            if event.step >= 3:
+                asked, step = time.monotonic(), event.step
+                process.send_signal(signal.SIGTERM)
         elif event is not None and event.kind == "checkpoint":
             saved = time.monotonic()
     code, out = process.wait(), time.monotonic()
     good = Checkpoints(folder, 2, job.fingerprint).newest_good()
-    size = sum(path.stat().st_size for path in (folder / "checkpoints").rglob("*")) / 1e6
-    return Result(
-        name=f"from SIGTERM until {size:.0f} MB of state are saved and all ranks are out",
-        value=out - asked,
-        unit="s",
-        peers={"saved, of that": saved - asked},
-        bar="≤ 30 s, exit code 75, nothing lost",
-        ok=out - asked <= 30 and code == ExitCode.PREEMPTED and good is not None and good >= step,
+    return _Stop(
+        seconds=out - asked,
+        saved=saved - asked,
+        step=statistics.median(after - before for before, after in itertools.pairwise(moments)),
+        megabytes=sum(path.stat().st_size for path in (folder / "checkpoints").rglob("*")) / 1e6,
+        as_promised=code == ExitCode.PREEMPTED and good is not None and good >= step,
     )
 
 
