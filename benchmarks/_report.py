@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import gc
 import json as jsonlib
+import re
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,9 +34,28 @@ class Result:
     ratio: float | None = None
     """`value` divided by the value of the peer that the bar names."""
     bar: str
-    """The bar in words, such as `≤ 1.25 × hand-written polars`; `shown` if nothing is judged."""
+    """The bar in words, such as `≤ 1.25 × hand-written polars`; `shown` if nothing is judged. No absolute time."""
     ok: bool
     """True if the bar holds."""
+
+    def __post_init__(self) -> None:
+        if has_time(self.bar):
+            raise ValueError(
+                f"{self.name}: the bar {self.bar!r} is an absolute time, which a slower machine misses. Measure a peer "
+                "or a yardstick in the same run and judge the ratio, or make the bar 'shown'"
+            )
+
+
+_TIME = re.compile(
+    r"\d\s*(ns|µs|ms|s|sec|seconds?|min|minutes?|h|hours?)\b"
+    r"|\b([kMGT]i?B|[kMGT]?bit|bytes|rows|steps|points|metrics|blobs|tokens|requests|reads|messages)/(s|min|h)\b"
+    r"|\b(a|per) (second|minute|hour)\b"
+)
+
+
+def has_time(bar: str) -> bool:
+    """True if a bar in words has seconds or a rate, so that it depends on the machine."""
+    return _TIME.search(bar) is not None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,10 @@
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
-from benchmarks._report import interleave, ratio_of, table_of
+from benchmarks._report import Result, interleave, ratio_of, table_of
 from benchmarks.run import run_all
 
 FAST = """
@@ -47,6 +48,31 @@ def test_the_table_says_the_command_that_measures_a_claim_alone(tmp_path: Path) 
     table = table_of([one for _, one in measured], ["make bench ARGS=fast"] * 2)
     Console(file=screen, width=200).print(table)
     assert screen.getvalue().count("make bench ARGS=fast") == 2
+
+
+@pytest.mark.parametrize(
+    "bar",
+    [
+        "≤ 50 ms each",
+        "≤ 0.2 ms",
+        "≤ 360 s",
+        "≥ 20 MB/s",
+        "≥ 1,000 rows/s",
+        "≤ 1 query and ≤ 50 ms",
+        "≥ 5 a second",
+    ],
+)
+def test_a_bar_in_seconds_is_refused(bar: str) -> None:
+    """A slower machine would miss it, though nothing became worse."""
+    with pytest.raises(ValueError, match="absolute time"):
+        Result(name="a claim", value=1.0, unit="s", bar=bar, ok=True)
+
+
+@pytest.mark.parametrize(
+    "bar", ["≤ 3 × import dagster", "≤ 1/12 × torch.save + fsync", "≤ 64 MiB", "3 of 3; 0", "≥ 80 %", "shown"]
+)
+def test_a_bar_without_time_is_accepted(bar: str) -> None:
+    assert Result(name="a claim", value=1.0, unit="s", bar=bar, ok=True).bar == bar
 
 
 def test_a_ratio_compares_measurements_of_the_same_round() -> None:
