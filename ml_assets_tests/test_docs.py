@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterator
 from functools import cache, reduce
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import click
 import pytest
@@ -241,6 +241,18 @@ def _sections_of_specs() -> tuple[Any, ...]:
     for spec in (DatasetSpec, FeatureTableSpec, TrainingPipelineSpec, *section_types().values()):
         add(spec)
     return tuple(found)
+
+
+def test_examples_of_keys_are_values_that_their_keys_take() -> None:
+    declared = [
+        (Annotated[field.annotation, field], example)
+        for section in _sections_of_specs()
+        for field in getattr(section, "model_fields", {}).values()
+        for example in field.examples or ()
+    ]
+    assert declared
+    for annotation, example in declared:
+        TypeAdapter(annotation).validate_python(example)
 
 
 _READERS_OWN = re.compile(

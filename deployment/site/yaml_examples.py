@@ -1,4 +1,4 @@
-"""Example of each key: its shortest value in `ml_assets/defs` or on a page, else a value made from its type."""
+"""Example of each key: its shortest value in a declaration, else that of its field, else one of its type."""
 
 import json
 import re
@@ -26,11 +26,14 @@ class Examples:
                     break
 
     def of(self, section: str, key: str, value: Mapping[str, Any]) -> str:
-        """Return the shortest example of `key`, else one that its type allows; empty if there is none."""
+        """Return the shortest example of `key`, else the first of its field, else one that its type allows.
+
+        Empty if there is none: the key of a section, whose own keys have examples.
+        """
         found = self._found.get((section, key), [])
         if found:
             return min(found, key=len)
-        made = _made(value)
+        made = next(iter(value.get("examples", ())), None) or _made(value)
         return "" if made is None else _written(key, made)
 
     def _walk(self, name: str, section: Mapping[str, Any], declared: Mapping[str, Any]) -> None:

@@ -91,9 +91,9 @@ class TableSpecSection(Section):
     """Name of the table, without `datasets/` or `features/`."""
     group_name: Name = "default"
     """Group on the lineage page: the tables and models of one folder usually share one."""
-    description: str = ""
+    description: str = Field(default="", examples=["Flights from New York."])
     """Text for the asset page."""
-    owners: tuple[Owner, ...] = ()
+    owners: tuple[Owner, ...] = Field(default=(), examples=[["team:planning"]])
     """Owners on the asset page: e-mail addresses, or `team:name`."""
     contract: Contract
     """Columns, types and rules that each partition must keep."""
@@ -402,7 +402,7 @@ class TrainingPipelineSpec(PipelineSpec):
 
     group_name: Name = "default"
     """Group on the lineage page: the tables and models of one folder usually share one."""
-    owners: tuple[Owner, ...] = ()
+    owners: tuple[Owner, ...] = Field(default=(), examples=[["team:planning"]])
     """Owners on the asset pages: e-mail addresses, or `team:name`."""
     freshness: FreshnessSection | None = None
     """Greatest age of the newest materialization; not given: any."""

@@ -53,6 +53,12 @@ def test_examples_come_from_declarations() -> None:
     assert examples["`label_known_at`"] == "`label_known_at: label_known_at`"
 
 
+@pytest.mark.parametrize("page", ["dataset.md", "feature-table.md", "training-pipeline.md"])
+def test_each_key_has_an_example_but_sections(page: str) -> None:
+    """The keys of a section have examples of their own."""
+    assert [row[:2] for row in _rows(page) if len(row) < 5 and "](#" not in row[1]] == []
+
+
 def _commands(command: click.Command, path: str = "") -> Iterator[str]:
     if isinstance(command, click.Group):
         for name in command.list_commands(click.Context(command)):

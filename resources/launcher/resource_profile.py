@@ -41,7 +41,7 @@ class Toleration(_Part):
     """Key of the taint. Not given, with `operator: Exists`: every taint."""
     operator: Literal["Equal", "Exists"] = "Equal"
     """`Exists`: tolerate any value of the key. `Equal`: tolerate only this `value`."""
-    value: str | None = None
+    value: str | None = Field(default=None, examples=["trainings"])
     """Value of the taint."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """Effect of the taint. Not given: all three."""
@@ -56,13 +56,13 @@ class Volume(_Part):
     """Absolute path in the container."""
     claim: Name | None = None
     """Name of a PersistentVolumeClaim."""
-    secret: Name | None = None
+    secret: Name | None = Field(default=None, examples=["warehouse-keys"])
     """Name of a Secret."""
-    config_map: Name | None = None
+    config_map: Name | None = Field(default=None, examples=["vocabulary"])
     """Name of a ConfigMap."""
-    host_path: str | None = Field(default=None, pattern=r"^/")
+    host_path: str | None = Field(default=None, pattern=r"^/", examples=["/mnt/nvme"])
     """Absolute path of a folder of the node."""
-    sub_path: str | None = None
+    sub_path: str | None = Field(default=None, examples=["prices/2024"])
     """Path inside the volume."""
     read_only: bool = True
     """Mount it without write access."""
@@ -107,7 +107,7 @@ Nodes = Annotated[
 class ResourceProfile(_Part):
     """Resources of each pod of a training. Quantities are written as in Kubernetes."""
 
-    image: str | None = Field(default=None, min_length=1)
+    image: str | None = Field(default=None, min_length=1, examples=["registry.example.com/trees@sha256:…"])
     """Image of the workers, if they need packages that `ML_ASSETS_KUBERNETES_IMAGE` lacks."""
     nodes: Nodes = 1
     """Number of pods, or `{min, max}`. The greatest number of pods shares the workers equally. With fewer pods there
@@ -137,7 +137,7 @@ class ResourceProfile(_Part):
     """Time limit of an attempt in minutes. A longer attempt fails the training; it is not retried."""
     grace_seconds: int = Field(default=60, ge=1)
     """Seconds from SIGTERM to SIGKILL if the cluster ends a pod: time to save and upload a checkpoint."""
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict, examples=[{"NCCL_DEBUG": "INFO"}])
     """Environment variables of the workers."""
     env_from_secrets: tuple[Name, ...] = ()
     """Secrets. Each key of them becomes an environment variable."""
@@ -145,13 +145,13 @@ class ResourceProfile(_Part):
     """Volumes mounted into the workers."""
     pull_secrets: tuple[Name, ...] = ()
     """Secrets with the credentials of an image registry."""
-    service_account: Name | None = None
+    service_account: Name | None = Field(default=None, examples=["trainer"])
     """Service account of the pods. Its token is not mounted, but registries and clouds may grant rights to its name."""
     run_as_user: int = Field(default=65532, ge=1)
     """Numeric user and group of the workers, never root."""
     queue: Name | None = None
     """Name of a Kueue LocalQueue in the namespace. The pods start once its quota has room for all of them."""
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: dict[str, str] = Field(default_factory=dict, examples=[{"cost-center": "planning"}])
     """Additional labels of the pods and the Job."""
 
     @model_validator(mode="after")

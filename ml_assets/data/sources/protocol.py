@@ -90,7 +90,9 @@ class WatchSection(Section):
     """Seconds between two calls of `latest`."""
     retry_seconds: int = Field(default=3600, ge=5)
     """Seconds to wait before the sensor requests a failed, rejected or missing partition again."""
-    recheck: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[dh]$")] | None = None
+    recheck: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[dh]$")] | None = Field(
+        default=None, examples=["7d"]
+    )
     """Time before the end of the newest partition on main, such as `7d` or `36h`. Each call compares the partitions
     that lie in it with the source, and requests those that changed there. Default: the two newest partitions."""
     enabled: bool = False
@@ -141,10 +143,10 @@ class SourceSection(Section):
 class TabularSource(SourceSection):
     """Source that holds a table, with a column for the time of a row."""
 
-    time_column: str | None = None
+    time_column: str | None = Field(default=None, examples=["sold_at"])
     """Column of type date or datetime that decides to which partition a row belongs; of type datetime if partitions are
     hours. Default: the contract's event time."""
-    watermark_column: str | None = None
+    watermark_column: str | None = Field(default=None, examples=["changed_at"])
     """Column of type datetime with the moment at which the source last changed a row."""
     complete_after_hours: Annotated[float, Field(ge=0, le=24 * 366)] = 0.0
     """Hours after the end of a partition until the source holds all its rows. It is not read before."""
@@ -161,11 +163,11 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 class StoredSource(TabularSource):
     """Source of files in a local folder or in S3."""
 
-    endpoint_url_env: VariableName | None = None
+    endpoint_url_env: VariableName | None = Field(default=None, examples=["SHOP_S3_URL"])
     """Environment variable with the address of an S3 server. Default: the platform's, `ML_ASSETS_S3_ENDPOINT_URL`."""
-    access_key_id_env: VariableName | None = None
+    access_key_id_env: VariableName | None = Field(default=None, examples=["SHOP_KEY_ID"])
     """Environment variable with the access key. Default: AWS's own variables and files."""
-    secret_access_key_env: VariableName | None = None
+    secret_access_key_env: VariableName | None = Field(default=None, examples=["SHOP_SECRET_KEY"])
     """Environment variable with the secret key; required with `access_key_id_env`."""
 
 

@@ -81,7 +81,9 @@ class SqlSource(TabularSource):
     """Environment variable with the address: `postgresql://user:password@host:port/database`."""
     table: Annotated[str, Field(pattern=r"^\w+(\.\w+)?$")] | None = None
     """Table or view, `name` or `schema.name`, with exactly the columns of the contract. Give `table` or `query`."""
-    query: str | None = None
+    query: str | None = Field(
+        default=None, examples=["SELECT * FROM orders WHERE day >= :first AND day < :end"]
+    )
     """Query with the columns of the contract. `:first` and `:end` are the first day of the partition and the day after
     its last one; compared with a moment, a day begins at midnight in `contract.event_time_zone`. Of hourly partitions,
     they are the moments at which the hour and the next one begin."""

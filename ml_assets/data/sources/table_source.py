@@ -53,9 +53,9 @@ class TableSource(SourceSection):
     """Branch, tag or commit id. A branch is read at the commit that it has when a run begins."""
     url_env: VariableName | None = None
     """Environment variable with the address of the lakeFS server. Default: the platform's server and keys."""
-    access_key_id_env: VariableName | None = None
+    access_key_id_env: VariableName | None = Field(default=None, examples=["SHOP_KEY_ID"])
     """Environment variable with the access key; required with `url_env`."""
-    secret_access_key_env: VariableName | None = None
+    secret_access_key_env: VariableName | None = Field(default=None, examples=["SHOP_SECRET_KEY"])
     """Environment variable with the secret key; required with `url_env`."""
 
     @model_validator(mode="after")

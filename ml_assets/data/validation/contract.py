@@ -44,7 +44,7 @@ class Condition(Section):
     expression: str
     """SQL expression of polars over columns of the contract, true for a good row: `arrival >= departure`. Null passes,
     and a NaN in a column counts as null. The expression sees one row alone."""
-    description: str = ""
+    description: str = Field(default="", examples=["Nobody arrives before leaving."])
     """Text for people; not part of the contract's digest."""
 
     @cached_property
@@ -296,7 +296,7 @@ class Contract(Section):
     """Rules over several columns of a row."""
     foreign_keys: tuple[ForeignKey, ...] = ()
     """Columns whose values must exist in other tables."""
-    event_time: str | None = None
+    event_time: str | None = Field(default=None, examples=["sold_at"])
     """Column of type `datetime` or `date` with the time of a row's event. It must be inside the partition's days."""
     event_time_zone: TimeZone = "UTC"
     """Time zone whose midnight begins and ends a partition's day. Hours are hours of UTC: there it is the local time by

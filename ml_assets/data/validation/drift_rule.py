@@ -28,9 +28,9 @@ class ColumnPolicy(Section):
     at_most: Limit = 0.1
     """Largest distance that is never reported: population stability index (PSI) beyond chance. In the usual reading,
     0.1 is a moderate change and 0.25 a large one."""
-    columns: dict[str, Limit] = Field(default_factory=dict[str, float])
+    columns: dict[str, Limit] = Field(default_factory=dict[str, float], examples=[{"price": 0.2}])
     """The same for single columns."""
-    ignore: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = Field(default=(), examples=[["season"]])
     """Columns that are not compared."""
 
     def limit_of(self, column: str) -> float:

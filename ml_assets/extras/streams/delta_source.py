@@ -41,7 +41,7 @@ class DeltaSource(StoredSource):
     """Folder of the table, or `s3://bucket/prefix`."""
     version: int | None = Field(default=None, ge=0)
     """Version to read. Default: the newest one at each run."""
-    as_of: AwareDatetime | None = None
+    as_of: AwareDatetime | None = Field(default=None, examples=["2024-01-31T00:00:00Z"])
     """Read the version that was the newest at this moment, such as 2024-01-31T00:00:00Z."""
 
     @model_validator(mode="after")

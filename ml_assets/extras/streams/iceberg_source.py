@@ -58,7 +58,7 @@ class IcebergSource(StoredSource):
     """Name of the table in the catalog, with its namespace: `shop.sales`."""
     snapshot: int | None = Field(default=None, ge=0)
     """Id of the snapshot to read. Default: the newest one at each run."""
-    as_of: AwareDatetime | None = None
+    as_of: AwareDatetime | None = Field(default=None, examples=["2024-01-31T00:00:00Z"])
     """Read the snapshot that was the newest at this moment, such as 2024-01-31T00:00:00Z."""
 
     @model_validator(mode="after")

@@ -103,7 +103,7 @@ class KafkaSource(SourceSection):
     """Name of the topic."""
     format: Literal["json"] = "json"
     """Each message is a JSON object with the columns of the contract. Further fields are ignored."""
-    time_column: str | None = None
+    time_column: str | None = Field(default=None, examples=["sold_at"])
     """Column of type date or datetime that decides to which day a row belongs. Default: the contract's event time."""
     lateness_hours: Annotated[float, Field(ge=0)] = 1.0
     """Hours by which events come late at most, as a rule. A day is complete when all partitions of the topic have
@@ -116,11 +116,11 @@ class KafkaSource(SourceSection):
     deleted messages that were not read. Messages that come again with the same content add no row."""
     tls: bool = False
     """Encrypt connections."""
-    ca_file_env: VariableName | None = None
+    ca_file_env: VariableName | None = Field(default=None, examples=["KAFKA_CA_FILE"])
     """Environment variable with the path of the certificates to trust. Default: those of the system."""
-    username_env: VariableName | None = None
+    username_env: VariableName | None = Field(default=None, examples=["KAFKA_USER"])
     """Environment variable with the user, for SASL."""
-    password_env: VariableName | None = None
+    password_env: VariableName | None = Field(default=None, examples=["KAFKA_PASSWORD"])
     """Environment variable with the password; required with `username_env`."""
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
     """SASL mechanism."""

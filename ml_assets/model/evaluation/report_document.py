@@ -16,9 +16,9 @@ from resources.job.events import Recovery
 class CardSection(Section):
     """Intended use and known limits of a model, for its model card. Not part of the fingerprint."""
 
-    intended_use: str = ""
+    intended_use: str = Field(default="", examples=["Staffing of the service desk."])
     """Decisions or products that the model is made for, and the people who use it."""
-    not_intended_for: tuple[str, ...] = ()
+    not_intended_for: tuple[str, ...] = Field(default=(), examples=[["Pay of single persons."]])
     """Uses that look near and are wrong, one sentence each."""
     limits: tuple[str, ...] = ()
     """Known limits, one sentence each. The card adds those that the evaluation measured."""

@@ -159,7 +159,7 @@ class CanarySection(Section):
 class DossierSection(Section):
     """Signed dossier that a version needs before it becomes canary or goes into production."""
 
-    signed_by: Annotated[tuple[str, ...], Field(min_length=1)]
+    signed_by: Annotated[tuple[str, ...], Field(min_length=1, examples=[["-----BEGIN PUBLIC KEY-----…"]])]
     """Public keys in PEM, as `ml-assets dossier keygen` writes them. One of them must have signed the dossier."""
 
     @field_validator("signed_by")

@@ -23,7 +23,9 @@ class Conditional(Section, ABC):
 
     has_exact_values: ClassVar[bool] = True
     """True if a drawn value equals a value of the file. A step of 0.1 from 0 reaches 0.30000000000000004."""
-    when: dict[str, Annotated[tuple[Scalar, ...], Field(min_length=1)]] = Field(default_factory=dict)
+    when: dict[str, Annotated[tuple[Scalar, ...], Field(min_length=1)]] = Field(
+        default_factory=dict, examples=[{"hyperparameters.layers": [2, 3]}]
+    )
     """Other parameter (`hyperparameters.<key>` or `training.<key>`) → its values beside which this one exists. With
     several entries, all must hold. Where it does not exist, the declared value counts. Not given: it always exists."""
 

@@ -178,7 +178,7 @@ class PipelineSpec(Section):
 
     name: Name
     """Name of the model."""
-    description: str = ""
+    description: str = Field(default="", examples=["Will a flight be late?"])
     """Text for the asset pages."""
     partitions: PartitionsSection
     """Partitions of the model: the same as its feature table's."""

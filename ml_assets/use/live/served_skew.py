@@ -60,9 +60,9 @@ class ServedSkewRule(Section):
 
     at_most: Share = 0.0
     """Largest share of the compared rows in which an input may differ. By default, none may."""
-    columns: dict[str, Share] = Field(default_factory=dict[str, float])
+    columns: dict[str, Share] = Field(default_factory=dict[str, float], examples=[{"price": 0.01}])
     """The same for single inputs."""
-    ignore: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = Field(default=(), examples=[["season"]])
     """Inputs that may differ in any row."""
     severity: Literal["warn", "error"] = "warn"
     """Colour of the check: `warn` is yellow, `error` red. Neither stops anything."""
