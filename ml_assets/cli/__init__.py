@@ -12,7 +12,8 @@ from importlib import import_module
 
 import click
 
-from ml_assets.cli.terminal import Stopped, SuggestingGroup, explained
+from ml_assets.cli.terminal import Stopped, SuggestingGroup, explained, say
+from ml_assets.foundation.checkout import version
 
 SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Run models": {
@@ -96,11 +97,25 @@ class _LazyGroup(SuggestingGroup):
                 formatter.write_dl([(name.ljust(_LONGEST), text) for name, (_, text) in commands.items()])
 
 
+def _say_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked:
+        say(f"ml-assets {version()}")
+        context.exit()
+
+
 @click.group(
     cls=_LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="All files are under ~/.ml-assets; ML_ASSETS_HOME moves them. ML_ASSETS_TRACEBACK=1 prints the traceback "
     "of an error.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_say_version,
+    help="Print the version.",
 )
 def group() -> None:
     """Turn dated raw data into registered PyTorch models, as Dagster assets on versioned inputs."""

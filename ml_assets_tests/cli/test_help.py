@@ -3,12 +3,14 @@
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 
 import click
 import pytest
 
 from ml_assets.cli import SECTIONS, group
+from ml_assets.foundation.checkout import ROOT
 from ml_assets_tests.cli.terminal import Terminal
 
 NAMES = [name for commands in SECTIONS.values() for name in commands]
@@ -23,6 +25,12 @@ def test_the_help_has_every_command_in_one_section(terminal: Terminal) -> None:
     assert shown == {heading: list(commands) for heading, commands in SECTIONS.items()}
     assert len(NAMES) == len(set(NAMES))
     assert group.list_commands(click.Context(group)) == NAMES
+
+
+def test_the_version_is_that_of_pyproject(terminal: Terminal) -> None:
+    said = terminal("--version")
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert (said.status, said.out) == (0, f"ml-assets {declared}\n")
 
 
 @pytest.mark.parametrize("module", MODULES)
