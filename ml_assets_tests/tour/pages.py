@@ -6,10 +6,13 @@ Numbers, times and ids differ between machines; everything else of an output mus
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -44,6 +47,21 @@ class Checkout:
 
     folder: Path
 
+    @classmethod
+    def in_folder(cls, folder: Path) -> Self:
+        """Copy the project into `folder`."""
+        pipelines = [path.name for path in (ROOT / "ml_assets" / "defs").iterdir() if path.is_dir()]
+        for part in ("resources", "deployment", "ml_assets"):
+            left_out = shutil.ignore_patterns("__pycache__", *pipelines)
+            shutil.copytree(ROOT / part, folder / part, ignore=left_out)
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        return cls(folder)
+
+    @property
+    def home(self) -> Path:
+        """Home of its commands."""
+        return self.folder / ".ml-assets"
+
     def run(self, *line: str, status: int = 0) -> str:
         """Run a program of the environment there; it must end with `status`. Return what it printed."""
         done = subprocess.run(
@@ -54,7 +72,7 @@ class Checkout:
                 "PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}",  # this project's tests, the copy's rest
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "HOME": str(self.folder),
-                "ML_ASSETS_HOME": str(self.folder / ".ml-assets"),
+                "ML_ASSETS_HOME": str(self.home),
             },
             capture_output=True,
             text=True,
@@ -65,9 +83,13 @@ class Checkout:
 
     def type_in(self, typed: list[Typed]) -> list[str]:
         """Type the `ml-assets` commands one after the other; what each said. All must end well."""
-        answers = json.loads(self.run("python", "-c", TYPIST, *(one.command for one in typed)))
+        answers = self.answers([one.command for one in typed])
         assert [status for status, _ in answers] == [0] * len(typed), answers
         return [said for _, said in answers]
+
+    def answers(self, commands: Sequence[str]) -> list[tuple[int, str]]:
+        """Type `ml-assets` commands one after the other; return the status of each and what it said."""
+        return [(status, said) for status, said in json.loads(self.run("python", "-c", TYPIST, *commands))]
 
 
 @dataclass(frozen=True)
