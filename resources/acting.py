@@ -3,12 +3,11 @@
 Not here: accounts (`resources.ledger.accounts`), the check of an ID token (`resources.web.oidc`).
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from resources.ledger import Account, Accounts, IdentityRefused, LaunchedIn, Person
 from resources.settings import Settings
-from resources.web.oidc import account_of
 
 _launched_in: LaunchedIn = "dagster"
 
@@ -56,7 +55,7 @@ def proved_person(proof: str, accounts: Accounts) -> Person:
     if proof.count(".") != 2:  # an ID token has three parts, a token none
         found = accounts.of_token(proof)
         return Person.proved(found, "token")
-    found = account_of(proof, accounts.in_force())
+    found = _account_of(proof, accounts.in_force())
     return Person.proved(found, "oidc")
 
 
@@ -71,6 +70,13 @@ def require_proof_of(first: Account, settings: Settings) -> None:
             "subject were mistyped, nobody could add an account any more"
         )
     try:
-        account_of(settings.oidc_token.get_secret_value().strip(), [first])
+        _account_of(settings.oidc_token.get_secret_value().strip(), [first])
     except IdentityRefused as refused:
         raise IdentityRefused(f"ML_ASSETS_OIDC_TOKEN: {refused}") from None
+
+
+def _account_of(id_token: str, accounts: Sequence[Account]) -> Account:
+    """Return the account that an ID token proves. Raise `IdentityRefused`."""
+    from resources.web import oidc  # needs a package that few installations have
+
+    return oidc.account_of(id_token, accounts)

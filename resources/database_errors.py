@@ -1,6 +1,7 @@
 """Errors of a PostgreSQL that may pass: which of them mean that the server is away.
 
-Not here: the retries (`retry`), and the error that a caller raises in their place.
+Here too: the error of the studies in their place, because Optuna takes a second to import. Not here: the retries
+(`retry`), and the errors of the ledger.
 """
 
 import sqlite3
@@ -10,6 +11,10 @@ from sqlalchemy import exc
 _NOT_NOW = ("57P01", "57P02", "57P03", "53300")
 """Codes of PostgreSQL: shutting down, crashed, starting up, too many connections."""
 _REFUSALS = ("authentication failed", "does not exist", "no pg_hba.conf")
+
+
+class StudiesUnavailable(Exception):
+    """The database of studies does not answer, or ended a connection in the middle of a transaction."""
 
 
 def is_away(error: BaseException) -> bool:

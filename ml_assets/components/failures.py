@@ -12,13 +12,13 @@ from dagster import DagsterExecutionInterruptedError
 from ml_assets.components.pages import table_of
 from ml_assets.data.tables.guard import BuildRefused, InputsRefused
 from resources.artifacts import ArtifactsError, ArtifactsUnavailable
+from resources.database_errors import StudiesUnavailable
 from resources.extras import missing_extra
 from resources.job.errors import ClusterUnavailable
 from resources.lake import LakeBusy, LakeError, LakeUnavailable
 from resources.ledger import LedgerBusy, LedgerError, LedgerUnavailable
 from resources.online import OnlineStoreUnavailable
 from resources.tracking.mlflow_client import TrackerUnavailable
-from resources.tracking.studies import StudiesUnavailable
 
 TRANSIENT = (
     LakeBusy,

@@ -6,7 +6,8 @@ import pytest
 
 from ml_assets.components.failures import TRANSIENT
 from resources.addresses import Address
-from resources.tracking.studies import StudiesUnavailable, open_storage
+from resources.database_errors import StudiesUnavailable
+from resources.tracking.studies import open_storage
 
 
 def test_a_server_that_is_away_is_named_and_may_come_back() -> None:

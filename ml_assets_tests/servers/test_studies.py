@@ -15,9 +15,10 @@ from ml_assets.model.steps.study_result import TrialOutcome
 from ml_assets.model.steps.tuning_section import TuningSection
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.tuning.processes import study_worker
+from resources.database_errors import StudiesUnavailable
 from resources.platform import Platform
 from resources.settings import Settings
-from resources.tracking.studies import SCHEMA, StudiesUnavailable, open_storage
+from resources.tracking.studies import SCHEMA, open_storage
 
 SECTION = TuningSection.model_validate(
     {"space": {"training": {"learning_rate": {"kind": "float", "low": 1e-4, "high": 0.1}}}, "trials": 2}

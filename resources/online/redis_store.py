@@ -3,6 +3,8 @@
 A row is a hash with the fields `event`, `known` and `content`. A Lua script compares and writes: Redis runs it as one
 step, so of two writers the newer row stays. A script has one key, so a cluster of Redis can run it, too. A restarted
 server has forgotten the script; then the client sends it again.
+
+Import this late: the extra `redis` brings the client.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -12,6 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any, TypeVar
+
+import redis
+from redis import exceptions
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.retry import Retry
 
 from resources.addresses import Address
 from resources.online.store import (
@@ -96,8 +103,6 @@ class RedisOnlineStore:
         return f"ml_assets:{self._environment}:{table}:{entity}"
 
     def _call(self, work: Callable[[], Answer]) -> Answer:
-        from redis import exceptions
-
         try:
             return work()
         except OnlineStoreError:
@@ -125,10 +130,6 @@ class RedisOnlineStore:
 
     @cached_property
     def _client(self) -> Any:
-        import redis
-        from redis.backoff import ExponentialWithJitterBackoff
-        from redis.retry import Retry
-
         return redis.Redis.from_url(
             self._address.reveal(),
             socket_timeout=self._patience,

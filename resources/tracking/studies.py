@@ -1,17 +1,20 @@
 """Storage of studies: Optuna's own tables, in SQLite under the home or in a schema beside the ledger's tables.
 
-Not here: the trials of a study (`ml_assets.extras.tuning.study`).
+Import this late: it imports Optuna, which takes a second. Not here: the trials of a study
+(`ml_assets.extras.tuning.study`).
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import sqlalchemy as sa
+from optuna import logging
+from optuna.storages import RDBStorage
+from sqlalchemy import event
 
 from resources.addresses import Address
+from resources.database_errors import StudiesUnavailable, is_away
 from resources.retry import patiently
-
-if TYPE_CHECKING:
-    import sqlalchemy as sa
-    from optuna.storages import RDBStorage
 
 SCHEMA = "ml_assets_studies"
 """Schema of Optuna's tables in PostgreSQL. Alembic's table of Optuna would otherwise be the ledger's."""
@@ -19,20 +22,12 @@ _BUSY_SECONDS = 60
 """Seconds that a write to SQLite waits for other writers."""
 
 
-class StudiesUnavailable(Exception):
-    """The database of studies does not answer, or ended a connection in the middle of a transaction."""
-
-
-def open_storage(address: Address, patience_seconds: float = 30.0) -> "RDBStorage":
+def open_storage(address: Address, patience_seconds: float = 30.0) -> RDBStorage:
     """Open the storage at `address`; create its tables at the first use. One process at a time may call this.
 
     If PostgreSQL is away, each connection waits `patience_seconds` for it. Then any use of the storage raises
     `StudiesUnavailable`, and so does a transaction that the server cut off: it may be stored or not.
     """
-    import sqlalchemy as sa
-    from optuna import logging
-    from optuna.storages import RDBStorage
-
     logging.set_verbosity(logging.WARNING)  # Optuna announces each study and trial on stderr
     url = sa.make_url(address.reveal())
     if url.get_backend_name() == "sqlite":
@@ -51,15 +46,12 @@ def open_storage(address: Address, patience_seconds: float = 30.0) -> "RDBStorag
     return storage
 
 
-def _wait_for_server(engine: "sa.Engine", address: Address, patience_seconds: float) -> None:
+def _wait_for_server(engine: sa.Engine, address: Address, patience_seconds: float) -> None:
     """Let each new connection of `engine` wait for a server that is away, and name the database in the error.
 
     Optuna uses a connection for one transaction, and `pool_pre_ping` makes a new one if the server restarted between
     two of them. A transaction is not repeated: it may be stored although its answer was lost.
     """
-    from sqlalchemy import event
-
-    from resources.database_errors import is_away
 
     def connect(dialect: Any, _: object, arguments: Any, options: Any) -> Any:
         return patiently(
@@ -70,7 +62,7 @@ def _wait_for_server(engine: "sa.Engine", address: Address, patience_seconds: fl
             longest_pause=0.5,
         )
 
-    def name_the_database(context: "sa.ExceptionContext") -> None:
+    def name_the_database(context: sa.ExceptionContext) -> None:
         error = context.sqlalchemy_exception
         if error is not None and is_away(error) and not context.is_pre_ping:
             first_line = address.hide_in(str(context.original_exception).partition("\n")[0])

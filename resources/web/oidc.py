@@ -1,7 +1,7 @@
 """Check of an ID token of OpenID Connect: signed by the issuer of an account, for its audience, not expired.
 
-Issuer, subject and audience come from the account in the ledger; keys from the issuer's discovery document. Not here:
-the sign-in at the issuer, which gives the token.
+Issuer, subject and audience come from the account in the ledger; keys from the issuer's discovery document. Import
+this late: the extra `governance` brings `jwt`. Not here: the sign-in at the issuer, which gives the token.
 """
 
 import json
@@ -10,14 +10,13 @@ import urllib.request
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
+
+import jwt
 
 from resources.addresses import NoRedirects
 from resources.ledger import Account, AccountRefused, IdentityRefused, require_safe_address
-
-if TYPE_CHECKING:
-    from jwt import PyJWK
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Signatures with a private key. `none` and those with a shared secret prove nothing."""
@@ -36,8 +35,6 @@ def account_of(id_token: str, accounts: Sequence[Account]) -> Account:
 
     Asks the issuer for its keys, but only the issuer of an account: the token alone names no server to trust.
     """
-    import jwt
-
     try:
         header = jwt.get_unverified_header(id_token)
         claimed: dict[str, Any] = jwt.decode(id_token, options={"verify_signature": False})
@@ -91,10 +88,8 @@ def account_of(id_token: str, accounts: Sequence[Account]) -> Account:
     return account
 
 
-def _key(issuer: str, name: object) -> "PyJWK":
+def _key(issuer: str, name: object) -> jwt.PyJWK:
     """Return the issuer's public key with this name; without a name, its only key."""
-    import jwt
-
     about = _document(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
     if about.get("issuer") != issuer:
         raise IdentityRefused(

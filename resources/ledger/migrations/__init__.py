@@ -6,14 +6,10 @@ imported only if there is a revision to run, because every process opens the led
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
 from resources.ledger.errors import LedgerOfAnotherVersion
-
-if TYPE_CHECKING:
-    from alembic.config import Config
 
 NEWEST = "r0002"
 """Revision that this code needs."""
@@ -39,9 +35,13 @@ def upgrade(connection: sa.Connection, ledger: str) -> None:
         raise _unknown(found, known, ledger)
     if found == NEWEST:
         return
-    from alembic import command
+    from alembic import command, config
 
-    command.upgrade(_config(connection), NEWEST)
+    options = config.Config(attributes={"connection": connection})
+    options.set_main_option("script_location", str(Path(__file__).parent))
+    options.set_main_option("version_locations", str(VERSIONS))
+    options.set_main_option("path_separator", "os")
+    command.upgrade(options, NEWEST)
 
 
 def revisions() -> list[str]:
@@ -60,13 +60,3 @@ def _unknown(found: str, known: list[str], ledger: str) -> LedgerOfAnotherVersio
         "read them. Start anew: with an empty home (ML_ASSETS_HOME); on servers with an empty database "
         "(ML_ASSETS_LEDGER_URL) and a new environment (ML_ASSETS_ENVIRONMENT)"
     )
-
-
-def _config(connection: sa.Connection) -> "Config":
-    from alembic.config import Config
-
-    config = Config(attributes={"connection": connection})
-    config.set_main_option("script_location", str(Path(__file__).parent))
-    config.set_main_option("version_locations", str(VERSIONS))
-    config.set_main_option("path_separator", "os")
-    return config
