@@ -1,7 +1,7 @@
 """All outside parts of one process, made from `Settings` at their first use.
 
-Belongs here: the choice of an implementation by a setting. No code in `ml_assets/` depends on the choice. A part is
-imported at its first use: most processes, commands among them, use few of them.
+Belongs here: the choice of an implementation by a setting. No code in `ml_assets/` depends on the choice. The client of
+Kubernetes and Optuna are imported at their first use. The help of a command imports no platform.
 """
 
 import os
@@ -13,24 +13,28 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
+from resources.acting import acting_person
 from resources.addresses import Address
 from resources.artifacts import Artifacts, artifacts_of
 from resources.lake import LakeRefused, VersionedStore
 from resources.lake.environments import Environment, EnvironmentView, read_environment
+from resources.lake.garbage import GarbageCollector, LakeFSRetention, LocalSweep
+from resources.lake.lakefs import LakeFSStore
+from resources.lake.lakefs_api import LakeFSApi
+from resources.lake.lakefs_setup import audit_hook_is_current, set_up
 from resources.lake.local import LocalStore
+from resources.lake.migration import Migration
+from resources.launcher.local import LocalLauncher
+from resources.launcher.protocol import TrainingLauncher
+from resources.ledger import Ledger, Person
 from resources.online import OnlineStore
 from resources.online.store import open_online_store
 from resources.settings import Settings
+from resources.tracking.sink import SpoolCopies
+from resources.tracking.tracker import FILES, Tracker
 
 if TYPE_CHECKING:
     from optuna.storages import RDBStorage
-
-    from resources.lake.garbage import GarbageCollector
-    from resources.lake.lakefs_api import LakeFSApi
-    from resources.lake.migration import Migration
-    from resources.launcher.protocol import TrainingLauncher
-    from resources.ledger import Ledger, Person
-    from resources.tracking.tracker import Tracker
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,6 @@ class Platform:
     def whole_lake(self) -> VersionedStore:
         """The lake itself, with main and the branches of all environments."""
         if self.settings.lake_url is not None:
-            from resources.lake.lakefs import LakeFSStore
-
             return LakeFSStore(self.lakefs, self.lake_cache)
         return LocalStore(self.settings.lake_folder)
 
@@ -73,8 +75,6 @@ class Platform:
         if address is None:
             return self.lake
         if address.startswith("lakefs://"):
-            from resources.lake.lakefs import LakeFSStore
-
             changes: dict[str, Any] = {"environment": address.removeprefix("lakefs://").strip("/")}
             if access:
                 url, key, secret = access
@@ -103,8 +103,6 @@ class Platform:
                 f"The embedded lake in {self.settings.lake_folder} needs no set-up: its first use creates it."
             ]
 
-        from resources.lake.lakefs_setup import set_up
-
         done = set_up(self.lakefs, self.settings.lake_storage, self.lake_cache)
         where = f"{self.settings.environment} on {self.settings.lake_url}"
         return [
@@ -114,14 +112,11 @@ class Platform:
         ]
 
     @cached_property
-    def lake_migration(self) -> "Migration":
+    def lake_migration(self) -> Migration:
         """Move from the embedded lake of the home to the repository on lakeFS.
 
         Raises `LakeRefused` if the home has no embedded lake, or if the settings lack the server or its keys.
         """
-        from resources.lake.lakefs import LakeFSStore
-        from resources.lake.migration import Migration
-
         folder = self.settings.lake_folder
         if not (folder / "refs.db").is_file():
             raise LakeRefused(
@@ -130,10 +125,8 @@ class Platform:
         return Migration(LocalStore(folder), LakeFSStore(self.lakefs, self.lake_cache))
 
     @cached_property
-    def lake_garbage(self) -> "GarbageCollector":
+    def lake_garbage(self) -> GarbageCollector:
         """Collector of contents of the lake that nothing keeps any more."""
-        from resources.lake.garbage import LakeFSRetention, LocalSweep
-
         if self.settings.lake_url is not None:
             return LakeFSRetention(self.lakefs, self.whole_lake)
 
@@ -145,8 +138,6 @@ class Platform:
         platform, so it needs no hook."""
         if self.settings.lake_url is None:
             return True
-        from resources.lake.lakefs_setup import audit_hook_is_current
-
         return audit_hook_is_current(self.lakefs, self.lake_cache)
 
     @property
@@ -155,13 +146,11 @@ class Platform:
         return self.settings.cache_folder / "lake"
 
     @cached_property
-    def lakefs(self) -> "LakeFSApi":
+    def lakefs(self) -> LakeFSApi:
         """Client of the lakeFS repository that the settings name, for its setup and its checks.
 
         Raises `LakeRefused` if the settings lack the server or its keys.
         """
-        from resources.lake.lakefs_api import LakeFSApi
-
         of = self.settings
         if of.lake_url is None or of.lake_access_key_id is None or of.lake_secret_access_key is None:
             raise LakeRefused(
@@ -188,10 +177,8 @@ class Platform:
         )
 
     @cached_property
-    def ledger(self) -> "Ledger":
+    def ledger(self) -> Ledger:
         """Log of verdicts, acceptances, evaluations and promotions."""
-        from resources.ledger import Ledger
-
         of = self.settings
         self._make_home()
         return Ledger(
@@ -212,10 +199,8 @@ class Platform:
         )
 
     @cached_property
-    def acting(self) -> "Person":
+    def acting(self) -> Person:
         """Person who acts in this process. Raises `IdentityRefused` for a proof that proves no account."""
-        from resources.acting import acting_person
-
         return acting_person(self.settings, self.ledger.accounts)
 
     @cached_property
@@ -226,11 +211,8 @@ class Platform:
         return open_storage(self.settings.studies_url, **self._patience("patience_seconds"))
 
     @cached_property
-    def tracker(self) -> "Tracker":
+    def tracker(self) -> Tracker:
         """Record of training runs."""
-        from resources.tracking.sink import SpoolCopies
-        from resources.tracking.tracker import FILES, Tracker
-
         of = self.settings
         self._make_home()
         if of.s3_endpoint_url is not None:
@@ -246,7 +228,7 @@ class Platform:
         return Tracker(of.resolved_tracking_uri.reveal(), spools, files, copies)
 
     @cached_property
-    def launcher(self) -> "TrainingLauncher":
+    def launcher(self) -> TrainingLauncher:
         """Launcher of trainings: processes of this machine, or pods."""
         if self.settings.launcher == "kubernetes":
             from resources.launcher.kubernetes.launcher import KubernetesLauncher
@@ -256,8 +238,6 @@ class Platform:
                 artifacts=self.artifacts,
                 s3_endpoint_url=self.settings.s3_endpoint_url,
             )
-        from resources.launcher.local import LocalLauncher
-
         return LocalLauncher()
 
     def variable(self, name: str) -> str | None:
