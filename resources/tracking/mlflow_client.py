@@ -1,7 +1,7 @@
-"""Client of MLflow: imported late, without its messages, with typed errors.
+"""Way to MLflow: imported at its first use, without its messages, with typed errors.
 
-Here: the import of mlflow (two to three seconds, so only inside functions), its process-wide switches and the
-translation of its errors. Not here: logging (`tracker`) and registering (`ml_assets.model.release.registry`).
+Here: the process-wide switches of mlflow, and its import, which takes two to three seconds. Not here: its client
+(`mlflow_api`), logging (`tracker`) and registering (`ml_assets.model.release.registry`).
 """
 
 import os
@@ -18,7 +18,7 @@ from resources.addresses import Address
 from resources.files import make_whole
 
 if TYPE_CHECKING:
-    from mlflow.tracking import MlflowClient
+    from resources.tracking.mlflow_api import PlainClient
 
 REQUEST_SECONDS = 10
 """Timeout of a request, in seconds."""
@@ -30,17 +30,8 @@ _SWITCHES = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_SECONDS),
 }
-_REFUSALS = {
-    "RESOURCE_DOES_NOT_EXIST",
-    "INVALID_PARAMETER_VALUE",
-    "RESOURCE_ALREADY_EXISTS",
-    "INVALID_STATE",
-    "PERMISSION_DENIED",
-}
-
 _SQLITE = "sqlite:///"
 _RACES = 4
-_RACE_WORDS = ("IntegrityError", "UniqueViolation", "Model Version creation error")
 Answer = TypeVar("Answer")
 
 
@@ -66,27 +57,23 @@ def embedded_file(uri: str) -> Path | None:
 
 
 @cache
-def open_client(uri: str) -> "MlflowClient":
+def open_client(uri: str) -> "PlainClient":
     """Return the client of an MLflow server or database. Creates the tables of a new SQLite database (1 to 6 s).
 
     The client also serves the model registry, which has the same address. Raise `TrackerUnavailable`.
     """
     with reaching(uri):
-        from mlflow.tracking import MlflowClient
+        from resources.tracking.mlflow_api import PlainClient
+
+        def make_tables(path: Path) -> None:  # takes 1 to 6 s
+            PlainClient(tracking_uri=f"{_SQLITE}{path}", registry_uri=f"{_SQLITE}{path}")
 
         if (path := embedded_file(uri)) is not None:
-            make_whole(path, lambda making: _make_tables(f"{_SQLITE}{making}"))
+            make_whole(path, make_tables)
             # SQLite stores this mode in the file. In WAL mode readers, such as the UI, do not block writers.
             with closing(sqlite3.connect(path)) as database:
                 database.execute("PRAGMA journal_mode=WAL")
-        return MlflowClient(tracking_uri=uri, registry_uri=uri)
-
-
-def _make_tables(uri: str) -> None:
-    """Create MLflow's tables, which takes 1 to 6 s."""
-    from mlflow.tracking import MlflowClient
-
-    MlflowClient(tracking_uri=uri, registry_uri=uri)
+        return PlainClient(tracking_uri=uri, registry_uri=uri)
 
 
 def page_of(uri: str, place: str) -> str | None:
@@ -102,17 +89,10 @@ def reaching(uri: str) -> Generator[None]:
     """Translate errors of mlflow inside the block into `TrackerRefused` or `TrackerUnavailable`."""
     for name, value in _SWITCHES.items():
         os.environ.setdefault(name, value)  # before the import below: mlflow reads some of them then
-    import requests
-    import sqlalchemy.exc
-    from mlflow.exceptions import MlflowException
+    from resources.tracking.mlflow_api import translating
 
-    try:
+    with translating(uri):
         yield
-    except MlflowException as error:
-        refuses = error.error_code in _REFUSALS
-        raise _translated(uri, error, refuses=refuses) from _cause(uri, error)
-    except (requests.RequestException, sqlalchemy.exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
-        raise _translated(uri, error, refuses=False) from _cause(uri, error)
 
 
 def write(uri: str, call: Callable[[], Answer]) -> Answer:
@@ -128,23 +108,3 @@ def write(uri: str, call: Callable[[], Answer]) -> Answer:
         reraise=True,
     )
     return retrying(reaching(uri)(call))
-
-
-def _translated(uri: str, error: Exception, *, refuses: bool) -> TrackerError:
-    place = Address(uri)
-    first_line = place.hide_in(str(error).partition("\n")[0])
-    if refuses:
-        return TrackerRefused(f"MLflow at {place} refused: {first_line}")
-    if any(word in str(error) for word in _RACE_WORDS):
-        return TrackerRaced(
-            f"MLflow at {place}: another process wrote the same object at the same time: {first_line}"
-        )
-    return TrackerUnavailable(
-        f"MLflow at {place} did not answer: {first_line}. Check the address (ML_ASSETS_TRACKING_URI) and "
-        "that the server runs; then run the same command again, it continues where it stopped"
-    )
-
-
-def _cause(uri: str, error: Exception) -> Exception | None:
-    """Return the cause for the traceback; None if the original error could show a password."""
-    return None if Address(uri).has_credentials else error

@@ -1,7 +1,7 @@
 """`Tracker`: one MLflow run per training fingerprint, never two, never left RUNNING.
 
 Here: runs, their parameters, tags, metrics and files. Not here: the queue of metrics (`sink`), opening MLflow
-(`mlflow_client`), registered versions (`ml_assets.model.release.registry`).
+(`mlflow_client`, `mlflow_api`), registered versions (`ml_assets.model.release.registry`).
 
 States of a training in Dagster and in MLflow:
 
@@ -57,12 +57,7 @@ FINGERPRINT = "fingerprint"
 
 FILES = "mlflow"
 """Folder of the files of runs among the artifacts, where the platform chooses it."""
-_MOST_POINTS = 1000
-"""Limit of MLflow: metrics per call."""
-_MOST_PARAMS = 100
 _LONGEST_NAME = 250
-_DIGEST_LENGTH = 36
-"""Limit of MLflow: characters of a dataset's digest. A tag holds the whole digest."""
 _PENDING = "pending"
 """Replaces the run id in the name of a spool while the run has not begun."""
 MISSING_TAG = "metrics_missing"
@@ -190,28 +185,21 @@ class Tracker:
 
     def record(self, run_id: str, metrics: Mapping[str, float], step: int = 0) -> None:
         """Store final metrics at once. A metric that already has this value is not stored again."""
-        from mlflow.entities import Metric
-        from mlflow.utils.time import get_current_time_millis
-
         with reaching(self.uri):
             run = self._client.get_run(run_id)
             known = run.data.metrics
             # Two processes may store the same first value at once. With the same time, MLflow keeps one point.
-            first, again = run.info.start_time, get_current_time_millis()
+            first, again = run.info.start_time, int(time.time() * 1000)
             new = [
-                Metric(name, float(value), again if name in known else first, step)
+                Point(name, float(value), step, again if name in known else first)
                 for name, value in _named(metrics).items()
                 if known.get(name) != value
             ]
-            for start in range(0, len(new), _MOST_POINTS):
-                self._client.log_batch(run_id, metrics=new[start : start + _MOST_POINTS])
+            self._client.log_points(run_id, new)
 
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags. Replace tags of the same name."""
-        from mlflow.entities import RunTag
-
-        new = [RunTag(name, value) for name, value in tags.items()]
-        write(self.uri, lambda: self._client.log_batch(run_id, tags=new))
+        write(self.uri, lambda: self._client.log_tags(run_id, tags))
 
     def attach(self, run_id: str, file: Path, folder: str = "") -> None:
         """Copy a file to the run's files, below `folder`. Replace a file of the same name."""
@@ -235,15 +223,8 @@ class Tracker:
 
     def deliver(self, run_id: str, points: Sequence[Point]) -> None:
         """Store points in order. MLflow keeps a point with the same step, time and value only once."""
-        from mlflow.entities import Metric
-
         with reaching(self.uri):
-            for start in range(0, len(points), _MOST_POINTS):
-                batch = [
-                    Metric(point.name, point.value, point.time_ms, point.step)
-                    for point in points[start : start + _MOST_POINTS]
-                ]
-                self._client.log_batch(run_id, metrics=batch)
+            self._client.log_points(run_id, points)
 
     def tag_once(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set those tags that the run lacks."""
@@ -334,8 +315,6 @@ class Tracker:
             return first
 
     def _describe(self, run: "Run", facts: RunFacts, start: str) -> None:
-        from mlflow.entities import Dataset, DatasetInput, Param, RunTag
-
         run_id = run.info.run_id
         tags = dict(facts.tags)
         if facts.note:
@@ -344,21 +323,14 @@ class Tracker:
             tags["mlflow.parentRunId"] = facts.parent
         if facts.dataset_digest:
             tags["dataset_digest"] = facts.dataset_digest
-            dataset = Dataset(
-                facts.dataset_name, facts.dataset_digest[:_DIGEST_LENGTH], "lake", facts.dataset_digest
-            )
-            write(self.uri, lambda: self._client.log_inputs(run_id, [DatasetInput(dataset)]))
+            name, digest = facts.dataset_name, facts.dataset_digest
+            write(self.uri, lambda: self._client.log_dataset(run_id, name, digest))
         tags[f"start/{start}"] = json.dumps({"author": facts.author, **facts.tags}, sort_keys=True)
-        new_tags = [RunTag(name, value) for name, value in tags.items() if name not in run.data.tags]
-        params = [
-            Param(name, str(value))
-            for name, value in _named(facts.params).items()
-            if name not in run.data.params
-        ]
-        write(self.uri, lambda: self._client.log_batch(run_id, tags=new_tags))
-        for first in range(0, len(params), _MOST_PARAMS):
-            some = params[first : first + _MOST_PARAMS]
-            write(self.uri, lambda some=some: self._client.log_batch(run_id, params=some))
+        new_tags = {name: value for name, value in tags.items() if name not in run.data.tags}
+        params = _as_text(_named(facts.params))
+        new_params = {name: value for name, value in params.items() if name not in run.data.params}
+        write(self.uri, lambda: self._client.log_tags(run_id, new_tags))
+        write(self.uri, lambda: self._client.log_params(run_id, new_params))
 
     def _settle(self, spool: Spool) -> str:
         run_id, start = _run_and_start(spool.path)
