@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from ml_assets.model.training.node.agent import Node, end, run_ranks, start_importing, use_temporary_folder
+from ml_assets.model.training.node.torchrun import Node, end, start_importing, use_temporary_folder
 from ml_assets.model.training.process.stop import end_with_parent
 from ml_assets.model.training.telemetry.event_log import keep_events
 from resources.job.job import TrainingJob
@@ -86,7 +86,7 @@ def machine(job_file: str, folder: str, name: str, rank: str, count: str, port: 
     start_importing()
     keep_events(place)
     job = TrainingJob.from_json(Path(job_file).read_text())
-    from ml_assets.model.training.node.nodes import Nodes  # imports torch, at the same time as the forkserver
+    from ml_assets.model.training.node.agent import Nodes, run_ranks  # imports torch, beside the forkserver
 
     nodes = Nodes(Node(rank=int(rank), count=int(count), address="127.0.0.1", port=int(port)))
     return run_ranks(job, RANKS, place, node=nodes.node)

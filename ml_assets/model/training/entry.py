@@ -31,7 +31,7 @@ from ml_assets.model.training.step.memory import advising
 from ml_assets.model.training.telemetry.event_log import emit, keep_events
 from ml_assets.model.training.telemetry.machine import watching_machine
 from resources.files import write_whole
-from resources.job.events import EVENTS, RESULT, WEIGHTS
+from resources.job.events import EVENTS, JOB, RESULT, WEIGHTS
 from resources.job.job import ExitCode, TrainingJob, TrainingResult
 
 log = logging.getLogger(__name__)
@@ -70,9 +70,9 @@ def store_result(run: Run) -> None:
         run.mirror.push([WEIGHTS, EVENTS], last=RESULT)
 
 
-def main(job: TrainingJob, folder: str, mirror: str) -> None:
-    """Train `job` as a rank of the agent. After a failure, ends the process with an `ExitCode`, or with 1 if another
-    attempt may succeed.
+def main(folder: str, mirror: str) -> None:
+    """Train the job of `folder` as a rank of the agent. After a failure, ends the process with an `ExitCode`, or with 1
+    if another attempt may succeed.
 
     `mirror` is the address of the folder's durable copy, if the folder is lost with this machine.
     """
@@ -82,14 +82,15 @@ def main(job: TrainingJob, folder: str, mirror: str) -> None:
     keep_events(Path(folder))
     with Heartbeat(int(os.environ["LOCAL_RANK"])) as heartbeat:
         code = exit_code_of(
-            lambda: _join(job, Path(folder), mirror, stop, heartbeat),
+            lambda: _join(Path(folder), mirror, stop, heartbeat),
             Path(folder),
             lambda: heartbeat.newest_step,
         )
     leave(code, stop)
 
 
-def _join(job: TrainingJob, folder: Path, mirror: str, stop: StopRequest, heartbeat: Heartbeat) -> int:
+def _join(folder: Path, mirror: str, stop: StopRequest, heartbeat: Heartbeat) -> int:
+    job = TrainingJob.from_json((folder / JOB).read_text())
     with (
         join_group(job.settings, folder_each_node=bool(mirror)) as group,
         advising(job.settings, group),

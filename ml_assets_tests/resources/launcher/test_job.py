@@ -216,14 +216,14 @@ def test_layouts_that_cannot_be_are_refused(parallel: Any, said: str) -> None:
 
 
 def test_a_job_is_decoded_where_its_processes_begin_and_nowhere_else() -> None:
-    """An agent hands the decoded job to its ranks; a script's process reads it in `attach`."""
+    """The node of a job and each of its ranks read `job.json`; an agent hands nothing on."""
     training = Path(ml_assets.model.training.__file__).parent
     decoding = sorted(
         str(file.relative_to(training))
         for file in training.rglob("*.py")
         for _ in range(file.read_text().count("TrainingJob.from_json("))
     )
-    assert decoding == ["node/pod.py", "node/torchrun.py", "script/api.py"]
+    assert decoding == ["entry.py", "node/pod.py", "node/torchrun.py", "script/api.py"]
 
 
 def test_a_result_reads_back(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def _changed_packages(job: TrainingJob) -> Iterator[str]:
             yield f"{name} is {found}, submitted was {wanted}"
 
 
-_AGENT = "ml_assets.model.training.node.agent"
+_NODE = ("ml_assets.model.training.node.torchrun", "ml_assets.model.training.node.agent")
 _LOOP = "ml_assets.model.training.entry"
 _SCRIPT = "ml_assets.model.training.script.script_rank"
 _CHANGES_NO_WEIGHTS = (
@@ -106,7 +106,7 @@ def worker_modules(script: str) -> tuple[list[str], list[str]]:
     """
     # Another version of XGBoost does not change the training of a torch module.
     without = [*_CHANGES_NO_WEIGHTS, *([] if script else ["ml_assets.model.training.script"])]
-    return [_AGENT, _SCRIPT if script else _LOOP], without
+    return [*_NODE, _SCRIPT if script else _LOOP], without
 
 
 def loop_version(script: str) -> str:

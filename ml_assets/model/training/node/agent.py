@@ -1,124 +1,68 @@
 """Agent of this node's ranks: torch's elastic agent as a library, so that the exit code of the ranks is kept.
 
-The command line tool `torchrun` ends with 1 for every exit code of its workers; the library returns the code. A
-forkserver imports torch once and forks the ranks, while this process imports torch at the same time: that halves the
-start. Ranks receive the decoded job. Not here: attempts (the launcher), the work of a rank (training.entry,
-script.script_rank), the callers (torchrun on one machine, pod on several).
+The command line tool `torchrun` ends with 1 for every exit code of its workers; the library returns the code. On
+several machines, the nodes of a job also exchange messages outside the process group: each node's progress and exit
+code. A node that cannot start its ranks, or whose ranks are gone, has only these messages.
+
+Not here: attempts (the launcher), the work of a rank (training.entry, script.script_rank), the callers (torchrun on one
+machine, pod on several), which import this module, and torch with it, once the forkserver has started.
 """
 
-import hashlib
-import logging
-import multiprocessing
-import os
-import shutil
-import signal
-import sys
-import tempfile
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from multiprocessing import forkserver
-from multiprocessing.util import Finalize
-from pathlib import Path
-from types import FrameType
-from typing import NoReturn
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateImportUsage=false
+# (the annotations of torch are partial)
 
+import logging
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch.distributed import DistError, DistNetworkError, TCPStore
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from ml_assets.model.training.attempt.attempts import RankOutcome, explaining, forget_codes, report_end
 from ml_assets.model.training.process.heartbeat import HangTimeouts, Watch
+from ml_assets.model.training.script.meeting import is_listening, open_meeting
 from resources.job.job import ExitCode, TrainingJob
 
-_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    # Fixes the iteration order of sets: a model that sums over a set gave other bits after each resume.
-    "PYTHONHASHSEED": "0",
-    # From torch 2.13 on, a worker that joins later hangs otherwise: no process publishes the address of the new round.
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-    # Deterministic matrix products on CUDA need a fixed workspace.
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-}
-# The first optimizer imports the last two, and so does a request for determinism: 3 s that each rank would spend.
-_IMPORTED_ONCE = ["ml_assets.model.training.entry", "torch._dynamo", "torch._inductor.config"]
+if TYPE_CHECKING:  # the program of this process: imported, it would run twice
+    from ml_assets.model.training.node.torchrun import Node
 
-_temporary: Path | None = None
-"""Temporary folder of this process."""
+_MEET_SECONDS = 600.0
+"""Time for another node to appear: its image may still be downloading. Launchers give up earlier."""
+_CALL = timedelta(seconds=10)
+"""Timeout of one call to the store; no call waits for another node."""
+_POLL_SECONDS = 0.1
+
+log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """One machine among those that run a job together."""
-
-    rank: int
-    """0 … `count` - 1. The job's ranks are numbered node by node."""
-    count: int
-    address: str
-    """Name or IP address at which node 0 listens."""
-    port: int
-
-
-def start_importing() -> None:
-    """Start the forkserver and its imports in the background. From now on SIGTERM ends this process with `PREEMPTED`,
-    until the agent passes it on to the ranks."""
-    signal.signal(signal.SIGTERM, _end_early)
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    multiprocessing.set_forkserver_preload(_IMPORTED_ONCE)
-    forkserver.ensure_running()
-
-
-def use_temporary_folder(job_folder: Path) -> None:
-    """Put all temporary files of this process and its children into the job's own folder, and delete it at the end.
-
-    torch and multiprocessing leave files behind if a rank or an agent is killed; the next attempt removes them. The
-    folder is below the system's temporary folder, since sockets need a short path.
-    """
-    digest = hashlib.sha256(os.fsencode(job_folder.resolve())).hexdigest()
-    global _temporary
-    _temporary = Path(tempfile.gettempdir()) / f"train-{digest[:8]}"
-    _remove_temporary_files()
-    _temporary.mkdir(mode=0o700)
-    os.environ["TMPDIR"] = tempfile.tempdir = str(_temporary)
-    # Runs after multiprocessing's cleanup (priority -100), which fails if its own folder in there is gone.
-    Finalize(None, _remove_temporary_files, exitpriority=-200)
-
-
-def _remove_temporary_files() -> None:
-    if _temporary is not None:
-        shutil.rmtree(_temporary, ignore_errors=True)
-
-
-def end(code: int) -> NoReturn:
-    """End this process without cleanup. Unloading torch takes a second, in which another attempt would wait."""
-    _remove_temporary_files()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def begin_rank(job: TrainingJob, folder: str, mirror: str) -> None:
-    """Train `job` as a rank, or run its script. Imports here, in the ranks, let the agent start sooner."""
-    if job.script:
+def begin_rank(folder: str, mirror: str, is_script: bool) -> None:
+    """Train the job of `folder` as a rank, or run its script. Imports in the ranks let the agent start sooner."""
+    if is_script:
         from ml_assets.model.training.script import script_rank
 
-        script_rank.main(job, folder, mirror)
+        script_rank.main(folder, mirror)
     else:
         from ml_assets.model.training import entry
 
-        entry.main(job, folder, mirror)
+        entry.main(folder, mirror)
 
 
-def run_ranks(job: TrainingJob, ranks: int, folder: Path, mirror: str = "", node: Node | None = None) -> int:
+def run_ranks(
+    job: TrainingJob, ranks: int, folder: Path, mirror: str = "", node: "Node | None" = None
+) -> int:
     """Run `ranks` processes of `begin_rank` to their end; return their exit code, 137 for a killed rank.
 
     `folder` holds the job's file; `mirror` is the address of that folder's durable copy, if there is one. Without
-    `node`, these ranks are the whole job and meet on loopback; with it, ranks meet in the store of `node.nodes`, which
-    must be open until the ranks have ended. On SIGTERM the agent passes the signal on to the ranks, gives them time to
-    save, and returns `PREEMPTED`. It kills a rank that hangs for longer than the job's timeouts.
+    `node`, these ranks are the whole job and meet on loopback; with it, ranks meet in the store of `Nodes`, which must
+    be open until the ranks have ended. On SIGTERM the agent passes the signal on to the ranks, gives them time to save,
+    and returns `PREEMPTED`. It kills a rank that hangs for longer than the job's timeouts.
     """
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    from ml_assets.model.training.attempt.attempts import RankOutcome, explaining, forget_codes, report_end
-    from ml_assets.model.training.script.meeting import open_meeting
-
     _format_torch_logs_plainly()
     config = LaunchConfig(
         min_nodes=1 if node is None else node.count,
@@ -140,7 +84,7 @@ def run_ranks(job: TrainingJob, ranks: int, folder: Path, mirror: str = "", node
     meeting = open_meeting(node and (node.address, node.port, node.rank)) if job.script else nullcontext()
     try:
         with meeting, watch.watching():
-            elastic_launch(config, begin_rank)(job, str(folder), mirror)
+            elastic_launch(config, begin_rank)(str(folder), mirror, bool(job.script))
     except ChildFailedError as error:
         found = sorted(error.failures.items(), key=lambda one: one[1].timestamp)
         end = explaining(range(ranks), {rank - first: _code_of(one.exitcode) for rank, one in found})
@@ -183,10 +127,58 @@ def _format_torch_logs_plainly() -> None:
                 handler.setFormatter(plain)
 
 
-def _end_early(_signal: int, _frame: FrameType | None) -> None:
-    """End at once: before the agent handles signals, there is nothing to save.
+class Nodes:
+    """Nodes of one attempt. They share a store that node 0 holds while this object lives. `node` is this one."""
 
-    Not `sys.exit`: Python swallows its exception inside a finalizer that runs during an import, and the signal is lost.
-    """
-    _remove_temporary_files()
-    os._exit(ExitCode.PREEMPTED)
+    def __init__(self, node: "Node") -> None:
+        """Wait for node 0, unless this is node 0. Raises torch's `DistNetworkError` if node 0 does not answer."""
+        self.node = node
+        deadline = time.monotonic() + _MEET_SECONDS
+        while node.rank and not is_listening(node.address, node.port):
+            if time.monotonic() > deadline:
+                raise DistNetworkError(f"node 0 does not answer at {node.address}:{node.port}")
+            time.sleep(_POLL_SECONDS)
+        self._store = TCPStore(
+            node.address,
+            node.port,
+            is_master=node.rank == 0,
+            timeout=_CALL,
+            wait_for_workers=False,
+            multi_tenant=True,  # the agent of this process opens the same store
+        )
+
+    def agree(self, about: str, code: int, seconds: float | None = None) -> int:
+        """Exchange exit codes with all nodes under the key `about`; return the code that explains most.
+
+        Order: a final failure, a failure of its own, a preemption, a lost peer, `DONE`. Waits at most `seconds` for the
+        other nodes; a node that is gone sends no code.
+        """
+        deadline = time.monotonic() + (_MEET_SECONDS if seconds is None else seconds)
+        key = f"nodes/{about}"
+        codes = [code]
+        try:
+            self._store.set(f"{key}/{self.node.rank}", str(int(code)))
+            missing = set(range(self.node.count)) - {self.node.rank}
+            while missing and time.monotonic() < deadline:
+                said = {rank for rank in missing if self._store.check([f"{key}/{rank}"])}
+                codes += [int(self._store.get(f"{key}/{rank}")) for rank in said]
+                missing -= said
+                time.sleep(_POLL_SECONDS)
+            self._leave(about, deadline)
+        except DistError as error:
+            log.warning("node 0 is gone, and with it the store of the rendezvous: %s", error)
+        return max(codes, key=_weight)
+
+    def _leave(self, about: str, deadline: float) -> None:
+        """Keep node 0 until all other nodes have left, since it holds the store."""
+        self._store.add(f"left/{about}", 1)
+        while self.node.rank == 0 and time.monotonic() < deadline:
+            if self._store.add(f"left/{about}", 0) >= self.node.count:
+                break
+            time.sleep(_POLL_SECONDS)
+
+
+def _weight(code: int) -> int:
+    """Return how much a code explains: a first failure outweighs its consequences."""
+    follows = {ExitCode.DONE: 0, ExitCode.PEER_LOST: 1, ExitCode.PREEMPTED: 2}
+    return 3 if (known := ExitCode.of(code)) is None else follows.get(known, 4)

@@ -40,7 +40,7 @@ from ml_assets.model.training.attempt.attempts import ATTEMPTS
 from ml_assets.model.training.checkpoint.initial import INITIAL
 from ml_assets.model.training.checkpoint.mirror import Mirror
 from ml_assets.model.training.data.streaming import ShardSource, open_artifacts
-from ml_assets.model.training.node.agent import Node, end, run_ranks, start_importing, use_temporary_folder
+from ml_assets.model.training.node.torchrun import Node, end, start_importing, use_temporary_folder
 from ml_assets.model.training.telemetry.event_log import emit, keep_events, report_failure
 from resources.artifacts import ArtifactMissing, ArtifactsError, ArtifactsRefused
 from resources.files import is_disk_full
@@ -131,9 +131,7 @@ def _run(settings: PodSettings) -> int:
         code = report_failure(storage_failed(error, "the snapshot", settings.scratch))
     log.info("staged in %.1f s", time.monotonic() - started)
 
-    from ml_assets.model.training.node.nodes import (
-        Nodes,  # imports torch, at the same time as the forkserver
-    )
+    from ml_assets.model.training.node.agent import Nodes, run_ranks  # imports torch, beside the forkserver
 
     nodes = Nodes(settings.node)
     log.info("imported the libraries and met the other nodes in %.1f s", time.monotonic() - started)

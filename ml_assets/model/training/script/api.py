@@ -81,11 +81,10 @@ _PIECE = 1 << 20
 """Bytes that are sent to a store at once."""
 
 
-@cache
-def attach() -> "Training":
-    """Return the training of which this process is a rank, the same object at each call.
+def submitted() -> tuple[TrainingJob, Path]:
+    """Return the job of which this process is a rank, and its folder, as the environment names them.
 
-    Raises `BadConfiguration` if no launcher started this process, `InputChanged` if the snapshot is not the job's.
+    Raises `BadConfiguration` if no launcher started this process.
     """
     try:
         job_file, folder = Path(os.environ[JOB]), Path(os.environ[FOLDER])
@@ -94,7 +93,16 @@ def attach() -> "Training":
             f"{error.args[0]} is not set: a pipeline that names this script as `model.script` sets it. To start the "
             f"script by hand on a launched job: {JOB}=…/job.json {FOLDER}=/tmp/by-hand torchrun -m …"
         ) from None
-    job = TrainingJob.from_json(job_file.read_text())
+    return TrainingJob.from_json(job_file.read_text()), folder
+
+
+@cache
+def attach() -> "Training":
+    """Return the training of which this process is a rank, the same object at each call.
+
+    Raises `BadConfiguration` if no launcher started this process, `InputChanged` if the snapshot is not the job's.
+    """
+    job, folder = submitted()
     try:
         snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest, job.schema_hash)
     except ShardChanged as error:

@@ -18,21 +18,21 @@ from ml_assets.model.training.attempt.same_code import refuse_other_code
 from ml_assets.model.training.process.group import is_lost_peer
 from ml_assets.model.training.process.heartbeat import Heartbeat
 from ml_assets.model.training.process.stop import end_with_parent
-from ml_assets.model.training.script.api import FOLDER, JOB, MIRROR, PROCESS, Training, attach
+from ml_assets.model.training.script.api import FOLDER, JOB, MIRROR, PROCESS, Training, attach, submitted
 from ml_assets.model.training.script.meeting import find_meeting
 from ml_assets.model.training.step.memory import advising_script
 from ml_assets.model.training.telemetry.event_log import keep_events
 from ml_assets.model.training.telemetry.machine import watching_machine
 from resources.job.errors import BadConfiguration, TrainingFailed
 from resources.job.events import JOB as JOB_FILE
-from resources.job.job import ExitCode, TrainingJob
+from resources.job.job import ExitCode
 
 _USAGE = 2
 """Exit code of argparse and similar libraries for arguments that they refuse."""
 
 
-def main(job: TrainingJob, folder: str, mirror: str) -> None:
-    """Run the script of `job` as a rank of the agent; see `entry.main`."""
+def main(folder: str, mirror: str) -> None:
+    """Run the script of the job of `folder` as a rank of the agent; see `entry.main`."""
     end_with_parent()
     keep_events(Path(folder))
     for stream in (sys.stdout, sys.stderr):
@@ -47,15 +47,15 @@ def main(job: TrainingJob, folder: str, mirror: str) -> None:
     }
     with Heartbeat(int(os.environ["LOCAL_RANK"])) as heartbeat:
         code = exit_code_of(
-            lambda: _run_submitted(job, heartbeat, is_pod=bool(mirror)),
+            lambda: _run_submitted(heartbeat, is_pod=bool(mirror)),
             Path(folder),
             lambda: heartbeat.newest_step,
         )
     leave(code)
 
 
-def _run_submitted(job: TrainingJob, heartbeat: Heartbeat, *, is_pod: bool) -> int:
-    refuse_other_code(job, is_pod=is_pod)
+def _run_submitted(heartbeat: Heartbeat, *, is_pod: bool) -> int:
+    refuse_other_code(submitted()[0], is_pod=is_pod)
     return run_script(heartbeat)
 
 
