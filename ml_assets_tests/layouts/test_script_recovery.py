@@ -15,8 +15,7 @@ import pytest
 from ml_assets.data.snapshots.split_reader import open_snapshot
 from ml_assets.model.training.script.api import FOLDER, JOB
 from ml_assets.model.training.script.data import matrix_of
-from ml_assets.model.training.script.graph import run_graph
-from ml_assets.model.training.script.script_model import read_model
+from ml_assets.model.training.script.graph import read_model, run_graph
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from ml_assets_tests.training.watcher import Watcher
 from resources.job.errors import AttemptsExhausted, BadConfiguration, FailedTwice

@@ -15,8 +15,8 @@ from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.model.training.data.preprocess import FullModel
 from ml_assets.model.training.script.blend import Blend
 from ml_assets.model.training.script.data import Example, example_of
-from ml_assets.model.training.script.graph import run_graph
-from ml_assets.model.training.script.script_model import check_model, read_model, write_model
+from ml_assets.model.training.script.graph import read_model, run_graph
+from ml_assets.model.training.script.script_model import check_model, write_model
 from ml_assets_tests.training.small_jobs import small_job
 from resources.job.errors import BadConfiguration
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from ml_assets.model.training.step.bundle_limit import refuse_large_constants
-from ml_assets.model.training.step.load import build_model
+from ml_assets.model.training.step.load import build_model, refuse_large_constants
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.errors import BadConfiguration
 

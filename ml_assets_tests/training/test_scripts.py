@@ -22,7 +22,7 @@ from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.model.training.attempt.exit_code import exit_code_of
 from ml_assets.model.training.process.heartbeat import HangTimeouts, Heartbeat
 from ml_assets.model.training.script.api import FOLDER, JOB, PROCESS, Training, attach
-from ml_assets.model.training.script.script_model import read_model
+from ml_assets.model.training.script.graph import read_model
 from ml_assets.model.training.script.script_rank import arguments_of, run_script
 from ml_assets.model.training.telemetry import event_log
 from ml_assets_tests.training.small_jobs import (

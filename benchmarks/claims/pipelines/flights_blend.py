@@ -18,8 +18,7 @@ from benchmarks._report import Result, emit, parse_args
 from ml_assets.data.snapshots.split_reader import open_snapshot
 from ml_assets.model.evaluation.metrics.metrics import metric_named
 from ml_assets.model.training.script.data import matrix_of
-from ml_assets.model.training.script.graph import run_graph
-from ml_assets.model.training.script.script_model import read_model
+from ml_assets.model.training.script.graph import read_model, run_graph
 from resources.job.job import TrainingJob
 from resources.launcher.local import LocalLauncher
 

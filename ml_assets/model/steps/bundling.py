@@ -27,7 +27,7 @@ from ml_assets.model.release.onnx_graph import MatrixGraph
 from ml_assets.model.release.runtime import ServingModel
 from ml_assets.model.steps.blobs import decoder_of, few_with_blobs
 from ml_assets.model.steps.spec import PipelineSpec
-from ml_assets.model.training.script.script_model import read_model
+from ml_assets.model.training.script.graph import read_model
 from resources.artifacts import Artifacts
 from resources.environment import machine
 from resources.files import whole_file

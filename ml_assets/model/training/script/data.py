@@ -9,18 +9,18 @@ model (script_model, graph).
 # (the annotations of torch are partial)
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ml_assets.data.snapshots.split_reader import InputSpec, Rows, ShardChanged, Snapshot, verify
 from ml_assets.foundation.objective_facts import ROUNDED, facts_of
+from ml_assets.model.training.data.batches import Decoder, decode_of
+from ml_assets.model.training.data.preprocess import Preprocess
 from resources.job.errors import BadConfiguration, InputChanged
 from resources.job.job import TrainingJob
-
-if TYPE_CHECKING:
-    import torch
 
 ReadableSplit: TypeAlias = Literal["train", "validation"]
 
@@ -41,14 +41,10 @@ def rows_of(snapshot: Snapshot, split: ReadableSplit) -> Rows:
     return replace(rows, label=rows.label.astype(np.int64)) if snapshot.inputs.classes else rows
 
 
-def tensors_of(rows: Rows, inputs: InputSpec) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+def tensors_of(rows: Rows, inputs: InputSpec) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return numbers `[rows, F]` float32, standardised and filled, category ids `[rows, C]` int64, labels `[rows]`
     float32, or int64 for classes.
     """
-    import torch
-
-    from ml_assets.model.training.data.preprocess import Preprocess
-
     # Copies: torch must not write to a memory-mapped file.
     numeric = Preprocess(inputs)(torch.from_numpy(rows.numeric.copy()))
     category = torch.from_numpy(rows.category.astype(np.int64))
@@ -60,14 +56,12 @@ def weights_of(rows: Rows) -> NDArray[np.float32] | None:
     return None if rows.weight is None else rows.weight.copy()
 
 
-def blobs_of(rows: Rows, job: TrainingJob, inputs: InputSpec, count: int | None = None) -> "torch.Tensor":
+def blobs_of(rows: Rows, job: TrainingJob, inputs: InputSpec, count: int | None = None) -> torch.Tensor:
     """Return the blobs of all `rows`, or of the first `count` (at least one), in memory.
 
     `[rows, ...]`, as the pipeline's `decode` returns them. Raises `BadConfiguration` if rows have no blobs, or if a
     blob cannot be decoded.
     """
-    from ml_assets.model.training.data.batches import Decoder, decode_of
-
     decode, blobs = decode_of(job, inputs), rows.blobs
     if decode is None or blobs is None:
         raise BadConfiguration(
@@ -100,7 +94,7 @@ class Example:
     """`[B, F]`, standardised, NaN where missing; F may be 0."""
     category: NDArray[np.int64]
     """`[B, C]` ids; C may be 0."""
-    blobs: "torch.Tensor | None"
+    blobs: torch.Tensor | None
     """`[B, ...]` as the pipeline's `decode` returns them; None if rows have no blobs."""
 
     @property
@@ -241,8 +235,6 @@ def example_of(snapshot: Snapshot, job: TrainingJob, split: ReadableSplit) -> Ex
     count = min(len(rows), _ROWS_WITH_BLOBS if snapshot.inputs.blob else _ROWS)
     blobs = None
     if snapshot.inputs.blob:
-        import torch
-
         blobs = blobs_of(rows, job, snapshot.inputs, count=count)
         blobs = torch.cat([blobs, blobs[:1]])
     numeric, category = rows.numeric[:count], rows.category[:count].astype(np.int64)

@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import TensorProto, checker, compose, helper, version_converter
 
 from ml_assets.model.training.script.data import Example
-from ml_assets.model.training.script.graph import checked_graph, run_graph
+from ml_assets.model.training.script.graph import run_graph
+from ml_assets.model.training.script.matrix_graph import checked_graph
 from resources.job.errors import BadConfiguration
 
 _OPSETS = {"": 18, "ai.onnx.ml": 3}
@@ -34,8 +36,6 @@ def trees_to_onnx(estimator: Any) -> bytes:
     Its answers equal the estimator's, except for the rounding of a float32 sum. Raises `BadConfiguration` for other
     estimators, more than two classes, or splits by category.
     """
-    from onnx import TensorProto, checker, helper
-
     predictors: list[list[Any]] | None = getattr(estimator, "_predictors", None)
     if predictors is None:
         raise BadConfiguration(
@@ -324,8 +324,6 @@ def _joined(first: Any, last: Any, width: int) -> Any:
 
     skl2onnx knows no estimators of these libraries. Each graph is made by the library's own converter.
     """
-    from onnx import compose, version_converter
-
     convert, _ = _WAYS[library_of(last) or ""](last, width)
     before, after = first, convert()
     versions = [

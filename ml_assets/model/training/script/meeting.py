@@ -24,15 +24,14 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
+from torch.distributed import DistNetworkError, DistStoreError, Store, TCPStore
+
+from ml_assets.model.training.process.group import PeerFailed
 from resources.job.errors import BadConfiguration, TrainingFailed
 from resources.job.job import ExitCode
 from resources.threads import working_beside
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
-
 
 log = logging.getLogger(__name__)
 
@@ -61,16 +60,15 @@ T = TypeVar("T")
 class StoreLine:
     """Connection to a store. It is lost for good with the first call that got no answer, which still holds it."""
 
-    def __init__(self, store: "Store") -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._is_lost = False
 
-    def ask(self, question: Callable[["Store"], T]) -> T:
+    def ask(self, question: Callable[[Store], T]) -> T:
         """Return what `question` returns about the store; raise what it raises.
 
         Raises `PeerFailed` with `PEER_LOST` if the store does not answer for 30 s, or was lost before.
         """
-        from ml_assets.model.training.process.group import PeerFailed
 
         answer = Future[T]()
         if not self._is_lost:
@@ -82,7 +80,7 @@ class StoreLine:
             log.warning("the store where ranks meet does not answer: its machine is lost")
         raise PeerFailed(ExitCode.PEER_LOST)
 
-    def _answer(self, question: Callable[["Store"], T], answer: "Future[T]") -> None:
+    def _answer(self, question: Callable[[Store], T], answer: Future[T]) -> None:
         try:
             answer.set_result(question(self._store))
         except BaseException as error:
@@ -111,7 +109,6 @@ def open_meeting(machines: tuple[str, int, int] | None) -> Generator[None]:
     `machines` is host and port of the store where the machines of a job meet, and the number of this one; its beats
     tell the others that it lives. When it ends, it sets a key that says so. None opens a store for this machine alone.
     """
-    from torch.distributed import TCPStore
 
     if machines is None:
         store = TCPStore("127.0.0.1", 0, is_master=True, timeout=_CALL, wait_for_workers=False)
@@ -136,11 +133,10 @@ def open_meeting(machines: tuple[str, int, int] | None) -> Generator[None]:
 
 
 def _beat(
-    store: "Store", connected_again: Callable[[], "Store | None"], number: int, over: threading.Event
+    store: Store, connected_again: Callable[[], Store | None], number: int, over: threading.Event
 ) -> None:
     """Beat until `over` is set. A connection that breaks is made anew: this machine lives. If the machine of the store
     is lost, no end waits for it."""
-    from torch.distributed import DistNetworkError, DistStoreError
 
     while not over.wait(_BEAT_SECONDS):
         try:
@@ -216,7 +212,6 @@ class Meeting:
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         if address is None:
             return None
-        from torch.distributed import TCPStore
 
         host, _, port = address.rpartition(":")
         store = TCPStore(host, int(port), is_master=False, timeout=_CALL, wait_for_workers=False)
@@ -247,11 +242,8 @@ class Meeting:
             if said is not None:
                 return json.loads(said)
 
-    def _look(self, store: "Store", about: str, rank: int, silence: Silence) -> bytes | None:
+    def _look(self, store: Store, about: str, rank: int, silence: Silence) -> bytes | None:
         """Return what `rank` published, as JSON; None if it has not yet."""
-        from torch.distributed import DistStoreError
-
-        from ml_assets.model.training.process.group import PeerFailed
 
         key, failed, left = f"{self._name}/{about}/{rank}", f"{self._name}/failed/{rank}", f"left/{rank}"
         machine = rank // self._of_a_machine
@@ -299,7 +291,6 @@ class Meeting:
         self._say_at_the_end(f"left/{self._rank}", "")
 
     def _say_at_the_end(self, key: str, word: str) -> None:
-        from ml_assets.model.training.process.group import PeerFailed
 
         if self._store is not None:
             with suppress(PeerFailed):  # the store is lost: this rank's own error counts

@@ -1,10 +1,7 @@
-"""Model of a script as files in the job's folder, which can be read without the script's code.
+"""Model that a script hands in: checked before it counts, then written into the job's folder.
 
-    model.safetensors    its weights by name; for models other than torch, the ONNX graph as one array of bytes
-    model.pt2            for torch: the computation, as torch.export writes it
-
-Here: the kinds of models that a script may hand in, and the check of a model before it counts. Not here: the rows of
-that check (data), models and graphs of libraries (libraries, graph), serving (release).
+Here: the kinds of models that a script may hand in, the check of a torch module, and the files. Not here: the rows of
+the check (data), graphs and models of libraries (matrix_graph, libraries), reading the files (graph).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -15,24 +12,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
+
 from ml_assets.data.snapshots.split_reader import file_sha256
-from ml_assets.model.training.script.blend import Blend, blend_graph, matrix_graph
+from ml_assets.model.training.data.preprocess import FullModel
+from ml_assets.model.training.script.blend import Blend
 from ml_assets.model.training.script.data import Example
-from ml_assets.model.training.script.graph import checked_graph
-from ml_assets.model.training.script.libraries import library_graph, library_of
-from ml_assets.model.training.step.bundle_limit import refuse_beyond_graph, refuse_large_constants
+from ml_assets.model.training.script.graph import GRAPH, PROGRAM
+from ml_assets.model.training.step.load import refuse_beyond_graph, refuse_large_constants
+from ml_assets.model.training.step.memory import is_out_of_memory
 from resources.files import write_whole
 from resources.job.errors import BadConfiguration
 from resources.job.events import WEIGHTS
 
 if TYPE_CHECKING:
     import onnx
-    import torch
-    from torch import nn
-
-PROGRAM = "model.pt2"
-_GRAPH = "onnx"
-"""Name of the only array if the model is an ONNX graph."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +47,9 @@ class WrittenModel:
 class CheckedModel:
     """Model that a script handed in, after it answered rows of the snapshot correctly."""
 
-    weights: "dict[str, torch.Tensor]"
+    weights: dict[str, torch.Tensor]
     """Arrays by name; for models other than torch, the ONNX graph as the only array."""
-    program: "torch.export.ExportedProgram | None"
+    program: torch.export.ExportedProgram | None
     """The computation of a torch module; None for an ONNX graph."""
 
 
@@ -73,58 +72,57 @@ def check_model(model: object, example: Example) -> CheckedModel:
     Raises `BadConfiguration` for any other type, for answers that are not finite or not one per row or class, and for a
     graph, blend, or buffers with `persistent=False` of more than 2 GiB.
     """
-    import torch
-    from torch import nn
-
     if isinstance(model, nn.Module):
         return _checked_module(model, example)
     graph = _matrix_graph_of(model, example)
-    return CheckedModel(weights={_GRAPH: torch.frombuffer(bytearray(graph), dtype=torch.uint8)}, program=None)
+    return CheckedModel(weights={GRAPH: torch.frombuffer(bytearray(graph), dtype=torch.uint8)}, program=None)
 
 
 def _matrix_graph_of(model: object, example: Example) -> bytes:
     """Return the checked graph of the matrix for any model but a torch module alone."""
+    try:  # onnx and onnxruntime, which a torch module does not need
+        from ml_assets.model.training.script import libraries, matrix_graph
+    except ImportError as error:
+        raise BadConfiguration(
+            f"{error.name} is not installed where the script runs, but it tests a graph before it is accepted: add "
+            "onnx and onnxruntime to the packages of its image (resources.image)"
+        ) from error
+
     if isinstance(model, Blend):
         if example.blobs is not None:
             raise BadConfiguration(
                 "a blend reads the matrix of numbers and categories, and these rows have blobs: hand in one module"
             )
-        return blend_graph(model, lambda one: _member_graph(one, example), example)
-    library = library_of(model)
+        return matrix_graph.blend_graph(
+            model, lambda one: _matrix_graph_of(one, example), lambda one: _member(one, example), example
+        )
+    library = libraries.library_of(model)
     if library is not None:
-        return library_graph(model, library, example)
+        return libraries.library_graph(model, library, example)
     if isinstance(model, bytes) or hasattr(model, "SerializeToString"):
-        return checked_graph(cast("bytes | onnx.ModelProto", model), example)
+        return matrix_graph.checked_graph(cast("bytes | onnx.ModelProto", model), example)
     raise BadConfiguration(
         f"a {type(model).__name__} cannot be handed in: give a torch module, a model of LightGBM, XGBoost or "
         "scikit-learn, an ONNX graph of the matrix, or a Blend of these"
     )
 
 
-def _member_graph(model: object, example: Example) -> bytes:
-    """Return the checked graph of a blend's member, a torch module included."""
-    from torch import nn
-    from torch.nn.parameter import is_lazy
-
-    if not isinstance(model, nn.Module):
-        return _matrix_graph_of(model, example)
+def _member(module: nn.Module, example: Example) -> nn.Module:
+    """Check a torch module that is a blend's member; return it without wrappers."""
     # Not `state_dict`, which lists a shared tensor twice. Lazy parameters have no size yet.
-    numbers = [one for one in (*model.parameters(), *model.buffers()) if not is_lazy(one)]
+    numbers = [one for one in (*module.parameters(), *module.buffers()) if not is_lazy(one)]
     refuse_beyond_graph(
         "a module of the blend",
         f"{sum(one.numel() for one in numbers):,} numbers",
         sum(one.nbytes for one in numbers),
         "hand it in alone, as the weights of a blend are in the graph",
     )
-    _checked_module(model, example)
-    return checked_graph(matrix_graph(_unwrapped(model), example), example)
+    _checked_module(module, example)
+    return _unwrapped(module)
 
 
 def write_model(model: CheckedModel, folder: Path) -> WrittenModel:
     """Write a model into `folder`; equal models give equal weight files."""
-    import torch
-    from safetensors.torch import save_file
-
     files = (WEIGHTS,)
     if (program := model.program) is not None:
         write_whole(folder / PROGRAM, lambda to: torch.export.save(program, to))
@@ -133,31 +131,7 @@ def write_model(model: CheckedModel, folder: Path) -> WrittenModel:
     return WrittenModel(path=folder / WEIGHTS, sha256=file_sha256(folder / WEIGHTS), files=files)
 
 
-def read_model(weights: Path) -> "nn.Module | bytes":
-    """Read the model that a script handed in, from the weights file that a result names.
-
-    Returns a torch module on the CPU that takes raw numbers (NaN where missing) and category ids, or the bytes of an
-    ONNX graph of the matrix.
-    """
-    from safetensors.numpy import load_file
-
-    arrays = load_file(weights)
-    if set(arrays) == {_GRAPH}:
-        return arrays[_GRAPH].tobytes()
-    import torch
-
-    module = torch.export.load(weights.with_name(PROGRAM)).module()
-    module.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
-    return module
-
-
-def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
-    import torch
-    from torch.distributed.tensor import DTensor
-
-    from ml_assets.model.training.data.preprocess import FullModel
-    from ml_assets.model.training.step.memory import is_out_of_memory
-
+def _checked_module(model: nn.Module, example: Example) -> CheckedModel:
     core = _unwrapped(model)
     if any(isinstance(value, DTensor) for value in core.state_dict().values()):
         raise BadConfiguration(
@@ -215,10 +189,7 @@ def _checked_module(model: "nn.Module", example: Example) -> CheckedModel:
     return CheckedModel(weights=weights, program=program)
 
 
-def _unwrapped(model: "nn.Module") -> "nn.Module":
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-
+def _unwrapped(model: nn.Module) -> nn.Module:
     inner: Any = model
     while True:
         if isinstance(inner, DistributedDataParallel | nn.DataParallel):

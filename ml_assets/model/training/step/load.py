@@ -2,7 +2,8 @@
 
 Workers, evaluation and export all use this, so that each builds the same model. Here too: errors of the pipeline's own
 functions before the first step, which would repeat in each attempt, and the patterns in the plans of a model, like
-`layers.*.up`. Not here: training the model, exit codes of errors during training (attempt.exit_code).
+`layers.*.up`; and the limit of the graph in a bundle. Not here: training the model, exit codes of errors during
+training (attempt.exit_code).
 """
 
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -22,13 +23,13 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ml_assets.data.snapshots.split_reader import InputSpec, Rows
 from ml_assets.model.training.attempt.exit_code import TRANSIENT
 from ml_assets.model.training.data.batches import Batch, function_named
 from ml_assets.model.training.data.preprocess import UNKNOWN, FullModel
 from ml_assets.model.training.process.group import is_lost_peer
-from ml_assets.model.training.step.bundle_limit import refuse_large_constants
 from ml_assets.model.training.step.memory import is_out_of_memory
 from ml_assets.model.training.step.objectives import objective_of
 from resources.job.errors import BadConfiguration
@@ -243,3 +244,33 @@ def _looks_ahead(model: FullModel, batch: Batch) -> bool:
         for parameter, values in zip(small, before, strict=True):
             parameter.copy_(values)
     return not torch.allclose(output[:, :-1], other[:, :-1], rtol=1e-3, atol=1e-4, equal_nan=True)
+
+
+_PROTOBUF_BYTES = 2**31 - 1
+"""Largest size of a protobuf message, in bytes, and so of the graph in a bundle. Weights of a torch module are in
+another file (release.onnx_graph) and have no limit. Inside the graph are graphs and blends that scripts hand in, and
+buffers with `persistent=False`."""
+
+
+def refuse_beyond_graph(who: str, arithmetic: str, size: int, remedy: str) -> None:
+    """Raise `BadConfiguration` if `size` bytes do not fit into the graph of a bundle.
+
+    In the message, `who` begins the sentence and `arithmetic` shows how the size was computed.
+    """
+    if size > _PROTOBUF_BYTES:
+        raise BadConfiguration(
+            f"{who} has {arithmetic} = {size / 2**30:.1f} GiB, and the graph of a bundle holds 2 GiB, which is "
+            f"protobuf's limit: {remedy}"
+        )
+
+
+def refuse_large_constants(who: str, module: nn.Module) -> None:
+    """Raise `BadConfiguration` if buffers of `module` that its `state_dict` leaves out do not fit into the graph."""
+    stored = module.state_dict().keys()
+    left_out = [one for name, one in module.named_buffers() if name not in stored and not is_lazy(one)]
+    refuse_beyond_graph(
+        who,
+        f"{len(left_out)} buffers with persistent=False of {sum(one.numel() for one in left_out):,} numbers",
+        sum(one.nbytes for one in left_out),
+        "register them with persistent=True, which stores them with the weights",
+    )
