@@ -16,9 +16,13 @@ from typing import Any
 from safetensors.torch import save_file
 
 from ml_assets.data.snapshots.split_reader import file_sha256
-from ml_assets.model.training.attempt.attempts import read_attempts, wait_until_alone, worker_seconds
+from ml_assets.model.training.attempt.attempts import (
+    begin_attempt,
+    read_attempts,
+    wait_until_alone,
+    worker_seconds,
+)
 from ml_assets.model.training.attempt.exit_code import exit_code_of, leave
-from ml_assets.model.training.beginning import begin_attempt, tell_beginning
 from ml_assets.model.training.checkpoint.mirror import Mirror
 from ml_assets.model.training.data.rowlog import RowLog, count_rows
 from ml_assets.model.training.loop import fit
@@ -30,6 +34,7 @@ from ml_assets.model.training.run import Run, prepare
 from ml_assets.model.training.step.memory import advising
 from ml_assets.model.training.telemetry.event_log import emit, keep_events
 from ml_assets.model.training.telemetry.machine import watching_machine
+from ml_assets.model.training.telemetry.prometheus import tell_beginning
 from resources.files import write_whole
 from resources.job.events import EVENTS, JOB, RESULT, WEIGHTS
 from resources.job.job import ExitCode, TrainingJob, TrainingResult
@@ -135,10 +140,11 @@ def _train(
 def _begin_attempt(run: Run, heartbeat: Heartbeat) -> int:
     if not run.group.is_first:
         return 0
-    number, recovered = begin_attempt(run.folder, run.checkpoints, run.progress.step, run.group.world_size)
+    attempt, recovered = begin_attempt(run.folder, run.progress.step, run.group.world_size)
+    run.checkpoints.begin(attempt)
     if recovered is not None:
         heartbeat.on_first_step(recovered)
-    return number
+    return attempt.number
 
 
 def _finish(run: Run, exported: Exported) -> None:

@@ -71,6 +71,15 @@ def record_attempt(folder: Path, from_step: int, world_size: int) -> Attempt:
     return attempt
 
 
+def begin_attempt(
+    folder: Path, from_step: int, world_size: int
+) -> tuple[Attempt, Callable[[int], None] | None]:
+    """Record an attempt that begins at `from_step`. Return it, and a function to call after its first step; None for
+    the first attempt."""
+    attempt = record_attempt(folder, from_step, world_size)
+    return attempt, recovery_of(folder, attempt) if attempt.number > 1 else None
+
+
 def _text(folder: Path) -> str:
     path = folder / ATTEMPTS
     return path.read_text() if path.exists() else ""

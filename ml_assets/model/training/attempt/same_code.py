@@ -93,7 +93,6 @@ _CHANGES_NO_WEIGHTS = (
     "resources",  # documents, whose values are in the fingerprint, and transport, whose bytes have digests
     "ml_assets.model.training.telemetry",
     "ml_assets.model.training.attempt",
-    "ml_assets.model.training.beginning",
     "ml_assets.model.training.process.heartbeat",
 )
 """Modules that only report on a training or count its attempts: none of them handles a tensor."""

@@ -23,9 +23,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ml_assets.data.snapshots.split_reader import (
@@ -37,13 +38,13 @@ from ml_assets.data.snapshots.split_reader import (
     open_snapshot,
 )
 from ml_assets.model.training.attempt.attempts import (
+    begin_attempt,
     one_at_a_time,
     read_attempts,
     seconds_trained,
     wait_until_alone,
     worker_seconds,
 )
-from ml_assets.model.training.beginning import begin_attempt, tell_beginning
 from ml_assets.model.training.checkpoint.checkpoints import Checkpoints, checkpoints_of, folder_of
 from ml_assets.model.training.checkpoint.mirror import Mirror
 from ml_assets.model.training.checkpoint.parts import INDEX
@@ -63,13 +64,11 @@ from ml_assets.model.training.script.data import (
 from ml_assets.model.training.script.meeting import Meeting
 from ml_assets.model.training.script.script_model import check_model, write_model
 from ml_assets.model.training.telemetry.event_log import emit, keep_events
+from ml_assets.model.training.telemetry.prometheus import tell_beginning
 from resources.files import sync, write_whole
 from resources.job.errors import BadConfiguration, Diverged, InputChanged
 from resources.job.events import EVENTS, RESULT
 from resources.job.job import TrainingJob, TrainingResult
-
-if TYPE_CHECKING:
-    import torch
 
 JOB, FOLDER, MIRROR = "TRAINING_JOB", "TRAINING_JOB_FOLDER", "TRAINING_JOB_MIRROR"
 """Environment variables of a script: file of the job, its folder, address of the folder's durable copy if there is one.
@@ -216,7 +215,7 @@ class Training:
 
     def tensors(
         self, split: ReadableSplit, epoch: int = 0
-    ) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return a split for torch: numbers `[rows, F]` float32, standardised and filled, category ids `[rows, C]`
         int64, labels `[rows]` float32, or int64 for classes.
 
@@ -224,7 +223,7 @@ class Training:
         A module given to `finish` takes the first two; the standardisation is stored with it."""
         return tensors_of(self._learned(split, epoch), self.inputs)
 
-    def blobs(self, split: ReadableSplit) -> "torch.Tensor":
+    def blobs(self, split: ReadableSplit) -> torch.Tensor:
         """Return the blobs of a split, `[rows, ...]` as the pipeline's `decode` returns them, all in memory. `rows`
         has their bytes, one row at a time. A module given to `finish` takes them as the third argument."""
         return blobs_of(rows_of(self.snapshot, split), self.job, self.inputs)
@@ -461,14 +460,11 @@ class Training:
         return file_sha256(path)
 
     def _begin_attempt(self) -> None:
-        import torch
-
-        attempt, self._recovery = begin_attempt(
-            self.folder, self.checkpoints, self.resumed_step, self.world_size
-        )
+        attempt, self._recovery = begin_attempt(self.folder, self.resumed_step, self.world_size)
+        self.checkpoints.begin(attempt)
         tell_beginning(
             self.job,
-            attempt,
+            attempt.number,
             self.resumed_step,
             world_size=self.world_size,
             pids=[os.getpid()],

@@ -1,22 +1,24 @@
-"""Metrics page that Prometheus reads, with the newest values of a training.
+"""Beginning of a training's reports: the first events of an attempt, and the metrics page that Prometheus reads.
 
     http://<rank 0>:<metrics_port>/metrics
 
-Rank 0 serves it if the job sets `metrics_port`: on loopback only, or on all addresses in a pod. Here: the page. Not
-here: the measurements (meter).
+Rank 0 serves the page, with the newest values, if the job sets `metrics_port`: on loopback only, or on all addresses in
+a pod. Not here: the measurements (meter), the record of an attempt (attempt.attempts).
 """
 
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib import metadata
 from typing import Any
 
 from prometheus_client import CollectorRegistry, MetricsHandler
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ml_assets.model.training.telemetry.event_log import tell_also
+from ml_assets.model.training.telemetry.event_log import emit, tell_also
+from resources.environment import device_facts
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob
 from resources.web.http_bounds import BoundedHTTPServer
@@ -27,6 +29,38 @@ _STEPPING = ("metrics", "epoch", "checkpoint")
 """Kinds of events that show the loop's progress; `system` comes from a thread beside the loop."""
 _OWN_NAMES = frozenset({"gpu_utilization_pct", "checkpoint_duration_ms", "data_loading_latency_ms"})
 """Metrics that keep their names; all others get the prefix `training_`."""
+
+
+def tell_beginning(
+    job: TrainingJob,
+    attempt: int,
+    from_step: int,
+    *,
+    world_size: int,
+    pids: Sequence[int],
+    steps: int,
+    device: str,
+    is_stored: bool,
+) -> None:
+    """Emit `started` and, after step 0, `resumed`; serve the metrics page if the job asks for it.
+
+    `pids`: the known ranks. `steps`: of the whole training (0: unknown). `is_stored`: the folder has a durable copy
+    elsewhere, as in pods.
+    """
+    emit(
+        "started",
+        from_step,
+        world_size=world_size,
+        pids=pids,
+        steps=steps,
+        attempt=attempt,
+        device=device,
+        metrics_port=serve_figures(job, all_addresses=is_stored),
+        torch=metadata.version("torch"),
+        **device_facts(),
+    )
+    if from_step:
+        emit("resumed", from_step, attempt=attempt)
 
 
 class _NewestFigures(Collector):
