@@ -7,7 +7,7 @@ beats, because a store does not say that a machine died: ranks waited for such a
 A call that torch sent to a store whose machine died waits for its answer without a time limit, so each call is made in
 a thread. torch connects to an address where nobody listens for as long as its timeout: it tries again and again in one
 call, ignores signals meanwhile, and logs a lot. So a look at the address comes first. Not here: checkpoints (api), the
-nodes' store (node.nodes).
+nodes' store (node.agent).
 """
 
 # pyright: reportPrivateImportUsage=false
