@@ -1,5 +1,6 @@
 """The summary of random deaths counts rounds and deaths by test, and says which failed how."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_rounds_and_deaths_are_counted_and_failures_named(tmp_path: Path) -> Non
         "error": [_report("failed", 4, 0, when="setup")],
     }
     lines = summary(rounds_of(stats))
-    assert lines[0] == "4 rounds, 5 processes killed, 2 rounds failed"
+    assert re.findall(r"\d+ \w+", lines[0]) == ["4 rounds", "5 processes", "2 rounds"]
     assert lines[2].split() == ["4", "5", "2", "5.0", "8.0", "tests/test_x.py::test_survives"]
     assert lines[3:] == [
         "tests/test_x.py::test_survives[3]: E assert 3",

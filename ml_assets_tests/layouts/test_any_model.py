@@ -171,9 +171,8 @@ def test_any_world_sizes_and_kills_give_the_bits_of_one_rank(
         with tempfile.TemporaryDirectory() as place:
             alone = pool.train(job(), Path(place) / "alone", 1)
             # Counts are e to the power of the output, beyond float32 for large ones.
-            assert len(alone) == 64 or (alone == "diverged" and facts_of(objective).link == "exp"), (
-                f"{alone}: none of these parts has a state"
-            )
+            # None of these parts has a state.
+            assert len(alone) == 64 or (alone == "diverged" and facts_of(objective).link == "exp"), alone
             folder = Path(place) / "disturbed"
             for world, stop, kept in zip(worlds, stops, keeping, strict=False):
                 if len(pool.train(job(kept), folder, world, stop)) == 64:

@@ -79,7 +79,7 @@ def test_what_is_loaded_by_mlflow_answers_rows_with_pictures(
     bright = dict(rows.row(0, named=True), picture=picture(1.0))
     dark = dict(bright, picture=picture(0.0))
     assert trained.served.predict_row(bright) > trained.served.predict_row(dark) + 10
-    with pytest.raises(InputRefused, match=r"'picture' of row 0 \(4 bytes\) cannot be read, .* with error"):
+    with pytest.raises(InputRefused, match=r"'picture'.*row 0 \(4 bytes\).*error"):
         trained.served.predict(rows.with_columns(pl.lit(b"none").alias("picture")))
 
 
@@ -110,9 +110,10 @@ def test_a_blob_that_cannot_be_read_is_named_before_anything_is_launched(
     result = declared(installation, features={**PIPELINE_CHANGES["features"], "blob": blob}).train(DAY)
     assert not result.success
     said = failure_of(result)
-    assert "the blob 'picture' of row at=2024-01-02 06:00:00" in said
+    assert "06:00:00" in said.partition("'picture' of row at=2024-01-02 ")[2]
     assert "machine=drill" in said
-    assert "`decode` failed with ValueError: cannot reshape array" in said
+    assert "`decode` failed with ValueError: " in said
+    assert "cannot reshape array" in said
 
 
 def test_a_script_learns_from_blobs_and_its_model_is_served_with_them(trained: ModelRun) -> None:

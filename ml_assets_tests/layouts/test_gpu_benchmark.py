@@ -41,9 +41,9 @@ def test_every_part_of_the_gpu_benchmark_runs_on_a_cpu(tmp_path: Path) -> None:
     assert len(document["results"]) == sum(PARTS.values())
     assert [result["name"] for result in document["results"] if not result["ok"]] == []
     assert json.loads(done.stdout.splitlines()[-1]) == document["results"]
-    assert "card" not in document["machine"], "no figure of a GPU from a machine without one"
+    assert "card" not in document["machine"]  # no figure of a GPU from a machine without one
     killed = next(result for result in document["results"] if "rank killed" in result["name"])
-    assert killed["value"] > 0, "seconds from the kill to the next step"
+    assert killed["value"] > 0  # seconds from the kill to the next step
 
 
 def test_an_unknown_part_is_named_with_those_there_are() -> None:

@@ -384,17 +384,15 @@ def test_a_model_that_does_not_become_the_same_graph_is_refused(objective: str, 
 
 def test_a_model_that_cannot_be_asked_is_refused_with_what_helps() -> None:
     for model in (HistGradientBoostingRegressor(), Ridge().fit(np.nan_to_num(X), VALUE)):
-        with pytest.raises(BadConfiguration, match=r"(?s)failed on the first 300.*make_pipeline\(SimpleImp"):
+        with pytest.raises(BadConfiguration, match=r"(?s)failed .*first 300.*make_pipeline\(SimpleImp"):
             check_model(model, example_of("regression"))
     narrow = lightgbm.train(ONE_THREAD, lightgbm.Dataset(X[:, :3], VALUE), 2)
-    with pytest.raises(BadConfiguration, match="Hand in a model fitted on the matrix"):
+    with pytest.raises(BadConfiguration, match="fitted on the matrix"):
         check_model(narrow, example_of("regression"))
 
 
 def test_a_converter_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = by_lightgbm("regression", VALUE)()
     monkeypatch.setitem(sys.modules, "onnxmltools", None)
-    with pytest.raises(
-        BadConfiguration, match=r"onnxmltools is not installed where the script runs.*ml-assets\[trees\]"
-    ):
+    with pytest.raises(BadConfiguration, match=r"onnxmltools is not installed.*ml-assets\[trees\]"):
         check_model(model, example_of("regression"))

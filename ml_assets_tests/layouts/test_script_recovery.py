@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -182,7 +183,7 @@ def test_a_script_that_makes_no_progress_resumes_from_its_checkpoint(
     result = watcher.run(job, tmp_path)
     assert result.resumed_from_steps == (1,)
     (recovery,) = recoveries_of(read_events(tmp_path))
-    assert "rank 0 finished no step for" in recovery.cause
+    assert recovery.cause.startswith("rank 0 finished no ")
     assert "in stand_still_once" in (tmp_path / "log.txt").read_text()  # where it hung
 
 
@@ -195,9 +196,9 @@ def test_a_failure_names_the_rank_that_failed_first_with_its_last_lines(
     *_, frame, last = str(failed.value).splitlines()
     assert last == "ZeroDivisionError: in the batch of the last rank"
     assert "raise ZeroDivisionError" in frame
-    assert "the first to fail: rank 2 ended with exit code 1" in str(failed.value)
+    assert re.search(r"fail: rank 2.*code 1", str(failed.value))
     (end,) = [event for event in read_events(tmp_path) if event.kind == "ended"]
-    assert end.values["cause"].startswith("rank 2 ended with exit code 1: ZeroDivisionError")
+    assert re.match(r"rank 2.*code 1: ZeroDivisionError", end.values["cause"])
 
 
 @pytest.mark.parametrize(
@@ -257,5 +258,5 @@ def test_ranks_that_save_together_resume_at_any_world_size(tmp_path: Path, job: 
 
 def test_a_rank_that_ends_without_its_part_of_a_checkpoint_is_named(tmp_path: Path, job: TrainingJob) -> None:
     job = misbehaving(job, "uneven", workers=2)
-    with pytest.raises(BadConfiguration, match="rank 1 has ended, but rank 0 waits for its part"):
+    with pytest.raises(BadConfiguration, match=r"rank 1 has ended.*all_ranks=True"):
         Watcher().run(job, tmp_path)

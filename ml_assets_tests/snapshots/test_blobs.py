@@ -86,7 +86,7 @@ def test_rows_without_a_blob_are_left_out_and_counted() -> None:
 
 def test_blobs_that_are_not_bytes_are_refused() -> None:
     table = text_table(days=3).with_columns(pl.lit("words").alias("text"))
-    with pytest.raises(SnapshotError, match="blobs 'text' are String: they must be Binary"):
+    with pytest.raises(SnapshotError, match=r"'text' are String: .*Binary"):
         choose_rows(table, split_of(table, 1, 1), SPEC)
     with pytest.raises(SnapshotError, match="no column \\['text'\\]"):
         choose_rows(table.drop("text"), split_of(table, 1, 1), SPEC)
@@ -102,7 +102,7 @@ def test_a_changed_archive_is_named(tmp_path: Path) -> None:
     with pytest.raises(ShardChanged, match=r"train-00001.tar changed"):
         verify(snapshot, snapshot.shards)
     archive.write_bytes(content[:2000])
-    with pytest.raises(ShardChanged, match="its archive ends before the last blob does"):
+    with pytest.raises(ShardChanged, match=r"archive ends before .*blob"):
         snapshot.map(snapshot.shards[1])
     archive.unlink()
     with pytest.raises(ShardChanged, match=r"train-00001.tar"):

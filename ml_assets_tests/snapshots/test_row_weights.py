@@ -71,7 +71,7 @@ def test_a_weight_may_be_unknown_as_long_as_the_label_is() -> None:
     assert chosen.of("train").height == 99
     assert {"label unknown": 1} in [one.excluded for one in chosen.index()]
     wrong = unknown.with_columns(weight=pl.when(is_late).then(-1.0).otherwise(1.0))
-    with pytest.raises(SnapshotError, match="is negative in 1 of 300 rows"):
+    with pytest.raises(SnapshotError, match=r"negative.*1 of 300 rows"):
         choose_rows(wrong, split_of(table, 1, 1), SPEC)
 
 
@@ -91,7 +91,7 @@ def test_a_boolean_counts_rows_or_leaves_them_out() -> None:
 
 def test_a_table_without_the_column_of_weights_is_refused() -> None:
     table = feature_table(days=3)
-    with pytest.raises(SnapshotError, match=r"the feature table has no column \['weight'\]"):
+    with pytest.raises(SnapshotError, match=r"no column \['weight'\]"):
         choose_rows(table, split_of(table, 1, 1), SPEC)
 
 

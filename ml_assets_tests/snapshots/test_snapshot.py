@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import stat
 import time
 from datetime import UTC, datetime
@@ -72,9 +73,7 @@ def test_other_rows_are_another_snapshot_and_never_read(snapshot: Snapshot, tmp_
     other = dataclasses.replace(index, sha256="f" * 64)
     splits = tuple(other if one is index else one for one in snapshot.splits)
     assert dataclasses.replace(snapshot, splits=splits).digest != snapshot.digest
-    with pytest.raises(
-        SnapshotError, match="the table has 1300 rows: the snapshot was made from another table"
-    ):
+    with pytest.raises(SnapshotError, match=r"1300 rows: .*another table"):
         rows_of(feature_table().lazy().head(1300), snapshot)
     write_index(snapshot.folder, "holdout", np.arange(1200, 1399))
     with pytest.raises(ShardChanged, match=r"holdout\.index\.parquet changed"):
@@ -85,7 +84,7 @@ def test_a_manifest_without_an_index_names_the_remedy(snapshot: Snapshot) -> Non
     facts = json.loads((snapshot.folder / MANIFEST).read_text())
     del facts["splits"]
     (snapshot.folder / MANIFEST).write_text(json.dumps(facts))
-    with pytest.raises(ShardChanged, match=r"it lacks splits\. Materialize the training set again"):
+    with pytest.raises(ShardChanged, match=r"lacks splits\. Materialize"):
         open_snapshot(snapshot.folder)
 
 
@@ -157,7 +156,7 @@ def test_rows_whose_label_was_not_known_in_time_are_left_out_and_counted() -> No
     ]
     with pytest.raises(
         SnapshotError,
-        match=r"holdout split \(2024-01-03 to 2024-01-03\) has no row. Left out: label unknown: 2, label",
+        match=r"holdout.*2024-01-03 to 2024-01-03.*unknown: 2,",
     ):
         choose_rows(table, split_of(table, 1, 1), spec)
 
@@ -167,15 +166,13 @@ def test_a_table_that_cannot_be_validated_is_refused_by_name() -> None:
     split = split_of(table, 1, 1)
     with pytest.raises(SnapshotError, match="no column \\['label'\\]"):
         choose_rows(table.drop("label"), split, ROW_SPEC)
-    with pytest.raises(SnapshotError, match="must be a datetime in UTC"):
+    with pytest.raises(SnapshotError, match="a datetime in UTC"):
         choose_rows(table.with_columns(pl.col("label_known_at").dt.replace_time_zone(None)), split, ROW_SPEC)
     with pytest.raises(SnapshotError, match="'label' is String"):
         choose_rows(table.with_columns(pl.col("label").cast(pl.String)), split, ROW_SPEC)
-    with pytest.raises(
-        SnapshotError, match=r"too large for float32 in 300 of 300 rows: date=2024-01-01 has 1e\+39"
-    ):
+    with pytest.raises(SnapshotError, match=r"float32.*300 of 300.*date=2024-01-01.*1e\+39"):
         choose_rows(table.with_columns(label=pl.lit(1e39)), split, ROW_SPEC)
-    with pytest.raises(SnapshotError, match="NaN or infinite in 300 of 300 rows: date=2024-01-01 has nan; "):
+    with pytest.raises(SnapshotError, match=r"NaN.*300 of 300.*date=2024-01-01.*nan; "):
         choose_rows(table.with_columns(label=pl.lit(float("nan"))), split, ROW_SPEC)
     with pytest.raises(SnapshotError, match="must be in UTC"):
         Cutoffs.all_at(datetime(2024, 1, 1))  # noqa: DTZ001
@@ -188,10 +185,16 @@ def test_a_label_that_teaches_nothing_or_the_wrong_thing_is_refused_by_row() -> 
     odd = pl.when(pl.col("id").is_in([7, 250])).then(2).otherwise(pl.col("label"))
     with pytest.raises(SnapshotError) as refused:
         choose_rows(table.with_columns(label=odd), split, binary)
-    assert str(refused.value) == (
-        "label 'label' is neither 0 nor 1 in 2 of 300 rows: date=2024-01-01, id=7 has 2; date=2024-01-03, id=250 has "
-        "2; the objective is binary. Make it 0 or 1 in the feature function, or choose objective regression"
+    said = str(refused.value)
+    assert re.findall("date=[^;]+", said) == ["date=2024-01-01, id=7 has 2", "date=2024-01-03, id=250 has 2"]
+    facts = (
+        "'label'",
+        "neither 0 nor 1",
+        "2 of 300 rows: date",
+        "objective is binary",
+        "objective regression",
     )
+    assert [fact for fact in facts if fact not in said] == []
     choose_rows(table.with_columns(label=odd), split, ROW_SPEC)
     count = dataclasses.replace(binary, objective="count")
     choose_rows(table.with_columns(label=odd), split, count)
@@ -200,20 +203,24 @@ def test_a_label_that_teaches_nothing_or_the_wrong_thing_is_refused_by_row() -> 
     )
     with pytest.raises(SnapshotError) as refused:
         choose_rows(table.with_columns(label=halves), split, count)
-    assert str(refused.value) == (
-        "label 'label' is negative or not a whole number in 2 of 300 rows: date=2024-01-01, id=7 has 2.5; "
-        "date=2024-01-03, id=250 has -1.0; the objective is count. Make it a count in the feature function, or choose "
-        "objective regression"
+    said = str(refused.value)
+    assert re.findall("date=[^;]+", said) == [
+        "date=2024-01-01, id=7 has 2.5",
+        "date=2024-01-03, id=250 has -1.0",
+    ]
+    facts = (
+        "'label'",
+        "not a whole number",
+        "2 of 300 rows: date",
+        "objective is count",
+        "objective regression",
     )
-    with pytest.raises(
-        SnapshotError, match=r"label 'label' is 1 in all 100 training rows, so a model cannot learn"
-    ):
+    assert [fact for fact in facts if fact not in said] == []
+    with pytest.raises(SnapshotError, match=r"'label' is 1.*100 training"):
         choose_rows(
             table.with_columns(label=pl.when(pl.col("id") < 100).then(1).otherwise("label")), split, binary
         )
-    with pytest.raises(
-        SnapshotError, match=r"the train split .* has no row. Left out: label unknown: 100. A label"
-    ):
+    with pytest.raises(SnapshotError, match=r"train split.*no row.*unknown: 100\. "):
         choose_rows(table.with_columns(label=pl.lit(None, pl.Float32)), split, binary)
 
 
@@ -231,22 +238,16 @@ def test_classes_are_those_of_the_training_rows_and_a_new_one_is_refused() -> No
     assert fit_classes(chosen.of("train")["label"]) == ("blue", "green", "red")
     with pytest.raises(SnapshotError) as refused:
         classes_of(chosen)
-    assert str(refused.value) == (
-        "label 'label' has a class that no training row has in 1 of 100 holdout rows: date=2024-01-03, id=250 has x; "
-        "train on a longer window, or merge rare classes in the feature function"
-    )
-    with pytest.raises(
-        SnapshotError, match=r"that the initial version of init_from does not know in .* train rows"
-    ):
+    said = str(refused.value)
+    assert re.findall("date=[^;]+", said) == ["date=2024-01-03, id=250 has x"]
+    facts = ("'label' has a class", "1 of 100 holdout", "longer window", "merge rare classes")
+    assert [fact for fact in facts if fact not in said] == []
+    with pytest.raises(SnapshotError, match=r"init_from.*not know.*train rows"):
         classes_of(choose_rows(numbers, split, spec), ["0", "1"])
     many = split_of(feature_table(days=6), 1, 1)
-    with pytest.raises(
-        SnapshotError, match=r"has 400 classes in the training rows, and .* takes at most 256: merge"
-    ):
+    with pytest.raises(SnapshotError, match=r"400 classes.*training rows.*256: merge"):
         classes_of(choose_rows(feature_table(days=6).with_columns(label=pl.int_range(pl.len())), many, spec))
-    with pytest.raises(
-        SnapshotError, match="is Float32: the objective is multiclass, whose classes are texts"
-    ):
+    with pytest.raises(SnapshotError, match=r"is Float32: .*multiclass, .*texts"):
         choose_rows(table.with_columns(label=pl.col("x0")), split, spec)
 
 
@@ -287,7 +288,7 @@ def test_building_again_keeps_a_whole_folder_and_mends_a_damaged_one(tmp_path: P
         whole = document.read_bytes()
         document.write_bytes(whole.replace(b"red", b"rad") if document.suffix == ".json" else whole[:-1])
         assert small_snapshot(tmp_path) == first
-        assert document.read_bytes() == whole, "the error of a damaged one says that it is made again"
+        assert document.read_bytes() == whole  # the error of a damaged one says that it is made again
     assert [path.name for path in tmp_path.iterdir()] == [first.folder.name]
 
 
@@ -298,7 +299,7 @@ def test_a_folder_that_cannot_get_its_name_is_told_with_the_systems_reason(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "rename", full)
-    with pytest.raises(OSError, match="No space left on device"):
+    with pytest.raises(OSError, match="No space left"):
         small_snapshot(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

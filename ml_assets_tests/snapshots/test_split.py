@@ -46,7 +46,7 @@ def test_moving_one_key_changes_the_hash_and_naming_it_twice_is_refused(
 
 
 def test_a_split_without_partitions_is_refused() -> None:
-    with pytest.raises(SplitRefused, match="validation split has 0 partitions"):
+    with pytest.raises(SplitRefused, match=r"validation .*0 partitions"):
         split_by_time(["2024-01-01", "2024-01-02"], train=1, validation=0, holdout=1)
-    with pytest.raises(SplitRefused, match="holdout split has no partition"):
+    with pytest.raises(SplitRefused, match=r"holdout .*no partition"):
         Split(train=("2024-01-01",), validation=("2024-01-02",), holdout=())

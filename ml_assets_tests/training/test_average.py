@@ -146,7 +146,7 @@ def test_the_average_is_part_of_the_identity_and_checked() -> None:
     read: dict[str, Any] = {"average": {"decay": DECAY}}
     assert TrainingSettings(**read).average == AVERAGE
     for decay in (0.0, 1.0, -1.0, float("nan")):
-        with pytest.raises(ValueError, match=r"decay\n  Input should be (greater|less|a finite)"):
+        with pytest.raises(ValueError, match=r"decay\n .*(greater|less|a finite)"):
             AverageSettings(decay=decay)
-    with pytest.raises(ValueError, match="average\n  Input should be a dictionary"):
+    with pytest.raises(ValueError, match=r"average\n .*a dictionary"):
         TrainingSettings(**{**read, "average": 0.9})

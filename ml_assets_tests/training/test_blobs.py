@@ -83,7 +83,7 @@ def test_few_large_blobs_are_decoded_ahead_of_the_step_that_needs_them(snapshot:
     order = RowOrder(shard_units=reader.shard_units, global_batch=24, seed=5, lanes=6)
     with Prefetcher(order, reader, 0, 1, 0) as prefetcher:
         prefetcher.merged(0)
-    assert decoded <= 2 * 24, "more than a step ahead would be 96 MiB each"
+    assert decoded <= 2 * 24  # more than a step ahead would be 96 MiB each
 
 
 def test_blobs_decoded_in_parallel_stay_in_order(
@@ -152,18 +152,16 @@ def test_a_decode_that_draws_random_numbers_is_refused_under_bitwise(
     with one_rank() as group:
         for accepted in (job, freely):
             prepare(accepted, tmp_path, group)
-        with pytest.raises(
-            BadConfiguration, match=r"test_blobs\.flipped gave two results for the same bytes"
-        ):
+        with pytest.raises(BadConfiguration, match=r"test_blobs\.flipped .*two results.*same bytes"):
             prepare(random, tmp_path, group)
 
 
 def test_a_job_that_does_not_say_how_to_read_blobs_is_refused(snapshot: Snapshot, tmp_path: Path) -> None:
     job = small_job(snapshot, "token_pairs", "next_token")
     assert decode_of(job, snapshot.inputs) is read_tokens
-    with pytest.raises(BadConfiguration, match=r"rows have blobs \(text\), and the job does not say how"):
+    with pytest.raises(BadConfiguration, match=r"blobs \(text\).*features\.blob\.decode"):
         decode_of(dataclasses.replace(job, decode=""), snapshot.inputs)
-    with pytest.raises(BadConfiguration, match=r"decode 'ml_assets_tests\.nothing' cannot be imported"):
+    with pytest.raises(BadConfiguration, match=r"decode 'ml_assets_tests\.nothing' .*imported"):
         decode_of(dataclasses.replace(job, decode="ml_assets_tests.nothing"), snapshot.inputs)
     assert decode_of(job, small_snapshot(tmp_path).inputs) is None
 
@@ -182,7 +180,7 @@ def test_the_loss_of_a_row_is_the_mean_over_the_tokens_it_predicts(snapshot: Sna
     changed[:, -1] = 9  # predicts what comes after the last token: nobody knows
     assert objective.loss(changed, batch) == objective.loss(output, batch)
     objective.check(output, batch)
-    with pytest.raises(ValueError, match=r"shape \(3, 20\) for 3 rows: it must be \(3, 20, token ids\)"):
+    with pytest.raises(ValueError, match=r"\(3, 20\).*token ids"):
         objective.check(output[:, :, 0], batch)
 
 
@@ -194,7 +192,7 @@ def test_a_text_objective_needs_whole_numbers_in_rows(blob: torch.Tensor | None)
         numeric=torch.zeros(2, 0), category=torch.zeros(2, 0), label=torch.zeros(2), row=np.arange(2),
         blob=blob,
     )  # fmt: skip
-    with pytest.raises(BadConfiguration, match=r"reads blobs of shape \[rows, tokens\] and type int64"):
+    with pytest.raises(BadConfiguration, match=r"blobs of.*\[rows, tokens\].*int64"):
         objective_of("next_token").loss(torch.zeros(2, 5, 3), batch)
 
 
@@ -224,13 +222,11 @@ def test_a_model_with_another_output_than_its_objective_reads_is_refused(
     job = small_job(snapshot, "token_pairs", "binary", workers=1)
     with (
         one_rank() as group,
-        pytest.raises(
-            BadConfiguration, match=r"token_pairs gave an output of shape \(2, 20, 256\) for 2 rows"
-        ),
+        pytest.raises(BadConfiguration, match=r"token_pairs.*\(2, 20, 256\).*2"),
     ):
         prepare(job, tmp_path, group)
     other = dataclasses.replace(job, model_function=job.model_function.replace("token_pairs", "two_columns"))
-    with one_rank() as group, pytest.raises(BadConfiguration, match="does not take the columns"):
+    with one_rank() as group, pytest.raises(BadConfiguration, match=r"two_columns .*take the columns"):
         prepare(other, tmp_path, group)
 
 
@@ -239,7 +235,7 @@ def test_a_text_model_that_looks_ahead_is_refused(snapshot: Snapshot, tmp_path: 
     """It would reach a perplexity of 1 by copying the token that it should predict."""
     with (
         one_rank() as group,
-        pytest.raises(BadConfiguration, match=f"{model} looks ahead: the score of a token changes with"),
+        pytest.raises(BadConfiguration, match=f"{model} looks ahead: "),
     ):
         prepare(small_job(snapshot, model, "next_token", workers=1), tmp_path, group)
 

@@ -190,9 +190,7 @@ def test_an_untrained_module_may_be_lazy_and_share_weights(tmp_path: Path, examp
     assert nn.parameter.is_lazy(lazy.first.weight)
     shared = nn.ModuleList(nn.Linear(18_000, 18_000, bias=False, device="meta") for _ in range(2))
     shared[1].weight = shared[0].weight  # 1.2 GiB, by two names
-    with pytest.raises(
-        BadConfiguration, match="cannot be served apart from the script: Cannot copy out of meta"
-    ):
+    with pytest.raises(BadConfiguration, match=r"served apart.*:.*of meta"):
         check_model(shared, example)
 
 
@@ -200,12 +198,12 @@ def test_what_no_graph_can_hold_is_refused_with_the_arithmetic(example: Example)
     huge = nn.Linear(24_576, 24_576, bias=False, device="meta")
     with pytest.raises(
         BadConfiguration,
-        match=r"a module of the blend has 603,979,776 numbers = 2\.2 GiB, and the graph of a bundle holds 2 GiB.*alone",
+        match=r"blend.*603,979,776 numbers.*2\.2 GiB.*2 GiB.*alone",
     ):
         check_model(Blend([huge], [1.0]), example)
     with pytest.raises(
         BadConfiguration,
-        match=r"graph handed in has 2,147,483,648 bytes = 2\.0 GiB, and the graph of a bundle holds 2",
+        match=r"handed in.*2,147,483,648 bytes.*2 GiB",
     ):
         check_model(bytes(2**31), example)
 
@@ -366,13 +364,9 @@ def test_a_graph_of_classes_answers_probabilities_that_add_up_to_1(example: Exam
     ]
     checked = check_model(graph_of([softmax], outputs[:1]), classes).weights["onnx"].numpy().tobytes()
     np.testing.assert_allclose(run_graph(checked, classes.matrix).sum(axis=1), 1, rtol=1e-6)
-    with pytest.raises(
-        BadConfiguration, match=r"the probability of each class, from 0 to 1\. Apply the softmax"
-    ):
+    with pytest.raises(BadConfiguration, match=r"each class,.*0 to 1\..*softmax"):
         check_model(graph_of([], outputs[1:]), classes)
-    with pytest.raises(
-        BadConfiguration, match=r"it must be \(201, 4\), a number for each class .*3 'class 3'"
-    ):
+    with pytest.raises(BadConfiguration, match=r"\(201, 4\),.*each class.*'class 3'"):
         check_model(graph_of([], [helper.make_tensor_value_info("sum", FLOAT, ["rows", 1])]), classes)
 
 
@@ -422,7 +416,7 @@ def test_a_blend_without_a_share_for_each_model_is_refused(
 
 def test_a_blend_of_other_things_than_lists_is_refused(example: Example) -> None:
     for weights in (["half", 0.5], 1.0):
-        with pytest.raises(BadConfiguration, match="a blend takes a list of models and a list of numbers"):
+        with pytest.raises(BadConfiguration, match=r"blend takes a list.*numbers"):
             Blend([Net(example)] * 2, weights)  # type: ignore[arg-type]
     assert len(Blend((Net(example) for _ in range(2)), [0.5, 0.5]).models) == 2  # type: ignore[arg-type]
 
@@ -440,5 +434,5 @@ def test_a_member_that_cannot_be_served_is_refused_as_if_alone(example: Example)
         with pytest.raises(BadConfiguration, match=said):
             check_model(Blend([member, Net(example)], [0.5, 0.5]), example)
     pictures = replace(example, blobs=torch.zeros(len(example.numeric), 3))
-    with pytest.raises(BadConfiguration, match="these rows have blobs: hand in one module"):
+    with pytest.raises(BadConfiguration, match="blobs: hand in one"):
         check_model(Blend([Net(example)], [1.0]), pictures)

@@ -153,7 +153,7 @@ def test_rows_without_lists_cannot_be_ranked() -> None:
         label=torch.zeros(2),
         row=np.arange(2),
     )
-    with pytest.raises(BadConfiguration, match=r"rows form none: name the column .* \(evaluation.group\)"):
+    with pytest.raises(BadConfiguration, match=r"form none: .* \(evaluation\.group\)"):
         objective_of("ranking").loss(torch.zeros(2), batch)
 
 
@@ -162,12 +162,11 @@ def test_lists_in_several_partitions_are_refused_by_name() -> None:
     table = sessions()
     with pytest.raises(SnapshotError) as cut:
         chosen_lists(table.with_columns(pl.col("session") % 1000))
-    assert "5 of 5 lists are in several partitions: session " in str(cut.value)
-    assert "such as a user's day instead of a user" in str(cut.value)
+    assert all(fact in str(cut.value) for fact in ("5 of 5 lists", ": session ", "a user's day"))
     within = pl.when(pl.col("session") == 3002).then(2001).otherwise("session").alias("session")
     with pytest.raises(SnapshotError) as uncut:
         chosen_lists(table.with_columns(within))
-    assert "1 of 69 lists are in several partitions: session 2001 is in " in str(uncut.value)
+    assert all(fact in str(uncut.value) for fact in ("1 of 69 lists", "session 2001 is in "))
 
 
 def test_lists_that_the_start_of_the_window_cuts_are_refused() -> None:

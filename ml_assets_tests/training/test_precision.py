@@ -69,12 +69,10 @@ def test_a_gradient_that_no_scale_makes_finite_stops_the_loop() -> None:
 
 
 def test_fp16_on_a_cpu_is_refused_by_the_worker_and_by_launchers_before_it(tmp_path: Path) -> None:
-    with pytest.raises(
-        BadConfiguration, match="precision fp16 needs a GPU, and this rank computes on the CPU"
-    ):
+    with pytest.raises(BadConfiguration, match=r"fp16 needs a GPU.*CPU"):
         refuse_unable("fp16", CPU)
     settings = TrainingSettings(precision="fp16", workers=3)
-    with pytest.raises(BadConfiguration, match=r"each of the 3 workers, and resources.gpus is 0. Use bf16"):
+    with pytest.raises(BadConfiguration, match=r"3 workers,.*resources\.gpus is 0\..*bf16"):
         refuse_without_gpus(settings, has_gpus=False, where="resources.gpus is 0")
     refuse_without_gpus(settings, has_gpus=True, where="this machine has none")
     assert not has_gpus(tmp_path)

@@ -72,7 +72,7 @@ def test_feeds_hand_out_each_row_once_an_epoch_as_the_world_size_changes(
 def test_another_step_than_the_next_is_refused(reader: SplitReader) -> None:
     with Prefetcher(order_of(reader), reader, 0, 1, 7) as prefetcher:
         prefetcher.merged(7)
-        with pytest.raises(ValueError, match="step 7 was requested, but 8 is next"):
+        with pytest.raises(ValueError, match=r"step 7.*8 is next"):
             prefetcher.merged(7)
 
 

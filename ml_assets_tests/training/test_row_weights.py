@@ -69,7 +69,7 @@ def test_weights_of_one_have_the_gradient_of_rows_without_weights(name: str) -> 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in WEIGHTED])
 def test_an_objective_without_weights_refuses_weighted_rows(name: str) -> None:
-    with pytest.raises(BadConfiguration, match=r"does not take any: leave out features\.weight"):
+    with pytest.raises(BadConfiguration, match=r"take any: .*features\.weight"):
         objective_of(name).loss(torch.zeros(2), batch_of(torch.zeros(2), torch.ones(2)))
 
 

@@ -27,7 +27,7 @@ def test_code_of_an_image_may_lie_in_another_folder(
     monkeypatch.syspath_prepend(tmp_path / "opt")
     refuse_other_code(job, is_pod=True)
     (tmp_path / "opt" / "lab" / "rates.py").write_text("RATE = 0.5\n")
-    with pytest.raises(InputChanged, match="build the image from the code that was submitted"):
+    with pytest.raises(InputChanged, match=r"build the image .*submitted"):
         refuse_other_code(job, is_pod=True)
 
 
@@ -49,7 +49,7 @@ def test_another_platform_in_an_image_is_refused(snapshot: Snapshot) -> None:
 
 def test_other_packages_than_the_record_names_are_refused(snapshot: Snapshot) -> None:
     job = dataclasses.replace(small_job(snapshot), packages={"torch": "1.0", "only-on-windows": "2.0"})
-    with pytest.raises(InputChanged, match=r"torch is 2\.\S+, submitted was 1\.0"):
+    with pytest.raises(InputChanged, match=r"torch is 2\.\S+, .*1\.0"):
         refuse_other_code(job, is_pod=False)
-    with pytest.raises(InputChanged, match=r"python is 3\.\d+, submitted was 2\.7"):
+    with pytest.raises(InputChanged, match=r"python is 3\.\d+, .*2\.7"):
         refuse_other_code(dataclasses.replace(job, packages={"python": "2.7"}), is_pod=False)

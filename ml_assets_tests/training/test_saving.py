@@ -82,7 +82,7 @@ def test_a_save_that_fails_is_known_and_told_at_the_next_wait(alone: Group, tmp_
     save(checkpoints, 1, state(1.0))
     checkpoints.writing.write_text("a file where a folder is to be")
     saver.begin(2, state(2.0), 0, lambda _: None, lambda _: pytest.fail("it does not count"))
-    with pytest.raises(StorageFailed, match=r"could not be written to .*checkpoints"):
+    with pytest.raises(StorageFailed, match=r"written to .*checkpoints"):
         saver.wait()
     assert not saver.has_failed  # told
     checkpoints.writing.unlink()
@@ -94,7 +94,7 @@ def test_weights_that_are_not_finite_are_not_kept(alone: Group, tmp_path: Path) 
     spoiled = state(1.0)
     spoiled["parameters"]["weight 1"][7] = torch.inf
     saver.begin(1, spoiled, 0, lambda copy: refuse_infinite(copy, 1), lambda _: None)
-    with pytest.raises(Diverged, match="after step 1 weight 1 has a value that is not finite"):
+    with pytest.raises(Diverged, match=r"step 1 weight.*not finite"):
         saver.wait()
     assert checkpoints.steps() == []
 

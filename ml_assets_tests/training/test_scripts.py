@@ -75,7 +75,7 @@ def test_a_script_that_never_reads_the_weights_of_its_rows_is_refused(place: Pat
     snapshot = small_snapshot(tmp_path, with_weights(feature_table()), weight="weight")
     assert run(place, job_of(snapshot, how="well")) == ExitCode.BAD_CONFIGURATION
     (reason,) = [event.values["message"] for event in read_events(place) if event.kind == "failed"]
-    assert "the script never asked for them" in reason
+    assert "never asked for them" in reason
 
 
 def test_a_script_reads_weights_that_are_one_on_average(place: Path, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_the_script_of_classes_on_the_page_trains(
 
 def test_a_script_does_not_see_the_holdout(place: Path, snapshot: Snapshot) -> None:
     (place / "job.json").write_text(job_of(snapshot).to_json())
-    with pytest.raises(BadConfiguration, match="the holdout evaluates its model"):
+    with pytest.raises(BadConfiguration, match="holdout evaluates its model"):
         attach().rows("holdout")  # type: ignore[arg-type]
 
 
@@ -180,9 +180,7 @@ def test_a_changed_shard_ends_a_script_for_good(
 def test_a_script_that_no_launcher_started_is_told_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(JOB, raising=False)
     attach.cache_clear()
-    with pytest.raises(
-        BadConfiguration, match=r"a pipeline that names this script as `model.script` sets it"
-    ):
+    with pytest.raises(BadConfiguration, match=r"TRAINING_JOB .*`model\.script` sets it"):
         attach()
 
 
@@ -227,7 +225,7 @@ def test_hyperparameters_are_its_command_line() -> None:
         "seed": None,
     }
     assert arguments_of(given) == ["--epochs=3", "--lr=-0.5", "--fast", "--layers", "64", "32", "--name=a b"]
-    with pytest.raises(BadConfiguration, match="optimizer is a mapping, which a command line cannot express"):
+    with pytest.raises(BadConfiguration, match=r"optimizer is a mapping"):
         arguments_of({"optimizer": {"lr": 1}})
 
 
@@ -316,7 +314,7 @@ def test_a_checkpoint_that_is_not_above_the_newest_is_refused(training: Training
             (folder / "state").write_text(f"after {saved}")
     with pytest.raises(BadConfiguration) as refused, training.checkpoint(step):
         pass
-    assert "not above the newest complete checkpoint, of step 6" in str(refused.value)
+    assert re.search(r"not above .*step 6", str(refused.value))
     assert "count the steps upwards" in str(refused.value)
     assert training.checkpoints.steps() == [6, 5]
     assert training.checkpoints.newest_good() == 6
@@ -335,7 +333,7 @@ def test_a_resumed_script_that_counts_its_checkpoints_anew_is_refused(
         (folder / "state").write_text("after 7")
     resumed = resume(training, monkeypatch)
     with (
-        pytest.raises(BadConfiguration, match=r"resumed from step 7: .* at training.resumed_step \+ 1"),
+        pytest.raises(BadConfiguration, match=r"step 7:.*training\.resumed_step \+ 1"),
         resumed.checkpoint(1),
     ):
         pass
@@ -409,7 +407,7 @@ def test_a_metric_of_which_more_is_better_is_no_validation_loss(
 def test_only_rank_0_saves_by_itself(training: Training) -> None:
     other = dataclasses.replace(training, rank=1)
     with (
-        pytest.raises(BadConfiguration, match=r"call checkpoint\(step, all_ranks=True\) on each rank"),
+        pytest.raises(BadConfiguration, match=r"checkpoint\(step, all_ranks=True\) .*each rank"),
         other.checkpoint(1),
     ):
         pass

@@ -238,7 +238,5 @@ def test_only_declared_tables_begin_unknown_at_the_mean(snapshot: Snapshot) -> N
 
 
 def test_a_category_plan_that_does_not_fit_the_columns_is_refused(snapshot: Snapshot) -> None:
-    with pytest.raises(
-        BadConfiguration, match=r"names colour \(\d+ ids\), hour .* one nn\.Embedding for each column"
-    ):
+    with pytest.raises(BadConfiguration, match=r"colour \(\d+ ids\), hour.*nn\.Embedding"):
         changed_tables(snapshot, TwoTables)

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -137,13 +138,13 @@ def test_both_nodes_end_with_the_code_of_the_rank_that_was_killed(launch: Start,
     pods.wait_for("metrics", step=3)
     os.kill(pods.rank_pids()[1], signal.SIGKILL)
     assert pods.wait() == [KILLED, KILLED], pods.said()
-    assert "another rank, which this rank needs, is gone" in pods.log(0).read_text()
+    assert "which this rank needs" in pods.log(0).read_text()
 
 
 def test_a_loss_that_is_not_finite_ends_both_nodes_for_good(launch: Start, snapshot: Snapshot) -> None:
     pods = launch(small_job(snapshot, nan_after=12))
     assert pods.wait() == [ExitCode.DIVERGED, ExitCode.DIVERGED], pods.said()
-    assert "at step 12 the loss was nan" in pods.log(0).read_text()
+    assert re.search(r"step 12 .*nan", pods.log(0).read_text())
 
 
 def test_a_shard_that_changed_in_the_store_ends_both_nodes_for_good(
@@ -236,11 +237,8 @@ def test_an_image_with_other_code_ends_both_nodes_before_they_train(
     failed = [event for node in (0, 1) for event in pods.events(node)]
     assert {event.kind for event in failed} == {"failed"}
     for event in failed:
-        assert "build the image from the code that was submitted" in event.values["message"]
-        assert (
-            "submitted was 0000000000000000; the platform (ml_assets.model.training) has"
-            in event.values["message"]
-        )
+        assert "build the image" in event.values["message"]
+        assert re.search(r"0000000000000000; .*\(ml_assets\.model\.training\) has", event.values["message"])
 
 
 def test_the_node_whose_rank_stands_still_names_it(launch: Start, snapshot: Snapshot) -> None:
@@ -256,4 +254,4 @@ def test_the_node_whose_rank_stands_still_names_it(launch: Start, snapshot: Snap
         [],
         ["a rank of another node was lost"],
     )
-    assert [cause.startswith("rank 1 finished no step for") for cause in stuck] == [True]
+    assert [cause.startswith("rank 1 finished no ") for cause in stuck] == [True]

@@ -1,6 +1,7 @@
 """A script with its own loop on two nodes that share nothing but a real S3 server: its checkpoints outlive them."""
 
 import dataclasses
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +76,7 @@ def test_a_machine_that_dies_while_ranks_save_together_is_not_waited_for(
         pods.start()
         pods.wait_for("checkpoint", step=2)
         assert pods.wait(PATIENCE) == [ExitCode.PEER_LOST, -signal.SIGKILL], pods.said()
-        assert "machine 1 with rank 1 ended or sent no beat for 30 s" in pods.log(0).read_text()
+        assert re.search(r"machine 1.*rank 1.*30 s", pods.log(0).read_text())
         pods.start()
         assert pods.wait_for("resumed").step == 2
         assert pods.wait(PATIENCE) == [ExitCode.DONE, ExitCode.DONE], pods.said()

@@ -79,18 +79,18 @@ def test_a_pod_whose_shards_come_later_has_what_validates(settings: PodSettings,
 def test_without_its_settings_a_pod_says_which_one_is_missing() -> None:
     with pytest.raises(BadConfiguration, match="JOB_COMPLETION_INDEX is not set"):
         PodSettings.read({})
-    with pytest.raises(BadConfiguration, match="TRAINING_NODES must be a whole number, not 'two'"):
+    with pytest.raises(BadConfiguration, match=r"TRAINING_NODES .*number, not 'two'"):
         PodSettings.read({"JOB_COMPLETION_INDEX": "0", "TRAINING_NODES": "two"})
 
 
 def test_without_a_job_a_pod_says_where_it_looked(settings: PodSettings) -> None:
-    with pytest.raises(BadConfiguration, match=r"there is no job.json in .*/nothing: launch the job again"):
+    with pytest.raises(BadConfiguration, match=r"no job\.json in.*/nothing: launch"):
         staged(dataclasses.replace(settings, folder=f"{settings.folder}/nothing"))
 
 
 def test_a_job_that_cannot_be_read_is_refused(settings: PodSettings, tmp_path: Path) -> None:
     push_job(settings, tmp_path, "{")
-    with pytest.raises(BadConfiguration, match=r"job.json is not a valid job"):
+    with pytest.raises(BadConfiguration, match=r"job\.json is not .*valid"):
         staged(settings)
 
 
@@ -127,5 +127,5 @@ def test_wrong_credentials_are_a_bad_configuration_that_tells_no_secret(
 
 
 def test_an_absent_bucket_is_a_bad_configuration(settings: PodSettings) -> None:
-    with pytest.raises(BadConfiguration, match=r"the bucket of s3://no-such-bucket does not exist"):
+    with pytest.raises(BadConfiguration, match=r"s3://no-such-bucket does not exist"):
         staged(dataclasses.replace(settings, folder="s3://no-such-bucket/job"))

@@ -103,7 +103,7 @@ def test_who_is_asked_to_stop_when_all_is_done_stands_in_nobodys_way(
 def test_a_loss_that_is_not_finite_halts_the_training(tmp_path: Path, snapshot: Snapshot) -> None:
     """The last valid checkpoint is kept."""
     watcher = Watcher()
-    with pytest.raises(Diverged, match="at step 25 the loss was nan"):
+    with pytest.raises(Diverged, match=r"step 25 .*nan"):
         watcher.run(small_job(snapshot, nan_after=25), tmp_path)
     assert watcher.kinds().count("started") == 1  # no second attempt
     assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == [
@@ -115,7 +115,7 @@ def test_a_loss_that_is_not_finite_halts_the_training(tmp_path: Path, snapshot: 
 
 def test_a_final_failure_of_one_rank_ends_the_job_as_what_it_is(tmp_path: Path, snapshot: Snapshot) -> None:
     watcher = Watcher()
-    with pytest.raises(OutOfMemory, match="rank 1 of 2 ran out of memory"):
+    with pytest.raises(OutOfMemory, match=r"rank 1 of 2.*memory"):
         watcher.run(small_job(snapshot, "ml_assets_tests.training.untrainable_models.OneRankShort"), tmp_path)
     assert watcher.kinds().count("started") == 1
 
@@ -154,9 +154,7 @@ def test_the_rank_that_ended_first_is_named(
 def test_an_error_that_repeats_at_the_same_place_is_tried_twice(tmp_path: Path, snapshot: Snapshot) -> None:
     watcher = Watcher()
     job = small_job(snapshot, "ml_assets_tests.training.untrainable_models.FailsInValidation", epochs=1)
-    with pytest.raises(
-        FailedTwice, match=r"ZeroDivisionError at .*untrainable_models\.py:\d+ after step \d+"
-    ):
+    with pytest.raises(FailedTwice, match=r"ZeroDivisionError at.*untrainable_models\.py:\d+.*step \d+"):
         watcher.run(job, tmp_path)
     assert watcher.kinds().count("started") == 2
 
@@ -188,14 +186,14 @@ def test_a_model_with_state_that_a_resume_loses_is_refused_under_bitwise(
     assert "core.averages of ml_assets_tests.training.untrainable_models.Teacher changed" in str(
         refused.value
     )
-    assert "keep it in a persistent buffer (register_buffer), or set training.average" in str(refused.value)
+    assert all(remedy in str(refused.value) for remedy in ("(register_buffer)", "training.average"))
     assert "started" not in watcher.kinds()
 
 
 def test_the_rank_whose_loss_is_not_finite_is_named(tmp_path: Path, snapshot: Snapshot) -> None:
     """The others, whose gradients it spoiled, said that the loss was 0.61."""
     job = small_job(snapshot, "ml_assets_tests.training.untrainable_models.OneRankNan")
-    with pytest.raises(Diverged, match="the loss was nan on rank 1, the gradient norm of all ranks nan"):
+    with pytest.raises(Diverged, match=r"nan.*rank 1.*ranks nan"):
         Watcher().run(job, tmp_path)
 
 
