@@ -3,7 +3,7 @@
 If a model is not torch, its own graph of one matrix takes the place of the torch module (`MatrixGraph`). Weights of a
 torch module are stored once, in `model.safetensors`; the graph reads them as ONNX external data. Here: export and
 composition of the graph, with deterministic bytes, and the file of weights. Not here: the other files of a bundle
-(`bundle`), running the graph (`runtime`), checking the graph that a script returns (training.script.graph).
+(`bundle`), running the graph (`runtime`), checking the graph that a script returns (training.script.matrix_graph).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

@@ -2,7 +2,7 @@
 
 Here: those shapes, the choice of the example rows, the requirements on a model's answers, and the errors for a wrong
 answer. Not here: rows in lane order, which the platform's own loop reads (data.prefetcher, data.batches); asking a
-model (script_model, graph).
+model (script_model, matrix_graph).
 """
 
 # pyright: reportUnknownMemberType=false
