@@ -281,7 +281,7 @@ def test_a_lost_race_for_one_day_is_merged_again_from_the_new_head(orders: Order
 def test_a_race_that_is_never_won_ends_in_the_lakes_own_error(
     orders: OrdersTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ml_assets.data.tables.publish.landing.TRIES", 2)
+    monkeypatch.setattr("ml_assets.data.tables.publish.publish.TRIES", 2)
 
     class BusyStore(LocalStore):
         def merge(self, source: str, into: str, message: str, metadata) -> str:

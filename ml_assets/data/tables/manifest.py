@@ -95,7 +95,7 @@ class PartitionManifest:
     """Rows that the source returned, and what became of them; None for a derived table."""
     final_from: str | None = None
     """Moment, ISO 8601 in UTC, from which other rows of this partition are a correction: the rows before are kept as an
-    earlier version (`publish/landing.py`). None: they are never kept."""
+    earlier version (`publish/earlier.py`). None: they are never kept."""
     inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """Inputs of a derived table: table → key → content digest of every input partition."""
     read_columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])

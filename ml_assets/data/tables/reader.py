@@ -91,7 +91,7 @@ class TableReader:
         return cls(store, store.resolve(ref))
 
     def earlier(self, table: str) -> Sequence[EarlierObject]:
-        """Return the objects of the earlier versions of `table`'s partitions (`publish/landing.py`)."""
+        """Return the objects of the earlier versions of `table`'s partitions (`publish/earlier.py`)."""
         if table not in self._earlier:
             listed = self.store.list(self.commit_id, layout.earlier_prefix(table))
             self._earlier[table] = [EarlierObject(*layout.of_earlier(one.path), one) for one in listed]

@@ -34,7 +34,7 @@ from ml_assets.data.sources.protocol import SourceRefused, SourceTable
 from ml_assets.data.tables import layout, parquet
 from ml_assets.data.tables.cadence import HOUR_KEY, begin_of_key
 from ml_assets.data.tables.layout import DEAD_LETTERS, MAIN
-from ml_assets.data.tables.publish.landing import TRIES
+from ml_assets.data.tables.publish.publish import TRIES
 from ml_assets.extras.streams.kafka_topic import (
     MessagesLost,
     Topic,

@@ -25,8 +25,7 @@ from pydantic import Field
 from ml_assets.data.features.categories import NotACategory, category_text
 from ml_assets.data.features.encoding import FittedState
 from ml_assets.data.tables.layout import MAIN
-from ml_assets.data.tables.publish.audit import verdict_of
-from ml_assets.data.tables.publish.publish import new_row_of
+from ml_assets.data.tables.publish.audit import new_row_of, verdict_of
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.column_types import polars_type
 from ml_assets.data.validation.verdict import Finding, Verdict

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from ml_assets.data.tables import layout
 from ml_assets.data.tables.environments.environment import EnvironmentChanges, changes_of
 from ml_assets.data.tables.layout import MAIN
-from ml_assets.data.tables.publish.landing import KeptChange, keep_merged, moment_of_change, put_changes
+from ml_assets.data.tables.publish.earlier import KeptChange, keep_merged, moment_of_change, put_changes
 from ml_assets.data.tables.reader import TableReader
 from resources.lake import LakeError, MergeConflict
 from resources.lake.environments import (

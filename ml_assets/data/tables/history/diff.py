@@ -4,7 +4,7 @@ Here: partitions that came, went or hold other rows, of the whole lake or in the
 declarations and code that made them; and the moments at which other rows replaced those of a partition. A partition
 that both commits hold with the same digest is never looked at. Statistics come from the profiles in the manifests. Data
 files are read only for the rows of partitions whose content differs. Not here: models, and keeping the earlier rows
-(`publish/landing.py`).
+(`publish/earlier.py`).
 """
 
 from collections import defaultdict

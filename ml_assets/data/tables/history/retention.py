@@ -15,7 +15,8 @@ from datetime import datetime
 from ml_assets.data.tables import layout
 from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.data.tables.layout import MAIN
-from ml_assets.data.tables.publish.landing import CommitFacts, StoredPartition, land
+from ml_assets.data.tables.publish.prepare import StoredPartition
+from ml_assets.data.tables.publish.publish import CommitFacts, land
 from ml_assets.data.tables.reader import TableReader
 from resources.lake import Commit, VersionedStore
 from resources.ledger import Ledger

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from ml_assets.data.tables import layout
-from ml_assets.data.tables.publish.landing import CommitFacts, StoredPartition, land
+from ml_assets.data.tables.publish.prepare import StoredPartition
+from ml_assets.data.tables.publish.publish import CommitFacts, land
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.verdict import Verdict
 from resources.lake import RefNotFound, VersionedStore

@@ -15,10 +15,11 @@ from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence, CadenceKind
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import validate_window
 from ml_assets.data.tables.manifest import PartitionManifest
-from ml_assets.data.tables.publish.landing import StoredPartition
 from ml_assets.data.tables.publish.prepare import (
     Prepared,
+    StoredPartition,
     undated_digest,
+    undated_partition,
     with_quarantined,
     with_rows,
 )
@@ -34,11 +35,12 @@ from ml_assets.data.validation.quarantine import (
     set_aside_findings,
     undated_finding,
     unreconciled_finding,
+    with_reason_undated,
 )
 from ml_assets.data.validation.table_drift import PastAndNow, Shifts, TableDrift
 from ml_assets.data.validation.verdict import Finding, Verdict
 from ml_assets.data.validation.volume import VolumePast, volume_findings
-from resources.ledger import Ledger, VerdictRow
+from resources.ledger import Ledger, NewVerdict, VerdictRow
 
 _WEEK = 7
 """Days of a week, which are partitions of a daily table."""
@@ -195,6 +197,23 @@ class Validated:
         return [mine, aside]
 
 
+def undated_place(spec: TableSpec, good: Mapping[str, Validated]) -> list[StoredPartition]:
+    """Return the rows without a time that the last partition was read with, as a partition of the quarantine table.
+
+    Without such rows, it removes earlier ones.
+    """
+    table = layout.quarantine_of(spec.table)
+    for one in reversed(list(good.values())):
+        rows = one.partition.undated
+        if rows is None or table is None or not one.keeps_undated:
+            continue
+        if not rows.frame.height:
+            return [StoredPartition(table, layout.UNDATED, {}, {})]
+        aside = with_reason_undated(rows.frame, rows.column)
+        return [undated_partition(spec, one.partition, aside).stored]
+    return []
+
+
 def validate(
     ledger: Ledger,
     spec: TableSpec,
@@ -242,6 +261,39 @@ def _as_before(verdict: Verdict, partition: Prepared) -> Validated:
 def verdict_of(row: VerdictRow) -> Verdict:
     """Return the recorded verdict with its current status: a person may have accepted the partition since."""
     return replace(Verdict.from_json(row.body_json), status=row.status)
+
+
+def new_row_of(verdict: Verdict, run_id: str, branch: str) -> NewVerdict:
+    """Return a verdict as a row for the ledger."""
+    return NewVerdict(
+        table=verdict.table,
+        key=verdict.key,
+        content_digest=verdict.content_digest,
+        contract_digest=verdict.contract_digest,
+        status=verdict.status,
+        rows=verdict.rows,
+        body_json=verdict.to_json(),
+        run_id=run_id,
+        branch=branch,
+    )
+
+
+def says(row: VerdictRow | None, verdict: Verdict | NewVerdict) -> bool:
+    """True if a recorded verdict has the same content, rules and status as `verdict`, and set the same rows aside."""
+    if row is None or (row.content_digest, row.contract_digest, row.status) != (
+        verdict.content_digest,
+        verdict.contract_digest,
+        verdict.status,
+    ):
+        return False
+    new = verdict if isinstance(verdict, Verdict) else Verdict.from_json(verdict.body_json)
+    before = Verdict.from_json(row.body_json)
+    return (before.quarantine_digest, before.undated_digest) == (new.quarantine_digest, new.undated_digest)
+
+
+def is_recorded(row: VerdictRow | None, new: NewVerdict) -> bool:
+    """True if the newest verdict has the same content and status and, if rejected, the same evidence branch."""
+    return says(row, new) and row is not None and (new.status != "rejected" or row.branch == new.branch)
 
 
 def _validate_new(

@@ -8,13 +8,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from ml_assets.data.tables import layout, parquet
 from ml_assets.data.tables.manifest import FileEntry, PartitionManifest, Reconciliation, iso_utc, profile_text
-from ml_assets.data.tables.publish.landing import StoredPartition
 from ml_assets.data.tables.spec import MOST_UNDATED, Incoming, SourceFailed, TableSpec, UndatedRows
 from ml_assets.data.validation.column_types import polars_type, schema_hash, schema_of
 from ml_assets.data.validation.profile import profile
@@ -28,6 +28,18 @@ POLARS_FAILED = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 class KeyTwice(ValueError):
     """A source returned the same partition twice in one call."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPartition:
+    """All objects of one partition, its manifest included."""
+
+    table: str
+    key: str
+    objects: Mapping[str, bytes | Path]
+    """Path in the lake → content."""
+    hashes: Mapping[str, str]
+    """Path in the lake → SHA-256."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,43 +11,46 @@ good rows: one branch, one merge.
 4. merge the good partitions;
 5. record in the ledger that they passed, and delete their branch.
 
-Steps 3 to 5 are one turn of the table: no other publish and no acceptance comes in between. A rerun finds equal
-content on main or in the ledger and does only the missing steps. A dead run leaves a branch that nobody merges.
-Not here: the verdicts (`audit`), acceptance of a rejected partition (`accept.py`).
+Steps 3 to 5 are one turn of the table: no other publish and no acceptance comes in between. Two processes may land in
+any order: main always holds the content of the newest verdict in the ledger. A rerun finds equal content on main or in
+the ledger and does only the missing steps. A dead run leaves a branch that nobody merges. Not here: the verdicts
+(`audit`), the rows that a correction replaces (`earlier`), acceptance of a rejected partition (`accept`), which lands
+by `land`, too.
 """
 
 import contextlib
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import random
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from ml_assets.data.tables import layout
 from ml_assets.data.tables.declared import DeclaredTables, InputTable
 from ml_assets.data.tables.layout import MAIN
-from ml_assets.data.tables.publish.audit import Validated, validate, verdict_of
-from ml_assets.data.tables.publish.landing import (
-    CommitFacts,
-    Landed,
-    StoredPartition,
-    land,
-    new_branch,
-    write,
+from ml_assets.data.tables.publish.audit import (
+    Validated,
+    is_recorded,
+    new_row_of,
+    says,
+    undated_place,
+    validate,
+    verdict_of,
 )
-from ml_assets.data.tables.publish.prepare import (
-    Prepared,
-    prepare_chunks,
-    undated_partition,
-)
+from ml_assets.data.tables.publish.earlier import keep_earlier, moment_of_change, put_changes
+from ml_assets.data.tables.publish.prepare import Prepared, StoredPartition, prepare_chunks
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
-from ml_assets.data.validation.quarantine import (
-    with_reason_undated,
-)
 from ml_assets.data.validation.table_drift import TableDrift
 from ml_assets.data.validation.verdict import Verdict
-from resources.lake import VersionedStore
+from resources.lake import LakeBusy, LakeError, MergeConflict, VersionedStore
 from resources.ledger import Ledger, NewVerdict, VerdictRow
+from resources.threads import side_by_side
 from resources.words import name_some
+
+TRIES = 8
+"""Merges to try before raising the error. After each lost race, the next try starts from the new head."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +89,24 @@ class PublishResult:
     """Key → reason why the partition has no rows. Main and ledger do not change for it."""
     commit_id: str
     """Commit of main that holds everything in `merged`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFacts:
+    """Metadata of a commit."""
+
+    message: str
+    metadata: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """Main after a landing."""
+
+    commit_id: str
+    """Commit of main that holds every partition."""
+    before: TableReader
+    """Main before the landing."""
 
 
 def publish(
@@ -169,34 +190,6 @@ def _publish(
     )
 
 
-def new_row_of(verdict: Verdict, run_id: str, branch: str) -> NewVerdict:
-    """Return a verdict as a row for the ledger."""
-    return NewVerdict(
-        table=verdict.table,
-        key=verdict.key,
-        content_digest=verdict.content_digest,
-        contract_digest=verdict.contract_digest,
-        status=verdict.status,
-        rows=verdict.rows,
-        body_json=verdict.to_json(),
-        run_id=run_id,
-        branch=branch,
-    )
-
-
-def _says(row: VerdictRow | None, verdict: Verdict | NewVerdict) -> bool:
-    """True if a recorded verdict has the same content, rules and status as `verdict`, and set the same rows aside."""
-    if row is None or (row.content_digest, row.contract_digest, row.status) != (
-        verdict.content_digest,
-        verdict.contract_digest,
-        verdict.status,
-    ):
-        return False
-    new = verdict if isinstance(verdict, Verdict) else Verdict.from_json(verdict.body_json)
-    before = Verdict.from_json(row.body_json)
-    return (before.quarantine_digest, before.undated_digest) == (new.quarantine_digest, new.undated_digest)
-
-
 class _Overtaken(Exception):
     """A newer verdict came after the acceptance on which a verdict relies."""
 
@@ -218,7 +211,7 @@ def _land(
 
     def record(keys: Sequence[str]) -> None:
         now = ledger.newest_verdicts(spec.table, keys)
-        news = [rows[key] for key in keys if not _is_recorded(now.get(key), rows[key])]
+        news = [rows[key] for key in keys if not is_recorded(now.get(key), rows[key])]
         if news:
             ledger.record_verdicts(news)
 
@@ -229,32 +222,10 @@ def _land(
         record([key for key in rows if key not in good])
 
     stored = [each for one in good.values() for each in one.stored]
-    stored += _undated_place(spec, good)
+    stored += undated_place(spec, good)
     return land(
         store, ledger, spec.table, stored, run.run_id, facts, begin=begin, record=lambda: record(list(good))
     )
-
-
-def _undated_place(spec: TableSpec, good: Mapping[str, Validated]) -> list[StoredPartition]:
-    """Return the rows without a time that the last partition was read with, as a partition of the quarantine table.
-
-    Without such rows, it removes earlier ones.
-    """
-    table = layout.quarantine_of(spec.table)
-    for one in reversed(list(good.values())):
-        rows = one.partition.undated
-        if rows is None or table is None or not one.keeps_undated:
-            continue
-        if not rows.frame.height:
-            return [StoredPartition(table, layout.UNDATED, {}, {})]
-        aside = with_reason_undated(rows.frame, rows.column)
-        return [undated_partition(spec, one.partition, aside).stored]
-    return []
-
-
-def _is_recorded(row: VerdictRow | None, new: NewVerdict) -> bool:
-    """True if the newest verdict has the same content and status and, if rejected, the same evidence branch."""
-    return _says(row, new) and row is not None and (new.status != "rejected" or row.branch == new.branch)
 
 
 def _keep_evidence(
@@ -272,7 +243,7 @@ def _keep_evidence(
     kept = {
         key: newest[key].branch
         for key, one in bad.items()
-        if _says(newest.get(key), one.verdict) and newest[key].branch in existing
+        if says(newest.get(key), one.verdict) and newest[key].branch in existing
     }
     fresh = [one for key, one in bad.items() if key not in kept]
     if not fresh:
@@ -343,3 +314,130 @@ def published_by(
                 verdict=verdict_of(rows[key]),
             )
     return found
+
+
+def land(
+    store: VersionedStore,
+    ledger: Ledger,
+    table: str,
+    partitions: Sequence[StoredPartition],
+    run_id: str,
+    facts: Callable[[Sequence[str]], CommitFacts],
+    *,
+    begin: Callable[[], None],
+    record: Callable[[], None],
+) -> Landed:
+    """Merge partitions of `table` into main in one merge and record their verdicts in the ledger.
+
+    Partitions whose content main already holds are left out. If none is left, main does not change. `facts` is called
+    with the keys that change. The table's turn covers `begin` (which may raise to end the landing), the merge and
+    `record`. Objects are uploaded before the turn. If another process changed these partitions meanwhile, they are
+    uploaded again within the turn, so the later merge wins. What a partition with `final_from` in its manifest
+    replaces is kept as an earlier version. Raises `MergeConflict` or `LakeBusy` after `TRIES`
+    lost races, which only writers that take no turns can cause.
+    """
+
+    def try_once(*, alone: bool) -> Landed | None:
+        with contextlib.ExitStack() as stack:
+            if alone:
+                stack.enter_context(ledger.turn(table))
+            base = TableReader.at(store, MAIN)
+            news = [p for p in partitions if base.object_hashes(p.table, p.key) != p.hashes]
+            staged = stack.enter_context(_staged(store, ledger, table, base, news, run_id, facts))
+            if not alone:
+                stack.enter_context(ledger.turn(table))
+                if _has_changed(store, base, table, partitions):
+                    return None
+            begin()
+            commit_id = staged.merge() if staged else base.commit_id
+            record()
+            return Landed(commit_id, base)
+
+    for number in range(1, TRIES + 1):
+        try:
+            landed = try_once(alone=number > 1)
+        except (MergeConflict, LakeBusy):
+            if number == TRIES:
+                raise
+            landed = None
+        if landed is not None:
+            return landed
+        time.sleep(random.uniform(0.5, 1.5) * 0.05 * 2 ** min(number, 5))
+    raise AssertionError("unreachable")
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """Branch with committed partitions that wait for the merge."""
+
+    store: VersionedStore
+    branch: str
+    facts: CommitFacts
+
+    def merge(self) -> str:
+        return self.store.merge(self.branch, MAIN, self.facts.message, self.facts.metadata)
+
+
+@contextlib.contextmanager
+def _staged(
+    store: VersionedStore,
+    ledger: Ledger,
+    table: str,
+    base: TableReader,
+    news: Sequence[StoredPartition],
+    run_id: str,
+    facts: Callable[[Sequence[str]], CommitFacts],
+) -> Generator[_Staged | None]:
+    """Commit `news` to a branch and delete the branch after the block; yield None if `news` is empty."""
+    if not news:
+        yield None
+        return
+    said = facts([one.key for one in news])
+    branch = new_branch(store, base, news[0], run_id)
+    try:
+        write(store, branch, base, news)
+        # One moment for all: a reader sees all changes of a landing or none.
+        moment = moment_of_change(base, ledger, table, datetime.now(UTC))
+        changes = [keep_earlier(base, one.table, one.key, one.objects, moment) for one in news]
+        put_changes(store, branch, changes)
+        store.commit(branch, said.message, said.metadata)
+        yield _Staged(store, branch, said)
+    finally:
+        # A branch that stays costs nothing; an error here would hide the error above.
+        with contextlib.suppress(LakeError):
+            store.delete_branch(branch)
+
+
+def _has_changed(
+    store: VersionedStore, base: TableReader, table: str, partitions: Sequence[StoredPartition]
+) -> bool:
+    """True if main now holds other content of these partitions than `base`, or a newer correction of `table`."""
+    now = TableReader.at(store, MAIN)
+    return now.commit_id != base.commit_id and (
+        now.earlier(table) != base.earlier(table)
+        or any(
+            now.object_hashes(one.table, one.key) != base.object_hashes(one.table, one.key)
+            for one in partitions
+        )
+    )
+
+
+def new_branch(store: VersionedStore, base: TableReader, first: StoredPartition, run_id: str) -> str:
+    """Create an audit branch from `base` for this try alone; return its name."""
+    name = layout.audit_branch(first.table, first.key, run_id)
+    store.create_branch(name, base.commit_id)
+    return name
+
+
+def write(
+    store: VersionedStore, branch: str, base: TableReader, partitions: Sequence[StoredPartition]
+) -> None:
+    """Write partitions to a branch made from `base`; remove files that only their older versions had."""
+    objects = [item for one in partitions for item in one.objects.items()]
+    side_by_side(lambda item: store.put(branch, *item), objects)
+    older = [
+        path
+        for one in partitions
+        for path in base.object_hashes(one.table, one.key).keys() - one.objects.keys()
+    ]
+    side_by_side(lambda path: store.remove(branch, path), older)
