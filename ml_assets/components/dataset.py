@@ -3,19 +3,14 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import zip_longest
 
 import dagster as dg
 
-from ml_assets.components.assets.table import (
-    Reported,
-    publish_and_report,
-    runs_of_retries,
-    table_asset,
-)
+from ml_assets.components.assets.table import RunRows, TableRun, table_asset
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.metadata import RANGE_END, RANGE_START
 from ml_assets.components.pages import ON_A_PAGE
@@ -23,11 +18,10 @@ from ml_assets.components.scaffold.scaffolders import DatasetScaffolder
 from ml_assets.components.specs import DatasetSpec
 from ml_assets.data.sources.kinds import kind, open_source, read_partitions, span_of
 from ml_assets.data.sources.protocol import PageFacts, ReadPartition, SourceReader
-from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence
+from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import validate_window
 from ml_assets.data.tables.layout import MAIN
-from ml_assets.data.tables.publish.publish import published_by
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, TableSpec
 from resources.platform import Platform
@@ -56,44 +50,29 @@ class Dataset(SpecComponent):
         spec = self.spec
         table = self.table
 
-        def ingest(
-            context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables
-        ) -> Iterator[Reported]:
-            keys = context.partition_keys if spec.partitions else [UNPARTITIONED]
-            reader = TableReader.at(platform.lake, MAIN)
-            resumed = published_by(runs_of_retries(context), reader, platform.ledger, table, keys)
-            with closing(open_source(spec.source, spec.source_table, platform)) as source:
-                incoming = read_partitions(
-                    source, table.cadence, [key for key in keys if key not in resumed], spec.require_closed
-                )
-                incoming = _noting_older_marks(context, reader, table.table, incoming)
-                yield from publish_and_report(
-                    context,
-                    platform,
-                    tables,
-                    table,
-                    incoming,
-                    total=len(keys),
-                    resumed=resumed,
-                    source_facts=lambda: {**source.facts(), **recheck_facts(spec, source, platform)},
+        @contextmanager
+        def read(run: TableRun) -> Iterator[RunRows]:
+            with closing(open_source(spec.source, spec.source_table, run.platform)) as source:
+                incoming = read_partitions(source, table.cadence, run.keys, spec.require_closed)
+                yield RunRows(
+                    incoming=_noting_older_marks(run, table.table, incoming),
+                    facts=lambda: {**source.facts(), **recheck_facts(spec, source, run.platform)},
                 )
 
         facts = {"source": kind(spec.source)} | ({"known at": spec.known_at} if spec.known_at else {})
-        asset = table_asset(spec, table, deps=[], kind="table", publish_table=ingest, facts=facts)
+        asset = table_asset(spec, table, read, kind="table", facts=facts)
         sensors = [new_data_sensor(spec, asset.key)] if spec.source.watch else []
         return dg.Definitions(assets=[asset], sensors=sensors)
 
 
-def _noting_older_marks(
-    context: dg.AssetExecutionContext, reader: TableReader, table: str, incoming: Iterable[Incoming]
-) -> Iterator[Incoming]:
+def _noting_older_marks(run: TableRun, table: str, incoming: Iterable[Incoming]) -> Iterator[Incoming]:
     """Yield `incoming` unchanged; log a warning for a partition whose watermark is older than the one on main."""
     for one in incoming:
-        if one.watermark is not None and one.key in reader.digests(table):
-            readable, _ = reader.checked_manifests(table, [one.key])
+        if one.watermark is not None and one.key in run.reader.digests(table):
+            readable, _ = run.reader.checked_manifests(table, [one.key])
             before = readable[one.key].watermark if one.key in readable else None
             if before is not None and one.watermark < before:
-                context.log.warning(
+                run.context.log.warning(
                     f"{table} {one.key}: the newest change at the source is of {one.watermark.isoformat()}, and main "
                     f"has one of {before.isoformat()}: rows were removed or restored there, or its clock was set back. "
                     "The rows of today count. If they are wrong, correct the source and materialize the partition again"

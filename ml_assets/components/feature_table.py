@@ -4,16 +4,17 @@ Not here: the rows that are stored online (`tables.online`), the store (`resourc
 """
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import dagster as dg
 
 from ml_assets.components.assets.table import (
     Reported,
-    publish_and_report,
+    RunRows,
+    TableRun,
     ranged_asset,
     require_all,
-    runs_of_retries,
     table_asset,
 )
 from ml_assets.components.base import (
@@ -30,9 +31,7 @@ from ml_assets.dagster_host.steps import log_materializations
 from ml_assets.data.tables.cadence import Cadence, fit_of
 from ml_assets.data.tables.declared import DeclaredTables, InputTable
 from ml_assets.data.tables.derive import derive, in_pieces, plan
-from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.online import fill_online
-from ml_assets.data.tables.publish.publish import published_by
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import TableSpec
 from ml_assets.data.tables.user_code import resolve_function
@@ -66,30 +65,16 @@ class FeatureTable(SpecComponent):
         function = resolve_function(spec.function)
         table = self.table
 
-        def build(
-            context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables
-        ) -> Iterator[Reported]:
-            reader = TableReader.at(platform.lake, MAIN)
-            inputs = [_input_table(tables, section, spec) for section in spec.inputs]
-            for section in spec.inputs:
-                declared = tables.find(section.table)
-                if declared is not None and declared.deprecated:
-                    context.log.warning(f"{section.table} is deprecated: {declared.deprecated}")
-            keys = context.partition_keys
-            runs = runs_of_retries(context)
-            resumed = published_by(runs, reader, platform.ledger, table, keys, inputs)
-            wanted = [key for key in keys if key not in resumed]
-            possible = plan(reader, platform.ledger, tables, inputs, wanted, table.cadence)
-            pieces = in_pieces(reader, inputs, possible.ranges, platform.settings.chunk_mib * 2**20 / 2)
-            partitions = derive(
-                reader, platform.ledger, inputs, pieces, table.cadence, function, spec.partition_date
-            )
-            if possible.ranges or resumed:
-                total = len(keys) - len(possible.refused)
-                yield from publish_and_report(
-                    context, platform, tables, table, partitions, total=total, resumed=resumed
-                )
-            require_all(table.table, possible)
+        def build(run: TableRun) -> AbstractContextManager[RunRows]:
+            reader, ledger = run.reader, run.platform.ledger
+            for one in filter(None, (run.tables.find(section.table) for section in spec.inputs)):
+                if one.deprecated:
+                    run.context.log.warning(f"{one.table} is deprecated: {one.deprecated}")
+            possible = plan(reader, ledger, run.tables, run.inputs, run.keys, table.cadence)
+            most_bytes = run.platform.settings.chunk_mib * 2**20 / 2
+            pieces = in_pieces(reader, run.inputs, possible.ranges, most_bytes)
+            rows = derive(reader, ledger, run.inputs, pieces, table.cadence, function, spec.partition_date)
+            return nullcontext(RunRows(incoming=rows, possible=possible))
 
         deps = [_dependency(section, spec.cadence) for section in spec.inputs]
         facts = {
@@ -99,7 +84,9 @@ class FeatureTable(SpecComponent):
             INPUT_CADENCES: {one.table: one.cadence for one in spec.inputs if one.cadence is not None},
         }
         facts |= {SENSITIVE: [name for name in spec.contract.names if spec.contract.hides(name)]}
-        asset = table_asset(spec, table, deps, kind="polars", publish_table=build, facts=facts)
+        asset = table_asset(
+            spec, table, build, kind="polars", deps=deps, inputs_of=partial(_input_tables, spec), facts=facts
+        )
         checks = [leakage_check(spec, table)] if spec.leakage_check == "weekly" else []
         assets = [asset] if spec.online is None else [asset, online_asset(spec, spec.online)]
         return dg.Definitions(assets=assets, asset_checks=checks)
@@ -116,6 +103,10 @@ def _dependency(section: InputSection, own: Cadence) -> dg.AssetDep:
     if fit_of(own.kind, read) == "coarser":
         return dg.AssetDep(_key(section), partition_mapping=coarser_mapping(own.kind, read, section.lookback))
     return dg.AssetDep(_key(section), partition_mapping=lookback_mapping(section.lookback))
+
+
+def _input_tables(spec: FeatureTableSpec, tables: DeclaredTables) -> list[InputTable]:
+    return [_input_table(tables, section, spec) for section in spec.inputs]
 
 
 def _input_table(tables: DeclaredTables, section: InputSection, spec: FeatureTableSpec) -> InputTable:

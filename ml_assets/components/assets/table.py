@@ -1,11 +1,13 @@
 """Asset of a published table, for datasets and feature tables, and the report of its publish to Dagster.
 
 Each partition gets an event, chunk by chunk. Good partitions are materialized also if others are rejected. The step
-fails afterwards, so that no run is green with missing partitions. Not here: the rows (`dataset`, `feature_table`), the
-checks (`checks.table`), the publish itself (`ml_assets.data.tables.publish`).
+fails afterwards, so that no run is green with missing partitions. Not here: how rows are read or computed (`dataset`,
+`feature_table`), the checks (`checks.table`), the publish itself (`ml_assets.data.tables.publish`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -34,7 +36,8 @@ from ml_assets.components.pages import (
 from ml_assets.components.specs import TableSpecSection, TrainingPipelineSpec
 from ml_assets.dagster_host.steps import log_materializations, log_output
 from ml_assets.data.sources.protocol import PageFacts
-from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
+from ml_assets.data.tables.cadence import UNPARTITIONED
+from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables, InputTable
 from ml_assets.data.tables.derive import Plan
 from ml_assets.data.tables.guard import InputsRefused
 from ml_assets.data.tables.layout import MAIN
@@ -45,6 +48,7 @@ from ml_assets.data.tables.publish.publish import (
     PublishResult,
     RejectedPartition,
     publish_in_chunks,
+    published_by,
 )
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, SourceFailed, TableSpec
@@ -100,15 +104,71 @@ def require_all(made: str, possible: Plan) -> None:
         raise InputsRefused(made, refused, possible.missing)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableRun:
+    """A run that makes partitions of a table."""
+
+    context: dg.AssetExecutionContext
+    platform: Platform
+    tables: DeclaredTables
+    reader: TableReader
+    """Main at the start of the run."""
+    inputs: Sequence[InputTable]
+    keys: Sequence[str]
+    """Partitions whose rows are needed: without those that an earlier try of the run published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRows:
+    """Rows of the partitions of a run. They are read while they are published, one partition after the other."""
+
+    incoming: Iterable[Incoming]
+    facts: Callable[[], PageFacts] = dict
+    """Facts of the source for the page, asked after each chunk."""
+    possible: Plan | None = None
+    """Partitions that can be made, and why the others cannot; None: all can."""
+
+
 def table_asset(
     section: TableSpecSection,
     table: TableSpec,
-    deps: Sequence[dg.AssetDep],
+    rows_of: Callable[[TableRun], AbstractContextManager[RunRows]],
     kind: str,
-    publish_table: PublishTable,
+    deps: Sequence[dg.AssetDep] = (),
+    inputs_of: Callable[[DeclaredTables], Sequence[InputTable]] = lambda _: (),
     facts: Mapping[str, Any] | None = None,
 ) -> dg.AssetsDefinition:
-    """Return the asset of a published table, with `facts` among its metadata; see `ranged_asset`."""
+    """Return the asset of a published table, with `facts` among its metadata; see `ranged_asset`.
+
+    A run publishes the rows that `rows_of` returns. It raises `InputsRefused` for partitions that cannot be made.
+    """
+
+    def publish(
+        context: dg.AssetExecutionContext, platform: Platform, tables: DeclaredTables
+    ) -> Iterator[Reported]:
+        reader, inputs = TableReader.at(platform.lake, MAIN), inputs_of(tables)
+        keys = context.partition_keys if section.partitions else [UNPARTITIONED]
+        resumed = published_by(_runs_of_retries(context), reader, platform.ledger, table, keys, inputs)
+        needed = [key for key in keys if key not in resumed]
+        run = TableRun(
+            context=context, platform=platform, tables=tables, reader=reader, inputs=inputs, keys=needed
+        )
+        with rows_of(run) as rows:
+            total = len(keys) - (len(rows.possible.refused) if rows.possible else 0)
+            if total:
+                yield from publish_and_report(
+                    context,
+                    platform,
+                    tables,
+                    table,
+                    rows.incoming,
+                    total=total,
+                    resumed=resumed,
+                    source_facts=rows.facts,
+                )
+        if rows.possible:
+            require_all(table.table, rows.possible)
+
     key = dg.AssetKey([table.kind, table.name])
     read = {dep.asset_key for dep in deps}
     looked_up = [dg.AssetKey(one.split("/")) for one in section.referred_columns]
@@ -120,7 +180,7 @@ def table_asset(
 
     return ranged_asset(
         key,
-        publish_table,
+        publish,
         section,
         condition_named(section.automation_condition),
         deps=[*deps, *(dg.AssetDep(one) for one in looked_up if one not in read)],
@@ -159,7 +219,7 @@ def _days_begin(section: TableSpecSection) -> dict[str, str]:
     return {DAYS_BEGIN_IN: "UTC" if section.cadence.kind == "hourly" else contract.event_time_zone}
 
 
-def runs_of_retries(context: dg.AssetExecutionContext) -> frozenset[str]:
+def _runs_of_retries(context: dg.AssetExecutionContext) -> frozenset[str]:
     """Return the ids of the runs that this run repeats, and its own if it repeats a step; empty at the first try."""
     again = frozenset({context.run.run_id}) if context.retry_number else frozenset[str]()
     root = context.run.tags.get(ROOT_RUN)
