@@ -1,8 +1,8 @@
-"""Work in other threads: beside a block, or calls that wait for a disk or a network, several at a time."""
+"""Work in other threads: beside a block, calls that wait for a disk or a network, calls that may never return."""
 
 import threading
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -42,3 +42,47 @@ def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> list[
         return [future.result() for future in [pool.submit(work, item) for item in items]]
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+class ServerSilent(ConnectionError):
+    """A server does not answer, although it keeps its connections."""
+
+
+def watched(
+    call: Callable[[], Result], is_answering: Callable[[], bool], every_seconds: float, answer_seconds: float
+) -> Result:
+    """Return the result of `call` of a client library without a timeout of its own, or raise its error.
+
+    A frozen server keeps its connections, and its kernel acknowledges what it receives. So neither keepalive of TCP nor
+    `statement_timeout`, which the server itself counts, ends a call. A limit of time alone would also end a long query
+    of a healthy server. So `call` runs in a thread of its own, and another connection asks if the server still answers.
+
+    While it runs, ask `is_answering` every `every_seconds`. If that returns False, or nothing within `answer_seconds`,
+    raise `ServerSilent`. The thread then waits on until the server continues or the connection breaks, and its result
+    is dropped; the caller must not use its connection again.
+    """
+    running = _in_thread(call)
+    while not wait([running], timeout=every_seconds).done:
+        asked = _in_thread(is_answering)
+        wait([asked], timeout=answer_seconds)
+        if running.done():
+            break
+        if not asked.done() or not asked.result():
+            raise ServerSilent(
+                f"it kept the connection without an answer, and did not answer another one within {answer_seconds:g} s"
+            )
+    return running.result()
+
+
+def _in_thread(call: Callable[[], Result]) -> "Future[Result]":
+    """Return the result to come of `call`. The thread does not keep the process from ending."""
+    result: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="source", daemon=True).start()
+    return result

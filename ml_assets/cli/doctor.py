@@ -18,7 +18,7 @@ from ml_assets.components.metadata import declared_tables
 from ml_assets.components.sensors.reconcile import compare, tables_of
 from ml_assets.context.home import unknown_variables
 from ml_assets.context.project import Project
-from ml_assets.data.tables.environments.environment import inherited_by
+from ml_assets.data.tables.environments import inherited_by
 from ml_assets.model.release.mlflow_view import differences
 from ml_assets.model.release.registry import moved_from
 from ml_assets.model.release.releases import registry_of

@@ -206,7 +206,7 @@ def quarantine() -> None:
 @click.argument("table", required=False)
 def quarantine_list(table: str | None) -> None:
     """List the partitions with quarantined rows, of TABLE or of all tables, and the rules that these rows break."""
-    from ml_assets.data.tables.publish.quarantine import quarantined_keys, quarantined_rules
+    from ml_assets.data.tables.publish.accept import quarantined_keys, quarantined_rules
 
     project = reading().project
     reader, declared = project.reader(), project.declared
@@ -228,7 +228,7 @@ def quarantine_list(table: str | None) -> None:
 @click.option("--rows", default=20, show_default=True, help="Print this many rows of each partition.")
 def quarantine_show(table: str, partition: str | None, rows: int) -> None:
     """Print the quarantined rows of TABLE, or of one PARTITION of it. Values of sensitive columns are hidden."""
-    from ml_assets.data.tables.publish.quarantine import quarantined_keys, quarantined_rules, shown_rows
+    from ml_assets.data.tables.publish.accept import quarantined_keys, quarantined_rules, shown_rows
 
     project = reading().project
     spec, reader = project.declared.table(table), project.reader()
@@ -250,22 +250,27 @@ def quarantine_readmit(table: str, partition: str | None) -> None:
     """
     from ml_assets.context import launch
     from ml_assets.data.tables import declared
-    from ml_assets.data.tables.publish import quarantine
+    from ml_assets.data.tables.publish.accept import (
+        NotReadmitted,
+        quarantined_keys,
+        quarantined_rows,
+        readmit,
+    )
 
     context, acting = deciding()
     project = context.project
     spec, reader, platform = project.declared.table(table), project.reader(), project.platform
     # Rows without a time belong to no partition, so only a call that names them is refused.
-    every = [partition] if partition else quarantine.quarantined_keys(reader, table)
+    every = [partition] if partition else quarantined_keys(reader, table)
     keys = [key for key in every if partition or key != UNDATED]
     tables = declared.DeclaredTables(map(declared.DeclaredTable.of, project.declared.tables().values()))
     readmitted = 0
     refused: list[str] = []
     for key in keys:
         try:
-            before = quarantine.quarantined_rows(reader, table, key).height
-            result = quarantine.readmit(platform.lake, platform.ledger, spec, key, acting, tables)
-        except quarantine.NotReadmitted as error:
+            before = quarantined_rows(reader, table, key).height
+            result = readmit(platform.lake, platform.ledger, spec, key, acting, tables)
+        except NotReadmitted as error:
             refused.append(str(error))
             continue
         left = result.merged[key].verdict.quarantined

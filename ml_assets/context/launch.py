@@ -31,7 +31,7 @@ from ml_assets.context.errors import LaunchRefused, NotFound, RunFailed
 from ml_assets.context.interrupts import not_for_children
 from ml_assets.context.project import Project
 from ml_assets.data.tables.cadence import begin_of_key
-from ml_assets.data.tables.environments.environment import inherited_by
+from ml_assets.data.tables.environments import inherited_by
 from ml_assets.model.steps.spec import PREDICTIONS
 from resources.acting import launched_in_terminal
 from resources.files import create_locked, take_lock

@@ -6,8 +6,7 @@ Arranges; compares nothing.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ml_assets.data.tables.environments.environment import EnvironmentChanges
-from ml_assets.data.tables.environments.merge import conflict_in_words
+from ml_assets.data.tables.environments import EnvironmentChanges, conflict_in_words
 from ml_assets.data.tables.history.diff import LakeDifference, PartitionDifference, TableChange
 from ml_assets.foundation.reports.page import Block, Bullets, Chapter, Grid, Paragraph, WrittenPage
 from ml_assets.foundation.reports.text import count, number

@@ -5,8 +5,7 @@ import shlex
 
 import pytest
 
-from ml_assets.data.tables.environments.environment import create_environment
-from ml_assets.data.tables.environments.merge import merge_environment
+from ml_assets.data.tables.environments import create_environment, merge_environment
 from ml_assets.data.tables.publish.accept import accept_level
 from ml_assets.data.tables.publish.publish import PublishResult
 from ml_assets_tests.cli.terminal import Terminal

@@ -1,6 +1,6 @@
 """An installation with the table of orders on main and in environments, for tests on any lake and ledger."""
 
-from ml_assets.data.tables.environments.environment import create_environment
+from ml_assets.data.tables.environments import create_environment
 from ml_assets_tests.tables.orders_table import OrdersTable, days
 from resources.platform import Platform
 

@@ -7,14 +7,16 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ml_assets.data.tables.environments.environment import (
+from ml_assets.data.tables.environments import (
+    EnvironmentConflict,
     EnvironmentExists,
+    NotMergeable,
     changes_of,
     create_environment,
     drop_environment,
     inherited_by,
+    merge_environment,
 )
-from ml_assets.data.tables.environments.merge import EnvironmentConflict, NotMergeable, merge_environment
 from ml_assets.data.tables.history.log import blame
 from ml_assets.data.tables.manifest import Reconciliation
 from ml_assets.data.tables.publish.accept import accept_partition

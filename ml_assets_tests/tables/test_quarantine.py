@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.layout import quarantine_of
-from ml_assets.data.tables.publish.accept import accept_partition
-from ml_assets.data.tables.publish.quarantine import (
+from ml_assets.data.tables.publish.accept import (
     NotReadmitted,
+    accept_partition,
     quarantined_keys,
     quarantined_rows,
     readmit,

@@ -15,8 +15,12 @@ from pathlib import Path
 from benchmarks._report import Result, emit, parse_args
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
-from ml_assets.data.tables.environments.environment import changes_of, create_environment, drop_environment
-from ml_assets.data.tables.environments.merge import merge_environment
+from ml_assets.data.tables.environments import (
+    changes_of,
+    create_environment,
+    drop_environment,
+    merge_environment,
+)
 from ml_assets.data.tables.guard import validate_window
 from ml_assets.data.tables.publish.publish import publish
 from ml_assets.data.tables.reader import TableReader

@@ -45,10 +45,10 @@ from ml_assets.data.sources.tabular import (
     undated_rows,
     watermark_of,
 )
-from ml_assets.data.sources.watched_call import ServerSilent, watched
 from ml_assets.data.tables.spec import MOST_UNDATED, UndatedRows
 from resources.addresses import Address
 from resources.platform import Platform
+from resources.threads import ServerSilent, watched
 
 BATCH_BYTES = 8 * 2**20
 """Bytes of a record batch: beside the rows of a partition, one batch is in memory."""
@@ -366,7 +366,6 @@ class SqlReader(SourceReader):
 
     def _ask(self, call: Callable[[], Answer]) -> Answer:
         """Return the result of `call`; retry while the server does not answer. Raises our errors only."""
-        from adbc_driver_manager import Error
 
         def once() -> Answer:
             try:
@@ -379,7 +378,7 @@ class SqlReader(SourceReader):
 
         try:
             return self._patiently(once, _may_pass)
-        except (Error, OSError) as error:
+        except (_driver().Error, OSError) as error:
             said = self._address.hide_in(_line(error))
             if _may_pass(error):
                 raise self._away(f"PostgreSQL at {self._address} ({self._section.url_env})", said) from error
@@ -390,24 +389,27 @@ class SqlReader(SourceReader):
 
     def _is_answering(self) -> bool:
         """Return True if the server answers a connection, with a refusal or with the result of a query."""
-        from adbc_driver_manager import Error
-
         try:
             with _connect(self._address) as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT 1")
                 cursor.fetchall()
-        except (Error, OSError) as error:
+        except (_driver().Error, OSError) as error:
             return "FATAL:" in str(error)
         return True
 
 
-def _connect(address: Address) -> Any:
+def _driver() -> Any:
+    """Return the driver of the extra `postgres`: `connect`, and the classes of its errors."""
     from adbc_driver_postgresql import dbapi
 
+    return dbapi
+
+
+def _connect(address: Address) -> Any:
     url = re.sub(r"^postgres(ql)?(\+\w+)?://", "postgresql://", address.reveal())
     if "connect_timeout" not in url:
         url += f"{'&' if '?' in url else '?'}connect_timeout={_ANSWER_SECONDS:d}"
-    return dbapi.connect(url)
+    return _driver().connect(url)
 
 
 def _with_bounds(query: str, value: Callable[[str], str]) -> str:
@@ -438,18 +440,15 @@ def _types(fields: Any) -> dict[str, pl.DataType]:
     """Return name → polars type of an Arrow schema. A type that Arrow lacks keeps its name in PostgreSQL."""
     import pyarrow as pa
 
-    plain = pa.schema([pa.field(one.name, _storage(one.type)) for one in fields])
+    def stored(dtype: Any) -> Any:
+        if isinstance(dtype, pa.BaseExtensionType):
+            return dtype.storage_type
+        return pa.string() if pa.types.is_interval(dtype) else dtype
+
+    plain = pa.schema([pa.field(one.name, stored(one.type)) for one in fields])
     frame = cast(pl.DataFrame, pl.from_arrow(plain.empty_table()))
     special = {one.name for one in fields if isinstance(one.type, pa.BaseExtensionType)}
     return {name: pl.Object() if name in special else dtype for name, dtype in frame.schema.items()}
-
-
-def _storage(dtype: Any) -> Any:
-    import pyarrow as pa
-
-    if isinstance(dtype, pa.BaseExtensionType):
-        return dtype.storage_type
-    return pa.string() if pa.types.is_interval(dtype) else dtype
 
 
 def _without_extensions(batch: Any) -> Any:
@@ -460,15 +459,14 @@ def _without_extensions(batch: Any) -> Any:
     return pa.record_batch(columns, names=batch.schema.names)
 
 
-def _may_pass(error: BaseException) -> bool:
-    from adbc_driver_manager import Error, OperationalError
-
-    if isinstance(error, Error):
+def _may_pass(error: Any) -> bool:
+    driver = _driver()
+    if isinstance(error, driver.Error):
         state = error.sqlstate
         if state:
             return state[:2] in _PASSING
         is_refused = "FATAL:" in str(error) and not re.search(_BUSY, str(error))
-        return isinstance(error, OperationalError) and not is_refused
+        return isinstance(error, driver.OperationalError) and not is_refused
     # pyarrow raises errors of a stream as OSError, with the text of libpq.
     return isinstance(error, OSError) and not isinstance(error, SourceRefused) and "ERROR:" not in str(error)
 

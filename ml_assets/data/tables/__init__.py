@@ -4,8 +4,8 @@ Here: everything between a frame and `main`. Not here: validation of a frame (`m
 of files (`resources.lake`), Dagster.
 
     publish/         write–audit–publish, quarantine, turns, acceptances
-    history/         log, difference, checkout, retention
-    environments/    environments beside main
+    history/         log, difference, retention
+    environments.py  create_environment, changes_of, drop_environment, merge_environment(main, name, by)
 
 Files that the rooms share, and that import none of them:
 
@@ -16,7 +16,7 @@ Files that the rooms share, and that import none of them:
     layout.py        paths and branch names
     manifest.py      the manifest of a partition
     parquet.py       deterministic bytes
-    reader.py        TableReader.at(store, "main"): keys, digests, manifest(s), scan, input_digests
+    reader.py        TableReader.at(store, "main"): keys, digests, manifest(s), scan, input_digests; write_out(…)
     declared.py      DeclaredTables, DeclaredTable.of(spec): the current declarations
     guard.py         validate_window(reader, ledger, tables, table, keys) -> WindowValidation(missing, rejected, stale)
     partition_state.py  the state of one partition for the guard

@@ -4,8 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.data.tables.environments.environment import changes_of, drop_environment
-from ml_assets.data.tables.environments.merge import EnvironmentConflict, merge_environment
+from ml_assets.data.tables.environments import (
+    EnvironmentConflict,
+    changes_of,
+    drop_environment,
+    merge_environment,
+)
 from ml_assets.data.tables.publish.accept import accept_partition
 from ml_assets_tests.resources.ledger_writer import write_one_of_each
 from ml_assets_tests.servers.running_servers import RunningServers

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets.components import TrainingPipeline
-from ml_assets.data.tables.environments.environment import changes_of, create_environment
+from ml_assets.data.tables.environments import changes_of, create_environment
 from ml_assets.extras.reproduction.reproduce import reproduce
 from ml_assets.model.steps.record import version_to_show
 from ml_assets_tests.cli.terminal import Terminal

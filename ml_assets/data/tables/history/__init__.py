@@ -4,6 +4,5 @@ Here:
 
     log.py           log_of, blame: commits and what they changed; unaudited(store, newest): those without an audit
     diff.py          compare_lake(store, before, after): two commits; compare_windows: what two models read
-    checkout.py      write_out(reader, wanted, folder): partitions at a commit, as files outside the lake
     retention.py     not_retained, retire, needless_audit_branches: what may leave the lake
 """
