@@ -5,6 +5,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -413,13 +414,11 @@ class FileReader(SourceReader):
             if now != file.version:
                 raise changed
             return content
-        from botocore.exceptions import ClientError
-
         bucket, _, key = file.path.removeprefix("s3://").partition("/")
         try:
             answer = self._client.get_object(Bucket=bucket, Key=key, IfMatch=str(file.version[0]))
             return answer["Body"].read()
-        except ClientError as error:
+        except self._client.exceptions.ClientError as error:
             if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (404, 412):
                 raise changed from error
             raise
@@ -428,30 +427,34 @@ class FileReader(SourceReader):
     def _client(self) -> Any:
         """S3 client, made at its first use. botocore itself finds `AWS_*`, if the section names no credentials."""
         if self._s3 is None:
-            from botocore.config import Config
-            from botocore.session import Session
+            from botocore import config, session
 
             options = self._options
-            self._s3 = Session().create_client(
+            self._s3 = session.Session().create_client(
                 "s3",
                 endpoint_url=options.get("aws_endpoint_url"),
                 aws_access_key_id=options.get("aws_access_key_id"),
                 aws_secret_access_key=options.get("aws_secret_access_key"),
-                config=Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 1}),
+                config=config.Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 1}),
             )
         return self._s3
 
     def _ask(self, call: Callable[[], Answer]) -> Answer:
         """Return the result of `call`; retry while the storage does not answer. Raises our errors only."""
-        from botocore.exceptions import BotoCoreError, ClientError
+        known: tuple[type[Exception], ...] = (OSError,)
+        may_pass = _is_timeout
+        if self._section.kind == "s3":
+            from botocore import exceptions
 
+            known += (exceptions.BotoCoreError, exceptions.ClientError)
+            may_pass = partial(_may_pass, exceptions)
         try:
-            return self._patiently(call, _may_pass)
+            return self._patiently(call, may_pass)
         except SourceRefused:
             raise
-        except (BotoCoreError, ClientError, OSError) as error:
+        except known as error:
             said = hide_credentials(" ".join(str(error).split())[:300])
-            if _may_pass(error):
+            if may_pass(error):
                 raise self._away(self._section.path, said) from error
             raise SourceRefused(
                 f"{self._table.name}: {self._section.path} cannot be read: {said}. Check source.path, and the "
@@ -459,12 +462,15 @@ class FileReader(SourceReader):
             ) from error
 
 
-def _may_pass(error: BaseException) -> bool:
-    from botocore.exceptions import ClientError, ConnectionError, HTTPClientError
+def _is_timeout(error: BaseException) -> bool:
+    return isinstance(error, TimeoutError)
 
-    if isinstance(error, ClientError):
+
+def _may_pass(botocore: Any, error: Any) -> bool:
+    """True for an error that may be gone later. `botocore`: the module of its errors."""
+    if isinstance(error, botocore.ClientError):
         return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) >= 500
-    return isinstance(error, ConnectionError | HTTPClientError | TimeoutError)
+    return isinstance(error, botocore.ConnectionError | botocore.HTTPClientError | TimeoutError)
 
 
 SECTION, READER = FileSource, FileReader

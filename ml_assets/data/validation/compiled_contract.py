@@ -1,15 +1,15 @@
 """Contract as a pandera schema, and pandera's result as rows that break rules.
 
-Only this file knows pandera. It imports pandera inside functions, because loading takes most of a second. `check.py`
-turns the violations into findings.
+Only `_compile` knows pandera. It imports it at the first validation, because loading takes most of a second.
+`check.py` turns the violations into findings.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,6 @@ import polars as pl
 
 from ml_assets.data.validation.column_types import FLOATS, is_nested, polars_type
 from ml_assets.data.validation.contract import Bound, Column, Contract, whole
-
-if TYPE_CHECKING:
-    import pandera.polars as pa
 
 PARTITION = "__partition"
 """Helper column: number of the partition to which a row of the joined frame belongs."""
@@ -46,21 +43,11 @@ def violations(frame: pl.DataFrame, contract: Contract) -> list[Violation]:
     The frame has the contract's columns. If the contract has a primary key or unique columns, it also has `PARTITION`.
     Raises `CheckFailed` if a rule cannot be evaluated.
     """
-    from pandera.config import ValidationDepth, config_context
-    from pandera.errors import SchemaErrors
-
     # Replace bytes by their number: only nulls and lengths are checked, and pandera would write all bytes of a bad row
     # as JSON. Replace durations by microseconds, which pandera can write at all.
     plain = [pl.col(name).bin.size() for name, one in contract.by_name.items() if one.dtype == "binary"]
     plain += [pl.selectors.duration().dt.total_microseconds()]
-    # Set the depth, because the environment can change it: by default even to "schema only".
-    with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
-        try:
-            _compile(contract).validate(frame.with_columns(plain), lazy=True)
-        except SchemaErrors as errors:
-            found = [_violation(error) for error in errors.schema_errors]
-        else:
-            found = []
+    found = [_violation(error) for error in _compile(contract)(frame.with_columns(plain))]
     return [*found, *_false_conditions(frame, contract)]
 
 
@@ -85,9 +72,26 @@ def _violation(error: Any) -> Violation:
     return Violation(rule=rule, column=column or error.column_name, rows=np.flatnonzero(~passed))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Rule:
+    name: str
+    passes: pl.Expr
+    """True for each row that passes."""
+    nulls_pass: bool = True
+
+
 @lru_cache(maxsize=32)
-def _compile(contract: Contract) -> "pa.DataFrameSchema":
-    import pandera.polars as pa
+def _compile(contract: Contract) -> Callable[[pl.DataFrame], Sequence[Any]]:
+    """Return the function from a frame to pandera's errors, one for each rule that rows break."""
+    from pandera import config, errors
+    from pandera import polars as pa
+
+    def check(rule: _Rule) -> pa.Check:
+        def passes(data: Any) -> pl.LazyFrame:
+            return data.lazyframe.select(rule.passes)
+
+        # One failure case is enough: `_violation` reads the failing rows from the check's output.
+        return pa.Check(passes, name=rule.name, ignore_na=rule.nulls_pass, n_failure_cases=1)
 
     over_rows = (
         [_not_repeated("duplicate_primary_key", [PARTITION, *contract.primary_key])]
@@ -100,32 +104,47 @@ def _compile(contract: Contract) -> "pa.DataFrameSchema":
         if column.unique
     ]
     # For pandera a rule over rows belongs to no column, so the name of the rule holds the column.
-    return pa.DataFrameSchema(
+    schema = pa.DataFrameSchema(
         {
             # Nullable for pandera, because pandera's own null check keeps every failing row in memory.
             # Without a type, because `check.py` has compared it.
-            name: pa.Column(checks=_checks(column), nullable=True)
+            name: pa.Column(checks=[check(rule) for rule in _rules(name, column)], nullable=True)
             for name, column in contract.by_name.items()
         },
-        checks=over_rows,
+        checks=[check(rule) for rule in over_rows],
     )
 
+    def broken(frame: pl.DataFrame) -> Sequence[Any]:
+        # Set the depth, because the environment can change it: by default even to "schema only".
+        depth = config.ValidationDepth.SCHEMA_AND_DATA
+        with config.config_context(validation_enabled=True, validation_depth=depth):
+            try:
+                schema.validate(frame, lazy=True)
+            except errors.SchemaErrors as found:
+                return found.schema_errors
+        return ()
 
-def _checks(column: Column) -> list["pa.Check"]:
-    value_rules: list[pa.Check] = []
+    return broken
+
+
+def _rules(name: str, column: Column) -> list[_Rule]:
+    value = pl.col(name)
+    rules: list[_Rule] = []
     if not column.nullable:
-        value_rules.append(_rule("null", lambda value: is_present(value, column), nulls_pass=False))
+        rules.append(_Rule(name="null", passes=is_present(value, column), nulls_pass=False))
     if column.ge is not None or column.le is not None:
-        value_rules.append(_rule("out_of_range", lambda value: _in_range(value, column)))
+        rules.append(_Rule(name="out_of_range", passes=_in_range(value, column)))
     if column.isin is not None:
-        legal = list(column.isin)
-        value_rules.append(_rule("unknown_category", lambda value: _text(value, column).is_in(legal)))
+        rules.append(_Rule(name="unknown_category", passes=_text(value, column).is_in(list(column.isin))))
     if column.pattern is not None:
-        expression = whole(column.pattern)
-        value_rules.append(_rule("pattern", lambda value: _text(value, column).str.contains(expression)))
+        rules.append(_Rule(name="pattern", passes=_text(value, column).str.contains(whole(column.pattern))))
     if column.min_length is not None or column.max_length is not None:
-        value_rules.append(_rule("length", lambda value: _in_length(value, column)))
-    return value_rules
+        rules.append(_Rule(name="length", passes=_in_length(value, column)))
+    return rules
+
+
+def _not_repeated(name: str, columns: Sequence[str]) -> _Rule:
+    return _Rule(name=name, passes=~pl.struct(columns).is_duplicated() | pl.col(columns[-1]).is_null())
 
 
 def length_of(value: pl.Expr, column: Column) -> pl.Expr:
@@ -207,25 +226,3 @@ def _float_bound(exact: Decimal, dtype: str, up: bool) -> float:
     if (stored < exact) if up else (stored > exact):
         nearest = np.nextafter(nearest, kind(math.inf if up else -math.inf))
     return float(nearest)
-
-
-def _rule(name: str, holds: Callable[[pl.Expr], pl.Expr], *, nulls_pass: bool = True) -> "pa.Check":
-    import pandera.polars as pa
-
-    def check(data: Any) -> pl.LazyFrame:
-        return data.lazyframe.select(holds(pl.col(data.key)))
-
-    # One failure case is enough: `_violation` reads the failing rows from the check's output.
-    return pa.Check(check, name=name, ignore_na=nulls_pass, n_failure_cases=1)
-
-
-def _not_repeated(name: str, columns: list[str]) -> "pa.Check":
-    import pandera.polars as pa
-
-    *_, last = columns
-
-    def once(data: Any) -> pl.LazyFrame:
-        repeated = pl.struct(columns).is_duplicated()
-        return data.lazyframe.select(~repeated | pl.col(last).is_null())
-
-    return pa.Check(once, name=name, n_failure_cases=1)

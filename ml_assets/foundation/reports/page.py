@@ -27,8 +27,7 @@ SIZE = (4.2, 3.3)
 
 def encoded(draw: Draw, form: Form, size: tuple[float, float] = SIZE) -> str:
     """Return the picture that `draw` draws, in base64. Equal drawings give equal bytes."""
-    import matplotlib
-    from matplotlib.figure import Figure
+    import matplotlib.figure
 
     style: dict[Any, Any] = {
         "font.family": "DejaVu Sans",  # part of matplotlib, so the picture is the same everywhere
@@ -54,7 +53,7 @@ def encoded(draw: Draw, form: Form, size: tuple[float, float] = SIZE) -> str:
     }
     drawing: Any = matplotlib
     with drawing.rc_context(style):
-        figure: Any = Figure(figsize=size, layout="constrained")
+        figure: Any = matplotlib.figure.Figure(figsize=size, layout="constrained")
         draw(figure.subplots())
         buffer = io.BytesIO()
         # No creation date, so that equal drawings give equal files.
