@@ -14,6 +14,10 @@ from typing import Any, Self
 from zoneinfo import ZoneInfo
 
 HOUR = timedelta(hours=1)
+MICROSECOND = timedelta(microseconds=1)
+"""Resolution of all moments in tables."""
+UNITS_A_DAY = {"ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
+"""Unit of time of a polars type → its number in a day."""
 
 
 def midnight(day: date, zone: str) -> datetime:

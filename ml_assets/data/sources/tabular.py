@@ -9,12 +9,11 @@ import polars as pl
 from ml_assets.data.sources.protocol import ColumnsChanged, SourceRefused, SourceTable, Span, TabularSource
 from ml_assets.data.tables.spec import UndatedRows
 from ml_assets.data.validation.column_types import polars_type, type_name
-from ml_assets.foundation.days import HOUR, after, begin_of
+from ml_assets.foundation.days import HOUR, UNITS_A_DAY, after, begin_of
 
 FIRST_DAY, NEVER = date(1, 1, 1), date(9999, 12, 31)
 """First day with a name, and the day after the last one that a row may have."""
 _EPOCH = date(1970, 1, 1).toordinal()
-_TICKS_A_DAY = {"ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
 
 
 def time_column(section: TabularSource, table: SourceTable) -> str:
@@ -61,7 +60,7 @@ def has_time(column: str, dtype: pl.DataType) -> pl.Expr:
 def _is_before(end: int, column: str, dtype: pl.DataType) -> pl.Expr:
     """Return the filter of times from the first day to before the day `end`, an ordinal. Compares numbers, because
     polars panics at other years."""
-    a_day = _TICKS_A_DAY[dtype.time_unit] if isinstance(dtype, pl.Datetime) else 1
+    a_day = UNITS_A_DAY[dtype.time_unit] if isinstance(dtype, pl.Datetime) else 1
     least, below = ((day - _EPOCH) * a_day for day in (FIRST_DAY.toordinal(), end))
     number = pl.col(column).to_physical().cast(pl.Int64)
     is_in = (number >= max(least, -(2**63))) & (number < min(below, 2**63 - 1))

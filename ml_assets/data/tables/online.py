@@ -19,6 +19,7 @@ import polars as pl
 
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.column_types import FLOATS, NUMERIC, POLARS_TYPES, Schema, schema_hash
+from ml_assets.foundation.days import MICROSECOND
 from resources.online import OnlineRow, OnlineStore
 from resources.words import did_you_mean, whole_number
 
@@ -27,7 +28,6 @@ ENTITY_TYPES = (NUMERIC - FLOATS) | {"string", "bool", "date"}
 KEPT_TYPES = NUMERIC | {"string", "bool", "date", "datetime", "binary"}
 """Types of columns that an online store keeps."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _HASH_DIGITS = 16
 
 
@@ -61,7 +61,7 @@ class OnlineTable:
     @property
     def ttl_us(self) -> int | None:
         """`ttl` in microseconds."""
-        return None if self.ttl is None else self.ttl // _MICROSECOND
+        return None if self.ttl is None else self.ttl // MICROSECOND
 
     @cached_property
     def hash(self) -> str:
@@ -100,7 +100,7 @@ class OnlineTable:
 
     def rows_of(self, frame: pl.DataFrame, known_at: datetime) -> list[OnlineRow]:
         """Return the rows of `frame`, which has the kept columns, without nulls in `entity` and `event_at`."""
-        known_us = (known_at - _EPOCH) // _MICROSECOND
+        known_us = (known_at - _EPOCH) // MICROSECOND
         names = [name for name, _ in self.columns]
         packs = [_PACK.get(dtype) for _, dtype in self.columns]
         at, places = names.index(self.event_at), [names.index(name) for name in self.entity]
@@ -128,7 +128,7 @@ class OnlineTable:
         rows = store.read(self.table, entities)
         if self.ttl_us is None:
             return rows
-        begin = (datetime.now(UTC) - _EPOCH) // _MICROSECOND - self.ttl_us
+        begin = (datetime.now(UTC) - _EPOCH) // MICROSECOND - self.ttl_us
         return [row if row is not None and row.event_us > begin else None for row in rows]
 
     def values_in(self, row: OnlineRow) -> dict[str, Any]:
@@ -203,14 +203,14 @@ _PACK: Mapping[str, Callable[[Any], Any]] = {
     "float32": _packed_float,
     "float64": _packed_float,
     "date": date.isoformat,
-    "datetime": lambda value: (value - _EPOCH) // _MICROSECOND,
+    "datetime": lambda value: (value - _EPOCH) // MICROSECOND,
     "binary": lambda value: base64.b64encode(value).decode(),
 }
 _UNPACK: Mapping[str, Callable[[Any], Any]] = {
     "float32": float,
     "float64": float,
     "date": date.fromisoformat,
-    "datetime": lambda value: _EPOCH + value * _MICROSECOND,
+    "datetime": lambda value: _EPOCH + value * MICROSECOND,
     "binary": base64.b64decode,
 }
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import polars as pl
 
+from ml_assets.foundation.days import UNITS_A_DAY
+
 ROW_GROUP_ROWS = 122_880
 """Rows per row group, at most."""
 GROUP_BYTES = 16 * 2**20
@@ -25,7 +27,6 @@ WRITER = f"polars {pl.__version__}"
 
 
 _LAST_YEAR = 99_999
-_UNITS_A_DAY = {"ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}
 
 
 class UnstorableFrame(Exception):
@@ -80,7 +81,7 @@ def _refuse_infinite_times(frame: pl.DataFrame) -> None:
         if isinstance(dtype, pl.Date | pl.Datetime):
             days = frame[name].to_physical().cast(pl.Float64)
             if isinstance(dtype, pl.Datetime):
-                days = days / _UNITS_A_DAY[dtype.time_unit]
+                days = days / UNITS_A_DAY[dtype.time_unit]
             beyond = int((days.abs() > _LAST_YEAR * 365.25).sum())
             if beyond:
                 raise UnstorableFrame(

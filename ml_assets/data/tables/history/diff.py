@@ -10,7 +10,7 @@ files are read only for the rows of partitions whose content differs. Not here: 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal
 
 import polars as pl
@@ -19,6 +19,7 @@ from ml_assets.data.tables import layout
 from ml_assets.data.tables.manifest import PartitionManifest
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.column_types import explain_columns
+from ml_assets.foundation.days import MICROSECOND
 from resources.lake import VersionedStore
 from resources.ledger import Ledger
 
@@ -319,9 +320,6 @@ def _statistics(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
                 yield ColumnStatistic(column=column, statistic=statistic, before=was, after=now)
 
 
-_MICROSECOND = timedelta(microseconds=1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Correction:
     """One change of a partition that was over."""
@@ -342,7 +340,7 @@ def corrections_of(
     """
     moments = {(one.key, one.until) for one in reader.earlier(table) if key in (None, one.key)}
     for corrected, moment in sorted(moments):
-        sides = [reader.as_known(table, at, ledger) for at in (moment - _MICROSECOND, moment)]
+        sides = [reader.as_known(table, at, ledger) for at in (moment - MICROSECOND, moment)]
         old, new = (side.manifest(table, corrected) for side in sides)
         if old.content_digest == new.content_digest:
             yield Correction(key=corrected, known_at=moment, change=None)

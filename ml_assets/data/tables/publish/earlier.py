@@ -11,17 +11,16 @@ was made in an environment counts from its merge.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from ml_assets.data.tables import layout
 from ml_assets.data.tables.manifest import PartitionManifest
 from ml_assets.data.tables.reader import TableReader
+from ml_assets.foundation.days import MICROSECOND
 from resources.lake import VersionedStore
 from resources.ledger import Ledger
 from resources.threads import side_by_side
-
-_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ def moment_of_change(base: TableReader, ledger: Ledger, table: str, now: datetim
     partition as unfinished whose rows came when it was over, and drop them.
     """
     recorded = ledger.newest_moment(table)
-    kept = [one.until + _MICROSECOND for one in base.earlier(table)]
+    kept = [one.until + MICROSECOND for one in base.earlier(table)]
     return max([now, *kept, *([recorded] if recorded else [])])
 
 

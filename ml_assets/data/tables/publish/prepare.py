@@ -7,7 +7,6 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from ml_assets.data.tables.manifest import FileEntry, PartitionManifest, Reconci
 from ml_assets.data.tables.spec import MOST_UNDATED, Incoming, SourceFailed, TableSpec, UndatedRows
 from ml_assets.data.validation.column_types import polars_type, schema_hash, schema_of
 from ml_assets.data.validation.profile import profile
-from ml_assets.foundation.days import after, begin_of
+from ml_assets.foundation.days import MICROSECOND, after, begin_of
 from resources.addresses import hide_credentials
 
-_MICROSECOND = timedelta(microseconds=1)
 POLARS_FAILED = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 """Errors of polars for values it cannot handle. A panic is a `BaseException`, so `except Exception` misses it."""
 
@@ -170,7 +168,7 @@ def _counted(spec: TableSpec, incoming: Incoming, frame: pl.DataFrame) -> Reconc
         first, last = spec.cadence.bounds(incoming.key)
         if isinstance(dtype, pl.Datetime) and dtype.time_zone is not None:
             zone = spec.contract.event_time_zone
-            first, last = begin_of(first, zone), begin_of(after(last), zone) - _MICROSECOND
+            first, last = begin_of(first, zone), begin_of(after(last), zone) - MICROSECOND
         elif dtype != pl.Date:
             return replace(counts, undated=apart)
         outside = int((times.lt(first) | times.gt(last)).sum())
