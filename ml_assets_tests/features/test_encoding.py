@@ -67,7 +67,7 @@ def test_numbers_are_finite_or_refused(values: list[float], dtype: type[pl.DataT
     try:
         state = fit(frame, ["x"], [])
     except EncodingError as error:
-        assert "cannot tell the other values apart" in str(error)  # noqa: PT017
+        assert (error.fault, error.columns) == ("outlier", ("x",))  # noqa: PT017
         return
     numbers, _ = state.encode(frame)
     assert np.isfinite(numbers).all()
@@ -81,18 +81,18 @@ def test_numbers_are_finite_or_refused(values: list[float], dtype: type[pl.DataT
     try:
         assert np.isfinite(state.encode(pl.DataFrame({"x": [later]}))[0]).all()
     except EncodingError as error:
-        assert "column 'x' holds" in str(error)  # noqa: PT017
+        assert (error.fault, error.columns) == ("float32", ("x",))  # noqa: PT017
 
 
 def test_what_float32_cannot_hold_is_refused_by_column_and_value() -> None:
     state = fit(FRAME, ["delay"], [])
     for far in (float("inf"), -1e300):
-        with pytest.raises(
-            EncodingError, match=re.escape(f"'delay' holds {far:g} in 1 of 2 rows, which float32")
-        ):
+        with pytest.raises(EncodingError, match=re.escape(f"{far:g} in 1 of 2 rows")) as refused:
             state.encode(pl.DataFrame({"delay": [1.0, far]}))
-    with pytest.raises(EncodingError, match="column 'x' holds values from -1e\\+308 to 1e\\+308"):
+        assert (refused.value.fault, refused.value.columns) == ("float32", ("delay",))
+    with pytest.raises(EncodingError, match="-1e\\+308 to 1e\\+308") as refused:
         fit(pl.DataFrame({"x": [-1e308, 1e308, 1e308]}), ["x"], [])
+    assert (refused.value.fault, refused.value.columns) == ("range", ("x",))
 
 
 def test_nulls_and_words_never_seen_are_unknown() -> None:
@@ -185,27 +185,32 @@ def test_the_digest_changes_with_what_was_fitted() -> None:
 
 
 def test_a_missing_column_is_named() -> None:
-    with pytest.raises(EncodingError, match=r"\['speed'\] are missing"):
+    with pytest.raises(EncodingError) as refused:
         fit(FRAME, ["speed"], [])
-    with pytest.raises(EncodingError, match=r"\['carrier'\] are missing"):
+    assert (refused.value.fault, refused.value.columns) == ("missing", ("speed",))
+    with pytest.raises(EncodingError) as refused:
         fit(FRAME, [], ["carrier"]).encode(FRAME.drop("carrier"))
+    assert (refused.value.fault, refused.value.columns) == ("missing", ("carrier",))
 
 
 def test_words_cannot_be_numeric() -> None:
-    with pytest.raises(EncodingError, match="'carrier' is String, not a number"):
+    with pytest.raises(EncodingError, match="String") as refused:
         fit(FRAME, ["carrier"], [])
+    assert (refused.value.fault, refused.value.columns) == ("type", ("carrier",))
 
 
 def test_a_column_without_any_value_is_refused() -> None:
-    with pytest.raises(EncodingError, match="no value in the training rows"):
+    with pytest.raises(EncodingError) as refused:
         fit(pl.DataFrame({"x": [None, None]}, schema={"x": pl.Float32}), ["x"], [])
+    assert (refused.value.fault, refused.value.columns) == ("no value", ("x",))
 
 
 def test_whole_numbers_that_float64_rounds_are_refused() -> None:
     """Ids near 1e18 all became one number."""
     for dtype, value in ((pl.Int64, -(2**53) - 1), (pl.UInt64, 2**64 - 1)):
-        with pytest.raises(EncodingError, match="column 'order' holds whole numbers beyond 2\\^53"):
+        with pytest.raises(EncodingError, match=r"2\^53") as refused:
             fit(pl.DataFrame({"order": pl.Series([1, value], dtype=dtype)}), ["order"], [])
+        assert (refused.value.fault, refused.value.columns) == ("whole numbers", ("order",))
 
 
 def test_infinite_numbers_are_refused() -> None:

@@ -57,10 +57,10 @@ huge = st.sampled_from([BEYOND - 1, -BEYOND, BEYOND // 2, -BEYOND // 2, 1, -1])
 
 def test_a_sum_beyond_int64_is_refused_by_name() -> None:
     """Two maximal numbers summed to -2."""
-    with pytest.raises(RollingError, match="a sum of column 'value' is beyond int64"):
+    with pytest.raises(RollingError, match=r"^a sum .*'value'.* int64"):
         summed([("a", 5)], [("a", 5, BEYOND - 1), ("a", 5, BEYOND - 1)])
     wide = facts([("a", 5, 1)]).with_columns(value=pl.Series([BEYOND], dtype=pl.UInt64))
-    with pytest.raises(RollingError, match="column 'value' holds numbers beyond int64"):
+    with pytest.raises(RollingError, match=r"^column 'value' .* int64"):
         window_sums(
             asked([("a", 5)]),
             wide,

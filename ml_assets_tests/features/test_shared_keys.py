@@ -125,5 +125,5 @@ def test_what_cannot_meet_is_refused_by_name(
 
 @look_ups
 def test_a_missing_column_is_named_with_its_side(look_up: LookUp) -> None:
-    with pytest.raises(MeetingError, match=r"the facts have no columns \['known_at'\]"):
+    with pytest.raises(MeetingError, match=r"the facts .*\['known_at'\]"):
         look_up(asked([("a", 5)]), facts([]).drop("known_at"), ["key"])

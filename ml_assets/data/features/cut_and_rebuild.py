@@ -68,8 +68,17 @@ class Reach:
         return f"each of the {self.of}" if self.phases == self.of else f"{self.phases} of the {self.of}"
 
 
+LeakTestFault = Literal["columns", "key", "cut", "known_at", "no rows"]
+
+
 class LeakTestError(ValueError):
     """The test cannot be run as declared; the message names the table or column and the remedy."""
+
+    def __init__(self, said: str, fault: LeakTestFault | None = None, *names: str) -> None:
+        """`names`: table and columns at fault, as far as there are any."""
+        super().__init__(said)
+        self.fault = fault
+        self.names = names
 
 
 class KnowledgeRule(Section):
@@ -241,10 +250,14 @@ def leak_test(
     needed = (*primary_key, predicted_at, *((partition_date,) if alone else ()))
     missing = [name for name in needed if name not in full.columns]
     if missing:
-        raise LeakTestError(f"the built table has no columns {missing}; it has {full.columns}")
+        raise LeakTestError(
+            f"the built table has no columns {missing}; it has {full.columns}", "columns", *missing
+        )
     if full.select(primary_key).n_unique() < full.height:
         raise LeakTestError(
-            f"{list(primary_key)} repeat in the built table: name the columns that identify a row"
+            f"{list(primary_key)} repeat in the built table: name the columns that identify a row",
+            "key",
+            *primary_key,
         )
     reach: Reach | None = None
     if isinstance(cuts, timedelta):
@@ -261,7 +274,7 @@ def leak_test(
         before = full.filter(pl.col(predicted_at) <= cut)
         if before.is_empty():
             raise LeakTestError(
-                f"no row was predicted at or before {cut}: choose cuts within {first}..{last}"
+                f"no row was predicted at or before {cut}: choose cuts within {first}..{last}", "cut"
             )
         then = {table: known_by(rows, known_at[table], cut) for table, rows in inputs.items()}
         rows_compared += before.height
@@ -328,16 +341,23 @@ def _require_rules(
         if table not in known_at:
             raise LeakTestError(
                 f"{table} declares no `known_at`, so the test cannot hide its facts: add `known_at: "
-                f"[{{column: <column>}}]` to the input, or `known_at: []` if they were always known"
+                f"[{{column: <column>}}]` to the input, or `known_at: []` if they were always known",
+                "known_at",
+                table,
             )
         for rule in known_at[table]:
             missing = [name for name in (rule.column, *rule.columns) if name not in rows.columns]
             if missing:
-                raise LeakTestError(f"{table} has no columns {missing} that its `known_at` names")
+                raise LeakTestError(
+                    f"{table} has no columns {missing} that its `known_at` names", "columns", table, *missing
+                )
             if not isinstance(rows.schema[rule.column], pl.Datetime):
                 raise LeakTestError(
                     f"{table}: `known_at` column {rule.column} is {rows.schema[rule.column]}: it must be a "
-                    f"datetime in UTC"
+                    f"datetime in UTC",
+                    "known_at",
+                    table,
+                    rule.column,
                 )
 
 
@@ -353,7 +373,7 @@ def _always_known(rows: pl.DataFrame, rules: Sequence[KnowledgeRule]) -> tuple[s
 def _distinct(moments: pl.Series) -> pl.Series:
     distinct = moments.drop_nulls().unique().sort()
     if distinct.is_empty():
-        raise LeakTestError("the build returned no rows: choose a range with data")
+        raise LeakTestError("the build returned no rows: choose a range with data", "no rows")
     return distinct
 
 

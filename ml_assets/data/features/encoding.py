@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import polars as pl
@@ -33,8 +33,18 @@ _ROUNDING_STEPS = 4
 """Steps of a floating-point type up to which values count as equal, such as 0.1 + 0.2 and 0.3."""
 
 
+EncodingFault = Literal[
+    "missing", "type", "whole numbers", "no value", "infinite", "range", "outlier", "float32", "category"
+]
+
+
 class EncodingError(ValueError):
     """A frame cannot be fitted or encoded; the message names the column and the remedy."""
+
+    def __init__(self, said: str, fault: EncodingFault | None = None, *columns: str) -> None:
+        super().__init__(said)
+        self.fault = fault
+        self.columns = columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +75,9 @@ class NumericState:
                 f"column {self.name!r} holds {values[beyond[0]]:g} in {beyond.size} of {len(values)} rows, "
                 f"which float32 cannot hold with a mean of {self.mean:g} and a deviation of {self.scale:g}: "
                 f"make such "
-                "values null in the feature function, and bound the column in the contract (`ge`, `le`)"
+                "values null in the feature function, and bound the column in the contract (`ge`, `le`)",
+                "float32",
+                self.name,
             )
         return result.astype(np.float32)
 
@@ -176,13 +188,15 @@ def require_columns(frame: pl.DataFrame, numeric: Sequence[str], categorical: Se
     if missing:
         raise EncodingError(
             f"columns {missing} are missing; the frame has {schema.names()}. Add them to the feature table, or "
-            f"remove them from the model's inputs"
+            f"remove them from the model's inputs",
+            "missing",
+            *missing,
         )
     for name in numeric:
         dtype = schema[name]
         if not (dtype.is_numeric() or dtype == pl.Boolean):
             raise EncodingError(
-                f"column {name!r} is {dtype}, not a number: list it as categorical, or cast it"
+                f"column {name!r} is {dtype}, not a number: list it as categorical, or cast it", "type", name
             )
 
 
@@ -190,19 +204,25 @@ def _fit_numeric(column: pl.Series) -> NumericState:
     if column.dtype.is_integer() and max(map(abs, _extremes(column)), default=0) > _EXACT:
         raise EncodingError(
             f"column {column.name!r} holds whole numbers beyond 2^53 in the training rows, which float64 rounds: list "
-            "it as categorical, or subtract a constant in the feature function"
+            "it as categorical, or subtract a constant in the feature function",
+            "whole numbers",
+            column.name,
         )
     values = _floats(column).to_numpy()
     known = values[~np.isnan(values)]
     if known.size == 0:
         raise EncodingError(
             f"column {column.name!r} has no value in the training rows: remove it from the model's numeric "
-            f"inputs, or train on a window where it is known"
+            f"inputs, or train on a window where it is known",
+            "no value",
+            column.name,
         )
     if np.isinf(known).any():
         raise EncodingError(
             f"column {column.name!r} has infinite values in the training rows: "
-            "make them null in the feature function"
+            "make them null in the feature function",
+            "infinite",
+            column.name,
         )
     fill = float(np.median(known))
     # Distances from the median, in units of the largest distance: no square underflows or overflows.
@@ -212,7 +232,9 @@ def _fit_numeric(column: pl.Series) -> NumericState:
     if np.isinf(largest) or np.isinf(fill):
         raise EncodingError(
             f"column {column.name!r} holds values from {known.min():g} to {known.max():g}: float64 cannot hold their "
-            "differences. Make extreme values null in the feature function"
+            "differences. Make extreme values null in the feature function",
+            "range",
+            column.name,
         )
     if largest <= _rounding(column.dtype) * float(np.abs(known).max()):
         return NumericState(name=column.name, fill=fill, mean=fill, scale=1.0)
@@ -241,7 +263,9 @@ def _refuse_dwarfed(name: str, known: NDArray[np.float64], distances: NDArray[np
     raise EncodingError(
         f"column {name!r} holds {extreme:g} in the training rows, beside which float32 cannot tell the other values "
         f"apart (their median is {np.median(known):g}). Make such values null in the feature function, and bound the "
-        "column in the contract (`ge`, `le`)"
+        "column in the contract (`ge`, `le`)",
+        "outlier",
+        name,
     )
 
 
@@ -275,7 +299,9 @@ def _texts(column: pl.Series) -> pl.Series:
     except NotACategory as error:
         raise EncodingError(
             f"categorical column {column.name!r}: {error}. Cast it in the feature function, or remove it from "
-            f"the model's inputs"
+            f"the model's inputs",
+            "category",
+            column.name,
         ) from error
 
 
