@@ -33,6 +33,8 @@ from ml_assets.data.tables.cadence import CadenceKind, fit_of
 from ml_assets.data.validation.column_types import FLOATS, NUMERIC, POLARS_TYPES
 from ml_assets.data.validation.drift_rule import RULE as DRIFT
 from ml_assets.foundation.checkout import ROOT
+from ml_assets.model.evaluation.comparison.slices import slice_faults
+from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 from resources.words import did_you_mean
 
 DEFS = ROOT / "ml_assets" / "defs"
@@ -256,9 +258,6 @@ def _days_begin(read: str, tables: Mapping[str, dg.AssetsDefinition]) -> dict[st
 
 
 def _slice_faults(rules: str, dtypes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    from ml_assets.model.evaluation.comparison.slices import slice_faults
-    from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
-
     declared = yaml.safe_load(rules)
     spec = EvaluationSpec.model_validate(declared["evaluation"])
     schema = {name: POLARS_TYPES[dtype] for name, dtype in dtypes.items() if dtype in POLARS_TYPES}

@@ -78,9 +78,6 @@ class _StudyPage(RunPage):
 
 
 def _shown(stored: "StoredStudy", platform: Platform) -> dict[str, Any]:
-    from ml_assets.extras.tuning.chosen import REPORT, RESULT
-    from ml_assets.extras.tuning.study_report import summary_markdown
-
     result = stored.report.result
     best = result.chosen
     assert best.validation_loss is not None  # of a finished trial
@@ -104,7 +101,7 @@ def _shown(stored: "StoredStudy", platform: Platform) -> dict[str, Any]:
         }
     page = report_page(platform.settings.ui_url, stored.folder)
     return {
-        "summary": dg.MetadataValue.md(summary_markdown(stored.report)),
+        "summary": dg.MetadataValue.md(stored.summary),
         "chosen": dg.MetadataValue.json(dict(best.parameters)),
         "chosen because": result.because,
         "best validation loss": readable(best.validation_loss),
@@ -119,7 +116,7 @@ def _shown(stored: "StoredStudy", platform: Platform) -> dict[str, Any]:
         "study": result.study,
         "study_result": result.digest,
         "name in Optuna": result.name,
-        **report_facts(page, f"{stored.address}/{REPORT}"),
-        "document": dg.MetadataValue.text(f"{stored.address}/{RESULT}"),
+        **report_facts(page, stored.report_file),
+        "document": dg.MetadataValue.text(stored.document),
         "snapshot": result.snapshot,
     }

@@ -6,7 +6,7 @@ predictions (`steps.scoring`), the figures (`live.performance`).
 
 from collections.abc import Iterator
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
@@ -20,15 +20,24 @@ from ml_assets.data.tables.declared import DeclaredTables, InputTable
 from ml_assets.data.tables.derive import plan
 from ml_assets.data.tables.guard import InputsRefused
 from ml_assets.data.tables.reader import TableReader
+from ml_assets.foundation.reports.page import as_markdown
 from ml_assets.foundation.reports.text import in_markdown
+from ml_assets.model.evaluation.metrics.metrics import metrics_of
 from ml_assets.model.steps.retraining import OF_INPUTS, RetrainSection
 from ml_assets.model.steps.spec import PREDICTIONS
+from ml_assets.use.live.logged_rows import logged_day, mark_measured, scored_of_log
+from ml_assets.use.live.performance import DayFigures, VersionFigures, holdout_of, measure_day
+from ml_assets.use.live.performance_history import (
+    days_up_to,
+    earlier_profiles,
+    is_measured,
+    pictures,
+    store_day,
+)
+from ml_assets.use.live.retrain import value_of
+from ml_assets.use.live.scored_rows import predictions_of, scored_of_table
 from resources.platform import Platform
 from resources.words import counted, name_some
-
-if TYPE_CHECKING:
-    from ml_assets.use.live.performance import DayFigures, VersionFigures
-
 
 PREDICTIONS_GROUP = "predictions"
 """Group of all such assets: "Materialize all" of a pipeline's group trains, when nothing may be in production yet."""
@@ -123,9 +132,6 @@ def _measure(
     spec: TrainingPipelineSpec, context: dg.AssetExecutionContext, platform: Platform, _: DeclaredTables
 ) -> Iterator[Reported]:
     """Measure the scored partitions of the run; then raise `InputsRefused` for the others."""
-    from ml_assets.use.live.performance import holdout_of, measure_day
-    from ml_assets.use.live.scored_rows import predictions_of, scored_of_table
-
     table = predictions_of(spec.name)
     reader = TableReader.at(platform.lake, "main")
     scored = set(reader.keys(table))
@@ -148,10 +154,6 @@ def _measure_log(
 
     Where parts of the log were deleted since an earlier measurement, its figures stay.
     """
-    from ml_assets.use.live.logged_rows import logged_day, mark_measured, scored_of_log
-    from ml_assets.use.live.performance import holdout_of, measure_day
-    from ml_assets.use.live.performance_history import days_up_to, earlier_profiles, is_measured
-
     reader, artifacts = TableReader.at(platform.lake, "main"), platform.artifacts
     holdout = cache(partial(holdout_of, platform, spec.name))
     events: list[dg.AssetMaterialization] = []
@@ -174,11 +176,9 @@ def _measure_log(
 
 
 def _stored(
-    context: dg.AssetExecutionContext, spec: TrainingPipelineSpec, platform: Platform, figures: "DayFigures"
+    context: dg.AssetExecutionContext, spec: TrainingPipelineSpec, platform: Platform, figures: DayFigures
 ) -> dg.AssetMaterialization:
     """Store the figures of a day, and return its materialization."""
-    from ml_assets.use.live.performance_history import store_day
-
     retrain = None if spec.scoring is None else spec.scoring.retrain
     address = store_day(platform.artifacts, figures)
     said = [*(_in_words(one) for one in figures.versions), *figures.notes]
@@ -190,14 +190,11 @@ def _stored(
     )
 
 
-def _in_words(one: "VersionFigures") -> str:
+def _in_words(one: VersionFigures) -> str:
     return f"{one.role} (version {one.version}): {one.rows_in_words}; {one.drift_in_words}; {one.labels_in_words}"
 
 
-def _page(platform: Platform, figures: "DayFigures", retrain: RetrainSection | None) -> dict[str, Any]:
-    from ml_assets.foundation.reports.page import as_markdown
-    from ml_assets.use.live.performance_history import days_up_to, pictures
-
+def _page(platform: Platform, figures: DayFigures, retrain: RetrainSection | None) -> dict[str, Any]:
     drawn = as_markdown(pictures(days_up_to(platform.artifacts, figures.model, figures.partition)))
     rows = [
         {
@@ -229,10 +226,8 @@ def _page(platform: Platform, figures: "DayFigures", retrain: RetrainSection | N
     }
 
 
-def _slices(figures: "DayFigures") -> Iterator[dict[str, str | float]]:
+def _slices(figures: DayFigures) -> Iterator[dict[str, str | float]]:
     """Yield a row for each slice and version: rows, and the metrics of the objective with their intervals."""
-    from ml_assets.model.evaluation.metrics.metrics import metrics_of
-
     names = [one.name for one in metrics_of(figures.objective)]
     for one in figures.versions:
         for part in one.slices:
@@ -245,7 +240,7 @@ def _slices(figures: "DayFigures") -> Iterator[dict[str, str | float]]:
             } | values
 
 
-def _about_slices(figures: "DayFigures") -> Iterator[str]:
+def _about_slices(figures: DayFigures) -> Iterator[str]:
     """Yield the meaning of the intervals of slices."""
     redrawn = {part.redrawn for one in figures.versions for part in one.slices}
     if redrawn & {"rows", "lists"}:
@@ -253,10 +248,8 @@ def _about_slices(figures: "DayFigures") -> Iterator[str]:
         yield f"Intervals of slices redraw single {what}: they are about this partition only."
 
 
-def _limits(figures: "DayFigures", retrain: RetrainSection) -> list[dict[str, str | float]]:
+def _limits(figures: DayFigures, retrain: RetrainSection) -> list[dict[str, str | float]]:
     """Return a row for each limit of `scoring.retrain`: the value of the version in production on this day."""
-    from ml_assets.use.live.retrain import value_of
-
     return [
         {
             "metric": rule.metric,
@@ -273,7 +266,7 @@ def _limits(figures: "DayFigures", retrain: RetrainSection) -> list[dict[str, st
     ]
 
 
-def _numbers(one: "VersionFigures") -> dict[str, Any]:
+def _numbers(one: VersionFigures) -> dict[str, Any]:
     """Return the figures that Dagster draws over the partitions."""
     moved, from_holdout = one.largest_drift, one.largest_holdout_drift
     return {

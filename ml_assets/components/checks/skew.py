@@ -17,7 +17,8 @@ from ml_assets.dagster_host.check_history import without_a_run
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.drift_rule import SkewRule
 from ml_assets.data.validation.verdict import table_rows
-from ml_assets.use.live.served_skew import RULE, ServedSkewRule
+from ml_assets.use.live.retrain import NotCompared, skew_of
+from ml_assets.use.live.served_skew import RULE, ServedSkewRule, compare, due_partitions, newest_verdicts
 from resources.platform import Platform
 from resources.words import counted, name_some
 
@@ -49,8 +50,6 @@ def skew_sensor(spec: TrainingPipelineSpec, rule: SkewRule, production: dg.Asset
     check = dg.AssetCheckKey(production, SKEW)
 
     def tick(context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]) -> dg.SensorResult:
-        from ml_assets.use.live.retrain import NotCompared
-
         promotion = platform.ledger.models.in_production(spec.name)
         seen = f"{platform.lake.resolve('main')} {promotion.place if promotion else ''}"
         if seen == context.cursor:
@@ -73,8 +72,6 @@ def skew_sensor(spec: TrainingPipelineSpec, rule: SkewRule, production: dg.Asset
 
 
 def _of_training(spec: TrainingPipelineSpec, rule: SkewRule, platform: Platform) -> dg.AssetCheckResult:
-    from ml_assets.use.live.retrain import skew_of
-
     found = skew_of(spec, rule, platform)
     newest = f"{found.now[0]} to {found.now[-1]}"
     return dg.AssetCheckResult(
@@ -116,8 +113,6 @@ def served_skew_sensor(
     check = dg.AssetCheckKey(production, RULE)
 
     def tick(context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]) -> dg.SensorResult:
-        from ml_assets.use.live.served_skew import due_partitions
-
         now = datetime.now(UTC)
         due = due_partitions(spec, rule, TableReader.at(platform.lake, "main"), platform, now)
         if not due:
@@ -142,8 +137,6 @@ def _of_requests(
     spec: TrainingPipelineSpec, rule: ServedSkewRule, platform: Platform, run_id: str
 ) -> dg.AssetCheckResult:
     """Compare what is due; show the newest verdicts, of which none may have findings in a partition compared now."""
-    from ml_assets.use.live.served_skew import compare, due_partitions, newest_verdicts
-
     reader = TableReader.at(platform.lake, "main")
     due = due_partitions(spec, rule, reader, platform, datetime.now(UTC))
     compared = [compare(spec, rule, reader, platform, one, run_id) for one in due]

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 import dagster as dg
+import jinja2
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -196,8 +197,6 @@ def _names(request: dg.ScaffoldRequest[Any]) -> dict[str, str]:
 
 
 def _render(template: str, names: Mapping[str, Any]) -> str:
-    import jinja2  # imported here, so that loading definitions does not need it
-
     text = (TEMPLATES / f"{template}.j2").read_text()
     return jinja2.Template(text, undefined=jinja2.StrictUndefined, keep_trailing_newline=True).render(names)
 

@@ -21,6 +21,7 @@ from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.foundation.links import report_name, report_page, review_page
 from ml_assets.model.steps.retraining import RetrainSection
 from ml_assets.pages.digest import production_of, release_facts, waiting_for_approval
+from ml_assets.use.live.retrain import next_request
 from resources.ledger import EvaluationRow, LedgerError
 from resources.platform import Platform
 from resources.tracking.mlflow_client import TrackerError
@@ -158,8 +159,6 @@ def retrain_sensor(
         platform: dg.ResourceParam[Platform],
         tables: dg.ResourceParam[DeclaredTables],
     ) -> dg.SensorResult:
-        from ml_assets.use.live.retrain import next_request
-
         made = context.cursor or ""
         found = next_request(
             spec, section, platform, tables, made=made, now=datetime.now(UTC), skew=spec.skew

@@ -1,7 +1,7 @@
 """Step 4 for Dagster: the gate check, and the page of the evaluation."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
@@ -9,12 +9,11 @@ from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transien
 from ml_assets.components.pages import bullets, readable, report_facts, rules_table
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.foundation.links import report_page
+from ml_assets.model.evaluation.report.report import summary_markdown
+from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
 from resources.ledger import evaluation_name
 from resources.platform import Platform
-
-if TYPE_CHECKING:
-    from ml_assets.model.evaluation.report_document import Report
 
 
 def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) -> dg.OpDefinition:
@@ -58,8 +57,7 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
     return evaluate
 
 
-def _page(evaluated: EvaluatedModel, report: "Report", platform: Platform) -> dict[str, Any]:
-    from ml_assets.model.evaluation.report.report import summary_markdown
+def _page(evaluated: EvaluatedModel, report: Report, platform: Platform) -> dict[str, Any]:
     from ml_assets.model.steps.record import figures_beside
 
     figures = report.evaluation.values() | figures_beside(report) | report.evaluation.serving_values

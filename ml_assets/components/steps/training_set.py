@@ -1,7 +1,7 @@
 """Steps 1 and 2 for Dagster: validate the window before anything is launched, freeze it, and show the training set."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
 
@@ -9,14 +9,12 @@ from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transien
 from ml_assets.components.metadata import RANGE_END, RANGE_START
 from ml_assets.components.pages import commit_facts, study_facts, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
+from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import BuildRefused
 from ml_assets.model.steps import window
 from ml_assets.model.steps.values import TrainingSet, ValidatedWindow
 from resources.platform import Platform
-
-if TYPE_CHECKING:
-    from ml_assets.data.snapshots.split_reader import Snapshot
 
 
 def validate_inputs_op(spec: TrainingPipelineSpec) -> dg.OpDefinition:
@@ -84,10 +82,9 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
     ) -> Iterator[Any]:
         from ml_assets.extras.tuning.chosen import chosen_for, require_chosen_on_valid_rows
         from ml_assets.model.steps.snapshot import take_snapshot
-        from ml_assets.model.steps.window import require_as_validated
 
         with final_unless_transient():
-            require_as_validated(spec, tables, context.partition_key, validated)
+            window.require_as_validated(spec, tables, context.partition_key, validated)
             yield _inputs_current(current_check, asset, validated)
             chosen = chosen_for(spec, platform, validated.keys)
             if chosen is not None:
@@ -112,10 +109,8 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
 
 
 def _page(
-    frozen: TrainingSet, content: "Snapshot", validated: ValidatedWindow, platform: Platform
+    frozen: TrainingSet, content: Snapshot, validated: ValidatedWindow, platform: Platform
 ) -> dict[str, Any]:
-    from ml_assets.data.snapshots.split_reader import SPLITS
-
     rows = [
         {"split": name, "partitions": len(content.keys(name)), "first": content.keys(name)[0],
          "last": content.keys(name)[-1], "rows": content.rows(name),

@@ -20,7 +20,7 @@ from ml_assets.data.tables.reader import TableReader
 from ml_assets.extras.tuning.chosen import REPORT, RESULT, prior_for, store_result
 from ml_assets.extras.tuning.prior import Prior
 from ml_assets.extras.tuning.study import Study, StudyFacts, is_begun
-from ml_assets.extras.tuning.study_report import StudyReport, render
+from ml_assets.extras.tuning.study_report import StudyReport, render, summary_markdown
 from ml_assets.extras.tuning.trials import LedPage, SideBySide, Trials
 from ml_assets.foundation.links import run_url
 from ml_assets.foundation.sections import Section
@@ -55,6 +55,21 @@ class StoredStudy:
     """Name of the folder of document and report among the artifacts."""
     address: str
     """Address of that folder."""
+
+    @property
+    def summary(self) -> str:
+        """Summary of the report in Markdown."""
+        return summary_markdown(self.report)
+
+    @property
+    def report_file(self) -> str:
+        """Address of the report for people."""
+        return f"{self.address}/{REPORT}"
+
+    @property
+    def document(self) -> str:
+        """Address of the document with all numbers."""
+        return f"{self.address}/{RESULT}"
 
 
 def run_study(

@@ -36,7 +36,6 @@ from ml_assets.model.evaluation.metrics.metrics import Vector, metrics_of
 from ml_assets.model.evaluation.metrics.row_weights import weights_of
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.steps.declared_functions import own_metrics
-from ml_assets.model.steps.record import ReportUnreadable, recorded_report
 from ml_assets.model.steps.retraining import LiveSource
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.use.live.scored_rows import CountingRows, Profiles, Role, ScoredVersion
@@ -61,6 +60,8 @@ def holdout_of(platform: Platform, model: str, bundle: str) -> HoldoutReference:
 
     Raises `LedgerError`, and `ArtifactsError` if the storage does not answer.
     """
+    from ml_assets.model.steps.record import ReportUnreadable, recorded_report  # onnxruntime
+
     why_none = "the bundle has no evaluation"
     for row in platform.ledger.models.evaluations(model):
         if row.bundle_digest != bundle:
