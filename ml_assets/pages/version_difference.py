@@ -25,6 +25,7 @@ from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.releases import registry_of
+from ml_assets.model.release.standing import InputsUnknown, keys_of
 from ml_assets.model.steps.champion import CannotScore, MeasuredRows, opened, scored
 from ml_assets.model.steps.record import (
     ReportUnavailable,
@@ -231,9 +232,6 @@ def _facts(platform: Platform, version: RegisteredVersion) -> VersionFacts:
 def _data(
     spec: PipelineSpec, platform: Platform, old: VersionFacts, new: VersionFacts
 ) -> tuple[TableChange | None, str]:
-
-    from ml_assets.model.release.standing import InputsUnknown
-
     tables = [one.evaluation.trained_on.table for one in (old, new)]
     if tables[0] != tables[1]:
         return None, f"{old.name} read {tables[0]}, {new.name} reads {tables[1]}"
@@ -244,9 +242,6 @@ def _data(
 
 
 def _window(platform: Platform, one: VersionFacts) -> ReadWindow:
-
-    from ml_assets.model.release.standing import keys_of
-
     trained = one.evaluation.trained_on
     reader = TableReader(platform.lake, trained.commit)
     return ReadWindow(reader=reader, table=trained.table, keys=keys_of(reader, trained))
@@ -291,8 +286,6 @@ def _on_the_same_rows(
     spec: PipelineSpec, platform: Platform, old: VersionFacts, new: VersionFacts
 ) -> tuple[Difference | None, tuple[str, ...], str, tuple[str, ...]]:
     """Return the change of the metrics, versions that cannot score, the rows in words, versions that have seen them."""
-
-    from ml_assets.model.release.standing import InputsUnknown
 
     if old.bundle is None or new.bundle is None:
         lost = (

@@ -17,6 +17,12 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
+from mlflow.environment_variables import MLFLOW_ENABLE_WORKSPACES, MLFLOW_SERVER_ENABLE_JOB_EXECUTION
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import PERMISSION_DENIED, TEMPORARILY_UNAVAILABLE
+from mlflow.utils.credentials import get_default_host_creds
+from mlflow.utils.rest_utils import http_request
+
 from ml_assets.model.release.bundle_store import digest_in
 from ml_assets.model.release.mlflow_view import ALIASES, DECIDED_TAGS, holder_of, number_of, tags_of
 from ml_assets.model.release.registry import RegisteredVersion, registered
@@ -192,9 +198,6 @@ class GuardedStore:
 
     def _standings(self, name: str) -> BundleStandings | None:
         """Return the ledger's records of a model; None if the ledger has no decision about it."""
-        from mlflow.exceptions import MlflowException
-        from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
-
         try:
             return BundleStandings.read(self._log, name) if self._log.decisions(name) else None
         except LedgerError as error:
@@ -263,7 +266,6 @@ def create_app() -> "FastAPI | Flask":
     The environment names the ledger and the artifacts as for `ml-assets` (`ML_ASSETS_*`). Raises `MlflowException` if
     the server has parts that the guard does not cover.
     """
-    from mlflow.environment_variables import MLFLOW_ENABLE_WORKSPACES, MLFLOW_SERVER_ENABLE_JOB_EXECUTION
     from mlflow.server import app, handlers
     from mlflow.server.fastapi_app import app as over_asgi
 
@@ -301,9 +303,6 @@ def guarded_head(uri: str) -> Head | None:
     Raises `TrackerUnavailable` if the server does not answer, or its guard gets no answer from the ledger.
     """
     with reaching(uri):
-        from mlflow.utils.credentials import get_default_host_creds
-        from mlflow.utils.rest_utils import http_request
-
         answer: Any = http_request(
             get_default_host_creds(uri), OWN_PATH, "GET", max_retries=0, raise_on_status=False
         )
@@ -321,7 +320,4 @@ def guarded_head(uri: str) -> Head | None:
 
 
 def _refusal(message: str) -> Exception:
-    from mlflow.exceptions import MlflowException
-    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
-
     return MlflowException(message, error_code=PERMISSION_DENIED)

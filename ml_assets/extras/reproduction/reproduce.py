@@ -23,6 +23,8 @@ from ml_assets.foundation.links import read_artifact
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.initial_version import InitialModel
 from ml_assets.model.release.registry import RegisteredVersion
+from ml_assets.model.release.releases import bundles_of
+from ml_assets.model.release.standing import keys_of
 from ml_assets.model.steps.bundling import bundle_of, versions_behind
 from ml_assets.model.steps.champion import MeasuredRows, scored, without_slices
 from ml_assets.model.steps.declared_functions import one_process_library
@@ -96,10 +98,6 @@ def reproduce(
     `workers` changes the number of workers. Code, lock and packages must be those of the recorded launch;
     `with_this_code` trains with those of this machine. Raises `NotReproducible`, and the errors of a training.
     """
-
-    from ml_assets.model.release.releases import bundles_of
-    from ml_assets.model.release.standing import keys_of
-
     bundle, row = bundles_of(platform).open(version.bundle_digest), evaluation_of(platform, version)
     if not with_this_code and (differs := list(other_environment(platform, bundle, row))):
         raise NotReproducible(
@@ -267,9 +265,6 @@ def _changes(is_dirty: bool, difference: str, left_out: tuple[LeftOut, ...]) -> 
 
 def recorded_launch(platform: Platform, version: RegisteredVersion) -> LaunchRecord:
     """Return the last launch of a version's training. Raises `NotReproducible` if none is recorded."""
-
-    from ml_assets.model.release.releases import bundles_of
-
     bundle, row = bundles_of(platform).open(version.bundle_digest), evaluation_of(platform, version)
     if (launch := _last_launch(platform, bundle, row)) is None:
         raise NotReproducible(
@@ -287,9 +282,6 @@ def _last_launch(platform: Platform, bundle: Bundle, row: EvaluationRow) -> Laun
 
 def _initial(platform: Platform, row: EvaluationRow) -> InitialModel | None:
     """Return the version whose weights the training began with."""
-
-    from ml_assets.model.release.releases import bundles_of
-
     if not row.trained_on.begins_with:
         return None
     began = platform.ledger.models.evaluation(row.trained_on.begins_with)

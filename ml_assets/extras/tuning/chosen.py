@@ -11,6 +11,7 @@ from ml_assets.data.tables.guard import InputsRefused
 from ml_assets.extras.tuning.prior import Prior, windows_of
 from ml_assets.foundation.days import Days
 from ml_assets.foundation.links import STUDIES
+from ml_assets.model.release import standing
 from ml_assets.model.steps.search_space import in_words
 from ml_assets.model.steps.snapshot import Chosen
 from ml_assets.model.steps.spec import PipelineSpec
@@ -147,15 +148,13 @@ def prior_for(spec: PipelineSpec, tuning: TuningSection, platform: Platform, win
     longer in the lake are left out.
     """
 
-    from ml_assets.model.release.standing import InputsUnknown, in_words
-
     usable, _ = _split_at(spec.holdout_of(window), results_of(platform, spec.name))
     result = None if usable is None else _read(platform, spec.name, usable)
     refused: dict[TrainedOn, str] = {}
     for behind in windows_of(result) if result and tuning.prior else []:
         try:
-            why = in_words(rejected_behind(platform, behind))
-        except InputsUnknown as error:
+            why = standing.in_words(rejected_behind(platform, behind))
+        except standing.InputsUnknown as error:
             why = f"{error}"
         if why:
             refused[behind] = why

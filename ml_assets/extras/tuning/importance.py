@@ -8,10 +8,11 @@ loss itself and would mistake losses after different numbers of epochs for an ef
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 LEAST_TRIALS = 15
 """Trials with a loss below which no importance is estimated: with 10 trials, a parameter that decided the loss was the
@@ -25,7 +26,7 @@ class MeasuredTrial:
     """Trial with a loss."""
 
     parameters: Mapping[str, Any]
-    distributions: "Mapping[str, BaseDistribution]"
+    distributions: Mapping[str, BaseDistribution]
     """Parameter → the range from which its value was drawn."""
     loss: float
 
@@ -37,9 +38,6 @@ def importances(trials: Sequence[MeasuredTrial]) -> dict[str, float]:
     """
     if len(trials) < LEAST_TRIALS:
         return {}
-    import optuna
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
     study = optuna.create_study()  # in memory
     study.add_trials(
         [

@@ -3,23 +3,20 @@
 import hashlib
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+import optuna
+from optuna import pruners, samplers
+from optuna.exceptions import ExperimentalWarning
+from optuna.pruners import BasePruner
+from optuna.samplers import BaseSampler, PartialFixedSampler
+from optuna.trial import Trial
 
 from ml_assets.model.steps.search_space import Choices, FloatRange, IntRange, Scalar, SpaceSection
 from ml_assets.model.steps.tuning_section import TuningSection
 
-if TYPE_CHECKING:
-    import optuna
-    from optuna.pruners import BasePruner
-    from optuna.samplers import BaseSampler
-    from optuna.trial import Trial
 
-
-def sampler_of(section: TuningSection, seed: int, number: int) -> "BaseSampler":
+def sampler_of(section: TuningSection, seed: int, number: int) -> BaseSampler:
     """Return the sampler that draws the values of trial `number` of a study with `seed`."""
-    from optuna import samplers
-    from optuna.exceptions import ExperimentalWarning
-
     digest = hashlib.sha256(f"{seed}/{number}".encode()).digest()
     own = int.from_bytes(digest[:4])
     with warnings.catch_warnings():
@@ -36,17 +33,14 @@ def sampler_of(section: TuningSection, seed: int, number: int) -> "BaseSampler":
                 return samplers.QMCSampler(seed=seed % 2**32, scramble=True)
 
 
-def with_fixed(parameters: Mapping[str, Scalar], otherwise: "BaseSampler") -> "BaseSampler":
+def with_fixed(parameters: Mapping[str, Scalar], otherwise: BaseSampler) -> BaseSampler:
     """Return a sampler that draws `parameters`, and `otherwise` those that they lack."""
-    from optuna.exceptions import ExperimentalWarning
-    from optuna.samplers import PartialFixedSampler
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         return PartialFixedSampler(dict(parameters), otherwise)
 
 
-def ask(study: "optuna.Study", sampler: "BaseSampler", space: SpaceSection) -> "Trial":
+def ask(study: optuna.Study, sampler: BaseSampler, space: SpaceSection) -> Trial:
     """Begin a trial of `study` with a value of each parameter that exists beside the others."""
     study.sampler = sampler
     asked = study.ask()
@@ -56,7 +50,7 @@ def ask(study: "optuna.Study", sampler: "BaseSampler", space: SpaceSection) -> "
     return asked
 
 
-def _suggest(trial: "Trial", name: str, values: FloatRange | IntRange | Choices) -> None:
+def _suggest(trial: Trial, name: str, values: FloatRange | IntRange | Choices) -> None:
     match values:
         case FloatRange():
             high = values.high if values.step is None else (values.values() or (values.high,))[-1]
@@ -67,10 +61,8 @@ def _suggest(trial: "Trial", name: str, values: FloatRange | IntRange | Choices)
             trial.suggest_categorical(name, values.choices)
 
 
-def pruner_of(section: TuningSection, declared: int) -> "BasePruner":
+def pruner_of(section: TuningSection, declared: int) -> BasePruner:
     """Return the pruner of a study. `declared` is the number of epochs of trials whose values do not hold another."""
-    from optuna import pruners
-
     most_epochs = _most_epochs(section.space, declared)
     match section.pruner:
         case "none":

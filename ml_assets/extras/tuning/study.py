@@ -14,7 +14,12 @@ import uuid
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import optuna
+from optuna.storages import BaseStorage
+from optuna.study import StudySummary
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ml_assets.extras.tuning.importance import MeasuredTrial, importances
 from ml_assets.extras.tuning.prior import Prior
@@ -23,13 +28,6 @@ from ml_assets.model.steps.search_space import Scalar
 from ml_assets.model.steps.study_result import METRIC, KnownPoint, TrialOutcome
 from ml_assets.model.steps.tuning_section import Sampler, TuningSection
 from resources.words import counted
-
-if TYPE_CHECKING:
-    import optuna
-    from optuna.storages import BaseStorage
-    from optuna.study import StudySummary
-    from optuna.trial import FrozenTrial
-
 
 _NUMBER, _OUTCOME = "number", "outcome"
 """User attributes of a trial in the storage: its number in the study, and how it ended."""
@@ -87,7 +85,7 @@ class Study:
 
     def __init__(
         self,
-        storage: "BaseStorage",
+        storage: BaseStorage,
         name: str,
         section: TuningSection,
         seed: int,
@@ -101,8 +99,6 @@ class Study:
         `seed` decides all draws. `epochs` is the number of epochs of a trial whose values do not hold another. `turn`
         is needed if other processes may use the study.
         """
-        import optuna
-
         self._section, self._seed, self._storage, self._turn = section, seed, storage, turn
         self._epochs = epochs
         self._study = optuna.create_study(
@@ -137,8 +133,6 @@ class Study:
             return self._next(may_begin=may_begin, besides=besides)
 
     def _next(self, *, may_begin: bool, besides: Container[int | None]) -> BegunTrial | None:
-        from optuna.trial import TrialState
-
         begun = len(self._newest())
         for one in self._trials():
             if one.state == TrialState.RUNNING and one.user_attrs[_NUMBER] not in besides:
@@ -154,14 +148,12 @@ class Study:
         drawn = self._drawn(begun, fixed[begun] if begun < len(fixed) else None)
         return self._begin(drawn, {_NUMBER: begun})
 
-    def _drawn(self, number: int, fixed: Mapping[str, Scalar] | None) -> "FrozenTrial":
+    def _drawn(self, number: int, fixed: Mapping[str, Scalar] | None) -> FrozenTrial:
         """Return the values `fixed`, or those that the sampler draws for a trial, in a study that is only in memory.
 
         Each number has a sampler of its own, so a process that continues the study draws what the killed process would
         have drawn.
         """
-        import optuna
-
         space, sampler = self._section.space, sampler_of(self._section, self._seed, number)
         if self._section.sampler == "QMCSampler" or fixed is not None:
             # A place in a sequence, whatever other trials came to. Optuna counts the places in the study.
@@ -175,15 +167,12 @@ class Study:
 
     def _copy(
         self, points: Sequence[KnownPoint] = (), epoch: Mapping[int, int] | None = None
-    ) -> "optuna.Study":
+    ) -> optuna.Study:
         """Return a copy in memory of the newest record of each trial, in the order of their numbers, after `points`.
 
         `points` are no records of the study: a pruner would compare with them, and their losses could not move.
         `epoch`: number of a trial → last epoch that its copy has.
         """
-        import optuna
-        from optuna.trial import create_trial
-
         # The name decides the groups of hyperband.
         copy = optuna.create_study(direction="minimize", study_name=f"{self._seed}")
         for point in points:
@@ -217,8 +206,6 @@ class Study:
         after it count. If another process has ended the trial meanwhile, nothing is recorded, and a trial that it
         paused is paused here, too.
         """
-        from optuna.trial import TrialState
-
         at = self._record_of(trial)
         with self._turn():
             known = self._storage.get_trial(at)
@@ -243,8 +230,6 @@ class Study:
 
     def end(self, trial: BegunTrial, outcome: TrialOutcome) -> None:
         """Record the end of `trial`. The first record of a trial counts."""
-        from optuna.trial import TrialState
-
         at = self._record_of(trial)
         with self._turn():
             if self._storage.get_trial(at).state != TrialState.RUNNING:
@@ -338,7 +323,7 @@ class Study:
     def _trials(self) -> "list[FrozenTrial]":
         return self._study.get_trials(deepcopy=False)
 
-    def _newest(self, attribute: str = _NUMBER) -> "dict[int, FrozenTrial]":
+    def _newest(self, attribute: str = _NUMBER) -> dict[int, FrozenTrial]:
         """Return number → its newest record that has `attribute`."""
         records = sorted(self._trials(), key=lambda one: one.number)
         return {
@@ -347,8 +332,6 @@ class Study:
 
     def _failures_that_may_pass(self) -> list[int]:
         """Return the numbers of trials that failed, but not because of their values."""
-        from optuna.trial import TrialState
-
         newest = self._newest()
         return [
             one.number
@@ -367,10 +350,8 @@ class Study:
                 return self._begin(failed, attributes | {_FAILED_BEFORE: why})
         return None
 
-    def _begin(self, like: "FrozenTrial", attributes: Mapping[str, Any]) -> BegunTrial:
+    def _begin(self, like: FrozenTrial, attributes: Mapping[str, Any]) -> BegunTrial:
         """Begin a record with the values and the losses so far of `like`: drawn values, or a trial that ended."""
-        from optuna.trial import TrialState, create_trial
-
         again = create_trial(
             state=TrialState.RUNNING,
             params=like.params,
@@ -381,7 +362,7 @@ class Study:
         return _begun(self._storage.get_trial(self._storage.create_new_trial(self._id, again)))
 
 
-def is_begun(storage: "BaseStorage", name: str) -> bool:
+def is_begun(storage: BaseStorage, name: str) -> bool:
     """True if the storage has the study `name` with its prior."""
     try:
         return _DIFFERS in storage.get_study_user_attrs(storage.get_study_id_from_name(name))
@@ -389,10 +370,8 @@ def is_begun(storage: "BaseStorage", name: str) -> bool:
         return False
 
 
-def _newest_before(storage: "BaseStorage", name: str, model: str) -> "StudySummary | None":
+def _newest_before(storage: BaseStorage, name: str, model: str) -> StudySummary | None:
     """Return the newest other study of the model that has begun a trial."""
-    import optuna
-
     others = [
         one
         for one in optuna.get_all_study_summaries(storage, include_best_trial=False)
@@ -403,7 +382,7 @@ def _newest_before(storage: "BaseStorage", name: str, model: str) -> "StudySumma
     )
 
 
-def _differs(storage: "BaseStorage", before: "StudySummary", facts: StudyFacts) -> str:
+def _differs(storage: BaseStorage, before: StudySummary, facts: StudyFacts) -> str:
     """Return how the study before differs, and whether trials of it are left."""
     known = before.user_attrs
     changes = difference(known["decided_by"], facts.decided_by)
@@ -418,7 +397,7 @@ def _differs(storage: "BaseStorage", before: "StudySummary", facts: StudyFacts) 
     )
 
 
-def _begun(trial: "FrozenTrial") -> BegunTrial:
+def _begun(trial: FrozenTrial) -> BegunTrial:
     return BegunTrial(
         number=trial.user_attrs[_NUMBER],
         parameters=dict(trial.params),

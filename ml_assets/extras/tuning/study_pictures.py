@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import matplotlib
+
 from ml_assets.foundation.reports.page import INK, SIZE, Axes, Draw, Form, encoded
 from ml_assets.foundation.reports.text import label, number
 from ml_assets.model.steps.search_space import Choices, FloatRange, IntRange, Scalar, SpaceSection
@@ -169,8 +171,6 @@ def _parallel(axes: Axes, result: StudyResult, space: SpaceSection, importance: 
     )
     every = [*(_axis_of(name, space.dimensions[name], labels[name]) for name in names), loss]
     shown = [one for one in result.trials if one.validation_loss is not None]
-    import matplotlib
-
     shades = matplotlib.colormaps["Greys_r"]
     for one in sorted(shown, key=lambda one: -loss.height(one)):
         is_chosen = one.number == result.chosen.number

@@ -18,6 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from model_signing import hashing, signing, verifying
+
 from ml_assets.model.release.signing_keys import PublicKey, SigningKey
 
 
@@ -30,9 +35,6 @@ PAYLOAD_TYPE = "application/vnd.in-toto+json"
 
 def enveloped(statement: Mapping[str, Any], key: SigningKey) -> str:
     """Return the envelope of a statement, signed by `key`, as JSON."""
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     body = json.dumps(statement, sort_keys=True).encode()
     signature = key.loaded.sign(_encoded(PAYLOAD_TYPE, body), ec.ECDSA(hashes.SHA256()))
     return json.dumps(
@@ -50,10 +52,6 @@ def opened(text: str, key: PublicKey, name: str) -> dict[str, Any]:
 
     Raises `DossierRefused` unless `key` signed it.
     """
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     try:
         envelope: dict[str, Any] = json.loads(text)
         kind: str = envelope["payloadType"]
@@ -87,8 +85,6 @@ _MISMATCH = "Signature mismatch: "
 
 def sign(folder: Path, key: SigningKey) -> None:
     """Write `model.sig`, a signature over all other files of `folder`."""
-    from model_signing import hashing, signing
-
     signature = folder / SIGNATURE
     config = hashing.Config().set_ignored_paths(paths=[signature], ignore_git_paths=False)
     signing.Config().use_elliptic_key_signer(private_key=key.path).set_hashing_config(config).sign(
@@ -117,9 +113,6 @@ def require_signed(folder: Path, key: PublicKey) -> None:
         raise DossierRefused(
             f"{SIGNATURE} is missing in {folder}: it is not a dossier, or its copy is incomplete"
         )
-
-    from cryptography.exceptions import InvalidSignature
-    from model_signing import hashing, verifying
 
     signature = folder / SIGNATURE
     config = hashing.Config().set_ignored_paths(paths=[signature], ignore_git_paths=False)

@@ -15,7 +15,9 @@ from ml_assets.model.release.rules import Rules, deciding_review, why_not_by, wh
 from ml_assets.model.release.rules_in_force import RulesLog, in_force
 from ml_assets.model.steps.record import checked_file
 from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.pages.difference_page import difference_page
 from ml_assets.pages.served import FORMS, SERVED
+from ml_assets.pages.version_difference import compare_versions
 from resources.ledger import EvaluationRow, Person, Promotion, Review
 from resources.platform import Platform
 
@@ -136,9 +138,6 @@ class ReviewDesk:
 
     def difference(self, model: str, number: int) -> WrittenPage:
         """Compare the version in production with a version. Takes seconds: both are scored. Raise `NotOnThisDesk`."""
-        from ml_assets.pages.difference_page import difference_page
-        from ml_assets.pages.version_difference import compare_versions
-
         spec, version = self._spec(model), self._version(model, number)
         champion = self.platform.ledger.models.in_production(model)
         versions = registry_of(self.platform).versions(model)
