@@ -9,7 +9,7 @@ import yaml
 from ml_assets.components import Dataset
 from ml_assets.components.documents import attribute_faults, declared_source
 from ml_assets.data.sources.protocol import VariableMissing
-from ml_assets.extras.streams.kafka_source import KafkaSource
+from ml_assets.extras.streams.sections import KafkaSource
 from ml_assets_tests.sources.sales import DATASET
 from resources.platform import Platform
 from resources.settings import Settings

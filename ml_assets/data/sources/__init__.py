@@ -12,6 +12,6 @@ Used from outside:
                        SourceRefused and its kinds: what is wrong with a source, and the remedy
 
 A new kind is a module with a section (a subclass of `SourceSection` with its own `kind`), a reader (a subclass of
-`SourceReader`), both named in its last line, and one entry in `kinds.py`. A reader imports its client library when it
-connects.
+`SourceReader`), and one entry in `kinds.py`. If its client library is an extra's, the section is in a module that loads
+without it (`streams.sections`), and the reader's module is imported when a source is opened.
 """

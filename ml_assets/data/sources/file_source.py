@@ -471,6 +471,3 @@ def _may_pass(botocore: Any, error: Any) -> bool:
     if isinstance(error, botocore.ClientError):
         return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) >= 500
     return isinstance(error, botocore.ConnectionError | botocore.HTTPClientError | TimeoutError)
-
-
-SECTION, READER = FileSource, FileReader

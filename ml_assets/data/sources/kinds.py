@@ -31,40 +31,44 @@ def kind(value: Any) -> Any:
     return value.get("kind", "python") if isinstance(value, dict) else getattr(value, "kind", "python")
 
 
-_MODULES: Mapping[str, str] = {
-    "python": "ml_assets.data.sources.python_source",
-    "sql": "ml_assets.data.sources.sql_source",
-    "s3": "ml_assets.data.sources.file_source",
-    "file": "ml_assets.data.sources.file_source",
-    "delta": "ml_assets.extras.streams.delta_source",
-    "iceberg": "ml_assets.extras.streams.iceberg_source",
-    "kafka": "ml_assets.extras.streams.kafka_source",
-    "table": "ml_assets.data.sources.table_source",
+_SOURCES, _STREAMS = "ml_assets.data.sources", "ml_assets.extras.streams"
+_KINDS: Mapping[str, tuple[str, str]] = {
+    "python": (f"{_SOURCES}.python_source.PythonSource", f"{_SOURCES}.python_source.PythonReader"),
+    "sql": (f"{_SOURCES}.sql_source.SqlSource", f"{_SOURCES}.sql_source.SqlReader"),
+    "s3": (f"{_SOURCES}.file_source.FileSource", f"{_SOURCES}.file_source.FileReader"),
+    "file": (f"{_SOURCES}.file_source.FileSource", f"{_SOURCES}.file_source.FileReader"),
+    "delta": (f"{_STREAMS}.sections.DeltaSource", f"{_STREAMS}.delta_source.DeltaReader"),
+    "iceberg": (f"{_STREAMS}.sections.IcebergSource", f"{_STREAMS}.iceberg_source.IcebergReader"),
+    "kafka": (f"{_STREAMS}.sections.KafkaSource", f"{_STREAMS}.kafka_source.KafkaReader"),
+    "table": (f"{_SOURCES}.table_source.TableSource", f"{_SOURCES}.table_source.LakeTableReader"),
 }
-"""Kind → module with its `SECTION` and its `READER`. It is imported at the first section of this kind."""
+"""Kind → its section, imported at the first section of this kind, and its reader, imported when a source is opened."""
 
 
-def _parts_of(name: str) -> tuple[type[SourceSection], Callable[..., SourceReader]]:
-    module = import_module(_MODULES[name])
-    return module.SECTION, module.READER
+def _imported(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    return getattr(import_module(module), attribute)
+
+
+def _section_type(name: str) -> type[SourceSection]:
+    return _imported(_KINDS[name][0])
 
 
 def _section(value: Any) -> SourceSection:
     if isinstance(value, SourceSection):
         return value
     name = kind(value)
-    if name not in tuple(_MODULES):
-        expected = ", ".join(map(repr, _MODULES))
+    if name not in tuple(_KINDS):
+        expected = ", ".join(map(repr, _KINDS))
         raise PydanticKnownError(
             "union_tag_invalid", {"discriminator": "kind()", "tag": str(name), "expected_tags": expected}
         )
-    section, _ = _parts_of(name)
-    return section.model_validate(value)
+    return _section_type(name).model_validate(value)
 
 
 def section_types() -> dict[str, type[SourceSection]]:
     """Return kind → type of its section, for documentation. Imports all kinds."""
-    return {name: _parts_of(name)[0] for name in _MODULES}
+    return {name: _section_type(name) for name in _KINDS}
 
 
 class _ByKind:
@@ -92,7 +96,7 @@ def open_source(section: SourceSection, table: SourceTable, platform: Platform) 
 
     Raises `VariableMissing` if an environment variable that the section names is not set.
     """
-    _, reader = _parts_of(kind(section))
+    reader: Callable[..., SourceReader] = _imported(_KINDS[kind(section)][1])
     return reader(section, table, platform)
 
 

@@ -123,6 +123,3 @@ def _joined(answers: Iterator[object]) -> object:
             )
         frames.append(frame)
     return pl.concat(frames) if frames else pl.DataFrame()
-
-
-SECTION, READER = PythonSource, PythonReader

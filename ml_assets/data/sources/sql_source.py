@@ -474,6 +474,3 @@ def _may_pass(error: Any) -> bool:
 def _line(error: Exception) -> str:
     text = str(error).partition("Query was:")[0]
     return " ".join(text.split()).rstrip(".")[:300]
-
-
-SECTION, READER = SqlSource, SqlReader

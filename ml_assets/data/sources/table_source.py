@@ -229,6 +229,3 @@ def _keys_named(commit: Commit, table: str) -> frozenset[str]:
     """Return the partitions of `table` that a commit says it changed."""
     facts = facts_of(commit)
     return frozenset(facts.keys) if facts.table == table else frozenset()
-
-
-SECTION, READER = TableSource, LakeTableReader

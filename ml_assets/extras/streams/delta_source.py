@@ -3,26 +3,23 @@
 import re
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Literal, Self, cast
+from typing import cast
 
 import polars as pl
-from pydantic import AwareDatetime, Field, model_validator
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from ml_assets.data.sources.protocol import (
     Answer,
-    PublicAddress,
     SourceRefused,
     SourceTable,
     Span,
-    StoredSource,
     storage_options,
 )
+from ml_assets.extras.streams.sections import DeltaSource
 from ml_assets.extras.streams.versioned_table import VersionedTableReader, VersionGone
 from resources.addresses import hide_credentials
 from resources.platform import Platform
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 _COLOURS = re.compile(r"\x1b\[\d*m|↳")
 """Marks of deltalake's messages for a terminal."""
@@ -30,25 +27,6 @@ _CUT_OFF = timedelta(milliseconds=1)
 """Most by which a moment in the statistics of a file is too early."""
 _STATUS = re.compile(r"non-2xx status code:?\s*(\d{3})")
 _S3_ANSWER = re.compile(r"<Code>(\w+)</Code>\s*<Message>([^<]*)</Message>")
-
-
-class DeltaSource(StoredSource):
-    """Source that is a Delta table."""
-
-    kind: Literal["delta"]
-    """A Delta Lake table."""
-    path: PublicAddress
-    """Folder of the table, or `s3://bucket/prefix`."""
-    version: int | None = Field(default=None, ge=0)
-    """Version to read. Default: the newest one at each run."""
-    as_of: AwareDatetime | None = Field(default=None, examples=["2024-01-31T00:00:00Z"])
-    """Read the version that was the newest at this moment, such as 2024-01-31T00:00:00Z."""
-
-    @model_validator(mode="after")
-    def _names_one_version(self) -> Self:
-        if self.version is not None and self.as_of is not None:
-            raise ValueError("`version` and `as_of` both choose the version to read: leave one out")
-        return self
 
 
 class DeltaReader(VersionedTableReader):
@@ -116,10 +94,7 @@ class DeltaReader(VersionedTableReader):
         begin, end = span.moments(self._table.time_zone)
         return begin - _CUT_OFF, end
 
-    def _open(self) -> "DeltaTable":
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError, TableNotFoundError
-
+    def _open(self) -> DeltaTable:
         path, version, as_of = self._section.path, self._section.version, self._section.as_of
         retries = {"max_retries": "1", "timeout": "30s"} if self._is_in_s3 else {}
         try:
@@ -151,8 +126,6 @@ class DeltaReader(VersionedTableReader):
 
     def _ask(self, call: Callable[[], Answer]) -> Answer:
         """Return the result of `call`; retry while the storage does not answer. Raises our errors only."""
-        from deltalake.exceptions import DeltaError
-
         try:
             return self._patiently(call, _may_pass)
         except FileNotFoundError as error:
@@ -188,6 +161,3 @@ def _line(error: Exception) -> str:
         return f"{answer[1]}: {answer[2]}".rstrip(".")
     causes = [" ".join(_COLOURS.sub("", cause).split()) for cause in str(error).split("↳")]
     return ": ".join(dict.fromkeys((causes[0], causes[-1])))[:300].rstrip(".")
-
-
-SECTION, READER = DeltaSource, DeltaReader

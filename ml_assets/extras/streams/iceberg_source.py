@@ -5,27 +5,28 @@
 import re
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal, Self, cast
+from typing import cast
 
 import polars as pl
-from pydantic import AwareDatetime, Field, model_validator
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError, ValidationError
+from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
+from pyiceberg.table import Table
+from pyiceberg.types import DateType
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from ml_assets.data.sources.protocol import (
     Answer,
     SourceRefused,
     SourceTable,
     Span,
-    StoredSource,
-    VariableName,
     storage_options,
     variable,
 )
+from ml_assets.extras.streams.sections import IcebergSource
 from ml_assets.extras.streams.versioned_table import VersionedTableReader, VersionGone
 from resources.addresses import Address, hide_credentials
 from resources.platform import Platform
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
 
 _CATALOG = re.compile(r"(postgresql(\+psycopg2)?|sqlite)://")
 _FINAL = re.compile(
@@ -42,30 +43,6 @@ _FILE_OPTIONS = {
     "aws_secret_access_key": "s3.secret-access-key",
 }
 """Names of storage options: those of polars, which reads the data, and of pyiceberg, which reads the metadata."""
-
-
-class IcebergSource(StoredSource):
-    """Source that is an Iceberg table."""
-
-    kind: Literal["iceberg"]
-    """An Iceberg table."""
-    catalog_env: VariableName
-    """Environment variable with the address of the catalog's database: `postgresql://user:password@host:port/database`,
-    or `sqlite:////folder/catalog.db`."""
-    catalog: str = "default"
-    """Name of the catalog in that database."""
-    table: Annotated[str, Field(pattern=r"^\w+(\.\w+)+$")]
-    """Name of the table in the catalog, with its namespace: `shop.sales`."""
-    snapshot: int | None = Field(default=None, ge=0)
-    """Id of the snapshot to read. Default: the newest one at each run."""
-    as_of: AwareDatetime | None = Field(default=None, examples=["2024-01-31T00:00:00Z"])
-    """Read the snapshot that was the newest at this moment, such as 2024-01-31T00:00:00Z."""
-
-    @model_validator(mode="after")
-    def _names_one_snapshot(self) -> Self:
-        if self.snapshot is not None and self.as_of is not None:
-            raise ValueError("`snapshot` and `as_of` both choose the snapshot to read: leave one out")
-        return self
 
 
 class IcebergReader(VersionedTableReader):
@@ -114,9 +91,6 @@ class IcebergReader(VersionedTableReader):
         )
 
     def _files_of(self, spans: Collection[Span], column: str) -> Mapping[Span, list[tuple[object, ...]]]:
-        from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
-        from pyiceberg.types import DateType
-
         table, snapshot = self._opened or self._open()
         scan = table.scan(snapshot_id=snapshot)
         is_date = isinstance(scan.projection().find_type(column), DateType)
@@ -133,10 +107,7 @@ class IcebergReader(VersionedTableReader):
             found[span] = [(path,) for path in files]
         return found
 
-    def _open(self) -> "tuple[Table, int | None]":
-        from pyiceberg.catalog.sql import SqlCatalog
-        from pyiceberg.exceptions import NoSuchTableError
-
+    def _open(self) -> tuple[Table, int | None]:
         section, name = self._section, self._table.name
         address = re.sub("^postgresql://", "postgresql+psycopg2://", self._address.reveal())
         files = {_FILE_OPTIONS[key]: value for key, value in self._options.items() if key in _FILE_OPTIONS}
@@ -167,9 +138,6 @@ class IcebergReader(VersionedTableReader):
         return table, None
 
     def _ask(self, call: Callable[[], Answer]) -> Answer:
-        from pyiceberg.exceptions import ValidationError
-        from sqlalchemy.exc import SQLAlchemyError
-
         try:
             return self._patiently(call, _may_pass)
         except (OSError, pl.exceptions.PolarsError, SQLAlchemyError, ValidationError, ValueError) as error:
@@ -188,8 +156,6 @@ class IcebergReader(VersionedTableReader):
 
 
 def _may_pass(error: BaseException) -> bool:
-    from sqlalchemy.exc import OperationalError
-
     if isinstance(error, OperationalError):
         return "password" not in str(error) and "unable to open" not in str(error)
     if not isinstance(error, OSError | pl.exceptions.ComputeError) or isinstance(
@@ -197,6 +163,3 @@ def _may_pass(error: BaseException) -> bool:
     ):
         return False
     return not _FINAL.search(str(error)) and not _GONE.search(str(error))
-
-
-SECTION, READER = IcebergSource, IcebergReader

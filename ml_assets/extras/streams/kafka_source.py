@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, timedelta
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import polars as pl
-from pydantic import Field, model_validator
 
 from ml_assets.data.sources.file_formats import parsed
 from ml_assets.data.sources.json_messages import BadMessage, MessageDecoder
@@ -24,12 +23,9 @@ from ml_assets.data.sources.protocol import (
     SourceReader,
     SourceRefused,
     SourceRows,
-    SourceSection,
     SourceTable,
     Span,
-    VariableName,
     differing,
-    variable,
 )
 from ml_assets.data.sources.text_values import TextForm, ValueRefused
 from ml_assets.data.validation.contract import Contract
@@ -42,6 +38,7 @@ from ml_assets.extras.streams.kafka_log import (
     require_same_topic,
 )
 from ml_assets.extras.streams.kafka_topic import CHUNK_MESSAGES, Topic
+from ml_assets.extras.streams.sections import KafkaSource
 from ml_assets.foundation.days import HOUR
 from resources.platform import Platform
 
@@ -87,84 +84,6 @@ SENSOR_SECONDS = 20.0
 _LOOKED_AT = 100
 """Newest messages that `check` decodes."""
 _SHOWN_DEAD = 20
-
-
-class KafkaSource(SourceSection):
-    """Source that is a topic of Kafka."""
-
-    apart_from_rows: ClassVar[frozenset[str]] = frozenset(
-        {"watch", "lateness_hours", "reopen_days", "generation", "tls", "mechanism"}
-    )
-    kind: Literal["kafka"]
-    """A topic of Kafka, by event time."""
-    servers_env: VariableName
-    """Environment variable with the brokers: `host:port`, several with commas between them."""
-    topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
-    """Name of the topic."""
-    format: Literal["json"] = "json"
-    """Each message is a JSON object with the columns of the contract. Further fields are ignored."""
-    time_column: str | None = Field(default=None, examples=["sold_at"])
-    """Column of type date or datetime that decides to which day a row belongs. Default: the contract's event time."""
-    lateness_hours: Annotated[float, Field(ge=0)] = 1.0
-    """Hours by which events come late at most, as a rule. A day is complete when all partitions of the topic have
-    events that are later than its end by this much."""
-    reopen_days: Annotated[float, Field(ge=0)] = 7.0
-    """Days before the watermark for which a late event is still a row; its day is then read again. Older events are
-    dead letters."""
-    generation: Annotated[int, Field(ge=1)] = 1
-    """Raise it by one to read the topic again from its oldest message: after it was deleted and made again, or after it
-    deleted messages that were not read. Messages that come again with the same content add no row."""
-    tls: bool = False
-    """Encrypt connections."""
-    ca_file_env: VariableName | None = Field(default=None, examples=["KAFKA_CA_FILE"])
-    """Environment variable with the path of the certificates to trust. Default: those of the system."""
-    username_env: VariableName | None = Field(default=None, examples=["KAFKA_USER"])
-    """Environment variable with the user, for SASL."""
-    password_env: VariableName | None = Field(default=None, examples=["KAFKA_PASSWORD"])
-    """Environment variable with the password; required with `username_env`."""
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
-    """SASL mechanism."""
-
-    @model_validator(mode="after")
-    def _is_safe(self) -> Self:
-        if (self.username_env is None) != (self.password_env is None):
-            raise ValueError("`username_env` and `password_env` need each other")
-        if self.username_env is not None and self.mechanism == "PLAIN" and not self.tls:
-            raise ValueError(
-                "mechanism PLAIN without `tls: true` sends the password as clear text: set `tls`, or a SCRAM mechanism"
-            )
-        if self.ca_file_env is not None and not self.tls:
-            raise ValueError("`ca_file_env` needs `tls: true`")
-        return self
-
-    def lacks_in(self, contract: Contract) -> str | None:
-        """See `SourceSection`."""
-        column = self.time_column or contract.event_time
-        if column is None:
-            return "a source of kind kafka needs contract.event_time, or source.time_column, for the day of a row"
-        if column not in contract.by_name or contract.by_name[column].dtype not in ("date", "datetime"):
-            return f"source.time_column '{column}' is no column of the contract of type date or datetime"
-        if not contract.primary_key:
-            return (
-                "a source of kind kafka needs contract.primary_key: without it, a message that a producer repeats "
-                "cannot be told from another row"
-            )
-        return None
-
-    def client_settings(self, platform: Platform) -> dict[str, str]:
-        """Return the settings of librdkafka for a connection. Raises `VariableMissing`."""
-        settings = {"bootstrap.servers": variable(self.servers_env, platform), "log_level": "0"}
-        protocol = "SSL" if self.tls else "PLAINTEXT"
-        if self.ca_file_env is not None:
-            settings["ssl.ca.location"] = variable(self.ca_file_env, platform)
-        if self.username_env is not None and self.password_env is not None:
-            protocol = f"SASL_{protocol}"
-            settings |= {
-                "sasl.mechanism": self.mechanism,
-                "sasl.username": variable(self.username_env, platform),
-                "sasl.password": variable(self.password_env, platform),
-            }
-        return settings | {"security.protocol": protocol}
 
 
 class KafkaReader(SourceReader):
@@ -367,6 +286,3 @@ def _line(value: bytes | None) -> bytes | None:
     except (ValueError, RecursionError):
         return None
     return json.dumps(document).encode() if isinstance(document, dict) else None
-
-
-SECTION, READER = KafkaSource, KafkaReader

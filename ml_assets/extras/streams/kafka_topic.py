@@ -7,13 +7,13 @@ Offsets never come from Kafka's consumer groups: the caller states where to begi
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from ml_assets.data.sources.protocol import SourceAway, SourceRefused
 from resources.retry import patiently
-
-if TYPE_CHECKING:
-    from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 Answer = TypeVar("Answer")
 
@@ -124,7 +124,7 @@ class Topic:
 
     def _chunk(
         self,
-        consumer: "Consumer",
+        consumer: Consumer,
         reached: dict[int, int],
         waiting: set[int],
         until: Mapping[int, int],
@@ -150,10 +150,8 @@ class Topic:
                 raise self._away()
         return TopicChunk(sorted(messages, key=lambda one: one[:2]), dict(reached))
 
-    def _consumed(self, consumer: "Consumer", count: int) -> list[Any]:
+    def _consumed(self, consumer: Consumer, count: int) -> list[Any]:
         """Return messages and ends of partitions; wait a moment for them. Raises `SourceRefused` for other errors."""
-        from confluent_kafka import KafkaError, KafkaException
-
         found: list[Any] = []
         try:
             answers = consumer.consume(count, timeout=0.1)
@@ -170,8 +168,6 @@ class Topic:
         return found
 
     def _bounds(self) -> dict[int, tuple[int, int]]:
-        from confluent_kafka import KafkaException
-
         consumer = self._consumer
         # A client that cannot reach any broker answers only after the whole time.
         seconds = min(_ANSWER_SECONDS, max(self._patience / 2, 0.5))
@@ -192,9 +188,6 @@ class Topic:
         return bounds
 
     def _identity(self) -> str:
-        from confluent_kafka import KafkaException, TopicCollection
-        from confluent_kafka.admin import AdminClient
-
         admin = AdminClient(dict[str, Any](self._settings))
         described = admin.describe_topics(
             TopicCollection([self._name]), request_timeout=min(_ANSWER_SECONDS, max(self._patience, 0.5))
@@ -206,18 +199,14 @@ class Topic:
                 raise
             return ""  # the user may read, but not ask
 
-    def _place(self, partition: int, offset: int | None = None) -> "TopicPartition":
-        from confluent_kafka import TopicPartition
-
+    def _place(self, partition: int, offset: int | None = None) -> TopicPartition:
         if offset is None:
             return TopicPartition(self._name, partition)
         return TopicPartition(self._name, partition, offset)
 
     @property
-    def _consumer(self) -> "Consumer":
+    def _consumer(self) -> Consumer:
         if self._opened is None:
-            from confluent_kafka import Consumer
-
             self._opened = Consumer(
                 {
                     **self._settings,
@@ -234,9 +223,7 @@ class Topic:
             )
         return self._opened
 
-    def _note(self, error: "KafkaError") -> None:
-        from confluent_kafka import KafkaError
-
+    def _note(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._last_error:  # it follows the reason
             self._last_error = error.str()
         if not _may_pass(error):  # a wrong password; the call itself only says that nobody answered
@@ -244,7 +231,6 @@ class Topic:
 
     def _ask(self, call: Callable[[], Answer]) -> Answer:
         """Return the result of `call`; retry while the broker does not answer. Raises our errors only."""
-        from confluent_kafka import KafkaException
 
         def may_pass(error: BaseException) -> bool:
             if self._refused is not None:
@@ -280,9 +266,7 @@ class Topic:
             f"{self._last_error or 'no connection'}. If it runs, it may expect connections {other} source.tls"
         )
 
-    def _refusal(self, error: "KafkaError") -> SourceRefused:
-        from confluent_kafka import KafkaError
-
+    def _refusal(self, error: KafkaError) -> SourceRefused:
         if _is_unknown(error):
             return TopicGone(
                 f"{self._who}: the broker has no topic {self._name}: correct source.topic, or make the topic. If it "
@@ -305,9 +289,7 @@ class Topic:
         )
 
 
-def _is_unknown(error: "KafkaError") -> bool:
-    from confluent_kafka import KafkaError
-
+def _is_unknown(error: KafkaError) -> bool:
     return error.code() in (
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError._UNKNOWN_TOPIC,
@@ -315,16 +297,12 @@ def _is_unknown(error: "KafkaError") -> bool:
     )
 
 
-def _is_certificate(error: "KafkaError") -> bool:
-    from confluent_kafka import KafkaError
-
+def _is_certificate(error: KafkaError) -> bool:
     return error.code() == KafkaError._SSL and "certificate verify failed" in error.str()
 
 
-def _may_pass(error: "KafkaError") -> bool:
+def _may_pass(error: KafkaError) -> bool:
     """True if another try may succeed."""
-    from confluent_kafka import KafkaError
-
     refused = (
         KafkaError._AUTHENTICATION,
         KafkaError.SASL_AUTHENTICATION_FAILED,
