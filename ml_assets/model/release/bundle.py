@@ -2,7 +2,8 @@
 
 Golden rows, a few raw rows in the bundle, prove at each load that it still predicts as trained. MLflow's files (MLmodel
 with a signature, an input example, the environment to serve it in) let `mlflow models serve -m models:/NAME/VERSION`
-work in a fresh environment. They are written as text, because importing mlflow takes seconds. Here: the files of a
+work in a fresh environment. They are written as text, because importing mlflow takes seconds. This module imports
+torch: only the process that evaluates a training loads it. Here: the files of a
 bundle, and the proof that its graph predicts like the trained model. Not here: the graph itself (`onnx_graph`), the
 store (`bundle_store`), serving (`runtime`), MLflow's call of the bundle (`pyfunc`).
 """
@@ -18,19 +19,22 @@ from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import PackageNotFoundError, packages_distributions
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
 import polars as pl
+import torch
 import yaml
 from numpy.typing import NDArray
+from torch import nn
 
 from ml_assets.data.features import categories
 from ml_assets.data.features.encoding import FittedState
-from ml_assets.data.tables.user_code import version_of
-from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
+from ml_assets.foundation.objective_facts import ObjectiveName
+from ml_assets.model.evaluation.comparison.holdout_rows import few_rows
 from ml_assets.model.release.bundle_store import Bundle, BundleStore, seal
-from ml_assets.model.release.facts import BundleFacts, Lineage
+from ml_assets.model.release.facts import BlobDecoder, BundleFacts, Lineage, tokens_of
 from ml_assets.model.release.onnx_graph import (
     MatrixGraph,
     null_category,
@@ -52,11 +56,8 @@ from ml_assets.model.release.runtime import (
     ServingModel,
 )
 from ml_assets.model.training.script.graph import frozen
+from ml_assets.model.training.step.objectives import objective_of
 from resources.environment import installed_version
-
-if TYPE_CHECKING:
-    from torch import nn
-
 
 MOST_ROWS = 64
 _REAL_ROWS = 48
@@ -76,7 +77,7 @@ def golden_rows(frame: pl.DataFrame, fitted: FittedState, blob: str = "") -> pl.
         raise ValueError("cannot draw golden rows, because the frame has no rows: pass the holdout")
     first = raw.head(1)
     parts = [
-        spread(raw, GOLDEN_BLOBS if blob else _REAL_ROWS),
+        few_rows(raw, GOLDEN_BLOBS if blob else _REAL_ROWS),
         first.with_columns(pl.lit(None, raw.schema[name]).alias(name) for name in names),
     ]
     for state in fitted.categorical:
@@ -86,11 +87,6 @@ def golden_rows(frame: pl.DataFrame, fitted: FittedState, blob: str = "") -> pl.
                 unseen += "!"
             parts.append(first.with_columns(pl.lit(unseen).alias(state.name)))
     return pl.concat(parts).head(MOST_ROWS)
-
-
-def spread(frame: pl.DataFrame, most: int) -> pl.DataFrame:
-    """Return at most `most` rows, spread evenly over `frame`."""
-    return frame if frame.height <= most else frame[[i * frame.height // most for i in range(most)]]
 
 
 _SERVING = ("mlflow", "numpy", "onnx", "onnxruntime", "pandas", "polars")
@@ -219,23 +215,10 @@ class ParityBroken(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlobDecoder:
-    """Decoder of a column's blobs that works without this project installed."""
-
-    column: str
-    function: str
-    """Name in `source`: `(content: bytes) -> array`."""
-    source: str
-    """Text of a self-contained module."""
-    packages: tuple[str, ...] = ()
-    """Top-level names of imported packages outside the standard library."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class BundleContents:
     """Contents of a bundle."""
 
-    module: "nn.Module | MatrixGraph"
+    module: nn.Module | MatrixGraph
     """Trained module: (`[B, F]` float32 with NaN where missing, `[B, C]` int64) → the output of its
     objective: logits or values `[B]`, scores of classes or of tokens. A model that is not torch comes as a
     `MatrixGraph`."""
@@ -257,8 +240,6 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
 
     Raises `ParityBroken` if the graph differs from the module by more than 1e-6 on a golden row.
     """
-    import onnx
-
     fitted, model = contents.fitted, contents.module
     decode = (
         None if isinstance(model, MatrixGraph) else contents.decode
@@ -306,7 +287,7 @@ def build_bundle(contents: BundleContents, store: BundleStore) -> Bundle:
 
 
 def torch_predictions(
-    module: "nn.Module",
+    module: nn.Module,
     fitted: FittedState,
     objective: str,
     frame: pl.DataFrame,
@@ -316,10 +297,6 @@ def torch_predictions(
 
     `blobs` are the decoded blobs `[rows, ...]`, if rows have them.
     """
-    import torch
-
-    from ml_assets.model.training.step.objectives import objective_of
-
     numeric, category = fitted.encode(frame)
     arrays = (numeric, category.astype(np.int64), *(() if blobs is None else (blobs,)))
     served = frozen(module)
@@ -345,13 +322,6 @@ def _take_along(decode: BlobDecoder, golden: pl.DataFrame, folder: Path) -> tupl
         shape=blobs.shape[1:],
     )
     return blob, blobs
-
-
-def tokens_of(objective: str, decode: BlobDecoder | None, vocabulary: int) -> str:
-    """Return an identity of the tokens that a text is read as; empty if rows are not texts."""
-    if decode is None or not facts_of(objective).has_tokens:
-        return ""
-    return f"{vocabulary} ids, {decode.function} {version_of(decode.source)}"
 
 
 def _inputs(golden: pl.DataFrame, fitted: FittedState, blob: BlobInput | None) -> tuple[InputColumn, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ml_assets.data.features.encoding import FittedState
+from ml_assets.data.tables.user_code import version_of
 from ml_assets.foundation.days import Days
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.release.runtime import FORMAT, BlobInput, InputColumn, read_facts
@@ -79,6 +80,26 @@ class Lineage:
     def weight(self) -> str:
         """Column that weighted the rows of the training; empty if each row counted once."""
         return str(self.configuration.get("weight", ""))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlobDecoder:
+    """Decoder of a column's blobs that works without this project installed."""
+
+    column: str
+    function: str
+    """Name in `source`: `(content: bytes) -> array`."""
+    source: str
+    """Text of a self-contained module."""
+    packages: tuple[str, ...] = ()
+    """Top-level names of imported packages outside the standard library."""
+
+
+def tokens_of(objective: str, decode: BlobDecoder | None, vocabulary: int) -> str:
+    """Return an identity of the tokens that a text is read as; empty if rows are not texts."""
+    if decode is None or not facts_of(objective).has_tokens:
+        return ""
+    return f"{vocabulary} ids, {decode.function} {version_of(decode.source)}"
 
 
 @dataclass(frozen=True, kw_only=True)

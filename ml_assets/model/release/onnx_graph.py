@@ -18,22 +18,23 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
+import onnx_ir
 import polars as pl
+import torch
 from numpy.typing import NDArray
+from onnx import TensorProto, helper
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from ml_assets.data.features.encoding import UNKNOWN, FittedState
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.release.runtime import BLOB, CATEGORY, INSIDE, NUMERIC, TOKENS, BlobInput
 from ml_assets.model.training.script.graph import clear_notes, inputs_of, module_graph, run_graph
-
-if TYPE_CHECKING:
-    import onnx
-    import onnx_ir
-    from torch import nn
-
+from ml_assets.model.training.step.objectives import objective_of, token_nats
 
 _OWN = "own/"
 """Prefix of every name in the original graph."""
@@ -56,14 +57,11 @@ class MatrixGraph:
         matrix = np.hstack([numeric, category.astype(np.float32)])
         return run_graph(self.content, matrix).astype(np.float64).reshape(-1, *_classes(fitted))
 
-    def core(self, fitted: FittedState) -> "onnx.ModelProto":
+    def core(self, fitted: FittedState) -> onnx.ModelProto:
         """Return the graph with inputs `numeric` `[rows, F]` float32 and `category` `[rows, C]` int64.
 
         An input without columns is left out. The output is `[rows]` float32, or `[rows, classes]`.
         """
-        import onnx
-        from onnx import TensorProto, helper
-
         model = onnx.compose.add_prefix(onnx.load_model_from_string(self.content), prefix=_OWN)
         matrix, answer = inputs_of(model.graph)[0].name, model.graph.output[0].name
         parts: list[str] = []
@@ -114,13 +112,11 @@ _ONNX_TYPES = {
 """safetensors' name of a type → ONNX' name. A tensor of another type stays in the graph."""
 
 
-def write_weights(module: "nn.Module | MatrixGraph", path: Path) -> None:
+def write_weights(module: nn.Module | MatrixGraph, path: Path) -> None:
     """Write the module's tensors by name, without a copy in memory; none for a `MatrixGraph`, which holds its own.
 
     A tensor that has two names is written under both: whoever loads the file needs each name.
     """
-    from safetensors.torch import save_file
-
     if isinstance(module, MatrixGraph):
         save_file({}, path)
         return
@@ -134,14 +130,12 @@ def write_weights(module: "nn.Module | MatrixGraph", path: Path) -> None:
     save_file(tensors, path)
 
 
-def places_in(path: Path) -> "dict[str, onnx_ir.ExternalTensor]":
+def places_in(path: Path) -> dict[str, onnx_ir.ExternalTensor]:
     """Return name → place, type and shape of each tensor in a safetensors file, as ONNX external data.
 
     A safetensors file begins with the length of its header (8 bytes, little-endian) and the header, JSON. Offsets in
     the header count from its end: https://huggingface.co/docs/safetensors/index#format
     """
-    import onnx_ir
-
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
@@ -178,13 +172,13 @@ def null_category(fitted: FittedState) -> str:
 
 
 def serving_graph(
-    module: "nn.Module | MatrixGraph",
+    module: nn.Module | MatrixGraph,
     fitted: FittedState,
     objective: str,
     output: str,
     blob: BlobInput | None = None,
     *,
-    stored: "Mapping[str, onnx_ir.ExternalTensor]",
+    stored: Mapping[str, onnx_ir.ExternalTensor],
 ) -> bytes:
     """Return the bytes of an ONNX graph from raw columns to the predictions of `module`.
 
@@ -196,9 +190,6 @@ def serving_graph(
     `state_dict` by their places in `stored`; everything else is in the graph. The same weights give the same bytes,
     because paths, stack traces and versions that the exporter writes are removed.
     """
-    import onnx
-    from onnx import TensorProto, helper
-
     columns = fitted.classes or facts_of(objective).columns
     shapes = {output: ["rows", *([len(columns)] if columns else [])]}
     if blob is not None and facts_of(objective).has_tokens:
@@ -237,17 +228,12 @@ def serving_graph(
 
 
 def _export(
-    module: "nn.Module",
+    module: nn.Module,
     fitted: FittedState,
     objective: str,
     blob: BlobInput | None,
-    stored: "Mapping[str, onnx_ir.ExternalTensor]",
-) -> "onnx.ModelProto":
-    import torch
-    from torch import Tensor, nn
-
-    from ml_assets.model.training.step.objectives import objective_of, token_nats
-
+    stored: Mapping[str, onnx_ir.ExternalTensor],
+) -> onnx.ModelProto:
     made_for, has_tokens = objective_of(objective), facts_of(objective).has_tokens
 
     class Served(nn.Module):
@@ -282,10 +268,8 @@ def _export(
     return module_graph(Served(module), dict(zip(names, examples, strict=True)), outputs, places)
 
 
-def _gather_columns(fitted: FittedState) -> "Iterator[onnx.NodeProto]":
+def _gather_columns(fitted: FittedState) -> Iterator[onnx.NodeProto]:
     """Yield the nodes that join raw columns into the two tensors that the module takes."""
-    from onnx import TensorProto, helper
-
     if fitted.numeric:
         raw, centred, scaled = (f"{INSIDE}{step} numbers" for step in ("raw", "centred", "scaled"))
         yield helper.make_node("Concat", [state.name for state in fitted.numeric], [raw], axis=1)
@@ -312,9 +296,7 @@ def _gather_columns(fitted: FittedState) -> "Iterator[onnx.NodeProto]":
         yield helper.make_node("Concat", ids, [CATEGORY], axis=1)
 
 
-def _scales(fitted: FittedState) -> "Iterator[onnx.TensorProto]":
-    from onnx import TensorProto, helper
-
+def _scales(fitted: FittedState) -> Iterator[onnx.TensorProto]:
     if fitted.numeric:
         width = [len(fitted.numeric)]
         for name, field in ((_MEAN, "mean"), (_SCALE, "scale")):
@@ -322,14 +304,10 @@ def _scales(fitted: FittedState) -> "Iterator[onnx.TensorProto]":
             yield helper.make_tensor(name, TensorProto.DOUBLE, width, values)
 
 
-def _column(name: str, kind: int) -> "onnx.ValueInfoProto":
-    from onnx import helper
-
+def _column(name: str, kind: int) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, ["rows", 1])
 
 
-def _tensor(blob: BlobInput) -> "onnx.ValueInfoProto":
-    from onnx import helper
-
+def _tensor(blob: BlobInput) -> onnx.ValueInfoProto:
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(blob.dtype))
     return helper.make_tensor_value_info(blob.column, kind, ["rows", *blob.shape])

@@ -28,7 +28,7 @@ from ml_assets.model.evaluation.comparison.texts import (
     text_figures,
 )
 from ml_assets.model.evaluation.evaluation_document import Role, TextFigures
-from ml_assets.model.release.bundle import BlobDecoder, spread
+from ml_assets.model.release.facts import BlobDecoder
 from ml_assets.model.release.runtime import DECODE, BlobReader, RowRefused, ServingModel
 from ml_assets.model.steps.spec import ModelInputsSection
 
@@ -48,7 +48,7 @@ def decoder_of(features: ModelInputsSection) -> BlobDecoder | None:
 
 def few_with_blobs(rows: pl.DataFrame, table: pl.LazyFrame, column: str, most: int) -> pl.DataFrame:
     """Return at most `most` of `rows`, evenly spread, with `column` from their `table`."""
-    few = spread(rows, most)
+    few = few_rows(rows, most)
     # Row by row, so that blobs between them are not read.
     return pl.concat([part for i in range(few.height) for part in with_blobs(few[i], table, column)])
 

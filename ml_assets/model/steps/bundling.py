@@ -9,34 +9,33 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from torch import nn
 
 from ml_assets.data.snapshots.builder import fitted_of
 from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.days import Days
 from ml_assets.foundation.objective_facts import facts_of
+from ml_assets.model.evaluation.comparison.holdout_rows import few_rows
 from ml_assets.model.evaluation.evaluation_document import Latency, ServingCost
-from ml_assets.model.release.bundle import GOLDEN_BLOBS, BundleContents, build_bundle, spread
+from ml_assets.model.release.bundle import GOLDEN_BLOBS, BundleContents, build_bundle
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.facts import Lineage
 from ml_assets.model.release.onnx_graph import MatrixGraph
 from ml_assets.model.release.runtime import ServingModel
 from ml_assets.model.steps.blobs import decoder_of, few_with_blobs
 from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.training.measured import refuse_other_export
 from ml_assets.model.training.script.graph import read_model
+from ml_assets.model.training.step.load import load_model
 from resources.artifacts import Artifacts
 from resources.environment import machine
 from resources.files import whole_file
 from resources.job.errors import UnmeasuredModel
 from resources.job.job import TrainingJob, TrainingResult
-
-if TYPE_CHECKING:
-    from torch import nn
-
 
 COSTS = "serving_costs"
 """Folder of all measurements among the artifacts."""
@@ -118,7 +117,7 @@ def _lineage(
     )
 
 
-def _trained(job: TrainingJob, snapshot: Snapshot, result: TrainingResult) -> "nn.Module | MatrixGraph":
+def _trained(job: TrainingJob, snapshot: Snapshot, result: TrainingResult) -> nn.Module | MatrixGraph:
     weights = Path(result.weights)
     if not result.has_weights(weights):
         raise UnmeasuredModel(
@@ -129,9 +128,6 @@ def _trained(job: TrainingJob, snapshot: Snapshot, result: TrainingResult) -> "n
     if job.script:
         model = read_model(weights)
         return MatrixGraph(model) if isinstance(model, bytes) else model
-
-    from ml_assets.model.training.measured import refuse_other_export
-    from ml_assets.model.training.step.load import load_model
 
     model = load_model(job, snapshot.inputs, weights)
     refuse_other_export(job, snapshot, model, result)
@@ -155,7 +151,7 @@ def serving_cost_of(bundle: Bundle, rows: pl.DataFrame, artifacts: Artifacts, ru
 
 def _measured(bundle: Bundle, rows: pl.DataFrame) -> ServingCost:
     model = ServingModel.load(bundle.folder, threads=THREADS)
-    batch = spread(rows, BATCH_ROWS)
+    batch = few_rows(rows, BATCH_ROWS)
     return ServingCost(
         row=_latency(_rows(model, batch), 1),
         batch=_latency(cycle([lambda: model.predict(batch)]), batch.height),

@@ -134,9 +134,6 @@ def rival_of(
     the table reads the challenger's rows; its own snapshot only shows the partitions it was trained on. Server errors
     are raised, since a retry of the step may succeed.
     """
-    from ml_assets.model.evaluation.comparison.gates import Champion
-    from ml_assets.model.release.releases import releases_of
-
     promotion = releases_of(platform).in_production(spec.name)
     if promotion is None or promotion.bundle_digest == challenger_digest:
         return None
@@ -210,7 +207,6 @@ def scored(bundle: Bundle, rows: MeasuredRows) -> NDArray[np.float64]:
 
 def opened(platform: Platform, digest: str) -> Bundle:
     """Return a stored bundle. Raises `CannotScore` if it is lost or damaged."""
-
     try:
         return bundles_of(platform).open(digest)
     except (BundleMissing, BundleDamaged) as error:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
@@ -30,11 +30,9 @@ from ml_assets.foundation.code.syntax import (
     with_parents,
 )
 from ml_assets.foundation.sections import Section, refuse_at
+from ml_assets.model.evaluation.comparison.declared_metrics import OwnMetric
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from resources.words import did_you_mean
-
-if TYPE_CHECKING:
-    from ml_assets.model.evaluation.comparison.declared_metrics import OwnMetric
 
 _REMEDY = "write package.module.function"
 _BLOCKS = ast.If | ast.Try | ast.With | ast.For | ast.While
@@ -282,10 +280,8 @@ def require_own_metrics(model: str, spec: EvaluationSpec) -> None:
             ) from error
 
 
-def own_metrics(spec: EvaluationSpec) -> "tuple[OwnMetric, ...]":
+def own_metrics(spec: EvaluationSpec) -> tuple[OwnMetric, ...]:
     """Import the functions. Raises `FunctionNotFound`."""
-    from ml_assets.model.evaluation.comparison.declared_metrics import OwnMetric
-
     return tuple(
         OwnMetric(
             declared=one, function=resolve_function(one.function), code_version=code_version(one.function)

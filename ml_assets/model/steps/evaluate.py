@@ -21,14 +21,13 @@ from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.evaluation.comparison.baseline import naive_baseline
 from ml_assets.model.evaluation.comparison.explanations import NotPredicted, explain
 from ml_assets.model.evaluation.comparison.holdout import evaluate
-from ml_assets.model.evaluation.comparison.holdout_rows import few_lists, in_range, redraws_of
+from ml_assets.model.evaluation.comparison.holdout_rows import few_lists, few_rows, in_range, redraws_of
 from ml_assets.model.evaluation.comparison.reference import reference_model
 from ml_assets.model.evaluation.comparison.thresholds import ScoredRows, threshold_table
 from ml_assets.model.evaluation.comparison.worst_slices import worst_slices
 from ml_assets.model.evaluation.metrics.row_weights import weights_of
 from ml_assets.model.evaluation.report_document import Explanations, LossCurve, ModelFacts, Report, SplitRows
 from ml_assets.model.evaluation.spec import EvaluationSpec
-from ml_assets.model.release.bundle import spread
 from ml_assets.model.release.releases import bundles_of
 from ml_assets.model.release.runtime import PredictionNotFinite, ServingModel
 from ml_assets.model.steps.blobs import counted_models, few_with_blobs, predicted
@@ -69,8 +68,6 @@ def evaluate_model(
 def _score(
     spec: PipelineSpec, platform: Platform, training_set: TrainingSet, trained: TrainedModel
 ) -> UnrecordedEvaluation:
-    from ml_assets.model.evaluation.report_document import Report
-
     job, result = training_set.job, trained.result
     snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest, job.schema_hash)
     events = read_events(Path(trained.folder))
@@ -240,8 +237,6 @@ def _split_rows(snapshot: Snapshot) -> Iterator[SplitRows]:
 
 def _loss_curve(events: Iterable[TrainingEvent], result: TrainingResult) -> LossCurve:
     """Return the loss curve from the events in the job's folder, so that a reused job has a curve too."""
-    from ml_assets.model.evaluation.report_document import LossCurve
-
     # By step: after a restart, a step may have reported twice.
     last = {(event.kind, event.step): event for event in events}
     return LossCurve(
@@ -290,7 +285,7 @@ def explanations_of(
     if spec.explanations is None:
         return None
     most = most_rows(spec.explanations.rows, len(model.inputs), has_blobs=bool(model.blob))
-    rows = spread(holdout, most) if spec.group is None else few_lists(holdout, spec.group, most)
+    rows = few_rows(holdout, most) if spec.group is None else few_lists(holdout, spec.group, most)
     if model.blob:
         rows = few_with_blobs(rows, table, model.blob, rows.height)
     inputs = {column.name: column.kind for column in model.inputs}

@@ -21,6 +21,7 @@ from ml_assets.model.evaluation.report.report import render, write_report
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 from ml_assets.model.release.bundle_store import Bundle
+from ml_assets.model.release.mlflow_view import show_if_reachable
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.releases import registry_of, releases_of
 from ml_assets.model.release.rules import deciding_as_json, gates_as_json
@@ -92,10 +93,6 @@ def record(
     run_id: str,
 ) -> EvaluatedModel:
     """Store the report in its own folder, append the decision to the ledger, and record metrics in the tracker."""
-
-    from ml_assets.model.release.mlflow_view import show_if_reachable
-    from ml_assets.model.release.releases import registry_of
-
     report, bundle = made.report, made.bundle
     name = report_name(report.title, report.partition, report.digest)
     if platform.artifacts.exists(name, EVALUATION_FILE):  # written on another machine: it stays as it is
@@ -186,8 +183,6 @@ def checked_file(platform: Platform, row: EvaluationRow, file: str) -> str:
 
     `file` is one of those that `write_report` writes. Raises what `recorded_report` does.
     """
-    from ml_assets.model.evaluation.report.card import model_card
-
     report = recorded_report(platform, row)
     match file:
         case "report.html":

@@ -2,7 +2,12 @@
 
 from ml_assets.data.snapshots.keep import version_branch
 from ml_assets.foundation.links import report_name, run_url
+from ml_assets.model.release.mlflow_view import show
+from ml_assets.model.release.registration import register
 from ml_assets.model.release.registry import RegisteredVersion
+from ml_assets.model.release.releases import bundles_of, registry_of, releases_of
+from ml_assets.model.release.reviews import waits_for_approval
+from ml_assets.model.release.standing import InputsRejected
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import EvaluatedModel, RegisteredModel, TrainedModel, TrainingSet
 from ml_assets.model.steps.window import rejected_since
@@ -21,12 +26,6 @@ def register_model(
 
     Raises `InputsRefused` if a partition of its window was rejected since; it names the partition.
     """
-
-    from ml_assets.model.release.mlflow_view import show
-    from ml_assets.model.release.registration import register
-    from ml_assets.model.release.releases import bundles_of, registry_of, releases_of
-    from ml_assets.model.release.reviews import waits_for_approval
-    from ml_assets.model.release.standing import InputsRejected
 
     releases = releases_of(platform)
     if evaluated.status == "rejected":

@@ -21,7 +21,9 @@ from ml_assets.data.validation.contract import Contract
 from ml_assets.data.validation.profile import profile
 from ml_assets.data.validation.volume import VolumeRule
 from ml_assets.foundation.objective_facts import ROUNDED, facts_of
+from ml_assets.model.evaluation.comparison.holdout_rows import in_range
 from ml_assets.model.release.runtime import BundleRefused, GraphFailed, InputRefused, ServingModel
+from ml_assets.model.release.standing import BundleStandings
 from ml_assets.model.steps.blobs import predicted
 from ml_assets.model.steps.champion import CannotScore, opened
 from ml_assets.model.steps.spec import ADDED, PREDICTIONS, PipelineSpec
@@ -74,9 +76,6 @@ def prediction_profile(predictions: npt.NDArray[np.float64], outputs: Sequence[s
 def scorers_of(platform: Platform, model: str) -> Scorers:
     """Load the version in production and the canary. Raises `NothingInProduction`, and `CannotScore` if the bundle in
     production is lost, damaged or cannot be loaded."""
-
-    from ml_assets.model.release.standing import BundleStandings
-
     standings = BundleStandings.read(platform.ledger.models, model)
     if standings.in_production is None:
         raise NothingInProduction(
@@ -187,9 +186,6 @@ def _scored(
 
 def _predictions(spec: PipelineSpec, scorer: Scorer, rows: pl.LazyFrame) -> pl.DataFrame:
     """Return primary key, `output` and `number` of each prediction of `rows`. Raises `CannotScore`."""
-
-    from ml_assets.model.evaluation.comparison.holdout_rows import in_range
-
     model = scorer.model
     if model.blob in rows.collect_schema():
         rows = rows.filter(pl.col(model.blob).is_not_null())

@@ -14,8 +14,11 @@ from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.days import Days, midnight
 from ml_assets.foundation.links import run_url
-from ml_assets.model.release.bundle import tokens_of
+from ml_assets.model.evaluation.comparison.holdout_rows import require_whole_lists
+from ml_assets.model.evaluation.comparison.slices import require_slices
+from ml_assets.model.release.facts import tokens_of
 from ml_assets.model.release.initial_version import InitialModel, initial_model
+from ml_assets.model.release.releases import releases_of
 from ml_assets.model.steps.blobs import decoder_of, require_readable, require_tokens
 from ml_assets.model.steps.identity import settings_digest, training_job
 from ml_assets.model.steps.search_space import Choice
@@ -115,9 +118,6 @@ def build_training_set(
 
     With `initial`, its encoding is kept. Raises the errors of a window that cannot be trained on.
     """
-    from ml_assets.model.evaluation.comparison.holdout_rows import require_whole_lists
-    from ml_assets.model.evaluation.comparison.slices import require_slices
-
     columns = spec.features
     reader = TableReader(platform.lake, validated.commit)
     table = reader.scan(validated.table, validated.keys)
@@ -171,8 +171,6 @@ def initial_of(spec: PipelineSpec, platform: Platform) -> InitialModel | None:
 
     Raises `InitialModelRefused`, `VersionMissing`, `BundleMissing`, `BundleDamaged`.
     """
-
-    from ml_assets.model.release.releases import releases_of
 
     wanted = spec.model.init_from
     if wanted is None:

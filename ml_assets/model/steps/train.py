@@ -9,6 +9,7 @@ from typing import Any
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.foundation.links import run_url
 from ml_assets.model.release.initial_version import InitialModel, newest_fit
+from ml_assets.model.release.releases import bundles_of, releases_of
 from ml_assets.model.steps.identity import require_as_frozen
 from ml_assets.model.steps.launches import launches_of, record_launch
 from ml_assets.model.steps.live_report import LiveReport, TrainingPage, spent
@@ -129,8 +130,6 @@ def _hand_over(initial: InitialVersion, platform: Platform, name: str) -> None:
 
     Checks the version again. It may have been rejected since the snapshot step chose it: this step may run days later.
     """
-
-    from ml_assets.model.release.releases import bundles_of, releases_of
 
     version = InitialModel(initial.version, bundles_of(platform).open(initial.bundle))
     newest_fit(version, releases_of(platform))

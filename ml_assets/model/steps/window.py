@@ -16,6 +16,8 @@ from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import BuildRefused, InputsRefused, rejections_of, validate_window
 from ml_assets.data.tables.manifest import ManifestUnreadable
 from ml_assets.data.tables.reader import PartitionMissing, TableReader
+from ml_assets.model.release.signing_keys import SigningKeyRefused
+from ml_assets.model.release.standing import contents_of
 from ml_assets.model.steps.declared_functions import require_own_metrics
 from ml_assets.model.steps.identity import DeclarationChanged, settings_digest
 from ml_assets.model.steps.spec import PipelineSpec
@@ -71,7 +73,6 @@ def _require_signing_key(model: str, platform: Platform) -> None:
     if platform.settings.signing_key is None:
         return
     from ml_assets.extras.governance.dossier.signature import SigningKey
-    from ml_assets.model.release.signing_keys import SigningKeyRefused
 
     try:
         SigningKey.read(platform.settings.signing_key)
@@ -136,8 +137,6 @@ def rejected_behind(platform: Platform, window: TrainedOn) -> dict[str, str]:
 
     Raises `InputsUnknown` if the lake no longer holds the window.
     """
-
-    from ml_assets.model.release.standing import contents_of
 
     return rejections_of(platform.ledger, contents_of(platform.lake, platform.ledger.models, window))
 

@@ -19,6 +19,8 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy import linalg, sparse
+from threadpoolctl import threadpool_limits
 
 from ml_assets.foundation.objective_facts import Link, ObjectiveName, facts_of
 from ml_assets.model.evaluation.comparison.holdout_rows import few_lists, few_rows, lists_of
@@ -119,8 +121,6 @@ class LinearReference:
         cls, rows: "_Encoded", y: Vector, link: Link, kind: str, quantile: float | None = None
     ) -> list[Self]:
         """Fit labels `y` once for each penalty of `PENALTIES`; their `quantile` if one is given."""
-        from threadpoolctl import threadpool_limits
-
         offset, scale = _UNITS[link](y, rows.w)
         loss = _LOSSES[link] if quantile is None else partial(_pinball, quantile)
         problem = _Problem.of(rows, (y - offset) / scale, loss)
@@ -274,8 +274,6 @@ class _Problem:
 
     @classmethod
     def of(cls, rows: _Encoded, y: Vector, loss: _Loss) -> Self:
-        from scipy import sparse
-
         columns, places = rows.columns, rows.columns.sparse(rows.category)
         has_weight = places < columns.count
         ends = np.concatenate([[0], np.cumsum(has_weight.sum(axis=1))])
@@ -294,8 +292,6 @@ class _Problem:
         Second derivatives are expensive and change little from step to step. They are computed again only after a step
         that left more than `_ENOUGH` of the gradient. A step that does not lower the loss is halved.
         """
-        from scipy import linalg
-
         weights, hessian = np.zeros(self.size), None
         for penalty in penalties:
             each = np.full(self.size, penalty)
