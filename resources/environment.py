@@ -1,6 +1,6 @@
 """Environment of a run, as facts for its record: code, interpreter, packages, machine.
 
-Here: reading the facts. Not here: recording them (`tracker`, `ml_assets.model.steps.launches`).
+Here: reading the facts. Not here: recording them (`tracker`, `ml_assets.model.steps.train`).
 """
 
 import hashlib

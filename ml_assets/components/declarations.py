@@ -33,7 +33,7 @@ from ml_assets.data.tables.cadence import CadenceKind, fit_of
 from ml_assets.data.validation.column_types import FLOATS, NUMERIC, POLARS_TYPES
 from ml_assets.data.validation.drift_rule import RULE as DRIFT
 from ml_assets.foundation.checkout import ROOT
-from ml_assets.model.evaluation.comparison.slices import slice_faults
+from ml_assets.model.evaluation.comparison.holdout_rows import slice_faults
 from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 from resources.words import did_you_mean
 

@@ -20,7 +20,7 @@ from ml_assets.data.tables.history.diff import ReadWindow, TableChange, compare_
 from ml_assets.data.tables.reader import PartitionMissing, TableReader
 from ml_assets.model.evaluation.comparison.model_difference import Difference
 from ml_assets.model.evaluation.comparison.sentences import with_interval
-from ml_assets.model.evaluation.errors import EvaluationInputError
+from ml_assets.model.evaluation.metrics.row_weights import EvaluationInputError
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.registry import RegisteredVersion

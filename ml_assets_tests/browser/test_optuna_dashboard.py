@@ -13,8 +13,8 @@ from playwright.sync_api import Browser, Error, Page
 
 from deployment.testbed.processes import free_port
 from ml_assets.extras.tuning.study import BegunTrial, Study, StudyFacts
+from ml_assets.model.steps.search_space import TuningSection
 from ml_assets.model.steps.study_result import TrialOutcome
-from ml_assets.model.steps.tuning_section import TuningSection
 from resources.settings import Settings
 from resources.tracking.studies import open_storage
 

@@ -16,8 +16,7 @@ from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.model.release.bundle import build_bundle
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.onnx_graph import MatrixGraph
-from ml_assets.model.release.promotion import promote
-from ml_assets.model.release.registration import register
+from ml_assets.model.release.promotion import promote, register
 from ml_assets.model.release.releases import bundles_of, releases_of
 from ml_assets.model.release.reviews import accept_rules
 from ml_assets.model.release.rules import NO_RULES, Rules, deciding_as_json

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ml_assets.foundation.objective_facts import ObjectiveName
 from ml_assets.model.evaluation.comparison.baseline import PRIORS, GroupMeans, naive_baseline
-from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.metrics.metrics import METRICS
+from ml_assets.model.evaluation.metrics.row_weights import EvaluationInputError
 from ml_assets.model.evaluation.spec import BaselineSpec
 
 TRAIN = pl.DataFrame(

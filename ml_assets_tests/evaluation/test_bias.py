@@ -11,10 +11,10 @@ from sklearn.metrics import confusion_matrix
 
 from ml_assets.model.evaluation.comparison.declared_metrics import groupings_of
 from ml_assets.model.evaluation.comparison.holdout import evaluate
-from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.evaluation_document import Evaluation, GateDecision
 from ml_assets.model.evaluation.metrics.bootstrap import draw_blocks
 from ml_assets.model.evaluation.metrics.metrics import Vector
+from ml_assets.model.evaluation.metrics.row_weights import EvaluationInputError
 from ml_assets.model.evaluation.report.chapters import bias_chapters
 from ml_assets.model.evaluation.report.report import render, summary_markdown
 from ml_assets.model.evaluation.report_document import Report

@@ -12,9 +12,9 @@ import pytest
 from ml_assets.model.evaluation.comparison.gates import Champion
 from ml_assets.model.evaluation.comparison.holdout import evaluate
 from ml_assets.model.evaluation.comparison.holdout_rows import in_range, prediction_fault
-from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.evaluation_document import Evaluation
 from ml_assets.model.evaluation.metrics.metrics import METRICS, log_losses
+from ml_assets.model.evaluation.metrics.row_weights import EvaluationInputError
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, make_holdout
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ml_assets.model.evaluation.comparison.gates import Cell, Champion, decide
-from ml_assets.model.evaluation.comparison.slices import SliceKey
+from ml_assets.model.evaluation.comparison.holdout_rows import SliceKey
 from ml_assets.model.evaluation.evaluation_document import GateDecision
 from ml_assets.model.evaluation.metrics.bootstrap import Estimate
 from ml_assets.model.evaluation.spec import EvaluationSpec, Gate

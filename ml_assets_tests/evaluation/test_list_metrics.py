@@ -15,10 +15,10 @@ from sklearn.metrics import ndcg_score
 
 from ml_assets.model.evaluation.comparison.holdout import evaluate
 from ml_assets.model.evaluation.comparison.holdout_rows import few_lists
-from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.metrics.bootstrap import block_form
 from ml_assets.model.evaluation.metrics.list_metrics import ListFigures, gain, reciprocal_rank, share_found
 from ml_assets.model.evaluation.metrics.metrics import metric_named
+from ml_assets.model.evaluation.metrics.row_weights import EvaluationInputError
 from ml_assets.model.evaluation.report.report import render, summary_markdown
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.evaluation.spec import EvaluationSpec

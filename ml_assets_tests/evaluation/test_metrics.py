@@ -7,8 +7,14 @@ import pytest
 import sklearn.metrics as sk
 
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.model.evaluation.errors import UnknownMetric
-from ml_assets.model.evaluation.metrics.metrics import METRICS, Vector, ece, metric_named, metrics_of
+from ml_assets.model.evaluation.metrics.metrics import (
+    METRICS,
+    UnknownMetric,
+    Vector,
+    ece,
+    metric_named,
+    metrics_of,
+)
 
 RANDOM = np.random.default_rng(5)
 ROWS = 3000

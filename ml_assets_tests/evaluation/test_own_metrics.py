@@ -10,9 +10,9 @@ import pytest
 
 from ml_assets.model.evaluation.comparison.declared_metrics import OwnMetric
 from ml_assets.model.evaluation.comparison.holdout import evaluate
-from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.evaluation_document import Evaluation
 from ml_assets.model.evaluation.metrics.bootstrap import draw_blocks
+from ml_assets.model.evaluation.metrics.row_weights import EvaluationInputError
 from ml_assets.model.evaluation.report.report import render
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.evaluation.spec import EvaluationSpec, OwnMetricSection

@@ -11,18 +11,17 @@ from hypothesis import strategies as st
 
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
 from ml_assets.model.evaluation.comparison.baseline import GroupMeans, naive_baseline
+from ml_assets.model.evaluation.comparison.curves import ScoredRows, threshold_table
 from ml_assets.model.evaluation.comparison.declared_metrics import OwnMetric
 from ml_assets.model.evaluation.comparison.explanations import explain
 from ml_assets.model.evaluation.comparison.holdout import evaluate
 from ml_assets.model.evaluation.comparison.model_difference import difference
 from ml_assets.model.evaluation.comparison.reference import reference_model
-from ml_assets.model.evaluation.comparison.thresholds import ScoredRows, threshold_table
 from ml_assets.model.evaluation.comparison.worst_slices import worst_slices
-from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.evaluation_document import Evaluation
 from ml_assets.model.evaluation.metrics.bootstrap import block_form, draw_blocks
 from ml_assets.model.evaluation.metrics.metrics import Metric, Vector, metrics_of
-from ml_assets.model.evaluation.metrics.row_weights import weights_of
+from ml_assets.model.evaluation.metrics.row_weights import EvaluationInputError, weights_of
 from ml_assets.model.evaluation.spec import BaselineSpec, CostSection, EvaluationSpec, OwnMetricSection
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, make_holdout
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ml_assets.model.evaluation.comparison.holdout import evaluate
-from ml_assets.model.evaluation.comparison.slices import calibration_gaps, calibration_of_slices
+from ml_assets.model.evaluation.comparison.holdout_rows import calibration_gaps, calibration_of_slices
 from ml_assets.model.evaluation.evaluation_document import Evaluation
 from ml_assets.model.evaluation.metrics.bootstrap import draw_blocks
 from ml_assets.model.evaluation.report.chapters import calibration_chapters, direction

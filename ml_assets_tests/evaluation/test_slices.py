@@ -7,8 +7,13 @@ import polars as pl
 import pytest
 import yaml
 
-from ml_assets.model.evaluation.comparison.slices import SliceKey, require_slices, slice_rows, with_values_of
-from ml_assets.model.evaluation.errors import EvaluationInputError
+from ml_assets.model.evaluation.comparison.holdout_rows import (
+    SliceKey,
+    require_slices,
+    slice_rows,
+    with_values_of,
+)
+from ml_assets.model.evaluation.metrics.row_weights import EvaluationInputError
 from ml_assets.model.evaluation.spec import EvaluationSpec, SliceBy
 
 FRAME = pl.DataFrame(

@@ -11,9 +11,9 @@ from hypothesis.extra import numpy as arrays
 
 from ml_assets.foundation.objective_facts import PADDING
 from ml_assets.model.evaluation.comparison.texts import NGrams, TokenSums, figures_of_rows, text_figures
-from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.metrics.bootstrap import block_form
 from ml_assets.model.evaluation.metrics.metrics import metrics_of
+from ml_assets.model.evaluation.metrics.row_weights import EvaluationInputError
 from ml_assets.model.evaluation.spec import EvaluationSpec
 
 IDS = 3

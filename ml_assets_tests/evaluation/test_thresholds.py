@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from ml_assets.model.evaluation.comparison.curves import SHARES, ScoredRows, cheapest, threshold_table
 from ml_assets.model.evaluation.comparison.holdout import evaluate
-from ml_assets.model.evaluation.comparison.thresholds import SHARES, ScoredRows, cheapest, threshold_table
 from ml_assets.model.evaluation.metrics.bootstrap import draw_blocks
 from ml_assets.model.evaluation.report.report import render, summary_markdown
 from ml_assets.model.evaluation.report_document import Report

@@ -3,7 +3,7 @@
 import platform
 from typing import Any
 
-from ml_assets.model.steps.launches import LaunchRecord
+from ml_assets.model.steps.train import LaunchRecord
 
 
 def launch_record(**facts: Any) -> LaunchRecord:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets.extras.reproduction.recorded_environment import CodeNotRestored, recorded_tree, run_in
-from ml_assets.model.steps.launches import DIFFERENCE, SOURCES, LaunchRecord
+from ml_assets.model.steps.train import DIFFERENCE, SOURCES, LaunchRecord
 from ml_assets_tests.pipeline.launch_records import launch_record
 from ml_assets_tests.resources.test_environment import git
 from resources.environment import LeftOut, code_state

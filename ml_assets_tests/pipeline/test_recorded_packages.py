@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets.extras.reproduction.recorded_environment import PackagesNotRestored, locked_interpreter
-from ml_assets.model.steps.launches import LOCK, SOURCES, LaunchRecord
+from ml_assets.model.steps.train import LOCK, SOURCES, LaunchRecord
 from ml_assets_tests.pipeline.launch_records import launch_record
 from resources.platform import Platform
 from resources.settings import Settings

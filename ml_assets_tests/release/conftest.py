@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from ml_assets.data.features.encoding import FittedState, fit
 from ml_assets.foundation.days import Days
 from ml_assets.model.release.bundle import BundleContents, build_bundle
-from ml_assets.model.release.bundle_store import Bundle, BundleStore, seal
-from ml_assets.model.release.facts import Lineage
-from ml_assets.model.release.registration import register
+from ml_assets.model.release.bundle_store import Bundle, BundleStore, Lineage, seal
+from ml_assets.model.release.promotion import register
 from ml_assets.model.release.registry import Registry
 from ml_assets.model.release.releases import Releases
 from ml_assets.model.release.reviews import accept_rules

@@ -16,8 +16,14 @@ from torch import Tensor, nn
 from ml_assets.model.evaluation.comparison.explanations import explain
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.release.bundle import TOLERANCE, BundleContents, build_bundle, torch_predictions
-from ml_assets.model.release.bundle_store import Bundle, BundleDamaged, BundleStore, seal
-from ml_assets.model.release.facts import BlobDecoder, BundleFacts
+from ml_assets.model.release.bundle_store import (
+    BlobDecoder,
+    Bundle,
+    BundleDamaged,
+    BundleFacts,
+    BundleStore,
+    seal,
+)
 from ml_assets.model.release.runtime import BlobReader, BundleRefused, InputRefused, ServingModel
 from ml_assets.model.steps.bundling import serving_cost_of
 from resources.artifacts import FolderArtifacts

@@ -27,11 +27,11 @@ from ml_assets.model.release.bundle_store import (
     FILES,
     Bundle,
     BundleDamaged,
+    BundleFacts,
     BundleMissing,
     BundleStore,
     digest_of,
 )
-from ml_assets.model.release.facts import BundleFacts
 from ml_assets.model.release.runtime import BundleRefused, ServingModel
 from ml_assets_tests.release.conftest import contents_of
 from resources.artifacts import FolderArtifacts

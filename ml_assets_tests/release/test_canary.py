@@ -9,8 +9,7 @@ import pytest
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.history import lines
 from ml_assets.model.release.mlflow_view import differences, show_if_reachable
-from ml_assets.model.release.promotion import in_full_minutes, newest_data, promote
-from ml_assets.model.release.registration import register
+from ml_assets.model.release.promotion import in_full_minutes, newest_data, promote, register
 from ml_assets.model.release.registry import Registry
 from ml_assets.model.release.releases import NotPromotable, NotReviewable, Releases
 from ml_assets.model.release.reviews import review

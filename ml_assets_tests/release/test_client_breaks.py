@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.model.release.bundle import build_bundle
-from ml_assets.model.release.bundle_store import Bundle, BundleStore
-from ml_assets.model.release.facts import BundleFacts, client_breaks
+from ml_assets.model.release.bundle_store import Bundle, BundleFacts, BundleStore, client_breaks
 from ml_assets.model.release.onnx_graph import MatrixGraph
 from ml_assets.model.release.promotion import promote as promote_version
-from ml_assets.model.release.registration import register as register_version
+from ml_assets.model.release.promotion import register as register_version
 from ml_assets.model.release.releases import NotPromotable, Releases
 from ml_assets.model.release.rules import Rules
 from ml_assets.model.release.runtime import ServingModel

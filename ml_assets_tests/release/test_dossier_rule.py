@@ -18,8 +18,7 @@ from ml_assets.extras.governance.dossier.stored import (
 )
 from ml_assets.extras.governance.dossier.verification import write
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
-from ml_assets.model.release.promotion import promote
-from ml_assets.model.release.registration import register
+from ml_assets.model.release.promotion import promote, register
 from ml_assets.model.release.releases import NotPromotable, Releases
 from ml_assets.model.release.rules import Rules
 from ml_assets.model.release.signing_keys import create_keys

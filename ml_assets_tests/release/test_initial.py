@@ -9,8 +9,7 @@ from ml_assets.data.tables.publish.accept import accept_partition
 from ml_assets.foundation.days import Days
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.initial_version import InitialModel, InitialModelRefused, initial_model
-from ml_assets.model.release.promotion import promote
-from ml_assets.model.release.registration import register
+from ml_assets.model.release.promotion import promote, register
 from ml_assets.model.release.registry import Registry, VersionMissing
 from ml_assets.model.release.releases import Releases
 from ml_assets.model.release.rollback import archive

@@ -15,8 +15,7 @@ from ml_assets.data.tables.publish.accept import accept_partition
 from ml_assets.model.release.bundle_store import Bundle, BundleDamaged, BundleStore
 from ml_assets.model.release.known_versions import number_reader_of
 from ml_assets.model.release.mlflow_view import differences, show
-from ml_assets.model.release.promotion import newest_data, promote
-from ml_assets.model.release.registration import register
+from ml_assets.model.release.promotion import newest_data, promote, register
 from ml_assets.model.release.registry import NumberReused, Registry, VersionMissing
 from ml_assets.model.release.releases import NotPromotable, Releases
 from ml_assets.model.release.rollback import archive, demote

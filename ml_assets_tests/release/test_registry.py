@@ -17,7 +17,7 @@ from ml_assets.cli.doctor import NotWell
 from ml_assets.context.project import Project
 from ml_assets.model.release.bundle import BundleContents, build_bundle
 from ml_assets.model.release.bundle_store import Bundle, BundleStore, seal
-from ml_assets.model.release.registration import register as register_version
+from ml_assets.model.release.promotion import register as register_version
 from ml_assets.model.release.registry import RegisteredVersion, Registry, VersionMissing
 from ml_assets.model.release.releases import NotRegistrable, Releases
 from ml_assets.model.release.runtime import LISTING, ServingModel

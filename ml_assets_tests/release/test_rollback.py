@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.history import lines, state_at
-from ml_assets.model.release.promotion import newest_data, promote
-from ml_assets.model.release.registration import register
+from ml_assets.model.release.promotion import newest_data, promote, register
 from ml_assets.model.release.registry import Registry
 from ml_assets.model.release.releases import NotPromotable, Releases
 from ml_assets.model.release.rollback import archive, demote, replaced_by, rollback

@@ -11,8 +11,7 @@ from pydantic import ValidationError
 from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.history import lines
-from ml_assets.model.release.promotion import promote
-from ml_assets.model.release.registration import register
+from ml_assets.model.release.promotion import promote, register
 from ml_assets.model.release.releases import NotPromotable, NotReviewable, Releases, RulesNotAccepted
 from ml_assets.model.release.reviews import accept_rules, review, waiting
 from ml_assets.model.release.rollback import archive, demote, rollback

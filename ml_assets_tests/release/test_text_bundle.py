@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ml_assets.data.features.encoding import fit
-from ml_assets.model.release import facts
 from ml_assets.model.release.bundle import TOLERANCE, BundleContents, build_bundle, torch_predictions
-from ml_assets.model.release.bundle_store import Bundle, BundleStore
-from ml_assets.model.release.facts import BlobDecoder
+from ml_assets.model.release.bundle_store import BlobDecoder, Bundle, BundleStore
+from ml_assets.model.release.bundle_store import tokens_of as bundle_tokens_of
 from ml_assets.model.release.initial_version import InitialModel, InitialModelRefused
 from ml_assets.model.release.runtime import ServingModel
 
@@ -112,8 +111,8 @@ def test_a_version_that_reads_other_tokens_is_not_comparable(
 def test_an_edited_docstring_of_decode_leaves_tokens_comparable() -> None:
     source = f'"""`decode` of a.b, taken along with the model."""\n{DECODE.source}'
     told = source.replace("a.b", "a.c").replace("(content):", '(content):\n    """Return tokens."""')
-    assert facts.tokens_of("next_token", replace(DECODE, source=source), IDS) == facts.tokens_of(
+    assert bundle_tokens_of("next_token", replace(DECODE, source=source), IDS) == bundle_tokens_of(
         "next_token", replace(DECODE, source=told), IDS
     )
-    assert facts.tokens_of("next_token", DECODE, IDS) != facts.tokens_of("next_token", DECODE, IDS + 1)
-    assert facts.tokens_of("binary", DECODE, IDS) == ""
+    assert bundle_tokens_of("next_token", DECODE, IDS) != bundle_tokens_of("next_token", DECODE, IDS + 1)
+    assert bundle_tokens_of("binary", DECODE, IDS) == ""

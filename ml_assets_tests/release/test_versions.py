@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml_assets.model.release.registration import SemanticVersion, next_version
+from ml_assets.model.release.promotion import SemanticVersion, next_version
 
 NUMBERS = st.builds(SemanticVersion, st.integers(0, 30), st.integers(0, 30), st.integers(0, 30))
 KNOWN = st.tuples(NUMBERS, st.sampled_from("ab"), st.sampled_from("xy"))

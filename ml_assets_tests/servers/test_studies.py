@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from optuna.storages import InMemoryStorage
 
 from ml_assets.extras.tuning.study import Study, StudyFacts
+from ml_assets.model.steps.search_space import TuningSection
 from ml_assets.model.steps.study_result import TrialOutcome
-from ml_assets.model.steps.tuning_section import TuningSection
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.tuning.processes import study_worker
 from resources.database_errors import StudiesUnavailable

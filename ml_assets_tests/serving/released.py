@@ -13,7 +13,7 @@ from ml_assets.data.tables.publish.publish import publish
 from ml_assets.data.tables.spec import Incoming, PublishingRun
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.model.release.bundle_store import Bundle
-from ml_assets.model.release.registration import register as register_version
+from ml_assets.model.release.promotion import register as register_version
 from ml_assets.model.release.releases import bundles_of, releases_of
 from ml_assets.model.release.rules import deciding_as_json
 from ml_assets_tests.release.recorded_evaluations import record_evaluation

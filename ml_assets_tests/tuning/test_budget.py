@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.extras.tuning.study import covered_seconds
-from ml_assets.model.steps.tuning_section import BudgetSection, Spent
+from ml_assets.model.steps.search_space import BudgetSection, Spent
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)).map(lambda one: (one[0], sum(one))))
 

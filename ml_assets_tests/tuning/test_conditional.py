@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ml_assets.model.steps.search_space import SpaceSection
-from ml_assets.model.steps.tuning_section import TuningSection
+from ml_assets.model.steps.search_space import SpaceSection, TuningSection
 
 KIND: dict[str, Any] = {"kind": "categorical", "choices": ["linear", "net", "deep"]}
 SPACE: dict[str, Any] = {

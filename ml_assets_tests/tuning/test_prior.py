@@ -14,9 +14,8 @@ from pydantic import ValidationError
 from ml_assets.extras.tuning.prior import Prior, thinned, windows_of
 from ml_assets.extras.tuning.study import BegunTrial, Study, StudyFacts, is_begun
 from ml_assets.foundation.days import Days
-from ml_assets.model.steps.search_space import SpaceSection
+from ml_assets.model.steps.search_space import PriorSection, SpaceSection, TuningSection
 from ml_assets.model.steps.study_result import KnownPoint, StudyResult, TrialOutcome
-from ml_assets.model.steps.tuning_section import PriorSection, TuningSection
 from resources.addresses import Address
 from resources.ledger import TrainedOn
 from resources.tracking.studies import open_storage

@@ -19,10 +19,10 @@ import numpy as np
 import polars as pl
 
 from benchmarks._report import Result, emit, interleave, parse_args
+from ml_assets.model.evaluation.comparison.curves import ScoredRows, threshold_table
 from ml_assets.model.evaluation.comparison.gates import Champion
 from ml_assets.model.evaluation.comparison.holdout import evaluate
 from ml_assets.model.evaluation.comparison.holdout_rows import redraws_of
-from ml_assets.model.evaluation.comparison.thresholds import ScoredRows, threshold_table
 from ml_assets.model.evaluation.comparison.worst_slices import worst_slices
 from ml_assets.model.evaluation.metrics.bootstrap import block_form, draw_blocks, estimate, interval, paired
 from ml_assets.model.evaluation.metrics.metrics import METRICS, Vector, metrics_of

@@ -20,8 +20,8 @@ from optuna.storages import InMemoryStorage
 from benchmarks._report import Result, emit, parse_args
 from benchmarks.research.make_learning_curves import BANK, EPOCHS, HELD_OUT, PARAMETERS
 from ml_assets.extras.tuning.study import Study, StudyFacts
+from ml_assets.model.steps.search_space import TuningSection
 from ml_assets.model.steps.study_result import TrialOutcome
-from ml_assets.model.steps.tuning_section import TuningSection
 
 TRIALS = 64
 REPLAYS = 10

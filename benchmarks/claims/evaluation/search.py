@@ -35,9 +35,9 @@ from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.context.project import Project
 from ml_assets.extras.tuning.study_report import costs, render
 from ml_assets.extras.tuning.tune import run_study
+from ml_assets.model.steps.search_space import TuningSection
 from ml_assets.model.steps.spec import WindowSection
 from ml_assets.model.steps.study_result import StudyResult
-from ml_assets.model.steps.tuning_section import TuningSection
 from resources.job.events import JOB, TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher

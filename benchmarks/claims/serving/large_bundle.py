@@ -29,8 +29,7 @@ from benchmarks._report import Result, emit, parse_args, ratio_of
 from ml_assets.data.features.encoding import fit
 from ml_assets.foundation.days import Days
 from ml_assets.model.release.bundle import BundleContents, build_bundle
-from ml_assets.model.release.bundle_store import BundleStore
-from ml_assets.model.release.facts import Lineage
+from ml_assets.model.release.bundle_store import BundleStore, Lineage
 from ml_assets.model.release.runtime import GRAPH, WEIGHTS
 from resources.artifacts import FolderArtifacts
 

@@ -19,8 +19,7 @@ from ml_assets.data.snapshots.builder import input_spec
 from ml_assets.defs.flights.model import build
 from ml_assets.foundation.days import Days
 from ml_assets.model.release.bundle import BundleContents, build_bundle
-from ml_assets.model.release.bundle_store import BundleStore
-from ml_assets.model.release.facts import Lineage
+from ml_assets.model.release.bundle_store import BundleStore, Lineage
 from ml_assets.model.release.runtime import ServingModel
 from ml_assets.model.training.data.preprocess import FullModel
 from resources.artifacts import FolderArtifacts

@@ -21,8 +21,7 @@ from ml_assets.foundation.days import Days
 from ml_assets.model.evaluation.comparison.explanations import DRAWN, POINTS, explain
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.release.bundle import BundleContents, build_bundle
-from ml_assets.model.release.bundle_store import BundleStore
-from ml_assets.model.release.facts import Lineage
+from ml_assets.model.release.bundle_store import BundleStore, Lineage
 from ml_assets.model.release.runtime import ServingModel
 from resources.artifacts import FolderArtifacts
 from resources.tracking.mlflow_client import reaching

@@ -14,7 +14,7 @@ from ml_assets.components.pages import RunPage, readable, report_facts, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.foundation.links import report_page
-from ml_assets.model.steps.tuning_section import TuningSection
+from ml_assets.model.steps.search_space import TuningSection
 from resources.launcher.resource_profile import changes_of
 from resources.platform import Platform
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from ml_assets.foundation.checkout import ROOT
-from ml_assets.model.steps.launches import DIFFERENCE, LOCK, LaunchRecord, source
+from ml_assets.model.steps.train import DIFFERENCE, LOCK, LaunchRecord, source
 from ml_assets.model.training.process.stop import end_with_parent
 from resources.environment import without_repository
 from resources.files import locked

@@ -29,10 +29,10 @@ from ml_assets.model.steps.bundling import bundle_of, versions_behind
 from ml_assets.model.steps.champion import MeasuredRows, scored, without_slices
 from ml_assets.model.steps.declared_functions import one_process_library
 from ml_assets.model.steps.identity import training_code
-from ml_assets.model.steps.launches import LaunchRecord, read_launches
 from ml_assets.model.steps.record import evaluation_of
 from ml_assets.model.steps.snapshot import build_training_set
 from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.steps.train import LaunchRecord, read_launches
 from ml_assets.model.steps.values import ValidatedWindow
 from ml_assets.model.training.checkpoint.initial import hand_over
 from resources.artifacts import ArtifactMissing, FolderArtifacts

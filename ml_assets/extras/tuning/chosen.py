@@ -12,11 +12,10 @@ from ml_assets.extras.tuning.prior import Prior, windows_of
 from ml_assets.foundation.days import Days
 from ml_assets.foundation.links import STUDIES
 from ml_assets.model.release import standing
-from ml_assets.model.steps.search_space import in_words
+from ml_assets.model.steps.search_space import TuningSection, in_words
 from ml_assets.model.steps.snapshot import Chosen
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.study_result import StudyResult
-from ml_assets.model.steps.tuning_section import TuningSection
 from ml_assets.model.steps.window import rejected_behind
 from resources.files import write_whole
 from resources.ledger import TrainedOn

@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from ml_assets.foundation.days import Days
-from ml_assets.model.steps.search_space import SpaceSection
+from ml_assets.model.steps.search_space import PriorSection, SpaceSection
 from ml_assets.model.steps.study_result import KnownPoint, StudyResult
-from ml_assets.model.steps.tuning_section import PriorSection
 from resources.ledger import TrainedOn
 from resources.words import counted
 

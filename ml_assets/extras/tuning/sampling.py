@@ -11,8 +11,14 @@ from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, PartialFixedSampler
 from optuna.trial import Trial
 
-from ml_assets.model.steps.search_space import Choices, FloatRange, IntRange, Scalar, SpaceSection
-from ml_assets.model.steps.tuning_section import TuningSection
+from ml_assets.model.steps.search_space import (
+    Choices,
+    FloatRange,
+    IntRange,
+    Scalar,
+    SpaceSection,
+    TuningSection,
+)
 
 
 def sampler_of(section: TuningSection, seed: int, number: int) -> BaseSampler:

@@ -24,9 +24,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from ml_assets.extras.tuning.importance import MeasuredTrial, importances
 from ml_assets.extras.tuning.prior import Prior
 from ml_assets.extras.tuning.sampling import ask, pruner_of, sampler_of, with_fixed
-from ml_assets.model.steps.search_space import Scalar
+from ml_assets.model.steps.search_space import Sampler, Scalar, TuningSection
 from ml_assets.model.steps.study_result import METRIC, KnownPoint, TrialOutcome
-from ml_assets.model.steps.tuning_section import Sampler, TuningSection
 from resources.words import counted
 
 _NUMBER, _OUTCOME = "number", "outcome"

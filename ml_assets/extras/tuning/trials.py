@@ -19,11 +19,10 @@ from typing import Any, Generic, TypeVar
 from ml_assets.extras.tuning.study import BegunTrial, Study
 from ml_assets.model.steps.identity import settings_digest
 from ml_assets.model.steps.live_report import Attempts, Reports, StudyPage, TrainingPage
-from ml_assets.model.steps.search_space import Choice, in_words
+from ml_assets.model.steps.search_space import BudgetSection, Choice, in_words
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.study_result import TrialOutcome, spent_on
 from ml_assets.model.steps.train import PartOfStudy, train_model
-from ml_assets.model.steps.tuning_section import BudgetSection
 from ml_assets.model.steps.values import TrainingSet
 from resources.job.errors import (
     AttemptsExhausted,

@@ -25,11 +25,10 @@ from ml_assets.extras.tuning.trials import LedPage, SideBySide, Trials
 from ml_assets.foundation.links import run_url
 from ml_assets.foundation.sections import Section
 from ml_assets.model.steps.live_report import StudyPage
-from ml_assets.model.steps.search_space import in_words
+from ml_assets.model.steps.search_space import TuningSection, in_words
 from ml_assets.model.steps.snapshot import take_snapshot
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.study_result import StudyResult, TrialOutcome
-from ml_assets.model.steps.tuning_section import TuningSection
 from ml_assets.model.steps.values import TrainingSet
 from ml_assets.model.steps.window import possible_partitions, require_nothing_rejected_since, validate_inputs
 from resources.platform import Platform

@@ -10,5 +10,4 @@ below it:
     evaluation_document.py  the evaluation in it
     spec.py                 the YAML section, with its gates
     metrics/                metrics on rows and over blocks, intervals
-    errors.py
 """

@@ -33,8 +33,15 @@ from ml_assets.data.features import categories
 from ml_assets.data.features.encoding import FittedState
 from ml_assets.foundation.objective_facts import ObjectiveName
 from ml_assets.model.evaluation.comparison.holdout_rows import few_rows
-from ml_assets.model.release.bundle_store import Bundle, BundleStore, seal
-from ml_assets.model.release.facts import BlobDecoder, BundleFacts, Lineage, tokens_of
+from ml_assets.model.release.bundle_store import (
+    BlobDecoder,
+    Bundle,
+    BundleFacts,
+    BundleStore,
+    Lineage,
+    seal,
+    tokens_of,
+)
 from ml_assets.model.release.onnx_graph import (
     MatrixGraph,
     null_category,

@@ -76,7 +76,7 @@ class InitialModel:
 
     def require_outputs(self, objective: str, tokens: str) -> None:
         """Raise `InitialModelRefused` if one of this model and `objective` has classes and the other has not, or if
-        this model reads texts as other tokens than `tokens` (`facts.tokens_of`).
+        this model reads texts as other tokens than `tokens` (`bundle_store.tokens_of`).
         """
         theirs = self.bundle.facts.objective
         if facts_of(theirs).has_classes != facts_of(objective).has_classes:

@@ -1,24 +1,29 @@
-"""Choice of the version in production.
+"""Registration of a bundle as a version with a semantic number, and choice of the version in production.
 
 The ledger decides: its evaluations allow a promotion, and its promotions name the version in production. The
 transaction that writes a decision also reads its grounds. During it, nobody can record a verdict on any table or an
 evaluation of the model. A rejection that is recorded later does not undo a decision: the inputs of a version that is
 registered or in production may be rejected. Its next promotion is refused, and so is training on those inputs. Here:
-the conditions of a promotion (evaluation, stage, reviews, evidence of the canary, inputs), each refusal with its
-remedy. Not here: gates (`evaluation`), the words about approvals (`rules`), the way out of production (`rollback`).
+registration, if the newest evaluation allows it; the conditions of a promotion (evaluation, stage, reviews, evidence of
+the canary, inputs), each refusal with its remedy. Not here: gates (`evaluation`), the words about approvals (`rules`),
+the way out of production (`rollback`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Self
 
 from ml_assets.data.tables.guard import rejections_of
-from ml_assets.model.release.facts import client_breaks
-from ml_assets.model.release.mlflow_view import show_if_reachable
+from ml_assets.model.release.bundle_store import Bundle, client_breaks
+from ml_assets.model.release.mlflow_view import show, show_if_reachable
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.releases import (
     NotPromotable,
+    NotRegistrable,
     Overtaken,
     Releases,
+    known_numbers,
     require_reason,
     until_not_overtaken,
 )
@@ -35,11 +40,120 @@ from ml_assets.model.release.standing import (
     PRODUCTION,
     BundleStanding,
     BundleStandings,
+    InputsRejected,
     InputsUnknown,
     contents_of,
     in_words,
 )
-from resources.ledger import EvaluationRow, Person, Promotion
+from resources.ledger import EvaluationRow, Person, Promotion, SemanticName
+
+
+@dataclass(frozen=True, order=True)
+class SemanticVersion:
+    """`major.minor.patch`, ordered."""
+
+    major: int
+    minor: int
+    patch: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Inverse of `str`."""
+        major, minor, patch = (int(part) for part in text.split("."))
+        return cls(major, minor, patch)
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+
+def next_version(
+    known: Iterable[tuple[SemanticVersion, str, str]], schema_digest: str, recipe_digest: str
+) -> SemanticVersion:
+    """Return the number of a new version, counted from the highest in `known`; the first is 1.0.0.
+
+    `known` has number, schema digest and recipe digest of each registered version. Major: input columns, label,
+    objective or classes changed. Minor: code or configuration changed. Patch: only the data changed.
+    """
+    number, schema, recipe = max(known, default=(None, "", ""))
+    if number is None:
+        return SemanticVersion(1, 0, 0)
+    if schema != schema_digest:
+        return SemanticVersion(number.major + 1, 0, 0)
+    if recipe != recipe_digest:
+        return SemanticVersion(number.major, number.minor + 1, 0)
+    return SemanticVersion(number.major, number.minor, number.patch + 1)
+
+
+def register(
+    releases: Releases,
+    bundle: Bundle,
+    *,
+    run_id: str,
+    links: Mapping[str, str],
+    rules: Rules | None = None,
+) -> RegisteredVersion:
+    """Return the version of this bundle; register it if there is none.
+
+    The first registration of a model records `rules`, by the author of the evaluation; None leaves that to the first
+    decision. `links` are tags such as lake commit, Dagster run and partition; a version keeps its first links. `run_id`
+    is the MLflow run that trained it. Raises `NotRegistrable`, `InputsUnknown`, and `InputsRejected` if rows that
+    trained it are rejected by now.
+    """
+    facts, log, registry = bundle.facts, releases.log, releases.registry
+    model = facts.lineage.model
+
+    def registrable() -> EvaluationRow:
+        newest = log.newest_evaluation(model, bundle.digest)
+        if newest is None or newest.status == "rejected":
+            why = "was never evaluated" if newest is None else f"is rejected by evaluation {newest.name}"
+            raise NotRegistrable(
+                f"{model} {facts.lineage.fingerprint[:12]} {why}: materialize the model and read its "
+                f"evaluation, which names the failed rules. Then change the model or the gates in defs.yaml"
+            )
+        return newest
+
+    def choose(known: Sequence[SemanticName]) -> str:
+        numbered = [
+            (SemanticVersion.parse(one.semantic), one.schema_digest, one.recipe_digest) for one in known
+        ]
+        return str(next_version(numbered, facts.schema_digest, facts.recipe_digest))
+
+    def name_it() -> str:
+        evaluation = registrable()
+        behind = contents_of(releases.lake, log, evaluation.trained_on)
+
+        def allow() -> None:
+            if registrable() != evaluation:
+                raise Overtaken
+            if refused := rejections_of(releases.ledger, behind):
+                raise InputsRejected(refused)
+
+        return log.name_version(
+            model,
+            bundle.digest,
+            schema_digest=facts.schema_digest,
+            recipe_digest=facts.recipe_digest,
+            choose=choose,
+            allow=allow,
+        )
+
+    semantic = until_not_overtaken(name_it)
+    if rules is not None:
+        row = registrable()
+        log.record_first_rules(model, as_json(rules), row.by)
+    tags = {
+        **links,
+        "semantic_version": semantic,
+        "bundle_digest": bundle.digest,
+        "fingerprint": facts.lineage.fingerprint,
+        "snapshot_digest": facts.lineage.snapshot_digest,
+        "schema_digest": facts.schema_digest,
+        "recipe_digest": facts.recipe_digest,
+    }
+    taken = {number for number, bundles in known_numbers(log, model).items() if bundle.digest not in bundles}
+    version = registry.add(bundle, run_id=run_id, tags=tags, taken=taken)
+    show(registry, log, model)
+    return registry.version(model, version.number)
 
 
 def promote(

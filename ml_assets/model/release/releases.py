@@ -1,7 +1,7 @@
 """Ledger, registry, bundles and lake of releases together, and what the ledger has decided so far.
 
-Each decision is a function over `Releases`: `registration`, `promotion`, `reviews`, `rollback`. The transaction that
-writes a decision also reads its grounds. If they changed while they were looked up, the decision is taken again.
+Each decision is a function over `Releases`: `promotion`, `reviews`, `rollback`. The transaction that writes a decision
+also reads its grounds. If they changed while they were looked up, the decision is taken again.
 """
 
 import logging

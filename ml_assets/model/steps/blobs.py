@@ -28,7 +28,7 @@ from ml_assets.model.evaluation.comparison.texts import (
     text_figures,
 )
 from ml_assets.model.evaluation.evaluation_document import Role, TextFigures
-from ml_assets.model.release.facts import BlobDecoder
+from ml_assets.model.release.bundle_store import BlobDecoder
 from ml_assets.model.release.runtime import DECODE, BlobReader, RowRefused, ServingModel
 from ml_assets.model.steps.spec import ModelInputsSection
 

@@ -22,8 +22,7 @@ from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.evaluation.comparison.holdout_rows import few_rows
 from ml_assets.model.evaluation.evaluation_document import Latency, ServingCost
 from ml_assets.model.release.bundle import GOLDEN_BLOBS, BundleContents, build_bundle
-from ml_assets.model.release.bundle_store import Bundle, BundleStore
-from ml_assets.model.release.facts import Lineage
+from ml_assets.model.release.bundle_store import Bundle, BundleStore, Lineage
 from ml_assets.model.release.onnx_graph import MatrixGraph
 from ml_assets.model.release.runtime import ServingModel
 from ml_assets.model.steps.blobs import decoder_of, few_with_blobs

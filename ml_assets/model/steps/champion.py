@@ -21,11 +21,10 @@ from ml_assets.foundation.days import Days
 from ml_assets.model.evaluation.comparison.gates import Champion
 from ml_assets.model.evaluation.comparison.holdout_rows import in_range, prediction_fault
 from ml_assets.model.evaluation.comparison.model_difference import Difference, difference
-from ml_assets.model.evaluation.errors import EvaluationInputError
+from ml_assets.model.evaluation.metrics.row_weights import EvaluationInputError
 from ml_assets.model.evaluation.report_document import ComparedModel
 from ml_assets.model.evaluation.spec import EvaluationSpec
-from ml_assets.model.release.bundle_store import Bundle, BundleDamaged, BundleMissing
-from ml_assets.model.release.facts import Question
+from ml_assets.model.release.bundle_store import Bundle, BundleDamaged, BundleMissing, Question
 from ml_assets.model.release.registry import RegisteredVersion, VersionMissing
 from ml_assets.model.release.releases import bundles_of, releases_of
 from ml_assets.model.release.runtime import (

@@ -19,11 +19,11 @@ from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.links import run_url
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.evaluation.comparison.baseline import naive_baseline
+from ml_assets.model.evaluation.comparison.curves import ScoredRows, threshold_table
 from ml_assets.model.evaluation.comparison.explanations import NotPredicted, explain
 from ml_assets.model.evaluation.comparison.holdout import evaluate
 from ml_assets.model.evaluation.comparison.holdout_rows import few_lists, few_rows, in_range, redraws_of
 from ml_assets.model.evaluation.comparison.reference import reference_model
-from ml_assets.model.evaluation.comparison.thresholds import ScoredRows, threshold_table
 from ml_assets.model.evaluation.comparison.worst_slices import worst_slices
 from ml_assets.model.evaluation.metrics.row_weights import weights_of
 from ml_assets.model.evaluation.report_document import Explanations, LossCurve, ModelFacts, Report, SplitRows

@@ -3,7 +3,7 @@
 from ml_assets.data.snapshots.keep import version_branch
 from ml_assets.foundation.links import report_name, run_url
 from ml_assets.model.release.mlflow_view import show
-from ml_assets.model.release.registration import register
+from ml_assets.model.release.promotion import register
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.releases import bundles_of, registry_of, releases_of
 from ml_assets.model.release.reviews import waits_for_approval

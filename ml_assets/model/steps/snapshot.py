@@ -14,9 +14,8 @@ from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.days import Days, midnight
 from ml_assets.foundation.links import run_url
-from ml_assets.model.evaluation.comparison.holdout_rows import require_whole_lists
-from ml_assets.model.evaluation.comparison.slices import require_slices
-from ml_assets.model.release.facts import tokens_of
+from ml_assets.model.evaluation.comparison.holdout_rows import require_slices, require_whole_lists
+from ml_assets.model.release.bundle_store import tokens_of
 from ml_assets.model.release.initial_version import InitialModel, initial_model
 from ml_assets.model.release.releases import releases_of
 from ml_assets.model.steps.blobs import decoder_of, require_readable, require_tokens

@@ -39,8 +39,7 @@ from ml_assets.model.steps.declared_functions import (
     own_metric_faults,
     wrong_arguments,
 )
-from ml_assets.model.steps.search_space import SEARCHED_SETTINGS, Choice, probes
-from ml_assets.model.steps.tuning_section import TuningSection
+from ml_assets.model.steps.search_space import SEARCHED_SETTINGS, Choice, TuningSection, probes
 from resources.job.training_settings import OF_SCRIPTS, AverageSettings, Parallel, TrainingSettings
 from resources.launcher.resource_profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.words import did_you_mean

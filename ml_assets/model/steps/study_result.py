@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
 from ml_assets.foundation.days import Days
-from ml_assets.model.steps.search_space import Choice, Scalar, in_words
-from ml_assets.model.steps.tuning_section import Spent
+from ml_assets.model.steps.search_space import Choice, Scalar, Spent, in_words
 from resources.ledger import TrainedOn
 from resources.words import counted
 

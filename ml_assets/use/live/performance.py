@@ -22,8 +22,8 @@ from ml_assets.model.evaluation.comparison.holdout_rows import (
     bootstrap_blocks,
     labels_of,
     lists_of,
+    slice_rows,
 )
-from ml_assets.model.evaluation.comparison.slices import slice_rows
 from ml_assets.model.evaluation.metrics.bootstrap import (
     BlockIds,
     Estimate,

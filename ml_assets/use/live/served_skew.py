@@ -46,7 +46,7 @@ from resources.platform import Platform
 from resources.words import counted
 
 if TYPE_CHECKING:
-    from ml_assets.model.release.facts import BundleFacts
+    from ml_assets.model.release.bundle_store import BundleFacts
 
 RULE = "served_skew"
 """Rule of the findings."""

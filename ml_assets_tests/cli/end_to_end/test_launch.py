@@ -25,8 +25,8 @@ from ml_assets.foundation.checkout import ROOT
 from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 from ml_assets.model.release.releases import registry_of
 from ml_assets.model.release.rules import ReleaseSection
+from ml_assets.model.steps.search_space import TuningSection
 from ml_assets.model.steps.spec import WindowSection
-from ml_assets.model.steps.tuning_section import TuningSection
 from ml_assets.use.serving.request_log import LoggedRow, RequestLog, read_requests
 from ml_assets_tests.cli.conftest import TRAINED_WEEK, WEEK
 from ml_assets_tests.cli.end_to_end.test_serve import served

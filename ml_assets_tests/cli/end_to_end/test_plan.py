@@ -13,9 +13,9 @@ import pytest
 from ml_assets.components import Dataset
 from ml_assets.extras.tuning.chosen import store_result
 from ml_assets.foundation.days import Days
+from ml_assets.model.steps.search_space import TuningSection
 from ml_assets.model.steps.spec import WindowSection
 from ml_assets.model.steps.study_result import StudyResult, TrialOutcome
-from ml_assets.model.steps.tuning_section import TuningSection
 from ml_assets_tests.cli.conftest import WEEK
 from ml_assets_tests.cli.terminal import Terminal
 from resources.ledger import TrainedOn

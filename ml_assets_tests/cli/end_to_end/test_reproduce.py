@@ -18,7 +18,7 @@ import pytest
 
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.model.release.releases import bundles_of, registry_of
-from ml_assets.model.steps.launches import DIFFERENCE, LaunchRecord, read_launches, source
+from ml_assets.model.steps.train import DIFFERENCE, LaunchRecord, read_launches, source
 from ml_assets_tests.cli.conftest import WEEK
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.resources.test_environment import git

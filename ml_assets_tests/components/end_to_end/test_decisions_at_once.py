@@ -8,7 +8,7 @@ import pytest
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.history import state_at
 from ml_assets.model.release.mlflow_view import differences
-from ml_assets.model.release.registration import register
+from ml_assets.model.release.promotion import register
 from ml_assets_tests.faults.release_commands import (
     BY_CANARY,
     MODEL,

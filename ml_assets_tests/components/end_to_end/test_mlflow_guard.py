@@ -25,8 +25,7 @@ from deployment.testbed.processes import free_port, start, stop, wait_ready, why
 from ml_assets.extras.governance.mlflow_guard import OWN_PATH
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.mlflow_view import DECIDED_TAGS, differences
-from ml_assets.model.release.promotion import promote
-from ml_assets.model.release.registration import register
+from ml_assets.model.release.promotion import promote, register
 from ml_assets.model.release.registry import Registry
 from ml_assets.model.release.releases import Releases
 from ml_assets.model.release.reviews import accept_rules

@@ -16,8 +16,7 @@ from ml_assets.foundation.code.code_version import code_version
 from ml_assets.model.evaluation.metrics.list_metrics import gain
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.release.bundle_store import FILES
-from ml_assets.model.release.promotion import promote
-from ml_assets.model.release.registration import register
+from ml_assets.model.release.promotion import promote, register
 from ml_assets.model.release.releases import bundles_of, releases_of
 from ml_assets.model.release.rollback import demote
 from ml_assets.model.steps.evaluate import evaluate_model

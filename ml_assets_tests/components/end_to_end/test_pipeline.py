@@ -25,8 +25,7 @@ from ml_assets.data.snapshots.split_reader import FITTED, SPLITS, file_sha256
 from ml_assets.foundation.days import Days
 from ml_assets.model.evaluation.metrics.metrics import SERVING_NAMES
 from ml_assets.model.evaluation.report_document import Report
-from ml_assets.model.release.promotion import promote
-from ml_assets.model.release.registration import register
+from ml_assets.model.release.promotion import promote, register
 from ml_assets.model.release.releases import bundles_of, registry_of, releases_of
 from ml_assets.model.release.rollback import demote
 from ml_assets.model.release.runtime import WEIGHTS

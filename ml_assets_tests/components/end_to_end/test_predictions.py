@@ -16,8 +16,7 @@ import pytest
 from ml_assets.components.assets.digest import declared_subjects
 from ml_assets.components.metadata import RETRAINS, declared_tables
 from ml_assets.model.release.bundle_store import Bundle
-from ml_assets.model.release.promotion import promote
-from ml_assets.model.release.registration import register
+from ml_assets.model.release.promotion import promote, register
 from ml_assets.model.release.releases import releases_of
 from ml_assets.model.release.reviews import accept_rules
 from ml_assets.model.release.rollback import demote

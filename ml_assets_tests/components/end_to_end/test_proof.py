@@ -20,7 +20,7 @@ from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.releases import bundles_of, registry_of
 from ml_assets.model.release.signing_keys import create_keys
-from ml_assets.model.steps.launches import LaunchUnknown, read_launches
+from ml_assets.model.steps.train import LaunchUnknown, read_launches
 from ml_assets_tests.components.installation import Installation, failure_of, readings_components
 from ml_assets_tests.components.model_run import REGISTERED, ModelRun, train
 from ml_assets_tests.components.readings_pipeline import MODEL, PIPELINE, WINDOW, days

@@ -22,8 +22,7 @@ from ml_assets.extras.governance.dossier.making import write_dossier
 from ml_assets.extras.governance.dossier.signature import SigningKey
 from ml_assets.model.release.known_versions import stage_reader_of
 from ml_assets.model.release.mlflow_view import differences
-from ml_assets.model.release.promotion import promote
-from ml_assets.model.release.registration import register
+from ml_assets.model.release.promotion import promote, register
 from ml_assets.model.release.releases import (
     NotPromotable,
     NotReviewable,

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ml_assets.extras.tuning.study import Study, StudyFacts
+from ml_assets.model.steps.search_space import TuningSection
 from ml_assets.model.steps.study_result import TrialOutcome
-from ml_assets.model.steps.tuning_section import TuningSection
 from resources.platform import Platform
 from resources.settings import Settings
 

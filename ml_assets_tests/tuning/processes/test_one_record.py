@@ -9,8 +9,8 @@ import pytest
 from optuna.storages import InMemoryStorage
 
 from ml_assets.extras.tuning.study import Study, StudyFacts
+from ml_assets.model.steps.search_space import TuningSection
 from ml_assets.model.steps.study_result import TrialOutcome
-from ml_assets.model.steps.tuning_section import TuningSection
 
 SPACE = {
     "hyperparameters": {"hidden": {"kind": "int", "low": 8, "high": 128, "log": True}},

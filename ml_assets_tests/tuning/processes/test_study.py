@@ -8,9 +8,8 @@ from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 
 from ml_assets.extras.tuning.study import BegunTrial, Study, StudyFacts
 from ml_assets.foundation.days import Days
-from ml_assets.model.steps.search_space import FloatRange, SpaceSection
+from ml_assets.model.steps.search_space import FloatRange, SpaceSection, TuningSection
 from ml_assets.model.steps.study_result import StudyResult, TrialOutcome
-from ml_assets.model.steps.tuning_section import TuningSection
 from resources.addresses import Address
 from resources.ledger import TrainedOn
 from resources.tracking.studies import open_storage

@@ -27,9 +27,9 @@ from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.releases import bundles_of
 from ml_assets.model.release.standing import contents_of
-from ml_assets.model.steps.launches import DIFFERENCE, read_launches, source
-from ml_assets.model.steps.launches import LOCK as LOCK_FILE
 from ml_assets.model.steps.record import card_of, report_of
+from ml_assets.model.steps.train import DIFFERENCE, read_launches, source
+from ml_assets.model.steps.train import LOCK as LOCK_FILE
 from resources.ledger import DossierRow
 from resources.platform import Platform
 

@@ -10,9 +10,14 @@ import polars as pl
 
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
 from ml_assets.model.evaluation.comparison.holdout_rows import lists_of
-from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.metrics.metrics import Vector, metric_named
-from ml_assets.model.evaluation.metrics.row_weights import mean, quantile_in_group, quantiles, weights_of
+from ml_assets.model.evaluation.metrics.row_weights import (
+    EvaluationInputError,
+    mean,
+    quantile_in_group,
+    quantiles,
+    weights_of,
+)
 from ml_assets.model.evaluation.spec import BaselineSpec
 
 PRIORS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)

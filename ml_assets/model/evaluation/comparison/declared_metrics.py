@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ml_assets.model.evaluation.comparison.slices import NOTHING, Rows, slice_rows
-from ml_assets.model.evaluation.errors import EvaluationInputError
+from ml_assets.model.evaluation.comparison.holdout_rows import NOTHING, Rows, slice_rows
 from ml_assets.model.evaluation.evaluation_document import BiasFigures, GroupFigures, GroupShare
 from ml_assets.model.evaluation.metrics.bootstrap import (
     BlockForm,
@@ -32,7 +31,7 @@ from ml_assets.model.evaluation.metrics.bootstrap import (
     ratio,
 )
 from ml_assets.model.evaluation.metrics.metrics import MetricFacts, Vector
-from ml_assets.model.evaluation.metrics.row_weights import sums_of
+from ml_assets.model.evaluation.metrics.row_weights import EvaluationInputError, sums_of
 from ml_assets.model.evaluation.spec import BiasSection, EvaluationSpec, OwnMetricSection, SliceBy
 from resources.words import counted
 

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Self
 
 from ml_assets.model.evaluation.comparison import sentences
-from ml_assets.model.evaluation.comparison.slices import SliceKey
+from ml_assets.model.evaluation.comparison.holdout_rows import SliceKey
 from ml_assets.model.evaluation.evaluation_document import (
     DecisionStatus,
     GateDecision,

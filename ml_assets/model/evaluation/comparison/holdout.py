@@ -16,22 +16,19 @@ from ml_assets.model.evaluation.comparison.curves import class_figures, curves
 from ml_assets.model.evaluation.comparison.declared_metrics import Grouping, Groups, OwnMetric, groupings_of
 from ml_assets.model.evaluation.comparison.gates import Cell, Champion, decide
 from ml_assets.model.evaluation.comparison.holdout_rows import (
+    Rows,
+    SliceKey,
     bootstrap_blocks,
+    calibration_gaps,
+    calibration_of_slices,
     in_range,
     labels_of,
     prediction_fault,
     redraws,
-    whole_lists,
-)
-from ml_assets.model.evaluation.comparison.slices import (
-    Rows,
-    SliceKey,
-    calibration_gaps,
-    calibration_of_slices,
     slice_rows,
+    whole_lists,
     with_values_of,
 )
-from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.evaluation_document import (
     Evaluation,
     OwnMetricFacts,
@@ -51,7 +48,7 @@ from ml_assets.model.evaluation.metrics.bootstrap import (
 )
 from ml_assets.model.evaluation.metrics.list_metrics import ListFigures, Lists, in_measured_lists
 from ml_assets.model.evaluation.metrics.metrics import Vector, metrics_of
-from ml_assets.model.evaluation.metrics.row_weights import mean, weights_of
+from ml_assets.model.evaluation.metrics.row_weights import EvaluationInputError, mean, weights_of
 from ml_assets.model.evaluation.spec import Comparator, EvaluationSpec, Gate
 
 ROLES: tuple[Role, ...] = ("challenger", "champion", "baseline", "reference")

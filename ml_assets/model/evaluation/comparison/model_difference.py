@@ -12,8 +12,7 @@ import polars as pl
 from ml_assets.model.evaluation.comparison.declared_metrics import OwnMetric
 from ml_assets.model.evaluation.comparison.gates import Cell
 from ml_assets.model.evaluation.comparison.holdout import Scored, all_rows_and_slices, measured
-from ml_assets.model.evaluation.comparison.holdout_rows import labels_of
-from ml_assets.model.evaluation.comparison.slices import SliceKey, with_values_of
+from ml_assets.model.evaluation.comparison.holdout_rows import SliceKey, labels_of, with_values_of
 from ml_assets.model.evaluation.evaluation_document import Role
 from ml_assets.model.evaluation.metrics.bootstrap import Interval, interval, joint_intervals
 from ml_assets.model.evaluation.metrics.metrics import MetricFacts, Vector

@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ml_assets.foundation.objective_facts import PADDING
-from ml_assets.model.evaluation.errors import EvaluationInputError
 from ml_assets.model.evaluation.evaluation_document import Role, TextFigures, TokenBin
 from ml_assets.model.evaluation.metrics.metrics import NATS_OF_BIT
-from ml_assets.model.evaluation.metrics.row_weights import sums_of
+from ml_assets.model.evaluation.metrics.row_weights import EvaluationInputError, sums_of
 
 Tokens = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]

@@ -16,8 +16,14 @@ import numpy.typing as npt
 import polars as pl
 
 from ml_assets.model.evaluation.comparison.holdout import ROLES
-from ml_assets.model.evaluation.comparison.holdout_rows import bootstrap_blocks, in_range, labels_of
-from ml_assets.model.evaluation.comparison.slices import NOTHING, Rows, slice_rows
+from ml_assets.model.evaluation.comparison.holdout_rows import (
+    NOTHING,
+    Rows,
+    bootstrap_blocks,
+    in_range,
+    labels_of,
+    slice_rows,
+)
 from ml_assets.model.evaluation.evaluation_document import Role
 from ml_assets.model.evaluation.metrics.bootstrap import (
     BlockIds,

@@ -21,9 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
-from ml_assets.model.evaluation.errors import UnknownMetric
 from ml_assets.model.evaluation.metrics.list_metrics import Lists, gain, reciprocal_rank, share_found
 from ml_assets.model.evaluation.metrics.row_weights import Vector, mean, quantiles
+
+
+class UnknownMetric(ValueError):
+    """A metric that the objective does not have."""
+
 
 OfLists = Callable[[Vector, Vector, Lists], Vector]
 """(labels, predictions, list of each row) → value of each list, `[L]`, by number; NaN for a list without one."""

@@ -9,9 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ml_assets.model.evaluation.errors import EvaluationInputError
-
 Vector = npt.NDArray[np.float64]
+
+
+class EvaluationInputError(ValueError):
+    """The holdout or the predictions cannot be evaluated: wrong shape, no label, no weight, no rows. The message has
+    the remedy. A rejection is not an error."""
+
 
 _ROUNDED = 1e-9
 """Share of the total weight that rounding of its sums explains."""
