@@ -80,7 +80,7 @@ def test_names_from_data_do_not_steer_the_terminal(capsys: pytest.CaptureFixture
     say(f"one:\t{HOSTILE}\ntwo")
     say_aside(HOSTILE)
     with pytest.raises(SystemExit), explained():
-        raise NotPromotable(f"small 1 is not promoted: {HOSTILE}")
+        raise NotPromotable(f"small 1 is not promoted: {HOSTILE}", "gates")
     said = capsys.readouterr()
     shown = "slice \ufffd[2K\ufffd[1Apassed \ufffdback\ufffd0m"
     assert said.out == f"one:\t{shown}\ntwo\n"

@@ -1,9 +1,11 @@
 """One small trained-like model with real numbers, text, nulls and unknown words, and its bundle."""
 
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,7 @@ from ml_assets.model.release.bundle import BundleContents, build_bundle
 from ml_assets.model.release.bundle_store import Bundle, BundleStore, Lineage, seal
 from ml_assets.model.release.promotion import register
 from ml_assets.model.release.registry import Registry
-from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.releases import DecisionRefused, Ground, Releases
 from ml_assets.model.release.reviews import accept_rules
 from ml_assets.model.release.rules import Rules
 from ml_assets.model.release.runtime import FACTS
@@ -52,6 +54,18 @@ class Meanwhile(BundleStore):
         self.opened.append(digest)
         self._happens(bundle)
         return bundle
+
+
+@contextmanager
+def refuses(
+    kind: type[DecisionRefused], ground: Ground, *facts: str
+) -> Generator[pytest.ExceptionInfo[DecisionRefused]]:
+    """Expect a refusal on `ground` whose message has all `facts`, patterns of names, figures and commands."""
+    with pytest.raises(kind) as found:
+        yield found
+    said = str(found.value)
+    assert found.value.ground == ground, said
+    assert [fact for fact in facts if not re.search(fact, said)] == [], said
 
 
 class Net(nn.Module):

@@ -15,7 +15,7 @@ from ml_assets.model.release.reviews import review as review_version
 from ml_assets.model.release.reviews import waiting
 from ml_assets.model.release.rollback import demote, rollback
 from ml_assets.model.release.rules import NO_RULES, Rules
-from ml_assets_tests.release.conftest import Evaluate, put_in_force
+from ml_assets_tests.release.conftest import Evaluate, put_in_force, refuses
 from ml_assets_tests.resources.ledger_writer import with_account
 from resources.ledger import Ledger, NotPrintable, Person, Promotion, Review
 
@@ -49,14 +49,10 @@ def promote(releases: Releases, two_versions: tuple[Bundle, Bundle]) -> Callable
 def test_a_version_is_promoted_by_one_person_after_the_approval_of_another(
     releases: Releases, review: Callable[..., Review], promote: Callable[..., Promotion]
 ) -> None:
-    with pytest.raises(
-        NotPromotable, match=r"asks for an approval of its evaluation \w{12}\. To approve it: ml-a"
-    ):
+    with refuses(NotPromotable, "approval", r"its evaluation \w{12}", "ml-assets approve small 2"):
         promote("ada")
     assert review("bob").approves
-    with pytest.raises(
-        NotPromotable, match=r"was approved by bob .* excludes the promoter: somebody else has to"
-    ):
+    with refuses(NotPromotable, "approval", "approved by bob", "excludes the promoter"):
         promote("bob")
     assert promote("ada").version == "2"
     assert [type(one).__name__ for one in releases.log.decisions("small")][-2:] == ["Review", "Promotion"]
@@ -66,11 +62,11 @@ def test_the_author_of_the_evaluation_may_not_approve(
     releases: Releases, evaluate: Evaluate, two_versions: tuple[Bundle, Bundle], review: Callable[..., Review]
 ) -> None:
     """Also not if somebody else evaluated it again."""
-    with pytest.raises(NotReviewable, match="excludes the author, and ada ran its evaluation"):
+    with refuses(NotReviewable, "reviewer", "excludes the author", "ada ran"):
         review("ada")
     evaluate(two_versions[1], told="again", by=Person.unchecked("eve"))
     for author in ("ada", "eve"):
-        with pytest.raises(NotReviewable, match=f"excludes the author, and {author} ran"):
+        with refuses(NotReviewable, "reviewer", "excludes the author", f"{author} ran"):
             review(author)
     assert review("bob").author == "bob"
 
@@ -79,12 +75,12 @@ def test_the_author_of_the_evaluation_may_not_approve(
 def test_a_name_in_another_spelling_is_the_same_person(
     review: Callable[..., Review], promote: Callable[..., Promotion], name: str
 ) -> None:
-    with pytest.raises(NotReviewable, match="excludes the author"):
+    with refuses(NotReviewable, "reviewer", "excludes the author"):
         review(name, 1)
     rules = Rules.model_validate({"approval": {"by": ["Bob"]}})
     review("bob", rules=rules)
     for promoter in ("BOB", "b\uff4fb "):
-        with pytest.raises(NotPromotable, match="excludes the promoter"):
+        with refuses(NotPromotable, "approval", "excludes the promoter"):
             promote(promoter, rules=rules)
 
 
@@ -95,12 +91,12 @@ def test_text_that_does_not_print_is_never_stored(
 ) -> None:
     """It would forge a line of `history`, or reach the terminal of a reader."""
     before = releases.log.decisions("small")
-    with pytest.raises(NotPrintable, match=r"the reason .* has a character that does not print"):
+    with pytest.raises(NotPrintable, match=r"^the reason "):
         review("bob", reason=said)
     for act in (rollback, demote):
-        with pytest.raises(NotPrintable, match=r"the model .* has a character that does not print"):
+        with pytest.raises(NotPrintable, match=r"^the model "):
             act(releases, f"small{said}", by=Person.unchecked("ada"), reason="slow")
-    with pytest.raises(NotPrintable, match=r"the author .* has a character that does not print"):
+    with pytest.raises(NotPrintable, match=r"^the author "):
         promote(said, rules=NO_RULES)
     assert releases.log.decisions("small") == before
 
@@ -109,14 +105,12 @@ def test_only_named_persons_may_review(
     releases: Releases, review: Callable[..., Review], promote: Callable[..., Promotion]
 ) -> None:
     rules = Rules.model_validate({"approval": {"by": ["cyd", "dan"], "not_by": []}})
-    with pytest.raises(NotReviewable, match=r"release\.approval\.by in defs\.yaml allows cyd, dan, not bob"):
+    with refuses(NotReviewable, "reviewer", r"release\.approval\.by", "allows cyd, dan, not bob"):
         review("bob", rules=rules)
     put_in_force(releases, RULES)
     review("bob")
     put_in_force(releases, rules)
-    with pytest.raises(
-        NotPromotable, match=r"the approval by bob at .* does not count: release\.approval\.by"
-    ):
+    with refuses(NotPromotable, "approval", "by bob at", r"release\.approval\.by"):
         promote("ada", rules=rules)
 
 
@@ -136,7 +130,7 @@ def test_an_approval_is_void_after_another_evaluation(
 ) -> None:
     first = review("bob")
     evaluate(two_versions[1], told="again")
-    with pytest.raises(NotPromotable, match="The review of an earlier evaluation does not count"):
+    with refuses(NotPromotable, "approval", "an earlier evaluation"):
         promote("ada")
     assert review("bob").place > first.place
     assert promote("ada").version == "2"
@@ -147,7 +141,7 @@ def test_an_approval_is_of_one_bundle(
     review: Callable[..., Review], promote: Callable[..., Promotion]
 ) -> None:
     review("bob", 1)
-    with pytest.raises(NotPromotable, match=r"small 2 .* asks for an approval"):
+    with refuses(NotPromotable, "approval", r"small 2", r"its evaluation \w{12}"):
         promote("ada")
 
 
@@ -156,9 +150,9 @@ def test_a_rejection_stands_and_takes_an_approval_back(
 ) -> None:
     review("bob")
     review("cyd", approves=False, reason="one slice is worse")
-    with pytest.raises(NotPromotable, match=r"was rejected by cyd at .*: one slice is worse\."):
+    with refuses(NotPromotable, "rejection", "by cyd at", "one slice is worse"):
         promote("ada")
-    with pytest.raises(NotReviewable, match=r"was rejected by cyd .* A rejection of an evaluation stands"):
+    with refuses(NotReviewable, "rejection", "by cyd at", "one slice is worse"):
         review("bob")
 
 
@@ -188,14 +182,14 @@ def test_of_two_reviewers_at_once_one_wins_and_the_other_is_told(
 def test_what_cannot_be_reviewed_is_refused(
     evaluate: Evaluate, two_versions: tuple[Bundle, Bundle], review: Callable[..., Review]
 ) -> None:
-    with pytest.raises(NotReviewable, match="approving small 2 needs a reason"):
+    with refuses(NotReviewable, "reason", "approving small 2"):
         review("bob", reason=" ")
-    with pytest.raises(NotReviewable, match="small has no `approval` under `release`"):
+    with refuses(NotReviewable, "approval", "small has no `approval`"):
         review("bob", rules=NO_RULES)
     with pytest.raises(VersionMissing):
         review("bob", 7)
     evaluate(two_versions[1], "rejected", told="again")
-    with pytest.raises(NotReviewable, match=r"is rejected, not blessed, .* an approval would not help"):
+    with refuses(NotReviewable, "evaluation", "is rejected, not blessed"):
         review("bob")
     assert not review("bob", approves=False).approves
 
@@ -249,9 +243,7 @@ def test_a_void_approval_stays_void(
     evaluate(two_versions[1], digest=approved.evaluation_digest)
     assert "void: evaluated again at 20" in "\n".join(lines(releases.log.decisions("small")))
     assert [one.number for one, _ in waiting(releases, "small", RULES)] == [2, 1]
-    with pytest.raises(
-        NotPromotable, match=r"the approval by bob at .* does not count: evaluated again at 20"
-    ):
+    with refuses(NotPromotable, "approval", "by bob at", "evaluated again at 20"):
         promote("ada")
     review("bob", reason="read the newest")
     assert promote("ada").version == "2"
@@ -275,10 +267,13 @@ def test_an_approval_ends_with_the_account_of_its_author(
     accounts.revoke("bob", root, reason="token was stolen")
     if is_added_again:
         accounts.add_by_token("bob", root)
-    with pytest.raises(
+    with refuses(
         NotPromotable,
-        match=r"the approval by bob \(checked by token\) at .* does not count: the account of bob was revoked at "
-        r"20.* UTC by root: token was stolen\. To approve it: ml-assets approve small 2",
+        "approval",
+        r"by bob \(checked by token\) at",
+        "the account of bob",
+        r"20.* UTC by root: token was stolen",
+        "ml-assets approve small 2",
     ):
         promote_version(releases, "small", 2, by=ada, reason="better", rules=RULES)
     assert review("root", 1, approves=False, by=root) == rejected, "a rejection stands"

@@ -137,11 +137,11 @@ def test_a_column_that_is_not_bytes_or_not_there_is_named(
     served: ServingModel, contents: BundleContents
 ) -> None:
     frame = contents.rows.head(2)
-    with pytest.raises(InputRefused, match="column 'picture' is String, the model reads bytes there"):
+    with pytest.raises(InputRefused, match="'picture' is String"):
         served.predict(frame.with_columns(pl.lit("text").alias("picture")))
     with pytest.raises(InputRefused, match=r"columns \['picture'\] are missing"):
         served.predict(frame.drop("picture"))
-    with pytest.raises(InputRefused, match="'picture' of the row is str, the model reads bytes there"):
+    with pytest.raises(InputRefused, match="'picture' of the row"):
         served.predict_row({"delay": 1.0, "picture": "text"})
 
 
@@ -150,11 +150,9 @@ def test_blobs_of_several_shapes_or_without_numbers_are_refused() -> None:
         return np.zeros(len(content)) if content else np.array(["a word"])
 
     read = BlobReader("picture", by_length).read
-    with pytest.raises(
-        InputRefused, match=r"of b was read as float64\[3\], others as float64\[2\]: let `decode`"
-    ):
+    with pytest.raises(InputRefused, match=r"of b .* float64\[3\], .* float64\[2\]"):
         read([b"..", b"..."], ["a", "b"])
-    with pytest.raises(InputRefused, match="of a was read as <U6: let `decode` return numbers"):
+    with pytest.raises(InputRefused, match=r"of a .* <U6: let `decode`"):
         read([b""], ["a"])
 
 
@@ -173,9 +171,7 @@ def test_a_changed_decode_is_damage_and_one_that_does_not_load_is_refused(
     (copy / "decode.py").write_text("import of_nobody\n")
     unsealed = (copy / "files.sha256").read_bytes()
     seal(copy)
-    with pytest.raises(
-        BundleRefused, match=r"No module named 'of_nobody'\. If a package is missing, install"
-    ):
+    with pytest.raises(BundleRefused, match="module named 'of_nobody'"):
         ServingModel.load(copy)
     (copy / "files.sha256").write_bytes(unsealed)
     other = BundleStore(FolderArtifacts(tmp_path / "artifacts"))

@@ -196,9 +196,7 @@ def test_numbers_in_a_column_of_texts_are_read_alike_and_warned_of(bundle: Bundl
         ),
     }
     for name, door in doors.items():
-        with pytest.warns(
-            UserWarning, match="column 'text' is text in the feature table and holds numbers"
-        ) as told:
+        with pytest.warns(UserWarning, match="'text' .* holds numbers") as told:
             np.testing.assert_allclose(door(rows), expected, rtol=0, atol=1e-6, err_msg=name)
         assert sum(type(one.message).__name__ == NumberForText.__name__ for one in told) == 1, (
             "once for each column"
@@ -239,7 +237,7 @@ def test_what_cannot_be_the_category_is_refused_by_name(
 def test_a_text_that_is_not_valid_unicode_is_refused_by_name(served: ServingModel) -> None:
     for value in ("\ud800", "a long text with half of a pair \udfff"):
         for column in ("text", "double", "day"):
-            with pytest.raises(InputRefused, match=f"column '{column}': .* not valid Unicode"):
+            with pytest.raises(InputRefused, match=f"'{column}': .* not valid Unicode"):
                 served.predict_row({**dict.fromkeys(KINDS), column: value})
 
 
@@ -258,7 +256,7 @@ def test_minus_zero_is_the_category_zero(bundle: Bundle, column: str) -> None:
 
 
 def test_a_column_without_a_text_is_no_category() -> None:
-    with pytest.raises(EncodingError, match=r"'tags': List\(String\) cannot be a category"):
+    with pytest.raises(EncodingError, match=r"'tags': List\(String\)"):
         fit(pl.DataFrame({"tags": [["a"], ["b"]]}), [], ["tags"])
 
 
@@ -277,7 +275,7 @@ def test_golden_rows_go_through_every_door(bundle: Bundle, tmp_path: Path, door:
     assert broken != program.read_text()
     program.write_text(broken)
     seal(copied)
-    with pytest.raises(Exception, match="predict different values for its") as refused:
+    with pytest.raises(Exception, match="predict different values") as refused:
         mlflow.pyfunc.load_model(str(copied))
     assert type(refused.value).__name__ == GoldenMismatch.__name__
 
@@ -302,21 +300,15 @@ def test_a_count_is_served_and_one_beyond_all_numbers_is_refused_by_row(tmp_path
     np.testing.assert_allclose(through_mlflow.predict(table.to_pandas()), trained, rtol=1e-5)
     assert served.predict_row(table.row(5, named=True)) == pytest.approx(trained[5], rel=1e-5)
     wild = table.with_columns(pl.when(pl.int_range(pl.len()) == 7).then(1e6).otherwise("x").alias("x"))
-    with pytest.raises(
-        PredictionNotFinite, match="predicts inf for row 7, which has no meaning: its values are far"
-    ):
+    with pytest.raises(PredictionNotFinite, match="inf for row 7,"):
         served.predict(wild)
-    with pytest.raises(PredictionNotFinite, match="predicts inf for row 0"):
+    with pytest.raises(PredictionNotFinite, match="inf for row 0"):
         served.predict_row(wild.row(7, named=True))
     keyed = wild.with_columns(shop=pl.lit("north"), day=pl.int_range(pl.len()))
-    with pytest.raises(
-        PredictionNotFinite, match="predicts inf for row shop=north, day=7, which has no meaning"
-    ):
+    with pytest.raises(PredictionNotFinite, match="inf for row shop=north, day=7,"):
         predicted(served, keyed, keyed.lazy(), ("shop", "day"))
     beyond = keyed.with_columns(x=pl.col("x") * pl.when(pl.col("day") == 7).then(1e294).otherwise(1.0))
-    with pytest.raises(
-        RowRefused, match="column 'x' holds 1e\\+300 in row shop=north, day=7, beyond what the model"
-    ):
+    with pytest.raises(RowRefused, match=r"'x' .*1e\+300 in row shop=north, day=7,"):
         predicted(served, beyond, beyond.lazy(), ("shop", "day"))
 
 

@@ -13,7 +13,7 @@ from ml_assets.model.release.promotion import promote, register
 from ml_assets.model.release.registry import Registry, VersionMissing
 from ml_assets.model.release.releases import Releases
 from ml_assets.model.release.rollback import archive
-from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, Evaluate
+from ml_assets_tests.release.conftest import CATEGORY, NUMERIC, Evaluate, refuses
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, keys, reject
 from resources.ledger import Person
 from resources.tracking.mlflow_client import open_client
@@ -54,12 +54,14 @@ def test_a_number_names_one_version_and_an_alias_the_one_that_has_it_now(
 @pytest.mark.parametrize("reference", ["small@production", "small@candidate", "other@production"])
 def test_an_alias_that_nobody_has_is_refused_with_what_helps(resolve: Resolve, reference: str) -> None:
     model, _, alias = reference.partition("@")
-    with pytest.raises(InitialModelRefused, match=f"no version of {model} is {alias}: promote one"):
+    with refuses(
+        InitialModelRefused, "role", f"no version of {model} is {alias}", f"ml-assets promote {model}"
+    ):
         resolve(reference)
 
 
 def test_a_version_that_is_not_there_is_named_with_those_that_are(resolve: Resolve) -> None:
-    with pytest.raises(VersionMissing, match=r"small has no version 3; it has 1 \(1.0.0\), 2"):
+    with pytest.raises(VersionMissing, match=r"no version 3; .* 1 \(1.0.0\), 2"):
         resolve("small/3")
 
 
@@ -69,9 +71,7 @@ def test_the_training_keeps_how_columns_were_encoded(resolve: Resolve, bundle: B
 
 
 def test_other_columns_or_another_order_are_refused(resolve: Resolve) -> None:
-    with pytest.raises(
-        InitialModelRefused, match="its weights are meaningless for other columns or another order"
-    ):
+    with refuses(InitialModelRefused, "columns", "small/1", *NUMERIC):
         resolve("small/1").fitted_for(NUMERIC[::-1], CATEGORY)
 
 
@@ -80,7 +80,7 @@ def test_a_version_that_has_learned_from_the_holdout_or_later_is_refused(resolve
     version = resolve("small/1")
     version.require_unseen(Days((("2013-10-01", "2013-10-02"),)))
     for holdout in (("2013-09-30", "2013-10-01"), ("2013-09-01", "2013-09-30"), ("2013-01-01", "2013-01-02")):
-        with pytest.raises(InitialModelRefused, match="small/1 has seen 2013-01-29 to 2013-09-30"):
+        with refuses(InitialModelRefused, "seen", "small/1", "2013-01-29 to 2013-09-30"):
             version.require_unseen(Days((holdout,)))
 
 
@@ -89,9 +89,7 @@ def test_a_version_that_its_newest_evaluation_rejected_is_refused(
 ) -> None:
     """A version that was once in production is not refused: a rollback to it is possible, too."""
     newest = evaluate(bundle, "rejected")
-    with pytest.raises(
-        InitialModelRefused, match=f"small/1 is rejected by its newest evaluation {newest.name}"
-    ):
+    with refuses(InitialModelRefused, "evaluation", "small/1 is rejected", newest.name):
         resolve("small/1")
     evaluate(bundle, told="again")
     promote(releases, "small", 1, by=Person.unchecked("ada"), reason="a test")
@@ -101,9 +99,7 @@ def test_a_version_that_its_newest_evaluation_rejected_is_refused(
 
 def test_an_archived_version_is_refused_by_name(resolve: Resolve, releases: Releases) -> None:
     archive(releases, "small", 1, by=Person.unchecked("bob"), reason="trained on private data")
-    with pytest.raises(
-        InitialModelRefused, match=r"small/1 was archived at .* by bob: trained on private data"
-    ):
+    with refuses(InitialModelRefused, "archived", "small/1", "by bob: trained on private data"):
         resolve("small/1")
 
 
@@ -114,9 +110,7 @@ def test_a_version_of_rows_that_were_rejected_since_is_refused(
     day = keys(3)[1]
     promote(releases, "small", 1, by=Person.unchecked("ada"), reason="a test")
     reject(orders, day)
-    with pytest.raises(
-        InitialModelRefused, match=f"was trained on rows that were rejected since: {ORDERS} {day} "
-    ):
+    with refuses(InitialModelRefused, "inputs", f"{ORDERS} {day} "):
         resolve(reference)
     accept_partition(orders.store, orders.ledger, ORDERS, day, Person.unchecked("ada"), "one till was off")
     assert resolve(reference).version == "small/1"
@@ -128,5 +122,5 @@ def test_a_version_that_nobody_evaluated_is_refused(
     """Made by hand in MLflow."""
     address = variant(fingerprint="9" * 64).address
     open_client(tracking_uri).create_model_version("small", address)
-    with pytest.raises(InitialModelRefused, match="small/3 was never evaluated"):
+    with refuses(InitialModelRefused, "evaluation", "small/3 was never"):
         resolve("small/3")

@@ -21,7 +21,7 @@ from ml_assets.model.release.releases import NotPromotable, Releases
 from ml_assets.model.release.rollback import archive, demote
 from ml_assets.model.release.standing import InputsRejected
 from ml_assets.model.steps.record import version_to_show
-from ml_assets_tests.release.conftest import Evaluate, Meanwhile
+from ml_assets_tests.release.conftest import Evaluate, Meanwhile, refuses
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, keys, reject
 from resources.artifacts import FolderArtifacts
@@ -88,7 +88,7 @@ def test_a_rejection_during_the_verification_stops_the_promotion(
     """Reading the files of a bundle takes its time, and another run evaluates it meanwhile."""
     slow = Meanwhile(store, lambda bundle: evaluate(bundle, "rejected", told="meanwhile"))
     releases = Releases(orders.ledger, registry, slow, orders.store)
-    with pytest.raises(NotPromotable, match="is rejected, not blessed, by its newest evaluation"):
+    with refuses(NotPromotable, "evaluation", "is rejected, not blessed"):
         promote(releases, "small", 2, by=Person.unchecked("ada"), reason="better")
     assert slow.opened == [two_versions[1].digest]
     assert releases.log.promotions("small") == []
@@ -101,11 +101,10 @@ def test_a_version_of_a_day_rejected_since_needs_a_recorded_acceptance(
     """Promotion needs `--despite-inputs` with a reason, and the log keeps both."""
     bad = keys(3)[1]
     reject(orders, bad)
-    said = r"small 1 \(1.0.0\) is not promoted because of its training inputs: "
-    said += f"{ORDERS} {bad} is rejected: out_of_range in"
-    with pytest.raises(NotPromotable, match=said) as refused:
+    command = "ml-assets promote small 1 --despite-inputs"
+    rejected = f"{ORDERS} {bad} is rejected: out_of_range"
+    with refuses(NotPromotable, "inputs", r"small 1 \(1.0.0\)", rejected, command):
         promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
-    assert "ml-assets promote small 1 --despite-inputs --reason '…'" in str(refused.value)
     assert releases.log.promotions("small") == []
     first = promote(
         releases, "small", 1, by=Person.unchecked("ada"), reason="one till was off", despite_inputs=True
@@ -132,7 +131,7 @@ def test_an_accepted_or_mended_day_does_not_block_a_version(
     accept_partition(
         orders.store, orders.ledger, ORDERS, accepted, Person.unchecked("ada"), "one till was off"
     )
-    with pytest.raises(NotPromotable, match=f"{ORDERS} {mended} is rejected") as refused:
+    with refuses(NotPromotable, "inputs", f"{ORDERS} {mended} is rejected") as refused:
         promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
     assert f"{ORDERS} {accepted}" not in str(refused.value)
     orders.publish({mended: day(mended, factor=2.0)}, run="run00003")
@@ -145,7 +144,7 @@ def test_a_day_rejected_during_the_verification_stops_the_promotion(
     bad = keys(3)[2]
     slow = Meanwhile(store, lambda _: reject(orders, bad))
     releases = Releases(orders.ledger, registry, slow, orders.store)
-    with pytest.raises(NotPromotable, match=f"{ORDERS} {bad} is rejected"):
+    with refuses(NotPromotable, "inputs", f"{ORDERS} {bad} is rejected"):
         promote(releases, "small", 2, by=Person.unchecked("ada"), reason="better")
     assert releases.log.promotions("small") == []
 
@@ -179,7 +178,7 @@ def test_rows_of_the_version_a_training_began_with_stand_against_it_too(
     record_evaluation(ledger, tuned, trained_on=later)
     register(releases, tuned, run_id=run_id, links={})
     reject(orders, bad)
-    with pytest.raises(NotPromotable, match=f"{ORDERS} {bad} is rejected"):
+    with refuses(NotPromotable, "inputs", f"{ORDERS} {bad} is rejected"):
         promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
 
 
@@ -196,7 +195,7 @@ def test_a_version_whose_inputs_nobody_knows_needs_the_same_word(
     two_versions: tuple[Bundle, Bundle],
 ) -> None:  # fmt: skip
     record_evaluation(ledger, two_versions[0], told="again", trained_on=replace(window, **changes))
-    with pytest.raises(NotPromotable, match=f"its inputs are not known: .*{why}"):
+    with refuses(NotPromotable, "inputs", "its inputs are not known", why):
         promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
     assert (
         why
@@ -211,12 +210,9 @@ def test_a_version_not_compared_with_the_one_in_production_is_refused(
 ) -> None:
     """The error names the command that compares them."""
     promote(releases, "small", 1, by=Person.unchecked("ada"), reason="first")
-    with pytest.raises(
-        NotPromotable, match=r"of small 2 \(1.0.1\) compared it with no other version, but"
-    ) as said:
+    found = (r"of small 2 \(1.0.1\)", "no other version", "version 1 is in production")
+    with refuses(NotPromotable, "champion", *found, "ml-assets launch small 2013-12-31"):
         promote(releases, "small", 2, by=Person.unchecked("ada"), reason="better")
-    assert "but version 1 is in production since" in str(said.value)
-    assert "the training is reused: ml-assets launch small 2013-12-31" in str(said.value)
     evaluate(two_versions[1])
     assert promote(releases, "small", 2, by=Person.unchecked("ada"), reason="better").version == "2"
 
@@ -234,9 +230,7 @@ def test_a_version_that_was_compared_with_a_champion_of_before_is_refused(
         evaluate(one, told="beside version 1")
     register(releases, third, run_id=run_id, links={})
     promote(releases, "small", 2, by=Person.unchecked("ada"), reason="better")
-    with pytest.raises(
-        NotPromotable, match=r"of small 3 .* compared it with version 1, but version 2 is in production"
-    ):
+    with refuses(NotPromotable, "champion", "of small 3", "with version 1", "version 2 is in production"):
         promote(releases, "small", 3, by=Person.unchecked("ada"), reason="better yet")
     demote(releases, "small", by=Person.unchecked("ada"), reason="wrong prices")
     assert (
@@ -258,19 +252,21 @@ def test_of_two_versions_promoted_at_once_one_is_refused(
     together = Barrier(2)
     looking = Meanwhile(store, lambda _: together.wait(60))
 
-    def answer(number: int) -> str:
+    def answer(number: int) -> str | NotPromotable:
         try:
             own = Releases(orders.ledger, registry, looking, orders.store)
             return promote(own, "small", number, by=Person.unchecked("ada"), reason="better").version
         except NotPromotable as refused:
-            return str(refused)
+            return refused
 
     with ThreadPoolExecutor(2) as both:
-        said = sorted(both.map(answer, (2, 3)), key=len)
-    assert said[0] in ("2", "3")
-    assert "compared it with version 1, but" in said[1]
-    assert f"but version {said[0]} is in production" in said[1]
-    assert [one.version for one in releases.log.promotions("small")] == ["1", said[0]]
+        promoted, refused = sorted(both.map(answer, (2, 3)), key=lambda one: isinstance(one, NotPromotable))
+    assert promoted in ("2", "3")
+    assert isinstance(refused, NotPromotable)
+    assert refused.ground == "champion"
+    assert "with version 1, but" in str(refused)
+    assert f"version {promoted} is in production" in str(refused)
+    assert [one.version for one in releases.log.promotions("small")] == ["1", promoted]
 
 
 class _Overtaken(Registry):
@@ -342,7 +338,7 @@ def test_an_undecided_version_is_registered_but_not_promotable(
 ) -> None:
     evaluate(bundle, "undecided")
     register(releases, bundle, run_id=run_id, links={})
-    with pytest.raises(NotPromotable, match=r"small 1 \(1\.0\.0\) is undecided, not blessed"):
+    with refuses(NotPromotable, "evaluation", r"small 1 \(1\.0\.0\) is undecided"):
         promote(releases, "small", 1, by=Person.unchecked("ada"), reason="I like it")
     assert releases.log.promotions("small") == []
 
@@ -363,9 +359,7 @@ def test_the_newest_evaluation_decides_whatever_tags_say(
         "gate_status of small 2 is 'blessed' in MLflow and 'rejected' in the ledger",
         "small@production is version 2 in MLflow and none in the ledger",
     ]
-    with pytest.raises(
-        NotPromotable, match=f"is rejected, not blessed, by its newest evaluation {rejected.name}"
-    ):
+    with refuses(NotPromotable, "evaluation", "is rejected, not blessed", rejected.name):
         promote(releases, "small", 2, by=Person.unchecked("eve"), reason="the tag says so")
     assert releases.log.promotions("small") == []
     assert releases.in_production("small") is None
@@ -391,9 +385,9 @@ def test_a_version_made_by_hand_in_mlflow_is_evaluated_by_its_bundle(
     tags = {"gate_status": "blessed", "bundle_digest": two_versions[0].digest}
     client.create_model_version("small", refused.address, run_id=run_id, tags=tags)
     client.create_model_version("small", "file:///somewhere/else", run_id=run_id, tags=tags)
-    with pytest.raises(NotPromotable, match=r"small 3 \(no semantic version\) is rejected"):
+    with refuses(NotPromotable, "evaluation", r"small 3 \(no semantic version\) is rejected"):
         promote(releases, "small", 3, by=Person.unchecked("eve"), reason="mine")
-    with pytest.raises(VersionMissing, match="small version 4 points to no bundle"):
+    with pytest.raises(VersionMissing, match=r"small version 4 .* no bundle"):
         promote(releases, "small", 4, by=Person.unchecked("eve"), reason="mine")
 
 
@@ -408,7 +402,7 @@ def test_folder_outside_the_store_is_no_bundle_whatever_its_name(
     client.delete_model_version("small", "1")
     for source in (elsewhere.as_uri(), f"{registry.bundles}/../{blessed}", blessed):
         number = int(client.create_model_version("small", source, run_id=run_id).version)
-        with pytest.raises(VersionMissing, match=f"small version {number} points to no bundle under"):
+        with pytest.raises(VersionMissing, match=f"small version {number} .* no bundle"):
             promote(releases, "small", number, by=Person.unchecked("eve"), reason="mine")
     client.set_registered_model_alias("small", "production", str(number))
     assert releases.in_production("small") is None
@@ -513,10 +507,8 @@ def test_a_moved_home_changes_nothing_in_mlflow(
     show(after.registry, after.log, "small")
     assert registry.aliased("small", "production") == 1
     (said,) = differences(after.registry, after.log, "small")
-    assert (
-        f"no version of its bundle {held.bundle_digest[:12]} under {moved.address}: the home was moved"
-        in said
-    )
+    assert f"bundle {held.bundle_digest[:12]} under {moved.address}" in said
+    assert "ml-assets home move" in said
 
 
 def _register_in_another_order(registry: Registry, run_id: str, bundles: tuple[Bundle, Bundle]) -> None:
@@ -563,9 +555,7 @@ def test_a_number_of_another_bundle_decides_nothing(
             lambda: promote(releases, "small", number, by=ada, reason="mine"),  # noqa: B023
             lambda: archive(releases, "small", number, by=ada, reason="mine"),  # noqa: B023
         ):
-            with pytest.raises(
-                NumberReused, match=f"small version {number} is bundle \\w{{12}} in MLflow, and the ledger"
-            ):
+            with pytest.raises(NumberReused, match=f"small version {number} is bundle"):
                 decide()
     assert ledger.models.head() == before
 
@@ -573,7 +563,7 @@ def test_a_number_of_another_bundle_decides_nothing(
 def test_what_cannot_be_promoted_is_refused_before_it_is_written(
     releases: Releases, two_versions: tuple[Bundle, Bundle], store: BundleStore
 ) -> None:
-    with pytest.raises(NotPromotable, match="needs a reason"):
+    with refuses(NotPromotable, "reason", "promoting small 1"):
         promote(releases, "small", 1, by=Person.unchecked("ada"), reason=" ")
     with pytest.raises(VersionMissing):
         promote(releases, "small", 3, by=Person.unchecked("ada"), reason="new")

@@ -140,7 +140,7 @@ def test_versions_are_numbered_by_what_changed(
 def test_a_rejected_or_unevaluated_model_gets_no_version(
     releases: Releases, registry: Registry, evaluate: Evaluate, bundle: Bundle, run_id: str
 ) -> None:
-    with pytest.raises(NotRegistrable, match="small ffffffffffff was never evaluated"):
+    with pytest.raises(NotRegistrable, match="small ffffffffffff was never"):
         register_version(releases, bundle, run_id=run_id, links=LINKS)
     evaluate(bundle, "rejected")
     with pytest.raises(NotRegistrable, match="names the failed rules"):
@@ -152,7 +152,7 @@ def test_a_missing_version_is_named_with_those_there_are(
     registry: Registry, bundle: Bundle, register: Callable[[Bundle], RegisteredVersion]
 ) -> None:
     register(bundle)
-    with pytest.raises(VersionMissing, match=r"small has no version 7; it has 1 \(1\.0\.0\)"):
+    with pytest.raises(VersionMissing, match=r"no version 7; .* 1 \(1\.0\.0\)"):
         registry.version("small", 7)
     with pytest.raises(VersionMissing, match="none yet"):
         registry.version("other", 1)
@@ -183,7 +183,7 @@ def test_mlflow_refuses_a_replaced_bundle_with_a_new_listing(
         patch.setenv("MLFLOW_TRACKING_URI", registry.uri)
         patch.setenv("MLFLOW_REGISTRY_URI", registry.uri)
         for address in ("models:/replaced/1", str(ours.folder), str(copied)):
-            with pytest.raises(Exception, match="which was registered: its files were replaced") as refused:
+            with pytest.raises(Exception, match="its files were replaced") as refused:
                 mlflow.pyfunc.load_model(address)
             assert type(refused.value).__name__ == "BundleReplaced"
 
@@ -224,7 +224,5 @@ def test_doctor_names_a_ledger_that_lacks_what_mlflow_has(platform: Platform, tm
     project.__dict__["platform"] = platform
     assert doctor.registry(project) == "aliases and tags of 1 models as in the ledger"
     platform.__dict__["ledger"] = Ledger(f"sqlite:///{tmp_path}/empty.db")
-    with pytest.raises(
-        NotWell, match=r"MLflow has versions of small, and the ledger has no decision about them"
-    ):
+    with pytest.raises(NotWell, match="versions of small, and"):
         doctor.registry(project)

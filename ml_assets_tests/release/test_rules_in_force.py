@@ -17,11 +17,11 @@ from ml_assets.model.release.reviews import accept_rules, review, waiting
 from ml_assets.model.release.rollback import archive, demote, rollback
 from ml_assets.model.release.rules import NO_RULES, Rules, deciding_as_json
 from ml_assets.model.release.rules_in_force import RulesLog, as_json, changes, in_force
-from ml_assets_tests.release.conftest import Evaluate, put_in_force
+from ml_assets_tests.release.conftest import Evaluate, put_in_force, refuses
 from ml_assets_tests.resources.ledger_chains import attacker
 from ml_assets_tests.resources.ledger_writer import with_account
 from ml_assets_tests.tables.orders_table import OrdersTable
-from resources.ledger import Ledger, LedgerChanged, Person, Review, RulesRow
+from resources.ledger import IdentityNeeded, Ledger, LedgerChanged, Person, Review, RulesRow
 
 RULES = Rules.model_validate({"approval": {}})
 ADA, BOB, CYD = (Person.unchecked(name) for name in ("ada", "bob", "cyd"))
@@ -48,19 +48,25 @@ def test_an_edited_defs_yaml_does_not_promote_without_the_approval(registered: R
         Rules.model_validate({"approval": {"by": ["ada"]}}),
     )
     for rules in edited:
-        with pytest.raises(
+        with refuses(
             NotPromotable,
-            match=r"`release` in this defs\.yaml differs from rules \w{12} of small, .*approval.* → .*\. Undo the "
-            r"change of defs\.yaml, or let somebody who may approve accept it: ml-assets rules accept small",
+            "rules",
+            "`release` in this defs.yaml",
+            r"rules \w{12} of small",
+            r"approval.* → ",
+            "ml-assets rules accept small",
         ):
             promote(registered, "small", 1, by=Person.unchecked("ada"), reason="mine", rules=rules)
-        with pytest.raises(NotReviewable, match="differs from rules"):
+        with refuses(NotReviewable, "rules", r"rules \w{12} of small"):
             review(
                 registered, "small", 1, approves=True, by=Person.unchecked("ada"), reason="mine", rules=rules
             )
-        with pytest.raises(
+        with refuses(
             RulesNotAccepted,
-            match=r"approval\.not_by of rules \w{12} excludes the author, and ada ran its evaluation",
+            "reviewer",
+            r"approval\.not_by of rules \w{12}",
+            "excludes the author",
+            "ada ran",
         ):
             accept_rules(registered, "small", rules, by=ADA, reason="simpler")
     assert "promoted" not in history_of(registered)
@@ -71,7 +77,7 @@ def test_whoever_accepted_rules_does_not_promote_under_them(registered: Releases
     accept_rules(registered, "small", NO_RULES, by=BOB, reason="simpler")
     dossier_free = Rules.model_validate({"canary": {"bake_hours": 1e-9}})
     accept_rules(registered, "small", dossier_free, by=BOB, reason="again")
-    with pytest.raises(NotPromotable, match=r"bob accepted rules \w{12} at .* somebody else has to promote"):
+    with refuses(NotPromotable, "acceptance", r"bob accepted rules \w{12} at", "excludes the promoter"):
         promote(registered, "small", 1, by=Person.unchecked("Bob"), reason="mine", rules=dossier_free)
     assert (
         promote(registered, "small", 1, by=Person.unchecked("ada"), reason="ours", rules=dossier_free).alias
@@ -90,7 +96,7 @@ def test_a_comma_in_a_name_does_not_hide_a_change(registered: Releases) -> None:
         Rules.model_validate({"approval": {"by": by}}) for by in (["Lovelace, Ada"], ["Lovelace", "Ada"])
     )
     accept_rules(registered, "small", one, by=BOB, reason="one reviewer")
-    with pytest.raises(NotPromotable, match=r'approval\.by: "Lovelace, Ada" → "Lovelace", "Ada"'):
+    with refuses(NotPromotable, "rules", r'approval\.by: "Lovelace, Ada" → "Lovelace", "Ada"'):
         promote(registered, "small", 1, by=Person.unchecked("cyd"), reason="mine", rules=two)
 
 
@@ -103,10 +109,14 @@ def test_whoever_weakens_rules_and_trains_then_needs_another_person(
     accept_rules(registered, "small", NO_RULES, by=BOB, reason="simpler")
     evaluate(bundle, told="again", by=Person.unchecked("bob"))
     for promoter in ("bob", "ada"):
-        with pytest.raises(
+        with refuses(
             NotPromotable,
-            match=r"bob accepted rules \w{12} at .* before them excludes the author, and bob ran its evaluation: "
-            r"somebody else who might approve under rules \w{12} has to accept the rules, too: ml-assets rules accept",
+            "acceptance",
+            r"bob accepted rules \w{12} at",
+            "excludes the author",
+            "bob ran",
+            r"approve under rules \w{12}",
+            "ml-assets rules accept small",
         ):
             promote(registered, "small", 1, by=Person.unchecked(promoter), reason="mine", rules=NO_RULES)
     assert accept_rules(registered, "small", NO_RULES, by=CYD, reason="I agree").author == "cyd"
@@ -129,10 +139,13 @@ def test_only_a_person_who_might_approve_confirms_weaker_rules(
     other = Rules.model_validate({"canary": {"bake_hours": 1e-9}})
     accept_rules(registered, "small", other, by=dan, reason="whatever")
     for promoter in (BOB, dan):
-        with pytest.raises(
+        with refuses(
             NotPromotable,
-            match=r"bob accepted rules \w{12} at .* bob ran its evaluation: somebody else who might approve under "
-            r"rules \w{12} has to accept the rules, too: ml-assets rules accept small",
+            "acceptance",
+            r"bob accepted rules \w{12} at",
+            "bob ran",
+            r"approve under rules \w{12}",
+            "ml-assets rules accept small",
         ):
             promote(registered, "small", 1, by=promoter, reason="mine", rules=other)
     accept_rules(registered, "small", other, by=CYD, reason="I agree")
@@ -162,14 +175,16 @@ def test_another_function_or_direction_of_a_metric_is_a_change_of_its_gate(
     register(releases, bundle, run_id=run_id, links={}, rules=before)
     review(releases, "small", 1, approves=True, by=BOB, reason="fine", rules=before)
     for after in (rules("easy.cost", "lower"), rules("prices.cost", "higher")):
-        with pytest.raises(
+        with refuses(
             NotPromotable,
-            match=r"`evaluation` in this defs\.yaml differs from rules \w{12} of small, .*evaluation\.metrics: "
-            r"better lower function prices\.cost → function \w+\.cost better \w+\)",
+            "rules",
+            "`evaluation` in this defs.yaml",
+            r"rules \w{12} of small",
+            r"evaluation\.metrics: better lower function prices\.cost → function \w+\.cost better \w+\)",
         ):
             promote(releases, "small", 1, by=ADA, reason="mine", rules=after)
     put_in_force(releases, rules("prices.cost", "higher"))
-    with pytest.raises(NotPromotable, match="was decided by other gates than those in force"):
+    with refuses(NotPromotable, "gates", "other gates", r"evaluation \w{12}"):
         promote(releases, "small", 1, by=ADA, reason="mine", rules=rules("prices.cost", "higher"))
 
 
@@ -196,28 +211,25 @@ def test_changed_gates_are_a_decision_and_need_an_evaluation(
     evaluate(bundle, gates=deciding_as_json(gates(0.7)))
     register(releases, bundle, run_id=run_id, links={}, rules=before)
     review(releases, "small", 1, approves=True, by=BOB, reason="fine", rules=before)
-    with pytest.raises(
+    with refuses(
         NotPromotable,
-        match=r"`evaluation` in this defs\.yaml differs from rules \w{12} of small, .*"
+        "rules",
+        "`evaluation` in this defs.yaml",
+        r"rules \w{12} of small",
         r'evaluation\.gates "accurate": metric auc at_least 0\.7 → metric auc at_least 0\.9',
     ):
         promote(releases, "small", 1, by=ADA, reason="mine", rules=after)
-    with pytest.raises(RulesNotAccepted, match="excludes the author, and ada ran its evaluation"):
+    with refuses(RulesNotAccepted, "reviewer", "excludes the author", "ada ran"):
         accept_rules(releases, "small", after, by=ADA, reason="weaker")
     accept_rules(releases, "small", after, by=CYD, reason="higher bar")
-    again = (
-        r"evaluation \w{12} was decided by other gates than those in force\. Evaluate it again, .*"
-        r"ml-assets launch small 2013-12-31"
-    )
-    with pytest.raises(NotPromotable, match=again):
+    again = (r"evaluation \w{12}", "other gates", "ml-assets launch small 2013-12-31")
+    with refuses(NotPromotable, "gates", *again):
         promote(releases, "small", 1, by=ADA, reason="mine", rules=after)
     assert waiting(releases, "small", after) == []
     # The figures are the same, and so is the digest of the evaluation.
     (first,) = releases.log.evaluations("small")
     evaluate(bundle, digest=first.evaluation_digest, gates=deciding_as_json(gates(0.9)))
-    with pytest.raises(
-        NotPromotable, match=r"the approval by bob at .* does not count: evaluated again at 20"
-    ):
+    with refuses(NotPromotable, "approval", "by bob at", "evaluated again at 20"):
         promote(releases, "small", 1, by=ADA, reason="mine", rules=after)
     review(releases, "small", 1, approves=True, by=BOB, reason="above it, too", rules=after)
     assert promote(releases, "small", 1, by=ADA, reason="ours", rules=after).version == "1"
@@ -276,10 +288,13 @@ def test_rules_are_not_accepted_beside_an_unchecked_author(
 ) -> None:
     """Whoever launched in Dagster's pages could drop the approval of the own model."""
     bob = with_account(ledger, "bob")
-    with pytest.raises(
+    with refuses(
         RulesNotAccepted,
-        match=r"stay as they are: nobody checked that ada ran its evaluation \w{12}, and release\.approval\.not_by of "
-        r"rules \w{12} excludes the author\. .*ml-assets launch small 2013-12-31, or archive its version",
+        "reviewer",
+        r"that ada ran its evaluation \w{12}",
+        r"release\.approval\.not_by of rules \w{12}",
+        "ml-assets launch small 2013-12-31",
+        "archive its version",
     ):
         accept_rules(registered, "small", NO_RULES, by=bob, reason="simpler")
     evaluate(bundle, by=with_account(ledger, "svc"))
@@ -333,13 +348,11 @@ def test_an_unchecked_weakening_promotes_nobody_once_accounts_exist(
     """The attack: drop the approval under a name that nobody checks, and promote after accounts exist."""
     accept_rules(registered, "small", NO_RULES, by=BOB, reason="simpler")
     ledger.accounts.add_by_token("root", Person.unchecked("root"), is_administrator=True)
-    with pytest.raises(
-        NotPromotable,
-        match=r"differs from rules \w{12} of small, .* Note that rules \w{12} of small, accepted at .* do not count: "
-        r"nobody checked that it was bob, and they may be weaker than rules \w{12} before them \(approval",
+    with refuses(
+        NotPromotable, "rules", r"rules \w{12} of small", "it was bob", r"rules \w{12} before them \(approval"
     ):
         promote(registered, "small", 1, by=with_account(ledger, "root"), reason="mine", rules=NO_RULES)
-    with pytest.raises(NotPromotable, match="asks for an approval"):
+    with refuses(NotPromotable, "approval", r"release\.approval in"):
         promote(registered, "small", 1, by=with_account(ledger, "root"), reason="mine", rules=RULES)
     said = "\n".join(lines(registered.log.decisions("small"), ledger.accounts.all()))
     assert f"    {RulesLog.read(ledger, 'small').why_unconfirmed}" in said
@@ -355,10 +368,14 @@ def test_a_run_of_dagsters_pages_is_approved_only_if_the_rules_trust_it(
     def approve(rules: Rules) -> Review:
         return review(registered, "small", 1, approves=True, by=bob, reason="ok", rules=rules)
 
-    with pytest.raises(
+    with refuses(
         NotReviewable,
-        match=r"a process with the account of svc ran its evaluation \w{12}, and nobody knows who launched it in "
-        r"Dagster's pages, and release\.approval\.not_by .*ml-assets launch small 2013-12-31\. To trust the process",
+        "author",
+        "the account of svc",
+        r"its evaluation \w{12}",
+        r"release\.approval\.not_by",
+        "ml-assets launch small 2013-12-31",
+        r"release\.approval\.processes",
     ):
         approve(RULES)
     evaluate(bundle, by=with_account(ledger, "ada"), launched_in="terminal")
@@ -373,7 +390,7 @@ def test_rules_may_name_processes_that_only_others_than_reviewers_launch(
     trusting = Rules.model_validate({"approval": {"by": ["bob"], "processes": ["svc"]}})
     register(releases, bundle, run_id=run_id, links={}, rules=trusting)
     assert review(releases, "small", 1, approves=True, by=bob, reason="ok", rules=trusting).approves
-    with pytest.raises(ValidationError, match="needs `by`: the persons who may approve and cannot launch"):
+    with pytest.raises(ValidationError, match=r"processes[\s\S]*needs `by`"):
         Rules.model_validate({"approval": {"processes": ["svc"]}})
 
 
@@ -387,10 +404,12 @@ def test_whoever_weakens_rules_does_not_promote_what_the_pages_trained(
     register(releases, bundle, run_id=run_id, links={}, rules=authors)
     accept_rules(releases, "small", NO_RULES, by=bob, reason="simpler")
     evaluate(bundle, told="again", by=with_account(ledger, "svc"), launched_in="dagster")
-    with pytest.raises(
+    with refuses(
         NotPromotable,
-        match=r"nobody knows who launched it in Dagster's pages, .* of rules \w{12}, before those of bob, .* Or "
-        r"somebody else has to accept the rules, too: ml-assets rules accept small",
+        "acceptance",
+        "the account of svc",
+        r"of rules \w{12}, before those of bob",
+        "ml-assets rules accept small",
     ):
         promote(releases, "small", 1, by=bob, reason="mine", rules=NO_RULES)
     root = with_account(ledger, "root")
@@ -415,10 +434,10 @@ def test_history_shows_the_rules_of_each_decision_and_their_changes(registered: 
 
 
 def test_a_change_of_rules_is_decided_by_one_person(registered: Releases, ledger: Ledger) -> None:
-    with pytest.raises(RulesNotAccepted, match="needs a reason"):
+    with refuses(RulesNotAccepted, "reason", "accepting the rules"):
         accept_rules(registered, "small", NO_RULES, by=BOB, reason=" ")
     ledger.accounts.add_by_token("root", Person.unchecked("root"), is_administrator=True)
-    with pytest.raises(Exception, match="nobody checked that you are bob, and this ledger has accounts"):
+    with pytest.raises(IdentityNeeded, match="you are bob"):
         accept_rules(registered, "small", NO_RULES, by=BOB, reason="simpler")
     assert [json.loads(one.rules_json) for one in ledger.models.rules("small")] == [
         json.loads(as_json(RULES))
@@ -434,9 +453,8 @@ def test_with_accounts_an_unchecked_author_blocks_the_approval(
     def approve() -> Person:
         return review(registered, "small", 1, approves=True, by=bob, reason="ok", rules=RULES).by
 
-    with pytest.raises(
-        NotReviewable,
-        match=r"nobody checked that ada ran its evaluation \w{12}, .*ml-assets launch small 2013-12-31",
+    with refuses(
+        NotReviewable, "author", r"ada ran its evaluation \w{12}", "ml-assets launch small 2013-12-31"
     ):
         approve()
     evaluate(bundle, by=with_account(ledger, "svc"))
@@ -477,8 +495,6 @@ def test_nothing_is_decided_on_a_changed_row(
     with attacker(f"sqlite:///{orders.folder}/ledger.db") as connection:
         connection.execute(sa.text(f"UPDATE ledger_decisions SET author = 'cyd' WHERE place = {place}"))
     for decide in DECISIONS:
-        with pytest.raises(
-            LedgerChanged, match=rf"nothing was decided, .*: row {place} \(review of small, .*\) was changed"
-        ):
+        with pytest.raises(LedgerChanged, match=rf"row {place} \(review of small, "):
             decide(releases)
     assert len(releases.log.decisions("small")) == len(before)

@@ -49,9 +49,7 @@ def test_changed_weights_are_refused_at_load(copied: Path) -> None:
         {**weights, "net.4.weight": np.zeros_like(weights["net.4.weight"])}, copied / "model.safetensors"
     )
     seal(copied)
-    with pytest.raises(
-        GoldenMismatch, match=r"and its trained model predict different values for its \d+ golden rows"
-    ):
+    with pytest.raises(GoldenMismatch, match=r"its \d+ golden rows"):
         ServingModel.load(copied)
 
 
@@ -102,7 +100,7 @@ def test_text_for_a_number_is_named(bundle: Bundle, rows: pl.DataFrame) -> None:
 @pytest.mark.parametrize("far", [float("inf"), -1e300])
 def test_a_number_the_model_cannot_read_is_named(bundle: Bundle, rows: pl.DataFrame, far: float) -> None:
     served = ServingModel.load(bundle.folder)
-    with pytest.raises(InputRefused, match=r"column 'delay' holds .* in row 2"):
+    with pytest.raises(InputRefused, match=r"'delay' .* row 2"):
         served.predict(rows.head(4).with_columns(pl.Series("delay", [0.0, None, far, 1.0])))
     with pytest.raises(InputRefused, match="column 'delay' holds"):
         served.predict_row({**rows.row(0, named=True), "delay": far})
@@ -115,13 +113,13 @@ def test_a_value_that_is_no_number_is_named(
     bundle: Bundle, rows: pl.DataFrame, value: object, kind: str
 ) -> None:
     served = ServingModel.load(bundle.folder)
-    with pytest.raises(InputRefused, match=f"column 'delay' holds {kind}, but the model reads a number"):
+    with pytest.raises(InputRefused, match=f"'delay' holds {kind}"):
         served.predict_row({**rows.row(0, named=True), "delay": value})
 
 
 def test_an_integer_beyond_float_is_refused(bundle: Bundle, rows: pl.DataFrame) -> None:
     served = ServingModel.load(bundle.folder)
-    with pytest.raises(RowRefused, match="column 'hour' holds -inf in row 0"):
+    with pytest.raises(RowRefused, match=r"'hour' .*-inf in row 0"):
         served.predict_row({**rows.row(0, named=True), "hour": -(10**400)})
 
 
@@ -151,9 +149,7 @@ def test_a_graph_that_onnxruntime_cannot_run_is_refused(copied: Path) -> None:
     table.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(table)[:1], table.name))
     (copied / "model.onnx").write_bytes(graph.SerializeToString())
     seal(copied)
-    with pytest.raises(
-        BundleRefused, match=r"cannot predict its own golden rows: onnxruntime cannot run .*Gather"
-    ):
+    with pytest.raises(BundleRefused, match=r"golden rows: .*Gather"):
         ServingModel.load(copied)
 
 
@@ -169,7 +165,7 @@ def test_threads_do_not_share_a_row(bundle: Bundle, rows: pl.DataFrame) -> None:
 def test_a_graph_that_cannot_be_read_is_refused(copied: Path) -> None:
     (copied / "model.onnx").write_bytes(b"\xff" * 100)
     seal(copied)
-    with pytest.raises(BundleRefused, match=r"model\.onnx cannot be loaded: .* fetch the bundle again"):
+    with pytest.raises(BundleRefused, match=r"model\.onnx cannot be loaded"):
         ServingModel.load(copied)
 
 

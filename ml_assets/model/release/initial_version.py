@@ -14,14 +14,14 @@ from ml_assets.data.snapshots.split_reader import file_sha256
 from ml_assets.foundation.days import Days
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.release.bundle_store import Bundle
-from ml_assets.model.release.releases import Releases
+from ml_assets.model.release.releases import DecisionRefused, Releases
 from ml_assets.model.release.runtime import WEIGHTS
 from ml_assets.model.release.standing import CANARY, PRODUCTION, InputsUnknown, in_words
 from resources.ledger import EvaluationRow
 
 
-class InitialModelRefused(Exception):
-    """`init_from` names no version, or a version that this training may not begin with. The message has the remedy."""
+class InitialModelRefused(DecisionRefused):
+    """`init_from` names no version, or a version that this training may not begin with."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class InitialModel:
             raise InitialModelRefused(
                 f"{self.version} has seen {self.seen} (its training and validation rows, those of the versions that it "
                 f"began with, and of the study that chose its values), and this training is measured on {holdout}: the "
-                "score would include rows that trained it. Name an older version, or train a later partition"
+                "score would include rows that trained it. Name an older version, or train a later partition",
+                "seen",
             )
 
     def fitted_for(self, numeric: Sequence[str], categorical: Sequence[str]) -> FittedState:
@@ -70,7 +71,8 @@ class InitialModel:
             raise InitialModelRefused(
                 f"{self.version} reads numeric {theirs[0]} and categorical {theirs[1]}, this pipeline {ours[0]} and "
                 f"{ours[1]}: its weights are meaningless for other columns or another order. Use its columns "
-                f"and order, or leave init_from out"
+                f"and order, or leave init_from out",
+                "columns",
             )
         return facts.fitted
 
@@ -82,14 +84,16 @@ class InitialModel:
         if facts_of(theirs).has_classes != facts_of(objective).has_classes:
             raise InitialModelRefused(
                 f"{self.version} has objective {theirs}, this pipeline {objective}: the last layer of its network has "
-                "another number of outputs. Name a version with the same objective, or leave init_from out"
+                "another number of outputs. Name a version with the same objective, or leave init_from out",
+                "objective",
             )
         read = self.bundle.facts.tokens
         if read != tokens:
             raise InitialModelRefused(
                 f"{self.version} reads texts as other tokens ({read or 'none'}) than this pipeline "
                 f"({tokens or 'none'}): its weights are meaningless for other token ids. Use its `decode` and "
-                "vocabulary (features.blob), name another version, or leave init_from out"
+                "vocabulary (features.blob), name another version, or leave init_from out",
+                "tokens",
             )
 
 
@@ -112,17 +116,20 @@ def newest_fit(version: InitialModel, releases: Releases) -> EvaluationRow:
     newest, shown = evaluated.newest, evaluated.shown
     if newest is None or shown is None:
         raise InitialModelRefused(
-            f"{version.version} was never evaluated: name an evaluated version, or leave init_from out"
+            f"{version.version} was never evaluated: name an evaluated version, or leave init_from out",
+            "evaluation",
         )
     if (archival := evaluated.archival) is not None:
         raise InitialModelRefused(
             f"{version.version} was archived at {archival.at:%Y-%m-%d %H:%M} UTC by {archival.author}: "
-            f"{archival.reason}. Name another version, or leave init_from out"
+            f"{archival.reason}. Name another version, or leave init_from out",
+            "archived",
         )
     if shown.status == "rejected":
         raise InitialModelRefused(
             f"{version.version} is rejected by its newest evaluation {shown.name} ({shown.partition}): {shown.summary} "
-            "Name another version, or leave init_from out"
+            "Name another version, or leave init_from out",
+            "evaluation",
         )
     helps = (
         "accept the partition (ml-assets accept TABLE PARTITION --reason '…') or fix it, name a version that "
@@ -132,11 +139,13 @@ def newest_fit(version: InitialModel, releases: Releases) -> EvaluationRow:
         refused = releases.rejected_inputs(newest)
     except InputsUnknown as unknown:
         raise InitialModelRefused(
-            f"training cannot begin with {version.version}: {unknown}; {helps}"
+            f"training cannot begin with {version.version}: {unknown}; {helps}",
+            "inputs",
         ) from unknown
     if refused:
         raise InitialModelRefused(
-            f"{version.version} was trained on rows that were rejected since: {in_words(refused)}; {helps}"
+            f"{version.version} was trained on rows that were rejected since: {in_words(refused)}; {helps}",
+            "inputs",
         )
     return newest
 
@@ -156,7 +165,8 @@ def _version_of(wanted: str, releases: Releases) -> InitialModel:
     if number is None:
         raise InitialModelRefused(
             f"no version of {model} is {alias}: promote one (ml-assets promote {model} NUMBER --reason '…'), name a "
-            f"version ({model}/1), or leave init_from out"
+            f"version ({model}/1), or leave init_from out",
+            "role",
         )
     version = releases.version(model, int(number))
     return InitialModel(f"{model}/{version.number}", releases.store.open(version.bundle_digest))

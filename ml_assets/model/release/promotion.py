@@ -19,6 +19,7 @@ from ml_assets.model.release.bundle_store import Bundle, client_breaks
 from ml_assets.model.release.mlflow_view import show, show_if_reachable
 from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.releases import (
+    Ground,
     NotPromotable,
     NotRegistrable,
     Overtaken,
@@ -191,41 +192,44 @@ def promote(
         accounts, recorded = releases.persons_and_rules(model)
         asked = in_force(recorded) if rules is None else rules
         if why := why_other(recorded, asked):
-            raise NotPromotable(f"{version.named} is not promoted: {why}")
+            raise NotPromotable(f"{version.named} is not promoted: {why}", "rules")
         role = next_role(version, found, asked, releases.log.now())
 
-        def objections() -> Iterator[str]:
-            yield why_not_under_accepted(by.name, recorded, found.evaluations, accounts)
-            yield why_not_past_gates(asked, role, evaluation)
+        def objections() -> Iterator[tuple[Ground, str]]:
+            yield "acceptance", why_not_under_accepted(by.name, recorded, found.evaluations, accounts)
+            yield "gates", why_not_past_gates(asked, role, evaluation)
             if asked.signature == "compatible" and (breaks := breaks_for_clients(releases, model, number)):
                 yield (
+                    "signature",
                     "release.signature in defs.yaml is compatible, and clients of the version in production would "
                     f"break: {'; '.join(breaks)}. Train a version that clients can use, or change the clients first "
-                    "and then release.signature"
+                    "and then release.signature",
                 )
             evidence = why_worse(found.canary) if role == PRODUCTION and found.canary and why_worse else ""
             if evidence:
                 take_back = f"ml-assets demote {model} --canary --reason '…'"
-                yield f"as canary it is {evidence}. To take it back: {take_back}"
+                yield "canary", f"as canary it is {evidence}. To take it back: {take_back}"
             if why := why_rejected(asked.approval, evaluation, found.reviews):
                 yield (
+                    "rejection",
                     f"{why} A rejection of an evaluation stands: materialize the model on another date, or promote "
-                    "another version"
+                    "another version",
                 )
             if role == PRODUCTION and (
                 why := why_not_approved(by.name, asked.approval, evaluation, found, accounts)
             ):
-                yield f"{why} To approve it: ml-assets approve {model} {number} --reason '…'"
+                yield "approval", f"{why} To approve it: ml-assets approve {model} {number} --reason '…'"
             if asked.dossier and (why := _why_no_dossier(asked.dossier, evaluation, releases)):
-                yield f"{why}. To write one: ml-assets dossier write {model} {number}"
+                yield "dossier", f"{why}. To write one: ml-assets dossier write {model} {number}"
 
         # No review blocks the way back.
-        if found.promotion is None and (why := next(filter(None, objections()), "")):
-            raise NotPromotable(f"{version.named} is not promoted: {why}")
+        for ground, why in objections() if found.promotion is None else ():
+            if why:
+                raise NotPromotable(f"{version.named} is not promoted: {why}", ground)
         against = dict[str, str] if found.promotion else _against(releases, evaluation)
         despite = against()
         if despite and not despite_inputs:
-            raise NotPromotable(not_on_these_inputs(version, despite))
+            raise NotPromotable(not_on_these_inputs(version, despite), "inputs")
 
         def allow() -> None:
             # Check again inside the transaction: the grounds may have changed while they were looked up.
@@ -325,11 +329,13 @@ def promotable(
         raise NotPromotable(
             f"{name} was archived at {found.archival.at:%Y-%m-%d %H:%M} UTC by {found.archival.author}: "
             f"{found.archival.reason}. An archived version stays out of production: materialize the model on "
-            "another date, or promote another version"
+            "another date, or promote another version",
+            "archived",
         )
     if newest is None:
         raise NotPromotable(
-            f"{name} was never evaluated: materialize the model, then promote the version that it registers"
+            f"{name} was never evaluated: materialize the model, then promote the version that it registers",
+            "evaluation",
         )
     if found.promotion is not None:
         return found, newest
@@ -337,14 +343,16 @@ def promotable(
         raise NotPromotable(
             f"{name} is {newest.status}, not blessed, by its newest evaluation {newest.name} "
             f"({newest.partition}): {newest.summary} The report shows the condition under which each rule "
-            f"passes: {newest.report}. Materialize the model on a later date, or change the gates in defs.yaml"
+            f"passes: {newest.report}. Materialize the model on a later date, or change the gates in defs.yaml",
+            "evaluation",
         )
     if champion is not None and champion.bundle_digest != newest.champion_digest:
         raise NotPromotable(
             f"the newest evaluation {newest.name} ({newest.partition}) of {name} compared it with "
             f"{standings.name_of(newest.champion_digest)}, but version {champion.version} is in "
             f"production since {champion.at:%Y-%m-%d %H:%M} UTC. Compare it with that version; the "
-            f"training is reused: ml-assets launch {version.model} {newest.partition}"
+            f"training is reused: ml-assets launch {version.model} {newest.partition}",
+            "champion",
         )
     return found, newest
 
@@ -364,7 +372,8 @@ def next_role(version: RegisteredVersion, found: BundleStanding, rules: Rules, n
             f"{version.named} is the canary since {found.canary.at:%Y-%m-%d %H:%M} UTC, and "
             f"release.canary.bake_hours in defs.yaml is {rules.canary.bake_hours or 0:g}: promote it from "
             f"{in_full_minutes(baked)} on, or take it back: ml-assets demote {version.model} --canary --reason '…'. "
-            "Another version becomes the canary if you give its number"
+            "Another version becomes the canary if you give its number",
+            "canary",
         )
     return PRODUCTION
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from ml_assets.data.tables.guard import rejections_of
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
@@ -29,15 +29,35 @@ class NotRegistrable(Exception):
     """The bundle's newest evaluation rejected it, or it has no evaluation. No version is registered."""
 
 
-class NotPromotable(Exception):
+Ground = Literal[
+    "reason", "evaluation", "champion", "inputs", "archived", "rules", "acceptance", "gates", "signature", "canary",
+    "rejection", "approval", "dossier", "reviewer", "author", "role", "production", "history", "meanwhile",
+    "columns", "objective", "tokens", "seen",
+]  # fmt: skip
+"""Rule that speaks against a decision, or against training on from a version. `acceptance`: of weaker rules;
+`meanwhile`: another decision came first; `seen`: days of the holdout."""
+
+
+class DecisionRefused(Exception):
+    """A decision about a release is not allowed. The message has the rule and the remedy."""
+
+    def __init__(self, message: str, ground: Ground) -> None:
+        super().__init__(message, ground)
+        self.ground: Ground = ground
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class NotPromotable(DecisionRefused):
     """A promotion, demotion, rollback or archival is not allowed. The message has the reason and the remedy."""
 
 
-class NotReviewable(Exception):
+class NotReviewable(DecisionRefused):
     """An approval or rejection by a person is not allowed. The message has the rule and the remedy."""
 
 
-class RulesNotAccepted(Exception):
+class RulesNotAccepted(DecisionRefused):
     """A change of a model's rules is not allowed. The message has the rule and the remedy."""
 
 
@@ -158,10 +178,10 @@ def known_numbers(log: ModelLog, model: str) -> dict[int, set[str]]:
     return known
 
 
-def require_reason(reason: str, doing: str, refusal: type[Exception]) -> None:
+def require_reason(reason: str, doing: str, refusal: type[DecisionRefused]) -> None:
     """Raise `refusal` if a decision has no reason for the log. `doing` names the decision."""
     if not reason.strip():
-        raise refusal(f"{doing} needs a reason for the log")
+        raise refusal(f"{doing} needs a reason for the log", "reason")
 
 
 def until_not_overtaken(decide: Callable[[], Answer]) -> Answer:

@@ -52,10 +52,11 @@ def review(
     require_reason(reason, f"{what} {model} {number}", NotReviewable)
     approval = rules.approval
     if why := why_other(RulesLog.read(releases.ledger, model), rules):
-        raise NotReviewable(f"{what} {model} {number} is not allowed: {why}")
+        raise NotReviewable(f"{what} {model} {number} is not allowed: {why}", "rules")
     if approval is None:
         raise NotReviewable(
-            f"{model} has no `approval` under `release` in defs.yaml, so promote asks for none: add it first"
+            f"{model} has no `approval` under `release` in defs.yaml, so promote asks for none: add it first",
+            "approval",
         )
     version = releases.version(model, number)
 
@@ -63,35 +64,40 @@ def review(
         found = releases.standings(model).of(version.bundle_digest)
         evaluation = found.newest
         if evaluation is None:
-            raise NotReviewable(f"{version.named} was never evaluated: materialize the model first")
+            raise NotReviewable(
+                f"{version.named} was never evaluated: materialize the model first", "evaluation"
+            )
         if read is not None and evaluation.evaluation_digest != read:
             raise NotReviewable(
                 f"{version.named} was evaluated again at {evaluation.at:%Y-%m-%d %H:%M} UTC ({evaluation.name}): "
-                "read that evaluation first"
+                "read that evaluation first",
+                "meanwhile",
             )
         if why := why_not_by(by.name, approval, found.evaluations):
-            raise NotReviewable(f"{version.named}: {what} it is not allowed: {why}")
+            raise NotReviewable(f"{version.named}: {what} it is not allowed: {why}", "reviewer")
         if approves and evaluation.status != "blessed":
             raise NotReviewable(
                 f"{version.named} is {evaluation.status}, not blessed, by its newest evaluation "
-                f"{evaluation.name}: an approval would not help. {evaluation.summary} Report: {evaluation.report}"
+                f"{evaluation.name}: an approval would not help. {evaluation.summary} Report: {evaluation.report}",
+                "evaluation",
             )
         if (
             approves
             and found.promotion is None
             and (why := why_not_past_gates(rules, PRODUCTION, evaluation))
         ):
-            raise NotReviewable(f"{version.named}: an approval would not help: {why}")
+            raise NotReviewable(f"{version.named}: an approval would not help: {why}", "gates")
         accounts, recorded = releases.persons_and_rules(model)
         if approves and (why := why_unchecked(approval, evaluation, accounts)):
-            raise NotReviewable(f"{version.named} is not approved: {why}")
+            raise NotReviewable(f"{version.named} is not approved: {why}", "author")
         before = deciding_review(evaluation, found, accounts)
         if before is not None and before.approves == approves:
             return before
         if before is not None and approves:
             raise NotReviewable(
                 f"{version.named} was rejected by {before.author} at {before.at:%Y-%m-%d %H:%M} UTC: "
-                f"{before.reason}. A rejection of an evaluation stands: materialize the model on another date"
+                f"{before.reason}. A rejection of an evaluation stands: materialize the model on another date",
+                "rejection",
             )
 
         def allow() -> None:
@@ -160,7 +166,8 @@ def accept_rules(releases: Releases, model: str, rules: Rules, *, by: Person, re
         if now != recorded:
             raise RulesNotAccepted(
                 f"the rules of {model} changed since this command began: look at them with ml-assets rules show "
-                f"{model}"
+                f"{model}",
+                "meanwhile",
             )
         standings = releases.standings(model)
         bundles = {one.bundle_digest: standings.of(one.bundle_digest) for one in standings.evaluations}
@@ -172,6 +179,6 @@ def accept_rules(releases: Releases, model: str, rules: Rules, *, by: Person, re
         # The ledger refuses a person whom nobody checked, with its own message.
         accounts = releases.ledger.accounts.all() if by.checked_by != "nobody" else []
         if why := why_not_changed_by(by.name, now, standings.evaluations, promotable, accounts):
-            raise RulesNotAccepted(f"the rules of {model} stay as they are: {why}")
+            raise RulesNotAccepted(f"the rules of {model} stay as they are: {why}", "reviewer")
 
     return releases.log.accept_rules(model, as_json(rules), by, reason=reason, allow=allow)

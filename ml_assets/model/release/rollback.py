@@ -40,7 +40,8 @@ def demote(
     if standing is None:
         raise NotPromotable(
             f"no version of {model} is {has}{_who_ended(releases, model, role)}. To see all decisions: ml-assets "
-            f"history {model}"
+            f"history {model}",
+            "role",
         )
 
     def allow() -> None:
@@ -49,7 +50,8 @@ def demote(
         since = f"no version is any more{_who_ended(releases, model, role)}" if now is None else _since(now)
         raise NotPromotable(
             f"version {standing.version} of {model} was {has} when this command began, but {since}. Nothing was "
-            f"demoted. To see all decisions: ml-assets history {model}"
+            f"demoted. To see all decisions: ml-assets history {model}",
+            "meanwhile",
         )
 
     demotion = releases.log.demote(standing, by=by, reason=reason, allow=allow)
@@ -120,13 +122,15 @@ def _rollback_target(releases: Releases, model: str, replaced: Promotion | None)
     if newest is not None and (replaced is None or newest.place != replaced.place):
         raise NotPromotable(
             f"{model} is not rolled back: since this command began, {_since(newest)}. To see all decisions: "
-            f"ml-assets history {model}. To go back from there: the same command again"
+            f"ml-assets history {model}. To go back from there: the same command again",
+            "meanwhile",
         )
     target = standings.rollback_target
     if target is None and not standings.promotions:
         raise NotPromotable(
             f"no version of {model} was ever in production: there is nothing to roll back to. To promote one: "
-            f"ml-assets promote {model} --reason '…'"
+            f"ml-assets promote {model} --reason '…'",
+            "history",
         )
     if target is None:
         last = standings.promotions[-1]
@@ -143,7 +147,8 @@ def _rollback_target(releases: Releases, model: str, replaced: Promotion | None)
         raise NotPromotable(
             f"no version of {model} that is neither archived nor demoted was in production before version "
             f"{last.version}: there is nothing to roll back to. To see all decisions: ml-assets history {model}. "
-            f"{way}"
+            f"{way}",
+            "history",
         )
     return target
 
@@ -175,7 +180,8 @@ def archive(
             raise NotPromotable(
                 f"{version.named} is in production and cannot be archived. First put another version in its "
                 f"place (ml-assets rollback {model} --reason '…', or promote), or take it out: ml-assets demote "
-                f"{model} --reason '…'"
+                f"{model} --reason '…'",
+                "production",
             )
 
     archival = releases.log.archive(
