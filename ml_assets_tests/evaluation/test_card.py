@@ -34,10 +34,8 @@ def test_declared_words_and_measured_limits_are_on_it(report: Report) -> None:
     assert _items(page, "Use") == ["Intended use: Tells <b>staff</b>.", "Not intended for: Claims."]
     limits = _items(page, "Limits")
     assert limits[0] == "2013 only."
-    assert any("requires at least 0.9900, missed by" in one for one in limits), "a failed gate is a limit"
-    assert any(
-        one.startswith("Slices of fewer than 100 rows are not measured: carrier=HA (") for one in limits
-    )
+    assert any("at least 0.9900, missed" in one for one in limits), "a failed gate is a limit"
+    assert any("carrier=HA (" in one and "100 rows" in one for one in limits)
 
 
 def test_a_slice_among_many_is_worse_only_beyond_chance(report: Report) -> None:
@@ -54,9 +52,9 @@ def test_a_slice_among_many_is_worse_only_beyond_chance(report: Report) -> None:
         some = evaluation.model_copy(update={"slices": (part,) * slices})
         return " ".join(_items(model_card(report.model_copy(update={"evaluation": some})), "Limits"))
 
-    assert "is worse than that of the" in said(1, -0.1)
-    assert "is worse than that of the" not in said(30, -0.1)
-    assert "is worse than that of the" in said(30, -0.3)
+    assert "is worse than" in said(1, -0.1)
+    assert "is worse than" not in said(30, -0.1)
+    assert "is worse than" in said(30, -0.3)
 
 
 def test_days_and_moments_are_written_for_people(report: Report) -> None:

@@ -107,10 +107,7 @@ def test_first_model_is_decided_by_the_baseline_it_names() -> None:
     found = decision(*gates, cells=[cell(0.02, 0.01, champion=False)], champion=None)
     assert found.status == "blessed"
     assert [rule.status for rule in found.rules] == ["not_applicable", "passed"]
-    assert (
-        found.rules[0].explanation
-        == "not applicable: this is the first model, so there is no champion to compare with"
-    )
+    assert "first model" in found.rules[0].explanation
 
 
 @pytest.mark.parametrize(
@@ -121,7 +118,8 @@ def test_first_model_is_decided_by_the_baseline_unasked(better_by: float, status
         {"better_than": "champion"}, cells=[cell(better_by, 0.01, champion=False)], champion=None
     )
     assert found.status == status
-    assert found.rules[1].rule == "first model: better than the naive baseline"
+    assert found.rules[1].compared_with == "baseline"
+    assert found.rules[1].rule.startswith("first model:")
 
 
 def test_nothing_is_blessed_by_rules_that_do_not_apply() -> None:
@@ -141,10 +139,9 @@ class TestChampionThatHasSeenTheHoldout:
     def test_undecides_the_rules_about_it(self) -> None:
         found = decision({"better_than": "champion"}, cells=[cell(0.02, 0.01)], champion=self.SEEN)
         assert found.status == "undecided"
-        assert (
-            "trained or selected on 2 of this holdout's partitions (2013-11-01 … 2013-11-02)"
-            in found.reasons[0]
-        )
+        assert "(version 7)" in found.reasons[0]
+        assert "on 2 of this" in found.reasons[0]
+        assert "(2013-11-01 … 2013-11-02)" in found.reasons[0]
 
     def test_undecides_even_where_no_rule_asks_about_it(self) -> None:
         found = decision({"at_least": 0.5}, cells=[cell(0.02, 0.01)], champion=self.SEEN)
@@ -175,23 +172,24 @@ class TestChampionThatCannotScore:
     def test_decides_as_the_pipeline_says(self, setting: str, status: str, gate: dict[str, Any]) -> None:
         found = self.decision(setting, gate)
         assert found.status == status
-        assert found.summary == f"{status.capitalize()}: the champion cannot score these rows."
-        assert found.reasons == (
-            "the champion (version 7) cannot score these rows: columns ['gate'] are missing",
-        )
+        assert found.summary.startswith(f"{status.capitalize()}: the champion")
+        (reason,) = found.reasons
+        assert "(version 7)" in reason
+        assert reason.endswith(self.GONE.cannot_score)
 
     @pytest.mark.parametrize(("better_by", "status"), [(0.02, "blessed"), (-0.02, "rejected")])
     def test_ignored_leaves_the_decision_to_the_baseline(self, better_by: float, status: str) -> None:
         found = self.decision("ignore", {"better_than": "champion"}, better_by=better_by)
         assert found.status == status
         assert [rule.status for rule in found.rules][:1] == ["not_applicable"]
-        assert "`on_incomparable: ignore` skips the comparison" in found.rules[0].explanation
-        assert found.rules[1].rule == "the champion cannot score these rows: better than the naive baseline"
+        assert "`on_incomparable: ignore`" in found.rules[0].explanation
+        assert found.rules[1].compared_with == "baseline"
+        assert "champion cannot score" in found.rules[1].rule
 
     def test_does_not_save_a_model_that_fails_on_its_own(self) -> None:
         found = self.decision("undecided", {"better_than": "champion"}, {"at_least": 0.9})
         assert found.status == "rejected"
-        assert found.summary == "Rejected: 1 of 2 rules failed."
+        assert found.summary.startswith("Rejected: 1 of 2")
 
 
 class TestSlices:
@@ -226,9 +224,9 @@ class TestSlices:
         cells = self.cells(AA=(0.02, 0.01, 900), HA=(-0.3, 0.01, 60))
         found = decision(gate, cells=cells)
         assert found.status == "blessed"
-        assert found.rules[1].explanation == (
-            "not applicable: 60 rows, fewer than the 500 that a slice needs"
-        )
+        assert (found.rules[1].status, found.rules[1].rows) == ("not_applicable", 60)
+        assert "60 rows" in found.rules[1].explanation
+        assert "the 500 that" in found.rules[1].explanation
         assert decision(gate | {"min_rows": 50}, cells=cells).status == "rejected"
 
     def test_slice_that_does_not_exist_is_not_passed_over(self) -> None:
@@ -274,13 +272,9 @@ class TestRowsThatCannotTell:
     @pytest.mark.parametrize(
         ("case", "gate", "why"),
         [
-            ("few blocks", {"better_than": "champion"}, "4 blocks, and at least 5 are needed"),
-            (
-                "few blocks",
-                {"better_than": "champion", "on_undecided": "pass"},
-                "4 blocks, and at least 5 are needed",
-            ),
-            ("few blocks", {"at_least": 0.6}, "4 blocks, and at least 5 are needed"),
+            ("few blocks", {"better_than": "champion"}, "4 blocks, and at least 5"),
+            ("few blocks", {"better_than": "champion", "on_undecided": "pass"}, "4 blocks, and at least 5"),
+            ("few blocks", {"at_least": 0.6}, "4 blocks, and at least 5"),
             ("one label", {"better_than": "champion"}, "all rows have the same label"),
             (
                 "one label",
@@ -302,7 +296,7 @@ class TestRowsThatCannotTell:
         allowed = decision(gate | {"on_undefined": "pass"}, cells=self.cells(case))
         assert allowed.status == "blessed"
         assert why in allowed.reasons[0]
-        assert "`on_undefined: pass` lets the rule pass" in allowed.reasons[0]
+        assert "`on_undefined: pass`" in allowed.reasons[0]
 
     @pytest.mark.parametrize("case", ["few blocks", "one label"])
     def test_what_fails_still_fails(self, case: str) -> None:
@@ -314,15 +308,19 @@ class TestRowsThatCannotTell:
 class TestExplanations:
     def test_undecided_says_how_much_longer_a_holdout_would_do(self) -> None:
         [rule] = decision({"better_than": "champion"}, cells=[cell(0.01, 0.02)]).rules
-        assert rule.explanation.startswith("improvement of AUC over the champion is +0.0100 [−0.0")
-        assert "so these 61 blocks cannot decide" in rule.explanation
+        assert (rule.status, rule.compared_with) == ("undecided", "champion")
+        assert "AUC" in rule.explanation
+        assert "+0.0100 [−0.0" in rule.explanation
+        assert "these 61 blocks" in rule.explanation
         assert rule.would_pass is not None
-        assert "a holdout about 3.7 times as long" in rule.would_pass
+        assert "3.7 times as long" in rule.would_pass
 
     def test_failed_value_says_by_how_much(self) -> None:
         [rule] = decision({"at_least": 0.75}, cells=[cell(0.02, 0.01)]).rules
-        assert "the rule requires at least 0.7500, missed by 0.0300" in rule.explanation
-        assert rule.would_pass == "AUC of at least 0.7500, 0.0300 more than measured"
+        assert "0.7500, missed by 0.0300" in rule.explanation
+        assert rule.would_pass is not None
+        assert rule.would_pass.startswith("AUC of at least 0.7500,")
+        assert "0.0300 more" in rule.would_pass
 
     @pytest.mark.parametrize(
         ("better_by", "margin", "words"),
@@ -341,7 +339,7 @@ class TestExplanations:
     def test_too_few_blocks_are_said(self) -> None:
         found = decision({"better_than": "champion"}, cells=[cell(0.2, 0.001, blocks=4)])
         assert found.status == "undecided"
-        assert "4 blocks, and at least 5 are needed" in found.reasons[0]
+        assert "there are 4 blocks" in found.reasons[0]
 
 
 @pytest.mark.parametrize(("limit", "status"), [(5.0, "passed"), (1.0, "failed")])
@@ -355,6 +353,8 @@ def test_latency_is_limited_beside_the_metrics(limit: float, status: str) -> Non
     (rule,) = found.rules
     assert rule.status == status
     assert found.status == ("blessed" if status == "passed" else "rejected")
-    assert rule.explanation.startswith(
-        f"p99 latency of one row in ms is 1.2500; the rule requires at most {limit:.4f}"
-    )
+    assert (rule.metric, rule.limit) == ("row_p99_ms", limit)
+    assert rule.measured is not None
+    assert rule.measured.value == 1.25
+    assert "1.2500" in rule.explanation
+    assert f"at most {limit:.4f}" in rule.explanation

@@ -164,7 +164,7 @@ def test_blocks_whose_lists_have_no_value_do_not_count() -> None:
         holdout, {"challenger": label, "baseline": np.zeros(300), "reference": np.zeros(300)}, spec
     ).decision
     assert decision.status == "undecided"
-    assert "there are 4 blocks, and at least 5 are needed" in decision.rules[0].explanation
+    assert "there are 4 blocks," in decision.rules[0].explanation
 
 
 def test_few_lists_are_whole_and_spread_evenly() -> None:
@@ -178,9 +178,7 @@ def test_few_lists_are_whole_and_spread_evenly() -> None:
 def test_a_list_in_two_blocks_is_refused_by_name() -> None:
     holdout, spec = _holdout("hour")
     same = np.zeros(300)
-    with pytest.raises(
-        EvaluationInputError, match="have rows in several blocks of 'hour': session 0, 1, 2, …"
-    ):
+    with pytest.raises(EvaluationInputError, match=r"'hour': session 0, 1, 2, …"):
         evaluate(holdout, {"challenger": same, "baseline": same, "reference": same}, spec)
 
 

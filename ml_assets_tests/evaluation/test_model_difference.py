@@ -66,9 +66,8 @@ def test_rows_without_a_column_of_today_are_measured_without_it(case: HoldoutCas
     assert [one.metric.name for one in found.overall] == ["auc", "logloss", "brier", "ece"]
     assert {one.slice.name for one in found.slices if one.slice} == {"origin"}
     (said,) = found.left_out
-    assert said.endswith(
-        "without: slices by terminal, cost, demographic parity by gate, equal opportunity by gate."
-    )
+    for left in ("slices by terminal", " cost,", "demographic parity by gate", "equal opportunity by gate"):
+        assert left in said
 
 
 def test_a_model_against_itself_does_not_move(case: HoldoutCase) -> None:

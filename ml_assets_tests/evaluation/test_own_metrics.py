@@ -104,8 +104,11 @@ def test_a_slice_without_a_value_is_undecided_by_name() -> None:
     north, south = found.decision.rules
     assert (north.slice, north.status) == ("store=north", "passed")
     assert (south.slice, south.status, south.metric) == ("store=south", "undecided", "northern")
-    assert "northern on store=south is not defined on these rows" in south.explanation
-    assert south.would_pass == "rows on which northern returns a number"
+    assert south.measured is not None
+    assert south.measured.value is None
+    assert "northern on store=south" in south.explanation
+    assert south.would_pass is not None
+    assert "northern returns a number" in south.would_pass
 
 
 def test_a_group_without_a_value_has_a_name() -> None:
@@ -155,7 +158,7 @@ def of_many(label: Any, prediction: Any, group: Any, weight: Any) -> float:
 @pytest.mark.parametrize("function", [far, largest, tiny, of_many])
 def test_a_function_that_ignores_the_weights_is_refused(function: Callable[..., Any]) -> None:
     gates = [{"name": "near", "metric": function.__name__, "at_most": 100}]
-    with pytest.raises(EvaluationInputError, match="let a row count as often as its `weight` says"):
+    with pytest.raises(EvaluationInputError, match="its `weight` says"):
         measured(function, gates=gates)
 
 
@@ -183,12 +186,12 @@ def test_an_infinite_loss_fails_a_rule(gate: dict[str, Any]) -> None:
 
     found = measured(unbounded, gates=[{"name": "bounded", "metric": "unbounded", **gate}], slices=[])
     assert found.decision.status == "rejected", found.decision.reasons
-    assert "unbounded is infinite; the rule requires" in found.decision.rules[0].explanation
+    assert "unbounded is infinite;" in found.decision.rules[0].explanation
 
 
 def test_names_that_mean_two_metrics_or_none_are_refused() -> None:
-    with pytest.raises(ValueError, match="metric names must be unique: rename the function mae"):
+    with pytest.raises(ValueError, match="rename the function mae"):
         measured(far_off, metrics=[{"function": "project.mae", "better": "lower"}])
     gates = [{"name": "near", "metric": "near_by", "at_most": 2}]
-    with pytest.raises(ValueError, match=r"no metric 'near_by' for .*: use one of rmse, mae, r2, far_off"):
+    with pytest.raises(ValueError, match=r"'near_by' .*rmse, mae, r2, far_off"):
         measured(far_off, gates=gates)

@@ -105,9 +105,8 @@ def test_classes_are_fitted_one_against_the_rest() -> None:
     assert probabilities.sum(axis=1) == pytest.approx(np.ones(1000))
     y = thirds[2]["third"].cast(pl.Float64).to_numpy()
     assert METRICS["logloss"].value(y, probabilities) < 0.8
-    assert three.name.startswith(
-        "logistic regression of each class against the rest on the same columns (penalty "
-    )
+    assert three.name.startswith("logistic regression of each class")
+    assert "(penalty " in three.name
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
@@ -151,13 +150,13 @@ def test_of_a_long_window_rows_spread_evenly_are_fitted_and_it_says_so(
 ) -> None:
     monkeypatch.setattr(reference, "MOST_VALUES", 3 * 1000)
     found = fitted("binary")
-    assert "fitted on 1,000 of 3,000 rows" in found.name
+    assert "1,000 of 3,000 rows" in found.name
     assert METRICS["auc"].value(HOLDOUT["binary"].to_numpy(), found.predict(HOLDOUT)) > 0.7
 
 
 def test_without_columns_it_is_the_mean() -> None:
     found = fitted("binary", fit(TRAIN, [], []))
-    assert found.name == "logistic regression without columns: the mean"
+    assert found.name.startswith("logistic regression without columns")
     assert found.predict(HOLDOUT) == pytest.approx(np.full(1000, TRAIN["binary"].to_numpy().mean()), rel=1e-5)
 
 
@@ -189,8 +188,8 @@ def test_a_reference_that_is_better_is_said_and_fails_its_gate() -> None:
     )
     assert evaluation.decision.status == "rejected"
     assert "over the reference model" in evaluation.decision.reasons[0]
-    (said,) = [one for one in plain_findings(evaluation) if "regression on the same columns" in one]
-    assert said.startswith("A linear regression on the same columns (penalty ")
+    (said,) = [one for one in plain_findings(evaluation) if "regression on the" in one]
+    assert said.startswith("A linear regression")
     assert "is better: RMSE " in said
     report = Report(title="m", partition="p", lineage={}, model=model_facts(), evaluation=evaluation)
     page = summary_markdown(report, {})

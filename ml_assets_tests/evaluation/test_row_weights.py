@@ -322,7 +322,7 @@ def test_a_weight_that_is_not_above_zero_is_refused(weight: float | None) -> Non
     w = [weight, *[1.0] * (case.holdout.height - 1)]
     holdout = case.holdout.with_columns(pl.Series("w", w, dtype=pl.Float64))
     given = case.predictions(champion=False)
-    with pytest.raises(EvaluationInputError, match="1 of 120 rows have no weight above 0 in 'w'"):
+    with pytest.raises(EvaluationInputError, match=r"1 of 120 rows .* 'w'"):
         evaluate(holdout, given, SPEC, weight="w")
     with pytest.raises(EvaluationInputError, match="no column 'v'"):
         evaluate(holdout, given, SPEC, weight="v")
@@ -333,5 +333,5 @@ def test_weights_in_any_unit_are_one_on_average(unit: float) -> None:
     """Equal weights are exactly 1, so metrics keep their bits."""
     assert weights_of(pl.DataFrame({"w": [unit] * 60}), "w").tolist() == [1.0] * 60
     assert weights_of(pl.DataFrame({"w": [unit, 3 * unit]}), "w") == pytest.approx([0.5, 1.5])
-    with pytest.raises(EvaluationInputError, match=r"1 of 2 rows have a weight in 'w' .* too small beside"):
+    with pytest.raises(EvaluationInputError, match=r"1 of 2 rows .* 'w' .* too small"):
         weights_of(pl.DataFrame({"w": [1e-50, 1.0]}), "w")

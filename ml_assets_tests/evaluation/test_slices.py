@@ -52,12 +52,12 @@ def test_several_cuts_stand_side_by_side() -> None:
 
 
 def test_missing_column_is_named() -> None:
-    with pytest.raises(EvaluationInputError, match="no column 'carrier' to slice by; it has origin, hour"):
+    with pytest.raises(EvaluationInputError, match=r"'carrier' .* origin, hour"):
         found(SliceBy(column="carrier"))
 
 
 def test_month_of_a_number_is_refused() -> None:
-    with pytest.raises(EvaluationInputError, match="'hour' is Int64, not a date"):
+    with pytest.raises(EvaluationInputError, match="'hour' is Int64,"):
         found(SliceBy(column="hour", by="month"))
 
 

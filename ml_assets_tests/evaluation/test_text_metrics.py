@@ -99,9 +99,9 @@ def test_the_counts_are_those_of_witten_and_bell() -> None:
 
 
 def test_a_vocabulary_too_large_to_count_is_refused() -> None:
-    with pytest.raises(EvaluationInputError, match="use at most 2,097,151 token ids"):
+    with pytest.raises(EvaluationInputError, match="2,097,151 token ids"):
         NGrams.fit([np.array([[0, 1]])], 2**21, 3)
-    with pytest.raises(EvaluationInputError, match="no training text has a token to predict"):
+    with pytest.raises(EvaluationInputError, match="no training text"):
         NGrams.fit([np.array([[0, PADDING]])], 2, 1)
 
 

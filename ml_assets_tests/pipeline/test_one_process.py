@@ -94,8 +94,8 @@ def test_two_workers_for_a_one_process_library_are_refused_on_load() -> None:
         component(TrainingPipeline, readings_pipeline.PIPELINE, model=model, training={"workers": 2})
     (error,) = refused.value.errors()
     assert error["loc"] == ("training", "workers")
-    assert "2 workers would each train the same model" in error["msg"]
-    assert "trains with sklearn in one process" in error["msg"]
+    assert "2 workers would each" in error["msg"]
+    assert "with sklearn in one" in error["msg"]
     assert "Set workers: 1" in error["msg"]
     component(TrainingPipeline, readings_pipeline.PIPELINE, model=model, training={"workers": 1})
     model["script"] = "ml_assets_tests.scripts.ddp_adapted"

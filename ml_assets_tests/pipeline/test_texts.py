@@ -56,7 +56,7 @@ def test_all_bytes_of_a_text_are_tokens_of_its_rows() -> None:
 
 
 def test_tokens_beyond_the_vocabulary_are_refused_with_rows() -> None:
-    with pytest.raises(SnapshotError, match=r"have a token id outside of 0 to 115: .*service=a"):
+    with pytest.raises(SnapshotError, match=r"0 to 115: .*service=a"):
         check(windows(), declared(vocabulary=116))
 
 
@@ -82,7 +82,5 @@ def test_an_empty_text_is_refused_with_rows() -> None:
 
 def test_a_text_longer_than_the_model_reads_is_refused_with_its_row() -> None:
     long = windows().with_columns(text=pl.lit(bytes(300)))
-    with pytest.raises(
-        InputRefused, match=r"service=a, number=0 .*the text has 300 bytes, and the model reads 256"
-    ):
+    with pytest.raises(InputRefused, match=r"service=a, number=0 .*300 bytes, .* 256"):
         check(long, declared())

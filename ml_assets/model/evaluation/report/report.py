@@ -213,7 +213,6 @@ class RuleRow:
 
     shown: tuple[RuleResult, ...]
     rest: str
-    cases: int
 
 
 def _rule_rows(decision: GateDecision) -> list[RuleRow]:
@@ -224,7 +223,7 @@ def _rule_rows(decision: GateDecision) -> list[RuleRow]:
 def _rule_row(alike: Sequence[RuleResult]) -> RuleRow:
     ordered = sorted(alike, key=lambda one: (_WORST_FIRST.index(one.status), distance_to_limit(one)))
     if len(ordered) == 1:
-        return RuleRow(tuple(ordered), "", 1)
+        return RuleRow(tuple(ordered), "")
     bad = [one for one in ordered if one.status in ("failed", "undecided")]
     # Show each sentence once: a champion that has seen the holdout makes every slice undecided in the same words.
     telling = list({one.explanation: one for one in reversed(bad)}.values())[::-1]
@@ -233,7 +232,7 @@ def _rule_row(alike: Sequence[RuleResult]) -> RuleRow:
     counts = {status: sum(one.status == status for one in hidden) for status in _WORST_FIRST}
     said = {"not_applicable": "not checked: too few rows"}
     rest = ", ".join(f"{count} {said.get(status, status)}" for status, count in counts.items() if count)
-    return RuleRow(shown, f"further slices: {rest}" if rest else "", len(ordered))
+    return RuleRow(shown, f"further slices: {rest}" if rest else "")
 
 
 def _slice_rows(
