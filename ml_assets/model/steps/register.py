@@ -5,7 +5,7 @@ from ml_assets.foundation.links import report_name, run_url
 from ml_assets.model.release.mlflow_view import show
 from ml_assets.model.release.promotion import register
 from ml_assets.model.release.registry import RegisteredVersion
-from ml_assets.model.release.releases import bundles_of, registry_of, releases_of
+from ml_assets.model.release.releases import releases_of
 from ml_assets.model.release.reviews import waits_for_approval
 from ml_assets.model.release.standing import InputsRejected
 from ml_assets.model.steps.spec import PipelineSpec
@@ -26,16 +26,15 @@ def register_model(
 
     Raises `InputsRefused` if a partition of its window was rejected since; it names the partition.
     """
-
     releases = releases_of(platform)
     if evaluated.status == "rejected":
         # An earlier evaluation's version may now be rejected: update it.
         show(releases.registry, releases.log, spec.name)
-        for one in registry_of(platform).versions(spec.name):
+        for one in releases.registry.versions(spec.name):
             if one.bundle_digest == evaluated.bundle:  # its newest evaluation read this input
                 _keep_input(platform, one, training_set)
         return None
-    bundle = bundles_of(platform).open(evaluated.bundle)
+    bundle = releases.store.open(evaluated.bundle)
     links = {
         "partition": training_set.job.partition,
         "lake_commit": training_set.commit,

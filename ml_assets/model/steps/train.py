@@ -20,7 +20,7 @@ from typing import Any, Self
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.foundation.links import read_artifact, run_url
 from ml_assets.model.release.initial_version import InitialModel, newest_fit
-from ml_assets.model.release.releases import bundles_of, releases_of
+from ml_assets.model.release.releases import releases_of
 from ml_assets.model.steps.identity import require_as_frozen
 from ml_assets.model.steps.live_report import LiveReport, TrainingPage, spent
 from ml_assets.model.steps.spec import PipelineSpec
@@ -144,8 +144,9 @@ def _hand_over(initial: InitialVersion, platform: Platform, name: str) -> None:
     Checks the version again. It may have been rejected since the snapshot step chose it: this step may run days later.
     """
 
-    version = InitialModel(initial.version, bundles_of(platform).open(initial.bundle))
-    newest_fit(version, releases_of(platform))
+    releases = releases_of(platform)
+    version = InitialModel(initial.version, releases.store.open(initial.bundle))
+    newest_fit(version, releases)
     hand_over(version.weights, platform.artifacts, name)
 
 
