@@ -1,6 +1,7 @@
 """Reference page of `ml_assets.open()`: methods of a context with their signatures, in the order of the code."""
 
 import inspect
+import re
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -51,11 +52,12 @@ def _entry(path: str, member: object) -> Iterator[str]:
 
 
 def _plain(signature: inspect.Signature) -> str:
-    """Return a signature without quotes around names of types, and without the body of a default function."""
+    """Return a signature with types by their own names, and without defaults that are functions."""
     parameters = [
         one.replace(default=inspect.Parameter.empty)
         if callable(one.default) and one.default is not inspect.Parameter.empty
         else one
         for one in signature.parameters.values()
     ]
-    return str(signature.replace(parameters=parameters)).replace("'", "")
+    text = str(signature.replace(parameters=parameters)).replace("'", "")
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])", "", text)

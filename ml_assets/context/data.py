@@ -12,9 +12,9 @@ from pathlib import Path
 from ml_assets.context.errors import NotFound
 from ml_assets.context.project import Project
 from ml_assets.context.versions import registered_version
-from ml_assets.data.tables.reader import WrittenOut, write_out
 from ml_assets.data.tables.history.diff import Correction, LakeDifference, compare_lake, corrections_of
 from ml_assets.data.tables.history.log import PartitionContent, TableCommit, blame, log_of
+from ml_assets.data.tables.reader import WrittenOut, write_out
 from ml_assets.model.release.standing import keys_of
 from ml_assets.model.steps.record import evaluation_of
 from resources.lake import RefNotFound

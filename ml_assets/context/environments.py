@@ -7,11 +7,12 @@ from ml_assets.context.data import Data
 from ml_assets.context.project import Project
 from ml_assets.data.tables.environments import (
     EnvironmentChanges,
+    MergedEnvironment,
     changes_of,
     create_environment,
     drop_environment,
+    merge_environment,
 )
-from ml_assets.data.tables.environments import MergedEnvironment, merge_environment
 from ml_assets.data.tables.history.diff import LakeDifference, compare_lake
 from resources.lake.environments import Environment, environments, read_environment
 from resources.ledger import Person
