@@ -257,7 +257,10 @@ def test_an_acceptance_comes_along_with_both_names(place: Place) -> None:
     (row,) = place.orders.ledger.newest_verdicts(ORDERS, [THIRD]).values()
     assert row.acceptance is not None
     assert row.acceptance.author == "ada"
-    assert row.acceptance.reason == "the till was broken (accepted by grace in environment try_it)"
+    reason, _, names = row.acceptance.reason.partition(" (")
+    assert reason == "the till was broken"
+    assert "grace" in names
+    assert "environment try_it" in names
     assert place.orders.ask_guard([THIRD]).ok
     place.orders.ledger.models.verify()
 
@@ -280,7 +283,7 @@ def test_names_are_checked_and_used_once(place: Place) -> None:
         place.enter()
     with pytest.raises(EnvironmentNameRefused, match="'feature_new_rides' is possible"):
         create_environment(place.main, "feature/new-rides", "ada")
-    with pytest.raises(EnvironmentNameRefused, match="'main' cannot name an environment"):
+    with pytest.raises(EnvironmentNameRefused, match=r"^'main' "):
         create_environment(place.main, "main", "ada")
 
 

@@ -169,10 +169,10 @@ def test_rows_that_were_rejected_later_count_although_nothing_read_changed(order
     assert orders.publish({first: day(first)}, run="checked", **strict).rejected
     assert orders.publish({first: with_note(first)}, run="again", **strict).merged
     window = orders.ask_guard([first], orders_table.spec(**strict), SUMS)
-    assert window.unusable == {
-        f"{SUMS.table} {first}": f"is unusable: it was made from rows of {ORDERS} {first} that were rejected; "
-        "materialize it again"
-    }
+    assert list(window.unusable) == [f"{SUMS.table} {first}"]
+    (why,) = window.unusable.values()
+    assert f"rows of {ORDERS} {first} that" in why
+    assert why.endswith("; materialize it again")
 
 
 def test_another_column_of_an_input_counts(orders: OrdersTable) -> None:

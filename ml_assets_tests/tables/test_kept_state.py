@@ -168,7 +168,7 @@ HOLDERS: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("name", HOLDERS)
 def test_what_an_object_of_the_standard_library_keeps_is_found(name: str) -> None:
-    with pytest.raises(StateKept, match=f"{name} is another after the call"), keeping_nothing(HOLDERS[name]):
+    with pytest.raises(StateKept, match=f"{name} is another "), keeping_nothing(HOLDERS[name]):
         HOLDERS[name]()
     with keeping_nothing(HOLDERS[name]):
         pass
@@ -386,7 +386,7 @@ def test_a_frame_kept_from_an_earlier_call_cannot_be_read() -> None:
     with WatchedInputs({"t": rows}) as watched:
         kept = watched.frames["t"]
         assert kept.collect().height == 1
-    with pytest.raises(Exception, match="is read by a frame of an earlier call"):
+    with pytest.raises(Exception, match="of an earlier call"):
         kept.collect()
 
 
@@ -401,7 +401,7 @@ def test_a_thread_is_recorded_and_another_process_is_refused() -> None:
         assert watched.columns_read("t") == ("b",)
         with (
             ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
-            pytest.raises(Exception, match=r"is read in another process|[Pp]ickle|serialize"),
+            pytest.raises(Exception, match=r"in another process|[Pp]ickle|serialize"),
         ):
             pool.submit(_total, watched.frames["t"]).result()
 

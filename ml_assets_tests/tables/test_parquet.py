@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from random import Random
 
 import polars as pl
@@ -76,7 +77,7 @@ def test_wide_integers_are_refused_by_name(orders: OrdersTable, dtype: pl.DataTy
     wide = day(one).with_columns(pl.Series("x", [None] * 40, dtype))
     result = orders.publish({one: wide, other: day(other)})
     assert list(result.merged) == [other]
-    assert "columns x hold integers of 128 bits: cast them to int64" in result.failed[one]
+    assert re.search("^columns x .* 128 bits: cast .* int64", result.failed[one])
 
 
 def test_digests_of_columns_tell_names_with_dots_apart() -> None:

@@ -108,9 +108,9 @@ def test_new_rules_validate_old_content_again(orders: OrdersTable) -> None:
 def test_a_day_the_source_cannot_give_leaves_the_others_alone(orders: OrdersTable) -> None:
     first, second = keys(2)
     orders.publish({first: day(first)})
-    gone = Incoming(key=first, data=SourceFailed("archive http://ada:p@ss@shop/x is being moved"))
+    gone = Incoming(key=first, data=SourceFailed("moved: http://ada:p@ss@shop/x"))
     result = orders.publish([gone, Incoming(key=second, data=day(second))])
-    assert result.failed == {first: "archive http://shop/x is being moved"}
+    assert result.failed == {first: "moved: http://shop/x"}
     assert list(result.merged) == [second]
     assert TableReader.at(orders.store).keys(ORDERS) == [first, second]
     assert not orders.ledger.newest_verdicts(ORDERS)[first].blocks
@@ -169,11 +169,9 @@ def test_a_repeated_or_foreign_key_is_refused_before_anything_is_written(
         orders.publish([Incoming(key=key, data=day(key))] * 2)
     with pytest.raises(KeyRefused):
         orders.publish({"2013-1-1": day(key)})
-    with pytest.raises(
-        KeyRefused, match="2012-12-31: partitions begin with 2013-01-01, at the table's start"
-    ):
+    with pytest.raises(KeyRefused, match=r"2012-12-31: .* 2013-01-01"):
         orders.publish({key: day(key), "2012-12-31": day("2012-12-31")})
-    with pytest.raises(KeyRefused, match="2013-01-03: partitions end with 2013-01-02"):
+    with pytest.raises(KeyRefused, match=r"2013-01-03: .* 2013-01-02"):
         orders.publish(days(3), cadence=Cadence("daily", orders_table.FIRST, date(2013, 1, 2)))
     assert TableReader.at(orders.store).keys(ORDERS) == []
     assert orders.store.branches("audit-") == {}
@@ -275,7 +273,7 @@ def test_a_lost_race_for_one_day_is_merged_again_from_the_new_head(orders: Order
     assert reader.digests(ORDERS)[key] == result.merged[key].content_digest
     assert orders.store.read_commit(result.commit_id).metadata["run_id"] == "run00001"
     merged = [commit.metadata.get("run_id") for commit in orders.store.log("main")]
-    assert merged.count("stranger") == races, "the stranger's versions stay in history"
+    assert merged.count("stranger") == races  # they stay in history
 
 
 def test_a_race_that_is_never_won_ends_in_the_lakes_own_error(
@@ -325,7 +323,6 @@ def test_a_changed_column_is_named_with_the_days_to_build_again(
     assert reader.scan(ORDERS, list(later)).collect().height == 80
     with pytest.raises(ColumnsDiffer) as caught:
         reader.scan(ORDERS, keys(5))
-    assert str(caught.value) == (
-        f"datasets/orders has other columns from 2013-01-04 on than on 2013-01-01: {said}. Partitions that are read "
-        "together need the same columns: materialize 2013-01-01, 2013-01-02, 2013-01-03 again"
-    )
+    assert (caught.value.table, list(caught.value.odd)) == (ORDERS, keys(3))
+    assert f"2013-01-01: {said}. " in str(caught.value)
+    assert f"materialize {', '.join(keys(3))} again" in str(caught.value)

@@ -140,7 +140,7 @@ def test_accepting_does_not_cover_a_newer_attempt(begun: Path, tmp_path: Path) -
             return super().fetch(ref, paths)
 
     before = OrdersTable(folder).store.resolve("main")
-    with pytest.raises(NothingToAccept, match=r"is newer than verdict 2. Look at the errors"):
+    with pytest.raises(NothingToAccept, match=r"newer than verdict 2\. "):
         accept_partition(
             SlowStore(folder / "lake"),
             OrdersTable(folder).ledger,

@@ -165,10 +165,9 @@ def test_columns_come_into_stored_order_only_where_all_are_there() -> None:
 
 def test_a_sensitive_column_is_another_contract_and_no_event_time() -> None:
     plain, sensitive = ({"name": "x", "dtype": "string", "sensitive": hidden} for hidden in (False, True))
-    assert of(plain).contract_digest != of(sensitive).contract_digest, (
-        "what was published before is to be made anew"
-    )
+    # What was published before is to be made anew.
+    assert of(plain).contract_digest != of(sensitive).contract_digest
     assert [of(sensitive).hides(name) for name in ("x", "renamed")] == [True, True]
     assert [of(plain).hides(name) for name in ("x", "renamed")] == [False, False]
-    with pytest.raises(ValidationError, match="`event_time` 'at' cannot be sensitive"):
+    with pytest.raises(ValidationError, match=r"`event_time` 'at' .*sensitive"):
         of({"name": "at", "dtype": "datetime", "sensitive": True}, event_time="at")

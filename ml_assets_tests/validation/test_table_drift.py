@@ -1,5 +1,6 @@
 """Drift of a partition from its table's own past: quiet without a change, loud with one, by profiles alone."""
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from typing import Any
@@ -157,6 +158,6 @@ def test_findings_name_column_change_and_remedy() -> None:
     assert (finding.rule, finding.column, finding.blocks) == ("drift", "a", True)
     assert "mean" in finding.measured
     assert "declared 0.1" in finding.limit
-    assert "28 partitions before it, 2024-01-01 to 2024-01-28" in finding.explanation
+    assert re.search("28 partitions .* 2024-01-01 to 2024-01-28", finding.explanation)
     assert "accept the partition" in finding.explanation
     assert both.findings(keys[-1], found, DriftRule())[0].severity == "warn"

@@ -123,7 +123,7 @@ def test_two_processes_publishing_the_same_content_make_one_version(orders: Orde
     merged = [
         key for c in orders.store.log("main", 200) for key in c.metadata.get("keys", "").split(",") if key
     ]
-    assert sorted(merged) == keys(10), "each day was merged once"
+    assert sorted(merged) == keys(10)  # each day once
 
 
 def _together(orders: OrdersTable, jobs: list[tuple[int, int, str, float]]) -> None:
