@@ -4,6 +4,7 @@ import gzip
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
@@ -149,7 +150,7 @@ def test_nanoseconds_that_are_whole_microseconds_are_kept(tmp_path: Path, zone: 
     pl.DataFrame([pl.Series("id", [1, 2]), whole.to_physical().cast(pl.Int64) + 1]).with_columns(
         pl.col("x").cast(pl.Datetime("ns", zone))
     ).write_parquet(file)
-    with pytest.raises(SourceRefused, match="'x' that do not fit datetime"):
+    with pytest.raises(SourceRefused, match=r"'x' .* datetime"):
         read_file(file, {"x": "datetime"})
 
 
@@ -162,7 +163,7 @@ def test_an_hour_of_two_days_waits_for_both_files(declare: Declare, tmp_path: Pa
         source, **HOURLY | {"contract": contract, "volume": {"kind": "none", "allow_empty": True}}
     )
     said = failure_of(installation.run(SALES, partition="2024-03-08T18"))
-    assert "for 2024-03-09: wait for it" in said
+    assert f"{tmp_path}/%Y-%m-%d.parquet for 2024-03-09:" in said
     assert installation.run(SALES, partition="2024-03-08T17").success
 
 
@@ -175,7 +176,7 @@ def test_a_file_replaced_within_a_run_fails_the_days_after_it(declare: Declare, 
     assert reader.read(first).frame.height == 3
     reader._kept.clear()  # pyright: ignore[reportPrivateUsage] - as for a file that is too large to keep
     rows(*DAYS[:1]).write_parquet(file)
-    with pytest.raises(FileChanged, match="changed while it was read"):
+    with pytest.raises(FileChanged, match=re.escape(str(file))):
         reader.read(second)
     reader.close()
     assert reader.read(second).frame.is_empty()
@@ -279,7 +280,7 @@ def test_a_line_with_too_few_fields_is_refused(tmp_path: Path, text: str, is_pac
     line = torn[: torn.index("\n4,")].count("\n") + 1
     file = tmp_path / f"torn.csv{'.gz' * is_packed}"
     file.write_bytes(gzip.compress(torn.encode()) if is_packed else torn.encode())
-    with pytest.raises(FileUnreadable, match=f"line {line} has fewer than 3 fields"):
+    with pytest.raises(FileUnreadable, match=f"line {line} .* 3 fields"):
         read_file(file, columns)
 
 
@@ -299,16 +300,27 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     span = Span(date.fromisoformat(DAYS[0]), date.fromisoformat(DAYS[1]))
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", while_somebody_writes)
-        with pytest.raises(FileChanged, match="changed while it was read: write a file in one step"):
+        with pytest.raises(FileChanged, match=re.escape(str(path))):
             reader.read(span)
     assert reader.read(span).frame.height == 1
+
+
+def test_files_on_a_disk_need_no_package_of_s3(
+    declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(tmp_path / f"{DAYS[0]}.parquet", rows(DAYS[0]))
+    reader = reader_of(declare({"kind": "file", "path": f"{tmp_path}/%Y-%m-%d.parquet"}), FileReader)
+    monkeypatch.setitem(sys.modules, "botocore", None)
+    span = Span(date.fromisoformat(DAYS[0]), date.fromisoformat(DAYS[1]))
+    assert reader.read(span).frame.height == 3
 
 
 def test_changed_columns_of_a_file_are_named(declare: Declare, tmp_path: Path) -> None:
     _write(tmp_path / f"{DAYS[0]}.parquet", rows(DAYS[0]).rename({"gift": "present"}))
     reader = reader_of(declare({"kind": "file", "path": f"{tmp_path}/%Y-%m-%d.parquet"}), FileReader)
     (fault,) = reader.check()
-    assert "added: present (bool); removed: gift (bool)" in fault
+    assert "added: present (bool);" in fault
+    assert "removed: gift (bool)" in fault
 
 
 @pytest.mark.parametrize(
@@ -404,7 +416,7 @@ def test_a_week_of_files_by_day_needs_a_file_of_each_day(declare: Declare, tmp_p
     installation = declare({"kind": "file", "path": path}, partitions=partitions)
     said = failure_of(installation.run(SALES, partition=week))
     assert f"no file matches {path} for {days[5]}: wait for it" in said
-    assert "for a day without rows, write a file without rows" in said
+    assert "write a file without rows" in said
     late.rename(tmp_path / f"{days[5]}.csv")
     assert installation.run(SALES, partition=week).success
     assert installation.main.scan(SALES, [week]).collect().height == rows(*map(str, days)).height
@@ -424,12 +436,12 @@ def test_links_are_followed_and_a_missing_folder_refuses_the_day(declare: Declar
     assert installation.main.scan(SALES, [day]).collect().height == rows(day).height
     elsewhere.rename(tmp_path / "unmounted")
     said = failure_of(installation.run(SALES, partition=day))
-    assert f"a link to a folder that is not there: '{shops}/b'" in said
+    assert re.search(rf"a link to a folder .*'{shops}/b'", said)
     (tmp_path / "unmounted").rename(elsewhere)
     (elsewhere / f"{day}.csv").rename(tmp_path / "moved.csv")
     (elsewhere / f"{day}.csv").symlink_to("nowhere.csv")
     said = failure_of(installation.run(SALES, partition=day))
-    assert f"{shops}/b/{day}.csv is a link to a file that is not there" in said
+    assert f"{shops}/b/{day}.csv is a link" in said
     assert installation.main.scan(SALES, [day]).collect().height == rows(day).height
 
 

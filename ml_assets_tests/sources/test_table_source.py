@@ -68,7 +68,7 @@ def test_partitions_of_another_lake_land_with_their_digests(tmp_path: Path, othe
     assert reader_of(here, SourceReader).check() == []
     assert reader_of(here, SourceReader).preview(2).equals(rows(DAYS[3])[:2])
     said = failure_of(here.run(HERE, partition=DAYS[4]))
-    assert f"has no partition {DAYS[4]}: materialize it there first" in said
+    assert f"has no partition {DAYS[4]}: materialize" in said
 
 
 def test_a_day_comes_from_its_hours_and_an_hour_never_from_a_day(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_day_comes_from_its_hours_and_an_hour_never_from_a_day(tmp_path: Path)
     finer = _here(tmp_path / "finer", days, HOURLY, table=HERE)
     said = failure_of(finer.run(HERE, partition=f"{DAYS[1]}T05"))
     assert "has daily partitions" in said
-    assert "give this dataset the cadence daily" in said
+    assert "the cadence daily" in said
 
 
 def _reopened(here: Installation) -> set[date]:
@@ -165,9 +165,8 @@ def test_changed_columns_of_the_other_table_are_named(tmp_path: Path, other: Ins
     contract = {**DATASET["contract"], "columns": DATASET["contract"]["columns"][:-1]}
     here = _here(tmp_path, other, {"contract": contract})
     (fault,) = reader_of(here, SourceReader).check()
-    assert (
-        "added: changed_at (datetime). Change the contract, or change the table in its own project" in fault
-    )
+    assert "added: changed_at (datetime). " in fault
+    assert "in its own project" in fault
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ def test_a_moment_without_an_offset_fails_its_day_by_name(declare: Declare, tmp_
     (tmp_path / f"{DAYS[0]}.csv").write_text(_written(DAYS[0], "%Y-%m-%dT%H:%M:%S"))
     source = {"kind": "file", "path": f"{tmp_path}/%Y-%m-%d.csv"}
     said = failure_of(declare(source).run(SALES, partition=DAYS[0]))
-    assert f"{DAYS[0]}.csv, row 1: 'sold_at' has no offset from UTC, such as Z or +02:00: add it" in said
+    assert f"{DAYS[0]}.csv, row 1: 'sold_at' " in said
+    assert "Z or +02:00" in said
 
 
 def test_the_declared_zone_and_format_of_moments_are_used_and_named(declare: Declare, tmp_path: Path) -> None:
@@ -55,10 +56,9 @@ def test_the_declared_zone_and_format_of_moments_are_used_and_named(declare: Dec
     installation = declare(source)
     assert installation.run(SALES, partition=DAYS[0], last=DAYS[4]).success
     assert installation.main.scan(SALES, DAYS).collect().equals(rows(*DAYS))
-    assert reader_of(installation, FileReader).facts() == {
-        "times without an offset": "read as America/New_York",
-        "formats of times": "sold_at as %d/%m/%Y %H:%M:%S, changed_at as %d/%m/%Y %H:%M:%S",
-    }
+    zone, formats = reader_of(installation, FileReader).facts().values()
+    assert str(zone).endswith(" America/New_York")
+    assert formats == ", ".join(f"{name} as {form}" for name, form in declared["formats"].items())
 
 
 REFUSED = [
@@ -153,7 +153,7 @@ def test_a_value_that_its_type_holds_is_kept(
 
 def test_a_time_of_a_clock_that_is_set_is_refused(tmp_path: Path) -> None:
     for text in ("2024-03-10T02:30:00", "2024-11-03T01:30:00"):
-        with pytest.raises(ValueUnreadable, match="show twice or never, because they are set"):
+        with pytest.raises(ValueUnreadable, match=r"row 1: 'x' .*America/New_York .*offset"):
             _value(tmp_path, "csv", "datetime", text, time_zone="America/New_York")
     late = _value(tmp_path, "csv", "datetime", "2024-11-03T01:30:00-05:00", time_zone="America/New_York")
     assert late == datetime(2024, 11, 3, 6, 30, tzinfo=UTC)
@@ -260,12 +260,12 @@ def test_text_after_a_closing_quote_is_refused(tmp_path: Path, text: str) -> Non
     """polars reads `""tea""` as `tea`, and may take a separator for a part of the text."""
     right = read(tmp_path, 'id,x\n1,"5"" pipe of ""tea"", x"\n', "csv", {"x": "string"})
     assert right["x"].to_list() == ['5" pipe of "tea", x']
-    with pytest.raises(FileUnreadable, match="text after a closing quote"):
+    with pytest.raises(FileUnreadable, match="after a closing quote"):
         read(tmp_path, f"id,x\n1,{text}\n", "csv", {"x": "string"})
 
 
 def test_a_carriage_return_in_a_file_of_one_column_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileUnreadable, match="a carriage return within a line"):
+    with pytest.raises(FileUnreadable, match="carriage return"):
         read(tmp_path, 'id\n"1"\n2\r3\n', "csv", {})
 
 
@@ -274,7 +274,7 @@ def test_a_last_line_that_does_not_end_is_refused(tmp_path: Path, is_packed: boo
     content = b"id,x\n1,a\n2,b"
     file = tmp_path / f"rows.csv{'.gz' * is_packed}"
     file.write_bytes(gzip.compress(content) if is_packed else content)
-    with pytest.raises(FileUnreadable, match="does not end with a line break"):
+    with pytest.raises(FileUnreadable, match="a line break"):
         read_file(file, {"x": "string"})
 
 
@@ -303,7 +303,7 @@ def test_a_mark_of_byte_order_is_no_part_of_a_name(tmp_path: Path) -> None:
 
 
 def test_a_field_that_stands_twice_in_a_line_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileUnreadable, match="line 1: the message has a field twice"):
+    with pytest.raises(FileUnreadable, match=r"line 1: .* field twice"):
         read(tmp_path, '{"id": 1, "x": 1, "x": 2}\n', "jsonl", {"x": "int64"})
 
 
@@ -342,9 +342,7 @@ def test_a_preview_of_fields_of_different_types_says_so(tmp_path: Path) -> None:
     """It suggested text, and `2.50` was read as `2.5`."""
     file = tmp_path / "rows.jsonl"
     file.write_text('{"x": "a"}\n{"x": 2.50}\n')
-    with pytest.raises(
-        ValueUnreadable, match="row 2: 'x' has values of different types: a text and a fraction"
-    ):
+    with pytest.raises(ValueUnreadable, match=r"row 2: 'x' .*: a text and a fraction"):
         reader_of_file(file, None).preview(10)
 
 
@@ -363,5 +361,5 @@ def test_a_wrong_key_of_a_text_file_is_refused(source: dict[str, Any], said: str
 
 
 def test_a_format_of_a_column_that_is_no_time_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceRefused, match=r"source.formats names x: name columns of type date or datetime"):
+    with pytest.raises(SourceRefused, match=r"source\.formats names x: "):
         _value(tmp_path, "csv", "string", "a", formats={"x": "%Y-%m-%d"})

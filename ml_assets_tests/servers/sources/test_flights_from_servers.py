@@ -107,4 +107,4 @@ def test_tables_from_servers_give_the_training_set_of_the_demo(
     assert found.fitted_digest == expected.fitted_digest
     assert served.main.manifest("datasets/flights", DAYS[0]).code_version != (
         embedded.main.manifest("datasets/flights", DAYS[0]).code_version
-    ), "they came from other sources"
+    )  # they came from other sources

