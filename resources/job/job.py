@@ -153,12 +153,7 @@ class TrainingResult:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read `result.json`."""
-        return cls.from_json(path.read_text())
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Inverse of `to_json`."""
-        return cls.from_document(json.loads(text))
+        return cls.from_document(json.loads(path.read_text()))
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
