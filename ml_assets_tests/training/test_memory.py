@@ -16,8 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.model.training.process.group import Group
 from ml_assets.model.training.run import prepare
-from ml_assets.model.training.step.activation_checkpointing import checkpoint_activations, layers_of
-from ml_assets.model.training.step.memory import advising, passes, rows_at_once
+from ml_assets.model.training.step.memory import (
+    advising,
+    checkpoint_activations,
+    layers_of,
+    passes,
+    rows_at_once,
+)
 from ml_assets_tests.training.single_step import one_step
 from ml_assets_tests.training.small_jobs import small_job
 from resources.job.errors import BadConfiguration, OutOfMemory

@@ -39,8 +39,8 @@ from ml_assets.model.training.data.streaming import ShardSource
 from ml_assets.model.training.parallel.layouts import Layout, lay_out, refuse_unfit
 from ml_assets.model.training.parallel.reduction import PowerSgd
 from ml_assets.model.training.process.group import Group
-from ml_assets.model.training.step.activation_checkpointing import checkpoint_activations
 from ml_assets.model.training.step.load import build_model, check_output, refuse_chance
+from ml_assets.model.training.step.memory import checkpoint_activations
 from ml_assets.model.training.step.model_digests import (
     begin_alike,
     refuse_other_machine,

@@ -45,9 +45,8 @@ from ml_assets.model.training.checkpoint.parts import State, share_of
 from ml_assets.model.training.checkpoint.saving import ALIKE
 from ml_assets.model.training.parallel.pipeline import Pipe, refuse_undivided, stage_of
 from ml_assets.model.training.process.group import Group
-from ml_assets.model.training.step.activation_checkpointing import layers_of
 from ml_assets.model.training.step.load import matching
-from ml_assets.model.training.step.memory import passes, rows_at_once
+from ml_assets.model.training.step.memory import layers_of, passes, rows_at_once
 from ml_assets.model.training.step.precision import shard_policy
 from resources.job.errors import BadConfiguration
 from resources.job.training_settings import Parallel, TrainingSettings
