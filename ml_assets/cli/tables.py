@@ -206,7 +206,7 @@ def quarantine() -> None:
 @click.argument("table", required=False)
 def quarantine_list(table: str | None) -> None:
     """List the partitions with quarantined rows, of TABLE or of all tables, and the rules that these rows break."""
-    from ml_assets.data.tables.publish.accept import quarantined_keys, quarantined_rules
+    from ml_assets.data.tables.publish.rejected import quarantined_keys, quarantined_rules
 
     project = reading().project
     reader, declared = project.reader(), project.declared
@@ -228,7 +228,7 @@ def quarantine_list(table: str | None) -> None:
 @click.option("--rows", default=20, show_default=True, help="Print this many rows of each partition.")
 def quarantine_show(table: str, partition: str | None, rows: int) -> None:
     """Print the quarantined rows of TABLE, or of one PARTITION of it. Values of sensitive columns are hidden."""
-    from ml_assets.data.tables.publish.accept import quarantined_keys, quarantined_rules, shown_rows
+    from ml_assets.data.tables.publish.rejected import quarantined_keys, quarantined_rules, shown_rows
 
     project = reading().project
     spec, reader = project.declared.table(table), project.reader()
@@ -250,7 +250,7 @@ def quarantine_readmit(table: str, partition: str | None) -> None:
     """
     from ml_assets.context import launch
     from ml_assets.data.tables import declared
-    from ml_assets.data.tables.publish.accept import (
+    from ml_assets.data.tables.publish.rejected import (
         NotReadmitted,
         quarantined_keys,
         quarantined_rows,

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from ml_assets.context.errors import NotFound
 from ml_assets.context.project import Project
-from ml_assets.data.tables.publish.accept import accept_level, accept_partition
+from ml_assets.data.tables.publish.rejected import accept_level, accept_partition
 from ml_assets.model.release import promotion as promoting
 from ml_assets.model.release import reviews, rollback
 from ml_assets.model.release.bundle_store import BundleDamaged, BundleMissing

@@ -6,8 +6,8 @@ import shlex
 import pytest
 
 from ml_assets.data.tables.environments import create_environment, merge_environment
-from ml_assets.data.tables.publish.accept import accept_level
 from ml_assets.data.tables.publish.publish import PublishResult
+from ml_assets.data.tables.publish.rejected import accept_level
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, keys, reject
 from resources.ledger import Person

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from ml_assets.components.specs import DatasetSpec
-from ml_assets.data.tables.publish.accept import accept_partition
+from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets.data.validation.verdict import Verdict
 from ml_assets_tests.components.installation import Installation, materialized, readings_components
 from ml_assets_tests.components.readings_pipeline import DATASET, READINGS, Source, days

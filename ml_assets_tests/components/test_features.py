@@ -3,7 +3,7 @@
 import polars as pl
 
 from ml_assets.components.failures import missing_in
-from ml_assets.data.tables.publish.accept import accept_partition
+from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets.data.tables.reader import TableReader
 from ml_assets_tests.components.installation import (
     Installation,

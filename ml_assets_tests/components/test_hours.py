@@ -19,8 +19,8 @@ from ml_assets.components.metadata import RANGE_END, RANGE_START, declared_table
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.leakage import find_leaks, newest_partitions
-from ml_assets.data.tables.publish.accept import quarantined_keys, quarantined_rules, readmit
 from ml_assets.data.tables.publish.publish import publish
+from ml_assets.data.tables.publish.rejected import quarantined_keys, quarantined_rules, readmit
 from ml_assets.data.tables.spec import Incoming, PublishingRun
 from ml_assets_tests.components.installation import (
     Installation,

@@ -10,7 +10,7 @@ from dagster import ExecuteInProcessResult
 
 from ml_assets.components.assets.table import UNCHANGED
 from ml_assets.components.metadata import ROOT_RUN
-from ml_assets.data.tables.publish.accept import accept_partition
+from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets.data.tables.reader import TableReader
 from ml_assets_tests.components.installation import (
     Installation,

@@ -12,7 +12,7 @@ from ml_assets.components.sensors.reconcile import (
     report_acceptance,
     report_missing_materializations,
 )
-from ml_assets.data.tables.publish.accept import accept_partition
+from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets_tests.components.installation import Installation, key_of, readings_components
 from ml_assets_tests.components.readings_pipeline import DATASET, FEATURES, READINGS, Source, days
 from resources.ledger import Person

@@ -9,7 +9,7 @@ import pytest
 from ml_assets.data.snapshots.keep import keep_branch
 from ml_assets.data.tables.declared import DeclaredTable, DeclaredTables
 from ml_assets.data.tables.environments import drop_environment
-from ml_assets.data.tables.publish.accept import accept_partition
+from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Retain
 from ml_assets.model.steps.waste import UNUSED, Waste, delete_waste, find_waste

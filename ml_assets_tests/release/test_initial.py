@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from ml_assets.data.snapshots.split_reader import file_sha256
-from ml_assets.data.tables.publish.accept import accept_partition
+from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets.foundation.days import Days
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.initial_version import InitialModel, InitialModelRefused, initial_model

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ml_assets.data.tables.publish.accept import accept_partition
+from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets.model.release.bundle_store import Bundle, BundleDamaged, BundleStore
 from ml_assets.model.release.known_versions import number_reader_of
 from ml_assets.model.release.mlflow_view import differences, show

@@ -16,7 +16,7 @@ from ml_assets.data.sources.protocol import SourceReader
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.layout import UNDATED
 from ml_assets.data.tables.manifest import Reconciliation
-from ml_assets.data.tables.publish.accept import (
+from ml_assets.data.tables.publish.rejected import (
     NotReadmitted,
     accept_partition,
     quarantined_keys,

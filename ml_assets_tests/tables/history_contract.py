@@ -11,7 +11,7 @@ import pytest
 
 from ml_assets.data.tables.history.diff import compare_lake
 from ml_assets.data.tables.history.log import blame, log_of
-from ml_assets.data.tables.publish.accept import accept_partition
+from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets.data.tables.reader import FolderTaken, PartitionMissing, TableReader, write_out
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, days, keys
 from resources.lake import VersionedStore

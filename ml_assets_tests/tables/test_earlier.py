@@ -8,8 +8,8 @@ import pytest
 
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.history.retention import Retired, retire
-from ml_assets.data.tables.publish.accept import accept_partition
 from ml_assets.data.tables.publish.earlier import moment_of_change
+from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.contract import Contract
 from ml_assets_tests.tables import orders_table

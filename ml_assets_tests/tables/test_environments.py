@@ -19,7 +19,7 @@ from ml_assets.data.tables.environments import (
 )
 from ml_assets.data.tables.history.log import blame
 from ml_assets.data.tables.manifest import Reconciliation
-from ml_assets.data.tables.publish.accept import accept_partition
+from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, UndatedRows
 from ml_assets_tests.tables.environment_place import Place

@@ -10,8 +10,8 @@ import pytest
 
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
-from ml_assets.data.tables.publish.accept import accept_partition, quarantined_rows, readmit
 from ml_assets.data.tables.publish.publish import PublishResult, publish
+from ml_assets.data.tables.publish.rejected import accept_partition, quarantined_rows, readmit
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.data.validation.contract import Contract

@@ -26,9 +26,9 @@ from ml_assets.data.tables.cadence import Cadence, CadenceKind
 from ml_assets.data.tables.declared import NOTHING_DECLARED, DeclaredTable, DeclaredTables
 from ml_assets.data.tables.derive import plan
 from ml_assets.data.tables.guard import validate_window
-from ml_assets.data.tables.publish.accept import accept_partition
 from ml_assets.data.tables.publish.prepare import prepare
 from ml_assets.data.tables.publish.publish import publish
+from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.data.validation.contract import Contract

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.layout import quarantine_of
-from ml_assets.data.tables.publish.accept import (
+from ml_assets.data.tables.publish.rejected import (
     NotReadmitted,
     accept_partition,
     quarantined_keys,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.data.tables.publish.accept import accept_partition
+from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets.data.tables.reader import TableReader
 from ml_assets_tests.tables.interleaving import Interleaving, place_of
 from ml_assets_tests.tables.orders_table import ORDERS, OrdersTable, day, keys

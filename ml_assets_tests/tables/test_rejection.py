@@ -8,10 +8,10 @@ import pytest
 from ml_assets.data.tables import parquet
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import NOTHING_DECLARED
-from ml_assets.data.tables.publish.accept import EvidenceGone, accept_partition
 from ml_assets.data.tables.publish.audit import validate
 from ml_assets.data.tables.publish.prepare import prepare_chunks
 from ml_assets.data.tables.publish.publish import publish
+from ml_assets.data.tables.publish.rejected import EvidenceGone, accept_partition
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.data.validation.column_types import schema_of

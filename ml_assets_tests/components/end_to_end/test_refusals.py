@@ -14,7 +14,7 @@ import pytest
 
 from ml_assets.components import FeatureTable
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient, missing_in
-from ml_assets.data.tables.publish.accept import accept_partition
+from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets.model.release.initial_version import InitialModelRefused
 from ml_assets.model.release.promotion import promote
 from ml_assets.model.release.releases import NotPromotable, bundles_of, registry_of, releases_of

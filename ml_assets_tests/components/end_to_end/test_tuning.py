@@ -18,7 +18,7 @@ import pytest
 from torch import nn
 
 from ml_assets.components.metadata import DATA_VERSION
-from ml_assets.data.tables.publish.accept import accept_partition
+from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets.extras.tuning.chosen import chosen_for, prior_for
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (

@@ -10,7 +10,7 @@ from ml_assets.data.tables.environments import (
     drop_environment,
     merge_environment,
 )
-from ml_assets.data.tables.publish.accept import accept_partition
+from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets_tests.resources.ledger_writer import write_one_of_each
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.tables.environment_place import Place

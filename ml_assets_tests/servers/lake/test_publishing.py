@@ -9,8 +9,8 @@ import pytest
 
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.history.log import unaudited
-from ml_assets.data.tables.publish.accept import accept_partition
 from ml_assets.data.tables.publish.publish import PublishResult, publish
+from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun
 from ml_assets_tests.servers.lake.repositories import Repository

@@ -21,7 +21,7 @@ from ml_assets.data.sources.preview import preview
 from ml_assets.data.sources.protocol import ReadPartition, SourceAway, Span
 from ml_assets.data.sources.sql_source import SqlReader
 from ml_assets.data.tables.layout import UNDATED
-from ml_assets.data.tables.publish.accept import quarantined_rows
+from ml_assets.data.tables.publish.rejected import quarantined_rows
 from ml_assets_tests.components.installation import failure_of, materialized
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.servers.sources.conftest import URL_ENV, Declare, Warehouse
