@@ -27,8 +27,7 @@ from resources.lake.migration import Migration
 from resources.launcher.local import LocalLauncher
 from resources.launcher.protocol import TrainingLauncher
 from resources.ledger import Ledger, Person
-from resources.online import OnlineStore
-from resources.online.store import open_online_store
+from resources.online import OnlineStore, open_online_store
 from resources.settings import Settings
 from resources.tracking.sink import SpoolCopies
 from resources.tracking.tracker import FILES, Tracker

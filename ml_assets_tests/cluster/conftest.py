@@ -5,10 +5,12 @@ What is not there is a failure: `CLUSTER_STATE` names the folder of a cluster th
 of its own; a test marked `alone` has the cluster to itself.
 """
 
+import fcntl
 import json
 import os
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,6 @@ from ml_assets_tests.browser.graphql import Dagster
 from ml_assets_tests.browser.ui_process import running_ui
 from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvironment, session
 from ml_assets_tests.cluster.cluster_installation import ClusterInstallation, install
-from ml_assets_tests.cluster.cluster_lock import hold_cluster
 from ml_assets_tests.cluster.launched_job import LaunchedJob, job_of, settings_of, worker_variables
 from ml_assets_tests.cluster.unhurried_model import MOUNT
 from ml_assets_tests.scheduling import Grouped
@@ -210,3 +211,17 @@ def pages(browser: Browser, dagster: Dagster, screenshots: Path) -> Iterator[Pag
     """Open a browser tab."""
     with open_pages(browser, dagster.url, screenshots) as pages:
         yield pages
+
+
+@contextmanager
+def hold_cluster(folder: Path, *, alone: bool) -> Iterator[None]:
+    """Lock the cluster whose state is in `folder` while the block runs: shared, or `alone`.
+
+    Test processes agree by two file locks. Whoever wants the cluster alone keeps the first while it waits for the
+    second, so that it waits for those that run, and not for those that would come after.
+    """
+    with (folder / "tests.next").open("w") as door, (folder / "tests.now").open("w") as cluster:
+        fcntl.flock(door, fcntl.LOCK_EX)
+        fcntl.flock(cluster, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        yield

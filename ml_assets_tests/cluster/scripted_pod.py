@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from ml_assets_tests.resources.launcher.results import CONTENT, untrained_result
+from ml_assets_tests.resources.launcher.scripted_jobs import CONTENT, untrained_result
 from resources.artifacts import Artifacts, artifacts_of
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob

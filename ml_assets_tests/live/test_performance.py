@@ -21,7 +21,7 @@ from ml_assets.use.live.performance_history import days_up_to, pictures, store_d
 from ml_assets.use.live.retrain import value_of
 from ml_assets.use.live.scored_rows import REFERENCE_DAYS, scored_of_table
 from ml_assets_tests.components.readings_pipeline import FEATURES, MODEL, PIPELINE, days
-from resources.artifacts.local import FolderArtifacts
+from resources.artifacts import FolderArtifacts
 from resources.lake.local import LocalStore
 from resources.ledger import Ledger
 

@@ -1,6 +1,6 @@
-"""Checks of the hash chain on any database, by its URL, and the attacker that they need."""
+"""Checks of the hash chain, of reads and of decisions on any database, by its URL, and the attacker that they need."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,8 +9,10 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 import sqlalchemy as sa
 
-from ml_assets_tests.resources.ledger_writer import EVALUATION, write_one_of_each
+from ml_assets_tests.resources.ledger_writer import EVALUATION, NEW, with_account, write_one_of_each
 from resources.ledger import Ledger, LedgerChanged, Person
+from resources.ledger.database import LedgerDatabase
+from resources.ledger.tables import decisions
 
 KINDS = ("evaluation", "name", "promotion", "demotion", "archival", "review", "dossier", "rules")
 """Kinds of rows in the order of `write_one_of_each`."""
@@ -82,3 +84,40 @@ def assert_times_and_letters_come_back_as_they_were(url: str) -> None:
     assert [one.at for one in other.evaluations("m")] == times
     assert {(one.author, one.reason) for one in other.promotions("m")} == {("Zoë", said)}
     assert {one.summary for one in other.evaluations("m")} == {said}
+
+
+def assert_several_reads_see_one_state(url: str) -> None:
+    """Write between two reads of one transaction: the second read sees what the first saw, and a later one all."""
+    ledger = Ledger(url)
+    write_one_of_each(ledger)
+    database, count = LedgerDatabase(url, 30.0, "local"), sa.select(sa.func.count()).select_from(decisions)
+    with database.reading() as connection:
+        before = connection.scalar(count)
+        ledger.models.record_evaluation(replace(EVALUATION, evaluation_digest="meanwhile"))
+        assert connection.scalar(count) == before
+    with database.reading() as connection:
+        assert connection.scalar(count) == before + 1
+
+
+def assert_nothing_is_decided_on_a_changed_row(url: str) -> None:
+    """Change one row: acceptances, registrations, and changes of accounts name it, and store nothing."""
+    ledger = Ledger(url)
+    write_one_of_each(ledger)
+    ledger.record_verdicts([NEW])
+    root = with_account(ledger, "root")
+    with attacker(url) as connection:
+        connection.execute(sa.text("UPDATE ledger_decisions SET bundle_digest = 'mine' WHERE place = 1"))
+    decide: Mapping[str, Callable[[], object]] = {
+        "acceptance": lambda: ledger.accept(NEW.table, NEW.key, 1, root, "a strike"),
+        "registration": lambda: ledger.models.name_version(
+            "m", "new", schema_digest="s", recipe_digest="r", choose=lambda known: "2.0.0"
+        ),
+        "first rules": lambda: ledger.models.record_first_rules("new", "{}", root),
+        "account": lambda: ledger.accounts.add_by_token("bob", root),
+    }
+    head = ledger.models.head()
+    for name, decision in decide.items():
+        with pytest.raises(LedgerChanged, match=r"nothing was decided, .*: row 1 .* was changed"):
+            decision()
+        assert ledger.models.head() == head, name
+    assert ledger.histories(NEW.table, [NEW.key])[NEW.key][0].acceptance is None

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from resources.addresses import Address
-from resources.online import OnlineRow, OnlineStore
-from resources.online.store import open_online_store
+from resources.online import OnlineRow, OnlineStore, open_online_store
 
 SECOND = 1_000_000
 HOUR = 3_600 * SECOND

@@ -88,7 +88,7 @@ def test_a_fetch_that_breaks_off_leaves_its_target_as_it_was(
         part.write_text("ro")
         raise OSError("no space left")
 
-    monkeypatch.setattr("resources.artifacts.local.shutil.copyfile", break_off)
+    monkeypatch.setattr("resources.artifacts.shutil.copyfile", break_off)
     with pytest.raises(OSError, match="no space left"):
         home.fetch("snapshots/s", "shard", target)
     assert target.read_text() == "before"

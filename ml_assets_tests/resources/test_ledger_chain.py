@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from ml_assets_tests.resources.ledger_chains import (
     KINDS,
     assert_a_changed_row_is_named,
-    assert_several_writers_make_one_chain,
-    assert_times_and_letters_come_back_as_they_were,
-)
-from ml_assets_tests.resources.ledger_states import (
     assert_nothing_is_decided_on_a_changed_row,
     assert_several_reads_see_one_state,
+    assert_several_writers_make_one_chain,
+    assert_times_and_letters_come_back_as_they_were,
 )
 from ml_assets_tests.resources.ledger_writer import EVALUATION, write_one_of_each
 from resources.ledger import Head, Ledger, LedgerChanged, LedgerError, chain

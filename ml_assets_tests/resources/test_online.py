@@ -12,8 +12,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ml_assets_tests.resources.online_stores import HOUR, TABLE, TTL, NewestInMemory, now_us, race, row
 from resources.addresses import Address
-from resources.online import LARGEST_MOMENT, OnlineRow, OnlineStoreRefused, OnlineStoreUnavailable
-from resources.online.store import SQLiteOnlineStore, open_online_store
+from resources.online import (
+    LARGEST_MOMENT,
+    OnlineRow,
+    OnlineStoreRefused,
+    OnlineStoreUnavailable,
+    SQLiteOnlineStore,
+    open_online_store,
+)
 
 ENTITIES = ["a", "b", '["ü",1]']
 

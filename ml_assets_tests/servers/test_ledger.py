@@ -17,14 +17,12 @@ from ml_assets_tests.resources import ledger_writer
 from ml_assets_tests.resources.ledger_chains import (
     KINDS,
     assert_a_changed_row_is_named,
+    assert_nothing_is_decided_on_a_changed_row,
+    assert_several_reads_see_one_state,
     assert_several_writers_make_one_chain,
     assert_times_and_letters_come_back_as_they_were,
 )
 from ml_assets_tests.resources.ledger_environments import assert_each_ledger_belongs_to_one_environment
-from ml_assets_tests.resources.ledger_states import (
-    assert_nothing_is_decided_on_a_changed_row,
-    assert_several_reads_see_one_state,
-)
 from ml_assets_tests.resources.ledger_writer import (
     EVALUATION,
     NEW,
@@ -76,7 +74,7 @@ def test_what_was_written_is_found_by_another_process(url: str) -> None:
         evaluation_digest="e",
     )
     other = Ledger(url)
-    (row,) = other.verdicts_on(NEW.table, NEW.key)
+    (row,) = other.histories(NEW.table, [NEW.key])[NEW.key]
     assert (row.status, row.acceptance) == ("accepted", acceptance)
     assert other.models.in_production("m") == promotion
     assert other.models.in_production("m", at=promotion.at) == promotion
@@ -89,7 +87,7 @@ def test_processes_that_come_first_at_once_and_write_at_once_lose_nothing(url: s
     program = [sys.executable, ledger_writer.__file__, url]
     writers = [subprocess.Popen([*program, name, str(rounds)]) for name in names]
     assert [writer.wait(timeout=120) for writer in writers] == [0] * 4
-    verdicts = Ledger(url).verdicts_on(NEW.table, NEW.key)
+    verdicts = Ledger(url).histories(NEW.table, [NEW.key])[NEW.key]
     assert [one.number for one in verdicts] == list(range(1, 4 * rounds + 1))
     for name in names:
         assert [one.rows for one in verdicts if one.run_id == name] == list(range(rounds))
@@ -213,7 +211,7 @@ def test_server_that_comes_back_in_time_is_not_noticed(url: str, servers: Runnin
     servers.restart("postgresql")
     writing.join(200)
     assert written == [2]
-    assert [one.number for one in ledger.verdicts_on(NEW.table, NEW.key)] == [1, 2]
+    assert [one.number for one in ledger.histories(NEW.table, [NEW.key])[NEW.key]] == [1, 2]
 
 
 def test_server_that_stays_away_is_named_without_its_password(url: str, servers: RunningServers) -> None:

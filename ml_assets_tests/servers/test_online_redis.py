@@ -1,4 +1,4 @@
-"""Redis keeps the newest row of each entity, through races and restarts; if it is away, the error says so."""
+"""Redis keeps the newest row of each entity, also for `ml-assets serve --online`; if it is away, the error says so."""
 
 import uuid
 from pathlib import Path
@@ -8,6 +8,7 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ml_assets_tests.release.conftest import rows, store
 from ml_assets_tests.resources.online_stores import (
     HOUR,
     SECOND,
@@ -19,9 +20,10 @@ from ml_assets_tests.resources.online_stores import (
     row,
 )
 from ml_assets_tests.servers.running_servers import RunningServers
+from ml_assets_tests.serving.conftest import Serve, log_artifacts, serve, versions
+from ml_assets_tests.serving.online_rows import filled
 from resources.addresses import Address
-from resources.online import OnlineStore, OnlineStoreRefused, OnlineStoreUnavailable
-from resources.online.store import open_online_store
+from resources.online import OnlineStore, OnlineStoreRefused, OnlineStoreUnavailable, open_online_store
 
 ENTITIES = ["a", "b", '["ü",1]']
 NOWHERE = Path("/nonexistent/online.db")
@@ -114,3 +116,23 @@ def test_a_wrong_password_and_a_foreign_key_are_refused(servers: RunningServers)
     redis.Redis.from_url(servers.env["REDIS_URL"]).set(f"ml_assets:{environment}:{TABLE}:a", "a text")
     with pytest.raises(OnlineStoreRefused, match="WRONGTYPE"):
         store_on(servers, environment).write(TABLE, [row("a", 1, 1)], None)
+
+
+__all__ = ["log_artifacts", "rows", "serve", "store", "versions"]
+
+
+def test_redis_answers_requests_that_name_an_entity(servers: RunningServers, serve: Serve) -> None:
+    """While Redis is frozen, requests with all columns are answered."""
+    serving = serve(online=filled(store_on(servers, patience_seconds=0.3)))
+    said = serving.predict([{"tail": "N1"}, {"tail": "N2"}]).json()["predictions"]
+    assert all(one["online"]["columns"] for one in said)
+    unknown = serving.predict({"tail": "N99"})
+    assert (unknown.status_code, unknown.json()["field"]) == (422, "hour")
+    servers.freeze("redis")
+    try:
+        refused = serving.predict({"tail": "N1"})
+        assert (refused.status_code, "does not answer" in refused.json()["message"]) == (503, True)
+        assert serving.predict(serving.row()).status_code == 200
+    finally:
+        servers.thaw("redis")
+    assert serving.predict({"tail": "N1"}).json()["prediction"] == said[0]["prediction"]

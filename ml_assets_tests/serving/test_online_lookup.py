@@ -15,7 +15,7 @@ from ml_assets.use.serving.watch import CanaryShare
 from ml_assets_tests.serving.conftest import MODEL, Serve
 from ml_assets_tests.serving.online_rows import EXPIRED, NOW, TABLE, filled, stored_rows
 from resources.artifacts import FolderArtifacts
-from resources.online.store import SQLiteOnlineStore
+from resources.online import SQLiteOnlineStore
 
 
 @pytest.fixture

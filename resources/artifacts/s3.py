@@ -2,7 +2,7 @@
 
 Here: uploads, downloads, retries, and the server's answers as our errors; the objects of a bucket as files of a folder;
 the multipart upload of an object while it is written, of which a few parts are in memory. Not here: the protocol
-(`artifacts.local`) and credentials, which botocore finds itself (`AWS_*`).
+(`resources.artifacts`) and credentials, which botocore finds itself (`AWS_*`).
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 from resources.addresses import Address
-from resources.artifacts.local import (
+from resources.artifacts import (
     ArtifactMissing,
     ArtifactsError,
     ArtifactsRefused,

@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 
 from resources.files import write_whole
-from resources.lake.store import (
+from resources.lake import (
     BranchProtected,
     Commit,
     NameRefused,

@@ -25,11 +25,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
-from resources.lake import refs
+from resources.lake import LakeError, ObjectStat, VersionedStore, refs
 from resources.lake.lakefs_api import LakeFSApi, Refusal
 from resources.lake.lakefs_setup import MAIN
 from resources.lake.refs import SQLiteDatabase
-from resources.lake.store import LakeError, ObjectStat, VersionedStore
 from resources.lake.tree import Trees
 
 

@@ -11,10 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from resources.lake.lakefs_api import LakeFSApi, Refusal
-from resources.lake.lakefs_content import PRESIGN_FROM, Content, ContentCache
-from resources.lake.lakefs_listing import BRANCH, PAGE, PATH, Listing, MigratedIds
-from resources.lake.store import (
+from resources.lake import (
     SERVERS_OWN,
     AuditHookMissing,
     AuditHookRefused,
@@ -31,6 +28,9 @@ from resources.lake.store import (
     check_name,
     check_path,
 )
+from resources.lake.lakefs_api import LakeFSApi, Refusal
+from resources.lake.lakefs_content import PRESIGN_FROM, Content, ContentCache
+from resources.lake.lakefs_listing import BRANCH, PAGE, PATH, Listing, MigratedIds
 from resources.words import name_some
 
 

@@ -20,7 +20,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from resources.addresses import Address
-from resources.lake.store import (
+from resources.lake import (
     LakeBusy,
     LakeError,
     LakeRefused,

@@ -27,10 +27,10 @@ from urllib3.exceptions import HTTPError
 
 from resources.addresses import Address
 from resources.files import locked, whole_file
+from resources.lake import LakeError, LakeUnavailable, ObjectStat
 from resources.lake.lakefs_api import CONNECTIONS, LakeFSApi
 from resources.lake.lakefs_listing import DIGEST, Entry
 from resources.lake.objects import ObjectFiles
-from resources.lake.store import LakeError, LakeUnavailable, ObjectStat
 from resources.threads import side_by_side
 
 _LIMIT = 50 << 30

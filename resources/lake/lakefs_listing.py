@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from resources.lake import SERVERS_OWN
 from resources.lake.lakefs_api import LakeFSApi
-from resources.lake.store import SERVERS_OWN
 
 BRANCH = "keep-migration"
 """Branch whose only object names the new ids. A lake without it was not migrated."""

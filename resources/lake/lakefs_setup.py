@@ -14,10 +14,10 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from resources.lake import LakeError, RepositoryMissing
 from resources.lake.lakefs_api import LakeFSApi, Refusal
 from resources.lake.lakefs_content import Content, ContentCache
 from resources.lake.lakefs_listing import Listing
-from resources.lake.store import LakeError, RepositoryMissing
 
 PATH = "_lakefs_actions/audit.yaml"
 """Path at which lakeFS reads the hook."""

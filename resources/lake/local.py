@@ -11,10 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from resources.lake import refs
-from resources.lake.objects import ObjectFiles
-from resources.lake.refs import SQLiteDatabase, merge_base, merge_trees
-from resources.lake.store import (
+from resources.lake import (
     BranchDirty,
     BranchProtected,
     Commit,
@@ -26,7 +23,10 @@ from resources.lake.store import (
     RefNotFound,
     check_name,
     check_path,
+    refs,
 )
+from resources.lake.objects import ObjectFiles
+from resources.lake.refs import SQLiteDatabase, merge_base, merge_trees
 from resources.lake.tree import Tree, Trees
 from resources.words import name_some
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from resources.lake import Commit, LakeError, ObjectChange, ObjectStat, RepositoryMissing
 from resources.lake.lakefs import LakeFSStore
 from resources.lake.lakefs_api import Refusal
 from resources.lake.lakefs_listing import BRANCH, PATH, decoded, encoded
 from resources.lake.local import LocalStore
-from resources.lake.store import Commit, LakeError, ObjectChange, ObjectStat, RepositoryMissing
 from resources.threads import side_by_side
 
 MIGRATED_FROM = "migrated_from"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from resources.files import purge, sync
-from resources.lake.store import LakeError
+from resources.lake import LakeError
 
 _CHUNK = 1 << 20
 """Bytes copied per read."""

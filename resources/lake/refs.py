@@ -23,7 +23,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from resources.files import file_at
-from resources.lake.store import Commit, LakeBusy, LakeError, ObjectStat
+from resources.lake import Commit, LakeBusy, LakeError, ObjectStat
 from resources.lake.tree import Changes, Tree, Trees
 from resources.retry import patiently
 

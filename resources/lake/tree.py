@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from resources.lake.store import ObjectStat
+from resources.lake import ObjectStat
 
 Changes = Mapping[str, ObjectStat | None]
 """Path → the new object, or None if the path was removed."""

@@ -21,7 +21,7 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
 from resources.addresses import Address
-from resources.online.store import (
+from resources.online import (
     OnlineRow,
     OnlineStoreError,
     OnlineStoreRefused,

@@ -20,11 +20,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from benchmarks._report import Result, emit, parse_args, ratio_of
-from resources.lake import refs
+from resources.lake import ObjectStat, refs
 from resources.lake.garbage import Garbage, GarbageRules, LocalSweep
 from resources.lake.local import LocalStore
 from resources.lake.refs import SQLiteDatabase
-from resources.lake.store import ObjectStat
 from resources.lake.tree import Trees
 
 PARTITIONS = 500

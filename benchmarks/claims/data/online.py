@@ -27,8 +27,7 @@ from deployment.testbed.servers import Servers
 from deployment.testbed.servers.servers_record import variables
 from ml_assets.data.tables.online import OnlineTable
 from resources.addresses import Address
-from resources.online import OnlineRow
-from resources.online.store import open_online_store
+from resources.online import OnlineRow, open_online_store
 
 ENTITIES, NUMBERS = 100_000, 36
 ROUNDS, READS = 10, 2_000

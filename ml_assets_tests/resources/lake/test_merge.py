@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resources.lake import ObjectStat
 from resources.lake.refs import CommitNode, combine, merge_base
-from resources.lake.store import ObjectStat
 
 State = dict[str, ObjectStat]
 states = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2), max_size=6).map(

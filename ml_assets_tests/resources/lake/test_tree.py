@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resources.lake import LakeError
+from resources.lake import LakeError, ObjectStat
 from resources.lake.local import LocalStore
-from resources.lake.store import ObjectStat
 from resources.lake.tree import Tree, Trees
 
 # Few enough that changes meet, many enough that trees have several ranges and lose whole ones.

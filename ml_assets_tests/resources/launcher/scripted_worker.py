@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from ml_assets.model.training.telemetry.event_log import emit, keep_events
-from ml_assets_tests.resources.launcher.results import CONTENT, untrained_result
+from ml_assets_tests.resources.launcher.scripted_jobs import CONTENT, untrained_result
 from resources.job.job import TrainingJob
 
 

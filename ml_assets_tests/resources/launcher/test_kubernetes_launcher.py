@@ -11,14 +11,13 @@ import pytest
 from ml_assets_tests.resources.launcher import pod_documents
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
 from ml_assets_tests.resources.launcher.object_store import BUCKET, ObjectStore, storing
-from ml_assets_tests.resources.launcher.results import CONTENT, untrained_result
-from ml_assets_tests.resources.launcher.scripted_jobs import job_of
-from resources.artifacts import ArtifactsUnavailable
+from ml_assets_tests.resources.launcher.scripted_jobs import CONTENT, job_of, untrained_result
+from resources.artifacts import ArtifactsUnavailable, FolderArtifacts
 from resources.artifacts.s3 import RemoteArtifacts
 from resources.job.errors import Diverged
-from resources.job.events import EVENTS, RESULT, WEIGHTS, TrainingEvent, training_folder_name
+from resources.job.events import EVENTS, RESULT, WEIGHTS, TrainingEvent, read_events, training_folder_name
 from resources.job.job import TrainingResult
-from resources.launcher.kubernetes.launcher import KubernetesLauncher
+from resources.launcher.kubernetes.launcher import KubernetesLauncher, share_events
 from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import KubernetesSettings
 
@@ -215,3 +214,27 @@ def test_storage_away_while_a_launcher_attaches_costs_no_healthy_pod(
     assert launch.run(complete).best_step == 1
     assert sum(line.startswith("started ") for line in launch.log) == 1
     assert list(api.objects) == []
+
+
+def event(step: int) -> TrainingEvent:
+    return TrainingEvent(kind="metrics", step=step, time=1000.0 + step, values={"loss": 1 / (step + 3)})
+
+
+def test_events_outlive_their_pod_and_none_comes_twice(tmp_path: Path) -> None:
+    """Some events reached a launcher only through the pod's log."""
+    artifacts, job = FolderArtifacts(tmp_path), job_of("done")
+    folder = artifacts.folder(training_folder_name(job))
+    stored, told = [event(0), event(1)], [event(1), event(2), event(3)]
+    (folder / EVENTS).write_text("".join(f"{one.to_line()}\n" for one in stored))
+    for _ in range(2):
+        share_events(artifacts, job, told)
+        assert [one.step for one in read_events(folder)] == [0, 1, 2, 3]
+
+
+def test_there_may_be_no_events_yet(tmp_path: Path) -> None:
+    artifacts, job = FolderArtifacts(tmp_path), job_of("done")
+    folder = artifacts.folder(training_folder_name(job))
+    share_events(artifacts, job, [])
+    assert read_events(folder) == []
+    share_events(artifacts, job, [event(7)])
+    assert [one.step for one in read_events(folder)] == [7]
