@@ -86,7 +86,8 @@ def test_a_changed_policy_compares_again_and_decides(tmp_path: Any) -> None:
     assert checked(declared(installation, at_most=0.2, columns={"load": 0.25})).passed
     assert checked(declared(installation, ignore=["load"])).passed
     assert [
-        row.status for row in installation.platform.ledger.verdicts_on(f"{MODEL}/served_skew", DAYS[0])
+        row.status
+        for row in installation.platform.ledger.histories(f"{MODEL}/served_skew", [DAYS[0]])[DAYS[0]]
     ] == [
         "rejected",
         "warned",

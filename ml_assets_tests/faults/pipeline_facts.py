@@ -84,7 +84,8 @@ def facts_of(project: DemandProject) -> PipelineFacts:
         merges=_merges(project),
         verdicts={
             (table, week): [
-                (row.content_digest, row.status, row.rows) for row in platform.ledger.verdicts_on(table, week)
+                (row.content_digest, row.status, row.rows)
+                for row in platform.ledger.histories(table, [week]).get(week, [])
             ]
             for table, weeks in WEEKS.items()
             for week in weeks

@@ -122,7 +122,7 @@ def _verdicts_come_after(ledger: Ledger, decide: Callable[[Callable[[], None]], 
 
     Raises `AssertionError` where the verdict is recorded before `decide` has stored what it decided.
     """
-    before = len(ledger.verdicts_on(NEW.table, NEW.key))
+    before = len(ledger.histories(NEW.table, [NEW.key]).get(NEW.key, []))
     threads: list[threading.Thread] = []
 
     def allow() -> None:
@@ -130,11 +130,11 @@ def _verdicts_come_after(ledger: Ledger, decide: Callable[[Callable[[], None]], 
         threads[0].start()
         threads[0].join(0.5)
         assert threads[0].is_alive()
-        assert len(ledger.verdicts_on(NEW.table, NEW.key)) == before
+        assert len(ledger.histories(NEW.table, [NEW.key]).get(NEW.key, [])) == before
 
     decide(allow)
     threads[0].join(200)
-    assert len(ledger.verdicts_on(NEW.table, NEW.key)) == before + 1
+    assert len(ledger.histories(NEW.table, [NEW.key]).get(NEW.key, [])) == before + 1
 
 
 def main(url: str, name: str, rounds: int) -> None:

@@ -67,11 +67,11 @@ def assert_a_failed_upgrade_changes_nothing(url: str, folder: Path) -> None:
         Ledger(url).newest_verdicts(NEW.table)
     later = Ledger(url)
     assert later.revision() == "r0002"
-    assert len(later.verdicts_on(NEW.table, NEW.key)) == 1
+    assert len(later.histories(NEW.table, [NEW.key])[NEW.key]) == 1
     with next_version(folder):
-        assert len(Ledger(url).verdicts_on(NEW.table, NEW.key)) == 1
+        assert len(Ledger(url).histories(NEW.table, [NEW.key])[NEW.key]) == 1
 
 
 def _rows(ledger: Ledger) -> list[object]:
     log = ledger.models
-    return [*ledger.verdicts_on(NEW.table, NEW.key), *log.evaluations("m"), *log.promotions("m")]
+    return [*ledger.histories(NEW.table, [NEW.key])[NEW.key], *log.evaluations("m"), *log.promotions("m")]

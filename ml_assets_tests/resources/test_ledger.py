@@ -74,7 +74,7 @@ def test_newest_attempt_decides(ledger: Ledger) -> None:
     assert newest.keys() == {DAY, "2013-01-02"}
     assert ledger.newest_verdicts(TABLE) == newest
     assert ledger.newest_verdicts("datasets/weather", [DAY]) == {}
-    assert [one.status for one in ledger.verdicts_on(TABLE, DAY)] == ["passed", "rejected"]
+    assert [one.status for one in ledger.histories(TABLE, [DAY])[DAY]] == ["passed", "rejected"]
 
 
 def test_several_attempts_in_one_call_are_numbered_in_order(ledger: Ledger) -> None:
@@ -90,7 +90,7 @@ def test_acceptance_holds_for_one_attempt_only(ledger: Ledger) -> None:
     assert (acceptance.number, acceptance.content_digest) == (1, "c1")
     ledger.record_verdicts([new(status="rejected", content_digest="c2")])
     assert ledger.newest_verdicts(TABLE, [DAY])[DAY].blocks
-    assert [one.status for one in ledger.verdicts_on(TABLE, DAY)] == ["accepted", "rejected"]
+    assert [one.status for one in ledger.histories(TABLE, [DAY])[DAY]] == ["accepted", "rejected"]
 
 
 def test_accepting_twice_keeps_the_first_word(ledger: Ledger) -> None:
@@ -307,11 +307,11 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path, url: str) -> 
     assert [writer.wait(timeout=100) for writer in writers] == [0, 0]
     ledger = Ledger(url)
     for key in (DAY, "2013-01-02"):
-        rows = ledger.verdicts_on(TABLE, key)
+        rows = ledger.histories(TABLE, [key])[key]
         assert [row.number for row in rows] == list(range(1, 2 * rounds + 1))
         for name in names:
             assert [row.rows for row in rows if row.run_id == name] == list(range(rounds))
-    assert {len(ledger.verdicts_on(TABLE, f"{name}-only")) for name in names} == {rounds}
+    assert {len(ledger.histories(TABLE, [f"{name}-only"])[f"{name}-only"]) for name in names} == {rounds}
 
 
 def test_processes_of_two_environments_never_share_a_ledger(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_a_repeated_merge_records_what_a_kill_left_out(place: Place) -> None:
     assert place.orders.ask_guard([THIRD]).ok
     again = merge_environment(place.main, "try_it", ADA)
     assert again.partitions == {}
-    assert len(place.orders.ledger.verdicts_on(ORDERS, THIRD)) == 1
+    assert len(place.orders.ledger.histories(ORDERS, [THIRD])[THIRD]) == 1
 
 
 def test_an_environment_can_be_merged_again_after_more_work(place: Place) -> None:
@@ -170,7 +170,7 @@ def test_an_environment_can_be_merged_again_after_more_work(place: Place) -> Non
     place.table().publish({SECOND: day(SECOND, factor=4.0)}, run="run00004")
     merge_environment(place.main, "try_it", ADA)
     assert place.orders.ask_guard([SECOND]).ok
-    assert [row.run_id for row in place.orders.ledger.verdicts_on(ORDERS, SECOND)] == [
+    assert [row.run_id for row in place.orders.ledger.histories(ORDERS, [SECOND])[SECOND]] == [
         "run00001",
         "run00002",
         "run00004",

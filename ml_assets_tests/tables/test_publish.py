@@ -76,7 +76,7 @@ def test_publishing_the_same_content_again_changes_nothing(orders: OrdersTable) 
         p.content_digest for p in first.merged.values()
     ]
     assert not any(p.changed for p in second.merged.values())
-    assert [len(orders.ledger.verdicts_on(ORDERS, key)) for key in keys(6)] == [1] * 6
+    assert [len(orders.ledger.histories(ORDERS, [key])[key]) for key in keys(6)] == [1] * 6
 
 
 def test_a_commit_names_only_the_partitions_it_changed(orders: OrdersTable) -> None:
@@ -87,7 +87,7 @@ def test_a_commit_names_only_the_partitions_it_changed(orders: OrdersTable) -> N
     commit = orders.store.read_commit(result.commit_id)
     assert commit.metadata["keys"] == late
     assert commit.message == f"Publish {ORDERS} {late}"
-    assert [len(orders.ledger.verdicts_on(ORDERS, key)) for key in keys(5)] == [1, 2, 1, 1, 1]
+    assert [len(orders.ledger.histories(ORDERS, [key])[key]) for key in keys(5)] == [1, 2, 1, 1, 1]
 
 
 def test_new_code_with_equal_rows_keeps_the_data_version(orders: OrdersTable) -> None:

@@ -84,7 +84,7 @@ def test_the_same_input_again_changes_nothing(orders: OrdersTable) -> None:
     assert again.commit_id == first.commit_id
     assert not again.merged[KEY].changed
     assert orders.store.branches() == branches
-    assert len(orders.ledger.verdicts_on(ORDERS, KEY)) == 1
+    assert len(orders.ledger.histories(ORDERS, [KEY])[KEY]) == 1
 
 
 def test_a_mended_source_empties_the_quarantine(orders: OrdersTable) -> None:
@@ -145,7 +145,7 @@ def test_readmitting_after_a_fix_of_the_rules_merges_what_passes(orders: OrdersT
     assert sorted(aside(orders)["order"].to_list()) == [5, 9, 20]
     again = readmit(orders.store, orders.ledger, fixed, KEY, Person.unchecked("ada"), NOTHING_DECLARED)
     assert again.commit_id == result.commit_id
-    assert len(orders.ledger.verdicts_on(ORDERS, KEY)) == 2
+    assert len(orders.ledger.histories(ORDERS, [KEY])[KEY]) == 2
 
 
 def test_readmitting_never_makes_a_partition_worse(orders: OrdersTable) -> None:
@@ -219,7 +219,7 @@ def test_odd_texts_and_missing_numbers_pass_through_the_quarantine(orders: Order
     assert aside(orders).sort("order")["shop"][0] == long
     assert "日本\u0000\U0001f98a" in on_main(orders)["note"].to_list()
     again = orders.publish({KEY: frame}, run="again", **SET_ASIDE)
-    assert len(orders.ledger.verdicts_on(ORDERS, KEY)) == 1
+    assert len(orders.ledger.histories(ORDERS, [KEY])[KEY]) == 1
     assert not again.merged[KEY].changed
 
 

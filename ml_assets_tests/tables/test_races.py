@@ -63,7 +63,7 @@ def _run(begun: Path, names: set[str], choose: Callable[[int], int]) -> dict[str
 
 
 def _assert_they_agree(orders: OrdersTable) -> None:
-    verdicts = orders.ledger.verdicts_on(ORDERS, DAY)
+    verdicts = orders.ledger.histories(ORDERS, [DAY])[DAY]
     newest = verdicts[-1]
     reader = TableReader.at(orders.store)
     held = reader.digests(ORDERS)[DAY]

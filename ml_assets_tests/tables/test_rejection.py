@@ -149,7 +149,7 @@ def test_the_same_bad_content_again_makes_neither_a_branch_nor_an_attempt(orders
     second = orders.publish({bad: day(bad).drop("shop")}, run="two")
     assert second.rejected[bad].branch == first.rejected[bad].branch
     assert orders.store.branches() == branches
-    assert len(orders.ledger.verdicts_on(ORDERS, bad)) == 1
+    assert len(orders.ledger.histories(ORDERS, [bad])[bad]) == 1
 
 
 def test_lost_evidence_is_kept_again(orders: OrdersTable) -> None:
@@ -189,7 +189,7 @@ def test_accepting_brings_the_kept_content_to_main_and_says_who_and_why(orders: 
 
     result = orders.publish({odd: day(odd, rows=10)}, run="rerun")
     assert result.merged[odd].verdict.status == "accepted"
-    assert len(orders.ledger.verdicts_on(ORDERS, odd)) == 1
+    assert len(orders.ledger.histories(ORDERS, [odd])[odd]) == 1
 
     other = orders.publish({odd: day(odd, rows=11)}, run="other")
     assert list(other.rejected) == [odd]  # the acceptance was for another verdict

@@ -116,12 +116,6 @@ class Ledger:
                     found[row.key] = _verdict_row(row)
         return found
 
-    def verdicts_on(self, table: str, key: str) -> list[VerdictRow]:
-        """Return all verdicts on one partition, oldest first."""
-        query = _with_acceptance().where(verdicts.c.table == table, verdicts.c.key == key)
-        with self._database.reading() as connection:
-            return [_verdict_row(row) for row in connection.execute(query.order_by(verdicts.c.number))]
-
     def histories(self, table: str, keys: Iterable[str]) -> dict[str, list[VerdictRow]]:
         """Return key → all verdicts on it, oldest first, for those of `keys` that have a verdict."""
         found: dict[str, list[VerdictRow]] = {}

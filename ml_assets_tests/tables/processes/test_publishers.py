@@ -64,7 +64,7 @@ def test_a_publisher_killed_at_any_moment_is_finished_by_a_rerun(
     assert list(window.barred) == BAD
     assert not window.missing
     for key in NEW:
-        validated = [(row.content_digest, row.status) for row in orders.ledger.verdicts_on(ORDERS, key)]
+        validated = [(row.content_digest, row.status) for row in orders.ledger.histories(ORDERS, [key])[key]]
         assert len(validated) == len(set(validated)) == (2 if key in OLD else 1), (
             "recorded once, whoever died"
         )
