@@ -34,15 +34,14 @@ from resources.words import name_some
 class LocalStore:
     """A `VersionedStore` in one folder of a local disk, for any number of threads and processes."""
 
-    def __init__(self, root: Path, protected: tuple[str, ...] = ("main",), *, patience: float = 15.0) -> None:
+    def __init__(self, root: Path, *, patience: float = 15.0) -> None:
         """Open the repository at `root`. The first use creates it, with an empty root commit and branch `main`.
 
-        `protected` branches take merges only. A write waits up to `patience` seconds for the writes of other
+        `main` takes merges only. A write waits up to `patience` seconds for the writes of other
         processes, then raises `LakeBusy`.
         """
         root.mkdir(parents=True, exist_ok=True)
         self.root = root
-        self.protected = protected
         self._objects = ObjectFiles(root)
         self._objects.purge()
         self._database = SQLiteDatabase(root / "refs.db", refs.SCHEMA, patience)
@@ -304,7 +303,7 @@ class LocalStore:
         return {path: entry for path, entry in entries.items() if entry is not None}
 
     def _refuse_protected(self, branch: str, what: str) -> None:
-        if branch in self.protected:
+        if branch == "main":
             raise BranchProtected(
                 f"Cannot {what} {branch!r}: it takes merges only. Write to a branch made from it, then merge."
             )

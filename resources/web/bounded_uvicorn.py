@@ -177,9 +177,9 @@ def bounded_options(
     return {"http": bounded, "backlog": BACKLOG, "server_header": False}
 
 
-def bound_this_process(bounds: HttpBounds = USUAL) -> None:
+def bound_this_process() -> None:
     """Keep a uvicorn within bounds whose options belong to somebody else, such as MLflow's."""
-    bounded = bounded_options(bounds)["http"]
+    bounded = bounded_options()["http"]
     plain = HttpToolsProtocol.__init__
 
     def init(self: HttpToolsProtocol, *arguments: Any, **named: Any) -> None:
