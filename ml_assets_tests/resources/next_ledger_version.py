@@ -51,10 +51,9 @@ def assert_an_upgrade_keeps_every_row(url: str, folder: Path) -> None:
         assert later.revision() == NEXT
         assert_one_of_each(later)
         assert [one.number for one in later.record_verdicts([NEW])] == [2]
-    with pytest.raises(
-        LedgerOfAnotherVersion, match=rf"{NEXT}, from a newer version.* Use the newer version"
-    ):
+    with pytest.raises(LedgerOfAnotherVersion) as refused:
         Ledger(url).newest_verdicts(NEW.table)
+    assert (refused.value.found, refused.value.is_newer) == (NEXT, True)
 
 
 def assert_a_failed_upgrade_changes_nothing(url: str, folder: Path) -> None:

@@ -104,8 +104,9 @@ ROWS = DECISIONS | {
 @pytest.mark.parametrize("what", DECISIONS)
 def test_each_decision_of_a_person_needs_a_proof(ledger: Ledger, bob: Person, what: str) -> None:
     before = ledger.models.verify()
-    with pytest.raises(IdentityNeeded, match=r"nobody checked that you are ada.* ask an administrator: root"):
+    with pytest.raises(IdentityNeeded, match=r"ML_ASSETS_TOKEN .* root") as refused:
         DECISIONS[what](ledger, NOBODY)
+    assert (refused.value.name, refused.value.is_revoked) == ("ada", False)
     assert ledger.models.verify() == before
     DECISIONS[what](ledger, bob)
     assert ledger.models.verify().place == before.place + 1
@@ -123,8 +124,9 @@ def test_a_revoked_account_writes_nothing(
     if is_added_again:
         ledger.accounts.add_by_token("eve", root, is_administrator=True)
     before = ledger.models.verify()
-    with pytest.raises(IdentityNeeded, match="the account of eve was revoked meanwhile"):
+    with pytest.raises(IdentityNeeded) as refused:
         ROWS[what](ledger, eve)
+    assert (refused.value.name, refused.value.is_revoked) == ("eve", True)
     assert ledger.models.verify() == before
 
 
@@ -156,18 +158,17 @@ def test_a_token_proves_its_account_until_it_is_revoked(ledger: Ledger, root: Pe
     person = acting_person(settings, ledger.accounts)
     assert person == with_account(ledger, "cyd")
     ledger.accounts.revoke("Cyd", root, reason="left")
-    with pytest.raises(
-        IdentityRefused, match=r"ML_ASSETS_TOKEN: the account of cyd was revoked .* by root: left"
-    ):
+    with pytest.raises(IdentityRefused, match=r"ML_ASSETS_TOKEN: .*cyd.*root: left"):
         acting_person(settings, ledger.accounts)
-    with pytest.raises(IdentityNeeded, match="the account of cyd was revoked meanwhile"):
+    with pytest.raises(IdentityNeeded) as refused:
         promote(ledger, person)
+    assert (refused.value.name, refused.value.is_revoked) == ("cyd", True)
     assert ledger.accounts.add_by_token("cyd", root) != token
 
 
 @pytest.mark.parametrize("token", ["", "mla_", "bob", "mla_" + "A" * 43])
 def test_other_tokens_prove_nothing(ledger: Ledger, token: str) -> None:
-    with pytest.raises(IdentityRefused, match="the token belongs to no account of this ledger"):
+    with pytest.raises(IdentityRefused, match="belongs to no account"):
         ledger.accounts.of_token(token)
 
 
@@ -180,7 +181,7 @@ def test_without_accounts_the_name_counts_unchecked(url: str) -> None:
 
 def test_the_first_account_is_an_administrators(url: str) -> None:
     accounts = Ledger(url).accounts
-    with pytest.raises(AccountRefused, match=r"must be an administrator's.* add ada --administrator"):
+    with pytest.raises(AccountRefused, match="accounts add ada --administrator"):
         accounts.add_by_token("ada", NOBODY)
     assert accounts.all() == []
     accounts.add_by_token("ada", NOBODY, is_administrator=True)
@@ -188,9 +189,7 @@ def test_the_first_account_is_an_administrators(url: str) -> None:
     accounts.add_by_oidc(
         "bob", ada, issuer="https://i.example", subject="mistyped", audience="a", is_administrator=True
     )
-    with pytest.raises(
-        AccountRefused, match=r"another administrator, who proves an account, must revoke ada"
-    ):
+    with pytest.raises(AccountRefused, match=r"another administrator.* revoke ada"):
         accounts.revoke("ada", ada, reason="lost")
 
 
@@ -260,12 +259,12 @@ def test_changed_accounts_and_acceptances_are_named(
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ("UPDATE ledger_acceptances SET author = 'eve'", r"differs from row \d+ of the chain: author"),
-        ("DELETE FROM ledger_acceptances", r"is missing, and row \d+ of the chain has it"),
+        ("UPDATE ledger_acceptances SET author = 'eve'", r"row \d+ .*: author"),
+        ("DELETE FROM ledger_acceptances", r"missing, .* row \d+ "),
         (
             "INSERT INTO ledger_acceptances SELECT \"table\", '2014-01-01', number, content_digest, author, reason, at "
             "FROM ledger_acceptances",
-            "is in no row of the chain",
+            "in no row",
         ),
     ],
 )
@@ -277,5 +276,6 @@ def test_an_acceptance_unlike_its_row_of_the_chain_is_named(
     ledger.models.verify()
     with attacker(url) as connection:
         assert connection.execute(sa.text(change)).rowcount
-    with pytest.raises(LedgerChanged, match=rf"the acceptance of verdict 1 on {NEW.table} \S+ {named}"):
+    with pytest.raises(LedgerChanged, match=rf"verdict 1 on {NEW.table} .*{named}") as found:
         ledger.models.verify()
+    assert found.value.how == "acceptance"

@@ -53,7 +53,7 @@ def test_a_bundle_keeps_its_semantic_version(log: ModelLog) -> None:
         )
 
     assert [named("b1", "1.0.0"), named("b2", "1.0.1"), named("b1", "1.0.2")] == ["1.0.0", "1.0.1", "1.0.0"]
-    with pytest.raises(LedgerError, match=r"m 1\.0\.1 is the name of another bundle"):
+    with pytest.raises(LedgerError, match=r"m 1\.0\.1 .*another bundle"):
         named("b3", "1.0.1")
     assert [one.bundle_digest for one in log.names("m")] == ["b1", "b2"]
 
@@ -102,13 +102,13 @@ def test_a_process_with_a_wrong_clock_dates_nothing(
     with monkeypatch.context() as patch:
         ahead(patch, by, "process_time")
         for write in (lambda: log.record_evaluation(EVALUATION), log.now):
-            with pytest.raises(
-                ClockRefused, match=r"the clock of this process says .*, and the file system of the"
-            ):
+            with pytest.raises(ClockRefused, match="clocks right") as refused:
                 write()
+            assert refused.value.dated == "process"
     assert log.head().place == 0
-    with pytest.raises(ClockRefused, match="is ahead of the ledger's clock"):
+    with pytest.raises(ClockRefused) as refused:
         log.record_evaluation(EVALUATION, at=datetime.now(UTC) + timedelta(hours=25))
+    assert refused.value.dated == "new row"
 
 
 def test_a_row_that_was_dated_ahead_is_named_and_redated(
@@ -122,8 +122,9 @@ def test_a_row_that_was_dated_ahead_is_named_and_redated(
         ahead(patch, timedelta(days=400), "process_time", "file_system_time")
         wrong = log.promote("m", "1", "canary", **facts)
     assert wrong.at > datetime.now(UTC) + timedelta(days=399)
-    with pytest.raises(ClockRefused, match=r"row 2 of m is dated .* ml-assets ledger redate m --reason"):
+    with pytest.raises(ClockRefused, match=r"row 2.*ledger redate m --reason") as refused:
         log.promote("m", "1", "production", **facts)
+    assert refused.value.dated == "earlier row"
     row = log.redate("m", ada, reason="the clock was wrong")
     assert row.rows == (wrong.place,)
     assert log.promotions("m")[0].at == row.at

@@ -108,7 +108,7 @@ def test_one_holds_the_turn_of_a_table_until_its_connection_breaks(
         assert other.record_verdicts([NEW])[0].number == 1, "only turns wait"
         with other.turn("datasets/other"):
             pass
-        with pytest.raises(LedgerBusy, match="another process holds the lock on"), other.turn(NEW.table, 0.2):
+        with pytest.raises(LedgerBusy, match=f"the lock on {NEW.table}"), other.turn(NEW.table, 0.2):
             pass
     end = sa.text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
     with pytest.raises(LedgerUnavailable, match="held the lock on"), other.turn(NEW.table):
@@ -120,7 +120,7 @@ def test_one_holds_the_turn_of_a_table_until_its_connection_breaks(
 def test_a_server_that_dies_during_a_turn_is_named(url: str, servers: RunningServers) -> None:
     """The end of the turn must not hide the error of its block: a decision ended with the driver's traceback."""
     ledger = Ledger(url, patience_seconds=0.1)
-    with pytest.raises(LedgerUnavailable, match="check that the server runs"), ledger.turn("t"):  # noqa: PT012
+    with pytest.raises(LedgerUnavailable, match="check that the server"), ledger.turn("t"):  # noqa: PT012
         servers.kill("postgresql")
         ledger.newest_verdicts(NEW.table)
 
@@ -216,7 +216,7 @@ def test_server_that_comes_back_in_time_is_not_noticed(url: str, servers: Runnin
 
 def test_server_that_stays_away_is_named_without_its_password(url: str, servers: RunningServers) -> None:
     servers.kill("postgresql")
-    with pytest.raises(LedgerUnavailable, match="check that the server runs") as caught:
+    with pytest.raises(LedgerUnavailable, match="check that the server") as caught:
         Ledger(url, patience_seconds=0.5).newest_verdicts(NEW.table)
     assert servers.secrets["database_password"] not in str(caught.value)
 
@@ -225,7 +225,7 @@ def test_wrong_password_and_missing_database_are_refused_at_once(url: str, serve
     wrong = url.replace(servers.secrets["database_password"], "wrong")
     with pytest.raises(LedgerError, match="password authentication failed"):
         Ledger(wrong).newest_verdicts(NEW.table)
-    with pytest.raises(LedgerError, match='database "nowhere" does not exist'):
+    with pytest.raises(LedgerError, match='database "nowhere" does not'):
         Ledger(url.rpartition("/")[0] + "/nowhere").newest_verdicts(NEW.table)
 
 
@@ -244,6 +244,7 @@ def test_the_server_dates_decisions_of_a_process_with_a_wrong_clock(
     log.record_evaluation(EVALUATION)
     (row,) = log.evaluations(EVALUATION.model)
     assert before <= row.at <= datetime.now(UTC)
-    with pytest.raises(ClockRefused, match="is ahead of the ledger's clock"):
+    with pytest.raises(ClockRefused) as refused:
         log.record_evaluation(replace(EVALUATION, evaluation_digest="later"), at=before + timedelta(hours=25))
+    assert refused.value.dated == "new row"
     assert log.head().place == 1

@@ -227,13 +227,17 @@ def _require_administrator(known: Sequence[Account], by: Person) -> None:
     if by.checked_by not in ("token", "oidc"):
         raise IdentityNeeded(
             f"nobody checked that you are {by.name}: set ML_ASSETS_TOKEN or ML_ASSETS_OIDC_TOKEN. These administrators "
-            f"can add and revoke accounts: {', '.join(administrators)}"
+            f"can add and revoke accounts: {', '.join(administrators)}",
+            name=by.name,
+            is_revoked=False,
         )
     own = account_of(known, by)
     if own is None:
         raise IdentityNeeded(
             f"the account of {by.name} was revoked meanwhile. These administrators can add a new one: "
-            f"{', '.join(administrators)}"
+            f"{', '.join(administrators)}",
+            name=by.name,
+            is_revoked=True,
         )
     if not own.is_administrator:
         raise AccountRefused(

@@ -100,21 +100,30 @@ def verify(connection: sa.Connection, known: Head | None = None) -> Head:
         place, expected = row["place"], last.place + 1
         named = f"row {place} ({row['kind']} of {row['model']}, {row['at']})"
         if place != expected:
-            raise LedgerChanged(f"row {expected} is missing: the next one is {named}")
+            raise LedgerChanged(
+                f"row {expected} is missing: the next one is {named}", how="missing", place=expected
+            )
         if row["digest"] != digest_of(row):
             raise LedgerChanged(
-                f"{named} was changed, inserted or moved: its digest belongs to other content"
+                f"{named} was changed, inserted or moved: its digest belongs to other content",
+                how="changed",
+                place=place,
             )
         if row["previous"] != last.digest:
             raise LedgerChanged(
-                f"{named} continues another row {last.place} than the stored one, which was replaced"
+                f"{named} continues another row {last.place} than the stored one, which was replaced",
+                how="relinked",
+                place=place,
             )
         last = Head(place=place, digest=row["digest"])
         if known is not None and known.place == place:
             at_known = last.digest
     if known is not None and at_known != known.digest:
-        missing = (
-            f"the ledger ends with row {last.place}" if last.place < known.place else "rows were replaced"
+        is_shorter = last.place < known.place
+        why = f"the ledger ends with row {last.place}" if is_shorter else "rows were replaced"
+        raise LedgerChanged(
+            f"row {known.place} is not the one with digest {known.digest[:12]}…: {why}",
+            how="shortened" if is_shorter else "replaced",
+            place=known.place,
         )
-        raise LedgerChanged(f"row {known.place} is not the one with digest {known.digest[:12]}…: {missing}")
     return last

@@ -122,12 +122,21 @@ def require_chained_acceptances(connection: sa.Connection) -> None:
         named = f"the acceptance of verdict {row.number} on {row.table} {row.key}"
         found = deciding.pop((row.table, row.key, row.number), None)
         if found is None:
-            raise LedgerChanged(f"{named} is missing, and row {row.place} of the chain has it")
+            raise LedgerChanged(
+                f"{named} is missing, and row {row.place} of the chain has it",
+                how="acceptance",
+                place=row.place,
+            )
         if changed := [name for name, value in vars(found).items() if value != getattr(row, name)]:
-            raise LedgerChanged(f"{named} differs from row {row.place} of the chain: {', '.join(changed)}")
+            raise LedgerChanged(
+                f"{named} differs from row {row.place} of the chain: {', '.join(changed)}",
+                how="acceptance",
+                place=row.place,
+            )
     for one in deciding.values():
         raise LedgerChanged(
-            f"the acceptance of verdict {one.number} on {one.table} {one.key} is in no row of the chain"
+            f"the acceptance of verdict {one.number} on {one.table} {one.key} is in no row of the chain",
+            how="acceptance",
         )
 
 
@@ -143,7 +152,9 @@ def begin_decision(connection: sa.Connection) -> None:
     except LedgerChanged as changed:
         raise LedgerChanged(
             f"nothing was decided, because the ledger was changed by another program: {changed}. Restore its database "
-            "from a copy that `ml-assets ledger verify` accepts"
+            "from a copy that `ml-assets ledger verify` accepts",
+            how=changed.how,
+            place=changed.place,
         ) from None
 
 
@@ -155,7 +166,8 @@ def naming_a_changed_row() -> Generator[None]:
     except (ValueError, TypeError, KeyError) as error:
         raise LedgerChanged(
             "a decision in the ledger cannot be read, so it was changed after it was written. To see which: ml-assets "
-            "ledger verify"
+            "ledger verify",
+            how="unreadable",
         ) from error
 
 
@@ -175,7 +187,8 @@ def append(connection: sa.Connection, new: Row) -> Row:
     if in_utc(new.at) - (now := time_of(connection)) > TOLERANCE:
         raise ClockRefused(
             f"a {kind_of(type(new))} dated {new.at:%Y-%m-%d %H:%M:%S} UTC is ahead of the ledger's clock, "
-            f"{now:%Y-%m-%d %H:%M:%S} UTC. Nothing was stored: leave the time to the ledger"
+            f"{now:%Y-%m-%d %H:%M:%S} UTC. Nothing was stored: leave the time to the ledger",
+            dated="new row",
         )
     if isinstance(new, Authored) and (new.by.account is not None or _is_a_decision(new)):
         require_identity(connection, new.by)
@@ -193,11 +206,15 @@ def require_identity(connection: sa.Connection, person: Person) -> None:
             f"nobody checked that you are {person.name}, and this ledger has accounts: set ML_ASSETS_TOKEN to the "
             "token of your account, or ML_ASSETS_OIDC_TOKEN to an ID token. If you have no account, ask an "
             "administrator: "
-            f"{administrators}"
+            f"{administrators}",
+            name=person.name,
+            is_revoked=False,
         )
     if account_of(known, person) is None:
         raise IdentityNeeded(
-            f"the account of {person.name} was revoked meanwhile: an administrator can add a new one"
+            f"the account of {person.name} was revoked meanwhile: an administrator can add a new one",
+            name=person.name,
+            is_revoked=True,
         )
 
 
@@ -248,7 +265,8 @@ def time_of(connection: sa.Connection) -> datetime:
     if abs(own - stored) > TOLERANCE:
         raise ClockRefused(
             f"the clock of this process says {own:%Y-%m-%d %H:%M:%S} UTC, and the file system of the ledger "
-            f"{stored:%Y-%m-%d %H:%M:%S} UTC. Nothing was stored: set the clocks right, then run it again"
+            f"{stored:%Y-%m-%d %H:%M:%S} UTC. Nothing was stored: set the clocks right, then run it again",
+            dated="process",
         )
     return own
 

@@ -528,7 +528,8 @@ def _now(connection: sa.Connection, model: str) -> datetime:
         raise ClockRefused(
             f"row {newest.place} of {model} is dated {before:%Y-%m-%d %H:%M:%S} UTC, and the ledger's clock says "
             f"{now:%Y-%m-%d %H:%M:%S} UTC. Nothing was stored. If that clock is wrong, set it right; if the row is "
-            f"wrong: ml-assets ledger redate {model} --reason '…'"
+            f"wrong: ml-assets ledger redate {model} --reason '…'",
+            dated="earlier row",
         )
     return max(now, before)
 

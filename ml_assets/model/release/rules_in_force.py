@@ -124,7 +124,9 @@ def rules_of(row: RulesRow) -> Rules:
         return Rules.model_validate_json(row.rules_json)
     except ValidationError as error:
         raise LedgerChanged(
-            f"row {row.place} has rules of {row.model} that this version of ml-assets cannot read: {error}"
+            f"row {row.place} has rules of {row.model} that this version of ml-assets cannot read: {error}",
+            how="unreadable",
+            place=row.place,
         ) from error
 
 

@@ -53,10 +53,14 @@ def _unknown(found: str, known: list[str], ledger: str) -> LedgerOfAnotherVersio
     if found > known[-1]:
         return LedgerOfAnotherVersion(
             f"{ledger} has tables of revision {found}, from a newer version of ml-assets. This version knows revisions "
-            f"up to {NEWEST}. Use the newer version, or a copy of the database from before its first use"
+            f"up to {NEWEST}. Use the newer version, or a copy of the database from before its first use",
+            found=found,
+            is_newer=True,
         )
     return LedgerOfAnotherVersion(
         f"{ledger} has tables of revision {found}, from before the first release of ml-assets. This version cannot "
         "read them. Start anew: with an empty home (ML_ASSETS_HOME); on servers with an empty database "
-        "(ML_ASSETS_LEDGER_URL) and a new environment (ML_ASSETS_ENVIRONMENT)"
+        "(ML_ASSETS_LEDGER_URL) and a new environment (ML_ASSETS_ENVIRONMENT)",
+        found=found,
+        is_newer=False,
     )
