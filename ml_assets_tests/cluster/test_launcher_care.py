@@ -58,9 +58,7 @@ def test_a_doctor_finds_a_cluster_well(examine: Examine, tidy: ClusterEnvironmen
     said = examine()
     assert said["cluster"].startswith("Kubernetes v1.34")
     assert said["cluster rights"].startswith(f"all {len(NEEDED)} permissions")
-    assert re.search(
-        r"ran /opt/python/bin/python3\.\d+ on node\d in .* with Secret ml-assets-s3", said["cluster pods"]
-    )
+    assert re.search(r"/opt/python/bin/python3\.\d+ on node\d.* Secret ml-assets-s3", said["cluster pods"])
     assert tidy.objects("pods") == []
 
 
@@ -87,7 +85,7 @@ def test_an_account_without_rights_is_told_which_it_lacks(
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig_of(tidy, "nobody", tmp_path)))
     said = examine(context="nobody")
     assert "FAIL ClusterRefused: in namespace" in said["cluster rights"]
-    assert "this account may not create jobs" in said["cluster rights"]
+    assert "may not create jobs" in said["cluster rights"]
     assert "FAIL ClusterRefused: " in said["cluster pods"]
     assert "bind the launcher's role" in said["cluster pods"]
 
@@ -98,7 +96,7 @@ def test_an_api_server_that_is_away_is_said_so(
     away = re.sub(r"https://[\w.:]+", "https://127.0.0.1:9", tidy.kubeconfig.read_text())
     (tmp_path / "away").write_text(away)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "away"))
-    assert "FAIL ClusterUnavailable: the API server at https://127.0.0.1:9" in examine()["cluster"]
+    assert re.match(r"FAIL ClusterUnavailable: .* https://127\.0\.0\.1:9", examine()["cluster"])
 
 
 def test_the_code_location_prunes_what_has_no_launcher_and_leaves_the_rest(

@@ -188,7 +188,7 @@ def test_cgroups_of_that_name_are_refused_and_their_processes_left_alone(layout:
     try:
         command = cgroups.enter_command(NAME, ["sleep", "600"])
         sleeper = processes.start("sleeper", command, log=layout.state.parent / "log")
-        with pytest.raises(MachineUnfit, match=f"Cgroups of that name exist: .*/{NAME}"):
+        with pytest.raises(MachineUnfit, match=f"Cgroups of .*/{NAME}"):
             up(layout)
         down(layout)
         assert processes.alive(sleeper)
@@ -219,7 +219,7 @@ fitness.check(ClusterLayout(Path({str(tmp_path / "cluster")!r}), {NAME!r}, {NETW
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
-    assert "MachineUnfit: No cluster can run here" in ended.stderr
+    assert "MachineUnfit: No cluster" in ended.stderr
     assert "run this as root" in ended.stderr
     assert not list(tmp_path.iterdir())
 

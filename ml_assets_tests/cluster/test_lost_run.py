@@ -98,7 +98,7 @@ def test_a_run_that_lost_its_node_attaches_to_the_same_trainers(
     said = dagster.messages(run_id)
     (started,) = (line for line in said if line.startswith("started train-"))
     name = started.partition(":")[0].removeprefix("started ")
-    assert f"attached to {name}, which was running already" in said
+    assert f"attached to {name}, " in said
     facts = {stage: materialized_by(dagster.instance, run_id, f"{model}/{stage}") for stage in STAGES}
     assert_no_step_twice(installation, model, Path(str(facts["checkpoint"]["folder"].value)).name)
 

@@ -109,7 +109,7 @@ def test_a_script_killed_in_its_pod_resumes_from_its_own_checkpoint(
     assert {event.step for event in launch.events if event.kind == "epoch"} == set(range(1, epochs + 1))
     assert [event.step for event in launch.events if event.kind == "finished"] == [epochs]
     (recovery,) = recoveries_of(launch.events)
-    assert "rank 0 was killed by SIGKILL" in recovery.cause
+    assert re.search("rank 0 .*SIGKILL", recovery.cause)
 
 
 def test_a_script_without_torch_trains_in_a_pod_what_it_trains_here(
@@ -204,8 +204,8 @@ def test_training_goes_on_ninety_seconds_after_a_lost_node(
               f"{grown:.1f} s", *(recovery.in_words() for recovery in recoveries), sep="\n  ")  # fmt: skip
     assert fewer < NODE_SECONDS * _slowness(launch, at["launched"])
     lost, back = recoveries
-    assert re.match(r"pod \d on node2 was removed by the cluster", lost.cause)
-    assert back.cause == "there is room for 2 pods instead of 1"
+    assert re.match(r"pod \d on node2 .*removed", lost.cause)
+    assert re.search("room .*2 pods .*of 1$", back.cause)
     assert back.steps_lost == 0  # it was asked to go, and saved
     assert [lost.rows_repeated, back.rows_repeated] == [0, 0]
     assert_as_if_left_alone(launch, result, tmp_path / "here")

@@ -111,7 +111,7 @@ def test_errors_and_pages_of_parts_hold_no_credentials() -> None:
 
 
 def test_settings_take_credentials_only_where_they_have_a_place() -> None:
-    with pytest.raises(ValidationError, match="an S3 address has no credentials"):
+    with pytest.raises(ValidationError, match=r"S3 .* no credentials"):
         Settings.model_validate({"artifacts_url": "s3://ada:planted@bucket/x"})
     planted = "postgresql://ada:planted@db/x?password=planted"
     names = ("lake_url", "ledger_url", "tracking_uri", "dagster_url", "s3_endpoint_url", "ui_url")

@@ -46,7 +46,7 @@ def test_a_key_of_a_bucket_that_leads_out_of_its_folder_is_refused() -> None:
 
 
 def test_what_is_not_there_is_named(home: FolderArtifacts) -> None:
-    with pytest.raises(ArtifactMissing, match="run the step that creates reports/m again"):
+    with pytest.raises(ArtifactMissing, match=r"reports/m: .* reports/m again"):
         home.pull("reports/m")
     with pytest.raises(ArtifactMissing, match="write it last"):
         home.push("reports/m", last="whole")
@@ -73,7 +73,7 @@ def test_two_who_write_one_file_at_once_do_not_disturb_each_other(home: FolderAr
         with home.create("reports/m", "a") as second:
             second.write(b"other")
         assert (home.folder("reports/m") / "a").read_bytes() == b"other"
-    assert (home.folder("reports/m") / "a").read_bytes() == b"one", "the later one stands, whole"
+    assert (home.folder("reports/m") / "a").read_bytes() == b"one"
     assert home.files("reports/m") == {"a": 3}
 
 
@@ -98,7 +98,7 @@ def test_a_fetch_that_breaks_off_leaves_its_target_as_it_was(
 @pytest.mark.parametrize("name", ["../out", "/etc", "a//b", "a/./b", "a\\b", ""])
 def test_names_that_leave_their_folder_are_refused(home: FolderArtifacts, name: str) -> None:
     for use in (home.folder, home.files, home.address, home.remove):
-        with pytest.raises(ArtifactsRefused, match="is not a valid artifact name"):
+        with pytest.raises(ArtifactsRefused, match="valid artifact name"):
             use(name)
 
 

@@ -165,7 +165,7 @@ def test_an_idle_connection_is_kept_after_an_answer() -> None:
     with ExitStack() as stack:
         port = stack.enter_context(_serving(HttpBounds(head_seconds=0.2)))
         first, silent = _asked(stack, port), _connected(stack, port)
-        assert _status(silent) == 408, "the deadline of a younger connection has passed"
+        assert _status(silent) == 408, "a younger one passed"
         first.sendall(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n")
         assert _status(first) == 200
 
@@ -312,7 +312,7 @@ def test_connections_leave_files_for_the_ledger(options: str) -> None:
             for number in range(640):
                 _connected(stack, port, f"127.0.2.{1 + number % 200}")
             statuses = {_ask(port, f"127.0.3.{number}") for number in range(1, 4)}
-        assert statuses <= {503, 0}, "as many as there may be are open"
+        assert statuses <= {503, 0}, "all are open"
         while _ask(port) != 200:
             time.sleep(0.01)
         with ExitStack() as stack:

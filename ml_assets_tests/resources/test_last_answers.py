@@ -1,6 +1,7 @@
 """Last answers on disk: used while a server is away, always said, and never replaced by older ones."""
 
 import json
+import re
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -142,7 +143,7 @@ def test_a_log_that_lost_rows_counts_and_is_reported(
     answers.ask("m", Said, log.read)
     log.place = 5
     assert answers.ask("m", Said, log.read).version == 50
-    assert "ends with row 5, and row 7 was read before" in caplog.text
+    assert re.search(r"row 5, .*row 7 ", caplog.text)
     log.is_away = True
     assert _answers(tmp_path).ask("m", Said, log.read).version == 50
 

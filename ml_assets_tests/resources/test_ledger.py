@@ -103,9 +103,9 @@ def test_only_a_rejected_partition_can_be_accepted_and_with_a_reason(ledger: Led
     with pytest.raises(NothingToAccept, match="materialize that partition first"):
         ledger.accept(TABLE, DAY, 1, Person.unchecked("ada"), "why not")
     ledger.record_verdicts([new()])
-    with pytest.raises(NothingToAccept, match=r"2013-01-01 is not rejected \(verdict 1: passed\)"):
+    with pytest.raises(NothingToAccept, match=r"2013-01-01 .*\(verdict 1: passed\)"):
         ledger.accept(TABLE, DAY, 1, Person.unchecked("ada"), "why not")
-    with pytest.raises(NothingToAccept, match=r"is newer than verdict 0. Look at the errors"):
+    with pytest.raises(NothingToAccept, match="newer than verdict 0"):
         ledger.accept(TABLE, DAY, 0, Person.unchecked("ada"), "why not")
     with pytest.raises(NothingToAccept, match="needs a reason"):
         ledger.accept(TABLE, DAY, 1, Person.unchecked("ada"), "  ")
@@ -284,7 +284,7 @@ def test_one_process_at_a_time_has_the_turn_of_a_table(url: str) -> None:
         with ledger.turn("datasets/other"):
             assert ledger.record_verdicts([new()])[0].number == 1, "only turns wait"
         with (
-            pytest.raises(LedgerBusy, match=f"another process holds the lock on {TABLE}"),
+            pytest.raises(LedgerBusy, match=f"the lock on {TABLE}"),
             ledger.turn(TABLE, patience_seconds=0.1),
         ):
             pass
@@ -357,6 +357,6 @@ def test_tables_can_be_made_on_postgresql() -> None:
 def test_an_acceptance_with_text_that_does_not_print_is_refused(ledger: Ledger, said: str) -> None:
     ledger.record_verdicts([new(status="rejected")])
     for author, reason in (("ada", said), (said, "a strike")):
-        with pytest.raises(NotPrintable, match="has a character that does not print"):
+        with pytest.raises(NotPrintable, match=r"(author|reason) .*does not print"):
             ledger.accept(TABLE, DAY, 1, Person.unchecked(author), reason)
     assert ledger.newest_verdicts(TABLE, [DAY])[DAY].acceptance is None

@@ -1,6 +1,7 @@
 """ID tokens of a real issuer on loopback: only one that is signed, current, and for this audience proves a person."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -49,7 +50,7 @@ def test_an_id_token_proves_the_account_of_its_subject(
     assert acting(issuer.id_token("248289")) == bob
     assert acting(issuer.id_token("248289", aud=["other", AUDIENCE])) == bob
     accounts.revoke("bob", Person.proved(root, "token"), reason="left")
-    with pytest.raises(IdentityRefused, match="no account is of that issuer"):
+    with pytest.raises(IdentityRefused, match="no account is of"):
         acting(issuer.id_token("248289"))
 
 
@@ -191,7 +192,7 @@ def test_a_proxy_of_the_environment_cannot_stand_in_for_an_issuer(
             capture_output=True,
             text=True,
         )
-        assert "its signature does not belong to a key of" in found.stderr
+        assert re.search("IdentityRefused: .*signature .*key of", found.stderr)
         assert proxy.asked == []
 
 
@@ -205,14 +206,14 @@ def test_an_issuer_that_is_away_is_named(issuer: OidcIssuer, accounts: Accounts)
             subject="1",
             audience=AUDIENCE,
         )
-    with pytest.raises(IdentityRefused, match=r"127\.0\.0\.1:\d+ did not answer with its keys"):
+    with pytest.raises(IdentityRefused, match=r"127\.0\.0\.1:\d+ did not answer"):
         acting_person(Settings(oidc_token=token), accounts)
 
 
 def test_only_issuers_of_accounts_are_asked(issuer: OidcIssuer, acting: Callable[[str], Person]) -> None:
     """A token names its issuer itself: whoever made it must not choose whom we trust."""
     with running_issuer() as other:
-        with pytest.raises(IdentityRefused, match="no account is of that issuer"):
+        with pytest.raises(IdentityRefused, match="no account is of"):
             acting(other.id_token("248289"))
         assert other.asked == []
 
@@ -229,7 +230,7 @@ def test_only_issuers_of_accounts_are_asked(issuer: OidcIssuer, acting: Callable
     ],
 )
 def test_addresses_without_protection_are_refused(accounts: Accounts, address: str) -> None:
-    with pytest.raises(AccountRefused, match="is not the address of an issuer: use https"):
+    with pytest.raises(AccountRefused, match=f"{re.escape(address)}.*use https"):
         accounts.add_by_oidc(
             "cyd",
             Person.proved(accounts.in_force()[0], "token"),
@@ -240,7 +241,7 @@ def test_addresses_without_protection_are_refused(accounts: Accounts, address: s
 
 
 def test_one_subject_has_one_account_and_one_person_one_proof(issuer: OidcIssuer, accounts: Accounts) -> None:
-    with pytest.raises(AccountRefused, match="is the account of bob: one person has one account"):
+    with pytest.raises(AccountRefused, match="of bob: one person"):
         accounts.add_by_oidc(
             "cyd",
             Person.proved(accounts.in_force()[0], "token"),
@@ -249,5 +250,5 @@ def test_one_subject_has_one_account_and_one_person_one_proof(issuer: OidcIssuer
             audience="shop",
         )
     both = Settings(token="mla_x", oidc_token=issuer.id_token("248289"))
-    with pytest.raises(IdentityRefused, match="ML_ASSETS_TOKEN and ML_ASSETS_OIDC_TOKEN are both set"):
+    with pytest.raises(IdentityRefused, match="ML_ASSETS_TOKEN and ML_ASSETS_OIDC_TOKEN"):
         acting_person(both, accounts)

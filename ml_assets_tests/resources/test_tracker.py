@@ -226,7 +226,7 @@ def test_a_training_that_is_done_does_not_fail_of_a_full_disk(tracker: Tracker) 
         resource.setrlimit(resource.RLIMIT_FSIZE, (spool.stat().st_size, limit[1]))
         run.log({"loss": 0.5}, 1)
     resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert run.missing == "1 point of loss, steps 1 to 1"
+    assert re.findall(r"\d|loss", run.missing) == ["1", "loss", "1", "1"]
     _give_back(tracker)
     assert tracker.settle() == [run.run_id]
     assert _run(tracker, run.run_id).info.status == "FINISHED"
@@ -421,7 +421,7 @@ def test_environment_names_code_and_packages(tmp_path: Path) -> None:
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     facts = environment_facts(tmp_path, "f" * 40)
     assert re.fullmatch("[0-9a-f]{40}", facts["mlflow.source.git.commit"])
-    assert facts["mlflow.source.git.commit"] != "f" * 40, "the work tree knows better"
+    assert facts["mlflow.source.git.commit"] != "f" * 40
     assert facts["git_dirty"] == "false"
     (tmp_path / "new.txt").touch()
     assert environment_facts(tmp_path, None)["git_dirty"] == "true"

@@ -66,7 +66,7 @@ def test_both_homes_keep_what_they_promise(here: Artifacts, tmp_path: Path) -> N
     name = "bundles/1f2e"
     assert not here.exists(name)
     assert here.files(name) == {}
-    with pytest.raises(ArtifactMissing, match="run the step that creates bundles/1f2e again"):
+    with pytest.raises(ArtifactMissing, match="creates bundles/1f2e again"):
         here.pull(name)
     folder = _fill(here, name, FILES)
     assert here.push(name, last="a.bin") == here.address(name)
@@ -75,7 +75,7 @@ def test_both_homes_keep_what_they_promise(here: Artifacts, tmp_path: Path) -> N
     assert here.exists(name, "deep/er/b.bin")
     assert not here.exists(name, "deep")
     assert here.pull(name, ["deep", "empty"], last="a.bin") == folder
-    with pytest.raises(ArtifactMissing, match=r"nothing is stored|does not exist"):
+    with pytest.raises(ArtifactMissing, match=r"nothing is stored|not exist"):
         here.pull(name, ["other"])
     for file in ("deep/er/b.bin", "empty"):
         here.fetch(name, file, tmp_path / "one file")
@@ -93,7 +93,7 @@ def test_both_homes_keep_what_they_promise(here: Artifacts, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["../out", "/etc", "a//b", "a/./b", ""])
 def test_names_that_leave_their_folder_are_refused(here: Artifacts, name: str) -> None:
-    with pytest.raises(ArtifactsRefused, match="is not a valid artifact name"):
+    with pytest.raises(ArtifactsRefused, match="valid artifact name"):
         here.folder(name)
 
 
@@ -212,7 +212,7 @@ def test_a_server_that_stays_away_is_named_with_what_helps(
 ) -> None:
     impatient = _remote(servers, url, tmp_path / "x", patience=1.0)
     servers.kill("s3")
-    with pytest.raises(ArtifactsUnavailable, match="check that the server runs") as caught:
+    with pytest.raises(ArtifactsUnavailable, match="ML_ASSETS_S3_ENDPOINT_URL") as caught:
         impatient.exists("n")
     assert servers.secrets["s3_secret"] not in str(caught.value)
 
@@ -228,7 +228,7 @@ def test_wrong_credentials_are_refused_at_once(
 def test_missing_bucket_is_named(servers: RunningServers, tmp_path: Path) -> None:
     lost = _remote(servers, "s3://no-such-bucket/p", tmp_path / "x")
     _fill(lost, "n", {"file": b"one"})
-    with pytest.raises(ArtifactsRefused, match="the bucket of s3://no-such-bucket/p does not exist"):
+    with pytest.raises(ArtifactsRefused, match=r"bucket of s3://no-such-bucket/p .*not exist"):
         lost.push("n")
 
 

@@ -47,7 +47,7 @@ def test_the_alias_follows_the_ledger_of_the_servers(servers: RunningServers, tm
     for alias, version in (("production", "2"), ("canary", "1")):
         with pytest.raises(MlflowException, match=r"PERMISSION_DENIED.*by the ledger"):
             client.set_registered_model_alias(model, alias, version)
-    with pytest.raises(MlflowException, match="has the role production by the ledger"):
+    with pytest.raises(MlflowException, match="role production by the"):
         client.delete_model_version(model, "1")
     assert client.get_model_version_by_alias(model, "production").version == "1"
     assert client.get_registered_model(model).aliases == {"production": "1"}

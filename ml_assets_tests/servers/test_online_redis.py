@@ -86,7 +86,7 @@ def test_a_restarted_redis_has_the_rows_and_takes_new_ones(servers: RunningServe
     store.write(TABLE, [row("a", at, at)], None)
     servers.stop("redis")
     away = store_on(servers, patience_seconds=0.5)
-    with pytest.raises(OnlineStoreUnavailable, match="Check that Redis runs there") as refused:
+    with pytest.raises(OnlineStoreUnavailable, match="redis-cli ping") as refused:
         away.read(TABLE, ["a"])
     assert servers.record.redis_password not in str(refused.value)
     servers.restart("redis")

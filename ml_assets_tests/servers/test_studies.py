@@ -61,7 +61,7 @@ def test_a_database_that_stays_away_is_named_without_its_password(
     study = Study(open_storage(address, patience_seconds=0.5), "shop-1", SECTION, 7, FACTS, 3)
     servers.kill("postgresql")
     for use in (study.next, lambda: open_storage(address, patience_seconds=0.5)):
-        with pytest.raises(StudiesUnavailable, match="then launch the study again") as caught:
+        with pytest.raises(StudiesUnavailable, match="ML_ASSETS_LEDGER_URL") as caught:
             use()
         assert f"the database of studies, {address}, does not answer" in str(caught.value)
         assert servers.secrets["database_password"] not in str(caught.value)

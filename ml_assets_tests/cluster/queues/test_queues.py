@@ -63,11 +63,11 @@ def test_a_training_waits_for_its_quota_and_says_so(
     stepped(first, 1)
     two = begin(second, second.profile("steps", steps=20, nodes=2, queue=name))
     why = said(second, f"waits in queue {name}: ")
-    assert "insufficient unused quota for cpu" in why
+    assert "unused quota for cpu" in why
     assert not one.done(), "it was waited for"
     assert second.objects("pods") == []
     assert one.result().attempts == two.result().attempts == 1
-    assert said(second, "2 pods run on ").endswith("after the Job was admitted by its queue")
+    assert said(second, "2 pods run on ").endswith("admitted by its queue")
     assert (first.left(), second.left()) == ([], [])
 
 
@@ -83,8 +83,8 @@ def test_a_higher_priority_goes_first_and_the_preempted_job_resumes(
     assert not early.done(), "it gave way"
     assert early.result().attempts == 2
     assert "Preempted to accommodate" in said(nightly, f"queue {name} evicted the training: ")
-    assert any("0 of 1 failures" in line for line in nightly.log), "no attempt of its budget was used"
-    assert logged_steps(nightly.events) == list(range(400)), "no step was done twice, none was lost"
+    assert any("0 of 1 failures" in line for line in nightly.log), "budget unused"
+    assert logged_steps(nightly.events) == list(range(400))
     assert (nightly.left(), hurried.left()) == ([], [])
 
 
@@ -103,7 +103,7 @@ def test_a_team_borrows_unused_quota_until_its_owner_asks_for_it(
     own = begin(owning, owning.profile("steps", steps=20, nodes=2, queue=owner))
     assert own.result().attempts == 1
     attempts = sorted(one.result().attempts for one in running)
-    assert attempts == [1, 2], "one of them gave way, not both"
+    assert attempts == [1, 2], "one gave way"
     for launch in borrowing:
         assert logged_steps(launch.events) == list(range(500))
         assert launch.left() == []

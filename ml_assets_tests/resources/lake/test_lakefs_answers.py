@@ -39,8 +39,8 @@ def test_each_answer_has_its_type(status: int, body: bytes | str | None, expecte
 def test_the_answers_of_everyday_are_told_apart() -> None:
     assert Refusal(400, "commit: no changes").changes_nothing
     assert not Refusal(400, "uncommitted changes (dirty branch)").changes_nothing
-    assert Refusal(403, "cannot commit to protected branch").protects
-    assert Refusal(403, "cannot delete repository default branch").protects
+    assert Refusal(403, "cannot commit: protected branch").protects
+    assert Refusal(403, "cannot delete: default branch").protects
     assert not Refusal(403, "insufficient permissions").protects
 
 

@@ -164,9 +164,7 @@ def test_damaged_content_is_named_when_read_and_healed_by_writing_it_again(
     file.chmod(0o644)
     file.write_bytes(left)
     for reader in (store, LocalStore(tmp_path / "lake")):
-        with pytest.raises(
-            LakeError, match=r"^x is committed \(5 bytes\) but .* is missing or has other content"
-        ):
+        with pytest.raises(LakeError, match=r"^x .*5 bytes.* missing"):
             reader.fetch(head, ["x"])
     store.put("audit", "x", b"whole")
     assert store.fetch(head, ["x"])["x"].read_bytes() == b"whole"

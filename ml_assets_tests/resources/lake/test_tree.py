@@ -131,14 +131,12 @@ def test_a_small_change_of_a_large_tree_writes_little() -> None:
     written = list(trees.kept.values())[before:]
     assert sum(map(len, written)) / changes < 30_000
     undone = trees.difference(tree, first)
-    assert trees.write(trees.apply(tree, undone)) == held, (
-        "equal contents have equal ids, whatever the history"
-    )
+    assert trees.write(trees.apply(tree, undone)) == held, "equal contents, equal ids"
 
 
 def test_a_lake_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
     LocalStore(tmp_path)
     with closing(sqlite3.connect(tmp_path / "refs.db")) as database:
         database.execute("PRAGMA user_version=1")
-    with pytest.raises(LakeError, match="written in format 1, this version reads format 2"):
+    with pytest.raises(LakeError, match=r"format 1,.*format 2"):
         LocalStore(tmp_path)

@@ -78,7 +78,7 @@ def test_pods_are_told_how_many_shards_may_lie_there_at_once() -> None:
     assert "TRAINING_SHARD_CACHE" not in environment(ResourceProfile())
     told = environment(ResourceProfile(scratch="10Gi", shard_cache="4Gi"))
     assert told["TRAINING_SHARD_CACHE"] == str(4 * 2**30)
-    with pytest.raises(ProfileRefused, match="shard_cache 20Gi is a part of scratch 10Gi, which is smaller"):
+    with pytest.raises(ProfileRefused, match=r"shard_cache 20Gi .*scratch 10Gi"):
         ResourceProfile(scratch="10Gi").changed({"shard_cache": "20Gi"})
 
 
@@ -178,15 +178,13 @@ def test_changes_replace_fields_and_are_refused_by_name() -> None:
     assert profile.changed(changes_of("memory=8Gi, nodes=2")).memory == "8Gi"
     assert profile.changed(changes_of('{"node_selector": {"zone": "a"}}')).node_selector == {"zone": "a"}
     assert profile.changed(changes_of("")) == profile
-    with pytest.raises(
-        ProfileRefused, match="resources have no key 'ram'; the keys are: cpu, deadline_minutes"
-    ):
+    with pytest.raises(ProfileRefused, match=r"key 'ram'; .*: cpu, deadline_minutes"):
         profile.changed({"ram": "8Gi"})
     with pytest.raises(ProfileRefused, match=r"memory: .* not 'lots'"):
         profile.changed({"memory": "lots"})
     with pytest.raises(ProfileRefused, match="'memory' has no value"):
         changes_of("memory")
-    with pytest.raises(ProfileRefused, match="not a valid JSON object"):
+    with pytest.raises(ProfileRefused, match="valid JSON object"):
         changes_of("{nodes: 2")
 
 
@@ -212,9 +210,7 @@ def test_pods_that_may_be_missing_hold_whole_copies_of_the_model() -> None:
     assert ranks_of_a_node(cut, elastic) == 2
     wider = TrainingSettings(workers=4, parallel=Parallel(tensor=4))
     assert ranks_of_a_node(wider, ResourceProfile(nodes=2)) == 2
-    with pytest.raises(
-        ProfileRefused, match="a copy takes 4 workers, and a pod has 4 / 2 = 2; use 8 workers"
-    ):
+    with pytest.raises(ProfileRefused, match=r"4 workers,.*= 2;.*8 workers"):
         ranks_of_a_node(wider, elastic)
 
 
@@ -225,7 +221,7 @@ def test_a_pod_has_as_many_workers_whether_others_are_missing_or_not() -> None:
 
 
 def test_a_volume_has_one_source() -> None:
-    with pytest.raises(ProfileRefused, match="one of claim, secret, config_map, host_path"):
+    with pytest.raises(ProfileRefused, match="claim, secret, config_map, host_path"):
         ResourceProfile().changed({"volumes": [{"mount_path": "/a", "claim": "a", "secret": "b"}]})
 
 
@@ -259,7 +255,7 @@ def test_behind_others_a_training_waits_for_ever_and_says_for_what() -> None:
     place = QueuePosition.of([workload(unreserved(FULL))])
     assert place.waits_for == FULL
     assert why_not_admitted(place, "team-a") is None
-    assert why_not_admitted(QueuePosition.of([workload()]), "team-a") is None, "it has only just come"
+    assert why_not_admitted(QueuePosition.of([workload()]), "team-a") is None, "it just came"
 
 
 @pytest.mark.parametrize(

@@ -52,5 +52,5 @@ def test_attempts_lost_before_they_train_are_counted_in_a_row() -> None:
     for has_trained, count in ((False, 1), (False, 2), (True, 0), (False, 1)):
         plan = plan.ended(LOST, has_trained=has_trained)
         assert plan.fruitless == count
-    assert plan.ended(FEWER, has_trained=False).fruitless == 1, "one that found no room was not taken away"
+    assert plan.ended(FEWER, has_trained=False).fruitless == 1, "not taken away"
     assert plan.ended(AttemptEnd(kind="failed", said="pod 0 ended"), has_trained=False).fruitless == 0

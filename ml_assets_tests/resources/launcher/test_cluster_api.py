@@ -36,7 +36,7 @@ def test_a_passing_refusal_is_asked_again_for_as_long_as_there_is_patience(
 ) -> None:
     cluster = Cluster(NAMESPACE, patience_seconds=0.3)
     api.trouble("GET", "/pods", status, times=999)
-    with pytest.raises(ClusterUnavailable, match=rf"did not answer for 0.3 s \(trouble {status}\)"):
+    with pytest.raises(ClusterUnavailable, match=rf"0\.3 s \(trouble {status}\)"):
         cluster.list("pod")
 
 
@@ -55,9 +55,7 @@ def test_an_expired_token_is_an_outage_and_an_unknown_one_a_refusal(api: ApiServ
     known, stranger = (Cluster(NAMESPACE, patience_seconds=0.3) for _ in range(2))
     known.list("pod")
     api.token = "second"
-    with pytest.raises(
-        ClusterUnavailable, match=r"rejected our credentials for 0.3 s .*check the credentials"
-    ):
+    with pytest.raises(ClusterUnavailable, match=r"credentials.*0\.3 s.*check the credentials"):
         known.list("pod")
     with pytest.raises(ClusterRefused, match="check the kubeconfig's credentials"):
         stranger.list("pod")

@@ -1,7 +1,5 @@
 """Fewer GPUs than workers are refused with the arithmetic; a training on the CPU is asked for, never silent."""
 
-import re
-
 import pytest
 
 from resources.job.errors import BadConfiguration
@@ -29,7 +27,7 @@ def test_fewer_gpus_than_workers_are_refused(gpus: int, ranks: int, nodes: int, 
 
 def test_gpus_reserved_for_a_training_on_the_cpu_are_refused() -> None:
     settings = TrainingSettings(workers=2, device="cpu")
-    with pytest.raises(ProfileRefused, match=re.escape("resources.gpus 2 would be reserved and never used")):
+    with pytest.raises(ProfileRefused, match=r"resources\.gpus 2 .*never used"):
         ranks_of_a_node(settings, ResourceProfile(gpus=2))
     assert ranks_of_a_node(settings, ResourceProfile()) == 2
 

@@ -249,7 +249,7 @@ def test_a_result_reads_back(tmp_path: Path) -> None:
 def test_an_event_reads_back_and_anything_else_is_a_log_line() -> None:
     event = TrainingEvent(kind="metrics", step=3, time=1.5, values={"loss": 0.25})
     assert TrainingEvent.from_line(event.to_line()) == event
-    assert TrainingEvent.from_line(f"epoch 3:  40% |####      | {event.to_line()}") == event
+    assert TrainingEvent.from_line(f"epoch 3: 40% | {event.to_line()}") == event
     assert TrainingEvent.from_line("loss 0.25") is None
     assert TrainingEvent.from_line(event.to_line()[:-5]) is None  # cut off by a kill
     assert TrainingEvent.from_line('@event {"kind": "metrics"}') is None

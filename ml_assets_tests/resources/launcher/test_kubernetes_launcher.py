@@ -1,6 +1,7 @@
 """The launcher's own life against a cluster and an object store that refuse, forget and go away."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,10 +112,10 @@ def test_a_refused_clean_up_hides_no_cause_and_gives_the_lease_back(
 ) -> None:
     api.on_job = with_pod(DIVERGED, "Failed")
     api.trouble("DELETE", "/pods", status, times=999)
-    with pytest.raises(Diverged, match="the loss was nan at step 7") as failure:
+    with pytest.raises(Diverged, match="nan at step 7") as failure:
         launch.run()
     (note,) = failure.value.__notes__
-    assert note.startswith("its pods could not be deleted; a launcher or the daemon prunes them later: ")
+    assert re.match("its pods .*daemon prunes them", note)
     assert f"trouble {status}" in note
     assert api.names("leases") == []
     assert api.names("jobs") == [f"{launch.name}-1"]
@@ -130,7 +131,7 @@ def test_a_training_that_is_done_is_done_though_nothing_may_be_removed(
     api.on_job = done
     api.trouble("DELETE", "/pods", 403, times=999)
     assert launch.run().best_step == 1
-    assert any("its pods could not be deleted" in line for line in launch.log)
+    assert any("could not be deleted" in line for line in launch.log)
     assert api.names("leases") == []
 
 
@@ -197,7 +198,7 @@ def test_storage_away_while_a_launcher_attaches_costs_no_healthy_pod(
             store.is_away = True
 
     api.on_done = go_away
-    with pytest.raises(ArtifactsUnavailable, match=r"S3 at .* did not answer .* within 1 s"):
+    with pytest.raises(ArtifactsUnavailable, match=r"S3 at.*within 1 s"):
         launch.run()
     assert store.refused
     assert of_the_training(api) == before

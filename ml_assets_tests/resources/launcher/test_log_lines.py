@@ -59,7 +59,8 @@ def test_a_new_connection_begins_before_what_was_read_last() -> None:
 
 
 def test_what_the_kubelet_says_about_the_log_is_no_line_of_it() -> None:
-    assert Lines().new("unable to retrieve container logs for containerd://f79f") is None
+    said = "unable to retrieve container logs for containerd://f79f"
+    assert Lines().new(said) is None
 
 
 def test_of_a_thousand_pods_the_first_are_read_and_some_that_failed() -> None:

@@ -159,7 +159,7 @@ def test_a_training_that_may_not_be_removed_does_not_keep_the_others(
     led(api, "def", 60)
     api.trouble("DELETE", "/jobs/train-abc-1", 403)
     assert daemon.tick() == "removed train-def"
-    assert "train-abc could not be removed" in capfd.readouterr().err
+    assert "train-abc could not" in capfd.readouterr().err
     assert daemon.tick() == "removed train-abc"
     assert list(api.objects) == []
 
@@ -178,6 +178,6 @@ def test_the_command_removes_what_nobody_waits_for(
     led(api, "def", 60)
     said = Terminal(tmp_path)("trainings", "prune")
     assert (said.status, said.out) == (0, "removed train-def\n")
-    assert said.err.startswith("Job backup has the label ")
+    assert said.err.startswith("Job backup has ")
     assert Terminal(tmp_path)("trainings", "prune").out == f"{NOTHING_TO_PRUNE}\n"
     assert api.names("leases") == ["train-abc"]

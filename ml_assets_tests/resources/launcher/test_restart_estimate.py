@@ -1,5 +1,6 @@
 """An attempt gives way to a larger one only where that would be done earlier, by its own figures."""
 
+import re
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def test_growing_pays_if_it_saves_more_time_than_the_restart_costs(
 
 def test_the_reason_is_told_in_seconds() -> None:
     words = RestartEstimate(left_seconds=40, restart_seconds=31.4).why_not(1, 2)
-    assert words == ("the remaining 40 s would become 20 s with 2 pods at best, and a restart takes 31 s")
+    assert re.findall(r"\d+ \w+", words) == ["40 s", "20 s", "2 pods", "31 s"]
 
 
 def test_nobody_knows_before_a_step_was_told() -> None:

@@ -90,7 +90,7 @@ def test_history_contents_and_old_ids_arrive(embedded: LocalStore, repository: R
     lake.commit("next", "next", {})
     lake.merge("next", "main", "next", {"audit": "passed"})
     assert contents(lake, "main").keys() == {"a/1", "a/4", "b/ü"}
-    with pytest.raises(MigrationRefused, match="holds a migrated lake of 7 commits already"):
+    with pytest.raises(MigrationRefused, match="of 7 commits already"):
         Migration(embedded, repository.store()).look()
 
 
@@ -144,10 +144,10 @@ def test_other_rows_are_refused(embedded: LocalStore, repository: Repository) ->
     create_repository(repository.api(), STORAGE)
     store = repository.store()
     land(store, "own", {"x": b"1"})
-    with pytest.raises(MigrationRefused, match="holds commits that are not of"):
+    with pytest.raises(MigrationRefused, match="commits that are not"):
         Migration(embedded, repository.store()).copy(lambda _: None)
     store.create_branch("mine", "main")
-    with pytest.raises(MigrationRefused, match=r"branches of its own \(mine\)"):
+    with pytest.raises(MigrationRefused, match=r"branches of .*\(mine\)"):
         Migration(embedded, repository.store()).look()
 
 
@@ -169,7 +169,7 @@ def test_a_model_survives_the_move(servers: RunningServers, tmp_path: Path) -> N
         for name, value in servers.variables(settings).items():
             patch.setenv(name, value)
         said = terminal("lake", "migrate")
-        assert said.out.endswith("To copy it: ml-assets lake migrate --copy\n"), said.err
+        assert said.out.endswith(": ml-assets lake migrate --copy\n"), said.err
         said = terminal("lake", "migrate", "--copy")
         assert said.status == 0, said.err
         assert "audit hook" in said.out

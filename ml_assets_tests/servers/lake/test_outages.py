@@ -110,7 +110,7 @@ def test_an_answer_that_is_lost_changes_nothing(prepared: Repository, cut: Wire,
     store = LakeFSStore(prepared.api(url=cut.url), prepared.cache.with_name("elsewhere"))
     cut.lose = request.format(prepared.name)
     act(store)
-    assert len(cut.lost) == 1, "the operation never made the request"
+    assert len(cut.lost) == 1, "never requested"
     assert state(prepared.store()) == undisturbed(prepared, operation)
 
 

@@ -94,7 +94,7 @@ def test_our_publisher_does_not_use_the_hole_in_the_servers_hook(
         repository.remove_audit_hook("audit")
     else:
         repository.write_audit_hook("audit", hook)
-    with pytest.raises(AuditHookMissing, match="Create a new branch from"):
+    with pytest.raises(AuditHookMissing, match="Create a new branch"):
         store.merge("audit", "main", "publish", PASSED)
     assert store.resolve("main") == head
     if hook is None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -60,7 +61,7 @@ def test_a_final_exit_code_is_its_error_and_is_not_tried_again(
     tmp_path: Path, code: str, error: type[TrainingFailed]
 ) -> None:
     told = Told()
-    with pytest.raises(error, match="the reason of attempt 1"):
+    with pytest.raises(error, match="reason of attempt 1"):
         told.run(job_of(code, "done"), tmp_path)
     assert told.starts() == 1
 
@@ -69,13 +70,16 @@ def test_other_ends_are_tried_again_and_preemptions_do_not_count(tmp_path: Path)
     told = Told()
     result = told.run(job_of("kill", "75", "75", "75", "1", "done"), tmp_path)
     assert result.attempts == told.starts() == 6
-    each_time = ": each of the last attempts ended before its first step"
-    assert [line for line in told.log if line.startswith("attempt ended")] == [
-        "attempt ended with signal SIGKILL, 1 of 3 failures: resuming from the last checkpoint",
-        "attempt ended with exit code 75, 1 of 3 failures: resuming from the last checkpoint",
-        f"attempt ended with exit code 75, 1 of 3 failures: resuming from the last checkpoint in 1 s{each_time}",
-        f"attempt ended with exit code 75, 1 of 3 failures: resuming from the last checkpoint in 2 s{each_time}",
-        "attempt ended with exit code 1, 2 of 3 failures: resuming from the last checkpoint",
+    ends = [line for line in told.log if line.startswith("attempt ended")]
+    facts = [
+        re.search(r"with (.*), (\d) of 3 .*checkpoint(?: in (\d) s: .*first step)?$", line) for line in ends
+    ]
+    assert [one and one.groups() for one in facts] == [
+        ("signal SIGKILL", "1", None),
+        ("exit code 75", "1", None),
+        ("exit code 75", "1", "1"),
+        ("exit code 75", "1", "2"),
+        ("exit code 1", "2", None),
     ]
     assert (tmp_path / "log.txt").read_text().splitlines() == told.log
 
@@ -84,7 +88,7 @@ def test_an_end_without_a_result_is_a_failure(tmp_path: Path) -> None:
     """`os._exit(0)` in a model looked like success, and the launcher ended with a bare `FileNotFoundError`."""
     told = Told()
     assert told.run(job_of("0", "done"), tmp_path).attempts == 2
-    assert "ended with exit code 0 but wrote no result: some code in them calls os._exit" in "".join(told.log)
+    assert re.search(r"code 0 .*no result: .*os\._exit", "".join(told.log))
 
 
 def test_preemptions_of_attempts_that_train_are_followed_at_once(tmp_path: Path) -> None:
@@ -104,7 +108,7 @@ def test_two_failures_at_the_same_place_are_final(tmp_path: Path) -> None:
     """Also if another failure, or a preemption, came between them. The next launch tries anew."""
     told = Told()
     job = job_of("fails 3", "75", "fails 4", "fails 3", "fails 3", "done", max_attempts=9)
-    with pytest.raises(FailedTwice, match="same place, so another attempt would fail there too: 3"):
+    with pytest.raises(FailedTwice, match=r"same place, .*: 3"):
         told.run(job, tmp_path)
     assert told.starts() == 4
     assert told.run(job, tmp_path).attempts == 6
@@ -112,9 +116,7 @@ def test_two_failures_at_the_same_place_are_final(tmp_path: Path) -> None:
 
 def test_an_exhausted_budget_quotes_the_last_lines(tmp_path: Path) -> None:
     told = Told()
-    with pytest.raises(
-        AttemptsExhausted, match="2 attempts failed, the last attempt with exit code 3"
-    ) as caught:
+    with pytest.raises(AttemptsExhausted, match=r"2 attempts .*code 3") as caught:
         told.run(job_of("kill", "3", "done", max_attempts=2), tmp_path)
     assert "attempt 2 does 3" in str(caught.value)
     assert str(tmp_path / "log.txt") in str(caught.value)
