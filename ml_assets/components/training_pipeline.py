@@ -27,6 +27,14 @@ from ml_assets.components.metadata import (
     NAMED_COLUMNS,
     TRAINS,
 )
+from ml_assets.components.pipeline_steps import (
+    STUDY,
+    evaluate_op,
+    register_op,
+    snapshot_op,
+    train_op,
+    validate_inputs_op,
+)
 from ml_assets.components.scaffold.scaffolders import TrainingPipelineScaffolder
 from ml_assets.components.sensors.models import (
     canary_sensor,
@@ -35,10 +43,6 @@ from ml_assets.components.sensors.models import (
     retrain_sensor,
 )
 from ml_assets.components.specs import ScheduleSection, TrainingPipelineSpec
-from ml_assets.components.steps.evaluate import evaluate_op
-from ml_assets.components.steps.register import register_op
-from ml_assets.components.steps.train import train_op
-from ml_assets.components.steps.training_set import STUDY, snapshot_op, validate_inputs_op
 from ml_assets.data.tables.user_code import resolve_latest
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.steps.retraining import TABLE_DRIFT

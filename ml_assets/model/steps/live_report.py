@@ -1,7 +1,7 @@
 """Live report of a training: its events, for the person at the page and for the tracker; stragglers; its cost.
 
 Here: the events to show, how often, and the cost of a training that finished, failed, diverged or was cancelled. Not
-here: Dagster's page (`components.steps.train`), the tracker's queue (resources.tracking.sink), measuring
+here: Dagster's page (`components.pipeline_steps`), the tracker's queue (resources.tracking.sink), measuring
 (ml_assets.model.training.telemetry.meter), the duration of an attempt (training.attempt.attempts).
 """
 
