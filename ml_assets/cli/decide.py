@@ -309,7 +309,7 @@ def dossier_write(model: str, version: int | None, out: Path | None) -> None:
     Signs with the key in ML_ASSETS_SIGNING_KEY. Earlier dossiers stay.
     """
     from ml_assets.context.versions import registered_version
-    from ml_assets.extras.governance.dossier.making import write_dossier
+    from ml_assets.extras.governance.dossier.stored import write_dossier
 
     context = writing()
     project = context.project

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from ml_assets.dagster_host.declaration_rules import DISALLOWED_NAMES, is_valid_cron_schedule, is_valid_owner
+from ml_assets.dagster_host.defs_folder import DISALLOWED_NAMES, is_valid_cron_schedule, is_valid_owner
 from ml_assets.data.features.cut_and_rebuild import KnowledgeRule
 from ml_assets.data.sources.kinds import AnySource
 from ml_assets.data.sources.protocol import PartitionOpen, SourceTable

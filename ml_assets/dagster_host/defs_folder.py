@@ -1,11 +1,17 @@
 """Loader of the defs folder: its `defs.yaml` files, and the Python files that define something for Dagster.
 
+Also Dagster's own rules for names, owners and cron schedules, and its type of freshness policies, for checks of a
+declaration before it is loaded.
+
 Dagster imports every Python file of a folder that has no `defs.yaml`. But a training script runs when it is imported,
 and modules beside it import libraries that this process may lack. One such file took all pipelines down. Not here:
 faults in the files (`components.declarations`).
 
-Private area: the tree of components. The public `dg.load_from_defs_folder` imports every file, and also every component
-of Dagster's integrations for its page, which takes longer than all of our definitions.
+Private area: the tree of components, and validation of definitions. The public `dg.load_from_defs_folder` imports every
+file, and also every component of Dagster's integrations for its page, which takes longer than all of our definitions.
+The public way to validate a name is to make the definition and to read Dagster's error, which names neither file nor
+line, comes without the faults of other keys, and ends the load. The public `FreshnessPolicy.time_window` returns a type
+that is not public and alone has the window.
 """
 
 import dataclasses
@@ -13,6 +19,9 @@ from pathlib import Path
 from types import ModuleType
 
 import dagster as dg
+from dagster._core.definitions.freshness import TimeWindowFreshnessPolicy
+from dagster._core.definitions.utils import DISALLOWED_NAMES, is_valid_owner
+from dagster._utils.schedules import is_valid_cron_schedule
 from dagster.components.core.component_tree_state import PLUGIN_COMPONENT_TYPES_JSON_METADATA_KEY
 from dagster.components.core.context import ComponentDeclLoadContext
 from dagster.components.core.defs_module import ComponentPath, ResolvableToComponentLoc
@@ -21,6 +30,15 @@ from dagster.components.core.snapshot import get_package_entry_snap
 from dagster_shared.serdes.objects.package_entry import json_for_all_components
 
 from ml_assets.foundation.code.code_version import SourceUnavailable, reached_by
+
+__all__ = [
+    "DISALLOWED_NAMES",
+    "TimeWindowFreshnessPolicy",
+    "defines_nothing",
+    "is_valid_cron_schedule",
+    "is_valid_owner",
+    "load_pipelines",
+]
 
 
 def load_pipelines(project: Path) -> dg.Definitions:

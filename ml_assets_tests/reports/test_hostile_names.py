@@ -17,8 +17,7 @@ from markdown_it import MarkdownIt
 from ml_assets.components.pages import bullets, drift_in_markdown
 from ml_assets.data.validation.profile import profile
 from ml_assets.data.validation.table_drift import ColumnDrift, TableDrift
-from ml_assets.extras.tuning.study_pictures import study_pictures
-from ml_assets.extras.tuning.study_report import StudyReport
+from ml_assets.extras.tuning.study_report import StudyReport, study_pictures
 from ml_assets.extras.tuning.study_report import render as study_page
 from ml_assets.extras.tuning.study_report import summary_markdown as study_summary
 from ml_assets.foundation.reports.page import encoded

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from ml_assets.extras.tuning.importance import LEAST_TRIALS, MeasuredTrial, importances
-from ml_assets.extras.tuning.study_pictures import study_pictures
-from ml_assets.extras.tuning.study_report import StudyReport, costs, render, summary_markdown
+from ml_assets.extras.tuning.optuna_parts import LEAST_TRIALS, MeasuredTrial, importances
+from ml_assets.extras.tuning.study_report import StudyReport, costs, render, study_pictures, summary_markdown
 from ml_assets.foundation.days import Days
 from ml_assets.model.steps.search_space import SpaceSection
 from ml_assets.model.steps.study_result import StudyResult, TrialOutcome

@@ -10,7 +10,7 @@ import dagster as dg
 
 from ml_assets.components.metadata import RELEASE, is_table
 from ml_assets.components.sensors.ended_runs import claim, ended_launches, told
-from ml_assets.dagster_host.declaration_rules import TimeWindowFreshnessPolicy
+from ml_assets.dagster_host.defs_folder import TimeWindowFreshnessPolicy
 from ml_assets.foundation.links import DIGESTS, report_page
 from ml_assets.pages.digest import Digest, Subjects, bounds_of, digest_of, digest_page, subjects_from
 from resources.platform import Platform

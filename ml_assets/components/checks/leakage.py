@@ -17,7 +17,7 @@ import dagster as dg
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import table_of
 from ml_assets.components.specs import FeatureTableSpec
-from ml_assets.dagster_host.check_history import evaluations, is_shown, newest_build, without_a_run
+from ml_assets.dagster_host.event_log import evaluations, is_shown, newest_build, without_a_run
 from ml_assets.data.features.cut_and_rebuild import LeakTestError
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import DeclaredTables, InputTable

@@ -13,7 +13,7 @@ import dagster as dg
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient, guarded_sensor
 from ml_assets.components.pages import drift_in_markdown, readable, severity_of, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.dagster_host.check_history import without_a_run
+from ml_assets.dagster_host.event_log import without_a_run
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.drift_rule import SkewRule
 from ml_assets.data.validation.verdict import table_rows

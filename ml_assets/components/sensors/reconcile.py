@@ -14,7 +14,7 @@ from ml_assets.components.checks.table import DRIFT, check_results
 from ml_assets.components.metadata import DATA_VERSION, is_table
 from ml_assets.components.pages import ON_A_PAGE, commit_facts
 from ml_assets.dagster_host.asset_graph import BaseAssetGraph
-from ml_assets.dagster_host.check_history import newest_build, without_a_run
+from ml_assets.dagster_host.event_log import newest_build, without_a_run
 from ml_assets.data.tables.cadence import UNPARTITIONED
 from ml_assets.data.tables.environments import inherited_by
 from ml_assets.data.tables.publish.audit import verdict_of

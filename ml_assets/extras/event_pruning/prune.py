@@ -27,7 +27,6 @@ from ml_assets.dagster_host.event_log import (
 )
 from ml_assets.dagster_host.storage import OneFileEventLog
 from ml_assets.extras.event_pruning.needed_events import NeededEvents
-from ml_assets.extras.event_pruning.sqlite_rewrite import rewrite
 from resources.words import counted, name_some
 
 _SILENT_SECONDS = 120.0
@@ -260,7 +259,7 @@ class _Log:
         if isinstance(self.storage, OneFileEventLog):
             with self._transaction("BEGIN IMMEDIATE"):
                 for table in _PRUNED:
-                    rewrite(self.connection, table, self._stays(table))
+                    _rewrite(self.connection, table, self._stays(table))
             self.connection.exec_driver_sql("VACUUM")
             self.connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
             return
@@ -299,3 +298,25 @@ class _Log:
             self.connection.exec_driver_sql("ROLLBACK")
             raise
         self.connection.exec_driver_sql("COMMIT")
+
+
+def _rewrite(connection: sa.Connection, table: sa.Table, stays: sa.ColumnElement[bool]) -> None:
+    """Copy the rows for which `stays` holds to a new table, which replaces `table` with the same indexes.
+
+    Call it within a transaction. Ten times as fast as deleting each of many rows. The statements come from
+    `sqlite_master`, because the table belongs to Dagster.
+    """
+    driver = connection.exec_driver_sql
+    made = driver(
+        "SELECT type, sql FROM sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL", (table.name,)
+    ).all()
+    (create,) = (sql for kind, sql in made if kind == "table")
+    new, columns = f"pruned_{table.name}", [one.name for one in table.columns]
+    driver(create.replace(table.name, new, 1))
+    copied = sa.select(table).where(stays).order_by(table.c.id)
+    connection.execute(sa.insert(sa.table(new, *map(sa.column, columns))).from_select(columns, copied))
+    driver(f"DROP TABLE {table.name}")
+    driver(f"ALTER TABLE {new} RENAME TO {table.name}")
+    for kind, sql in made:
+        if kind == "index":
+            driver(sql)

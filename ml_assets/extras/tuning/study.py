@@ -21,9 +21,15 @@ from optuna.storages import BaseStorage
 from optuna.study import StudySummary
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from ml_assets.extras.tuning.importance import MeasuredTrial, importances
+from ml_assets.extras.tuning.optuna_parts import (
+    MeasuredTrial,
+    ask,
+    importances,
+    pruner_of,
+    sampler_of,
+    with_fixed,
+)
 from ml_assets.extras.tuning.prior import Prior
-from ml_assets.extras.tuning.sampling import ask, pruner_of, sampler_of, with_fixed
 from ml_assets.model.steps.search_space import Sampler, Scalar, TuningSection
 from ml_assets.model.steps.study_result import METRIC, KnownPoint, TrialOutcome
 from resources.words import counted

@@ -91,8 +91,8 @@ def _dossier(platform: Platform, version: RegisteredVersion) -> DossierRow | Non
     """
     if platform.settings.signing_key is None:
         return None
-    from ml_assets.extras.governance.dossier.making import write_dossier
     from ml_assets.extras.governance.dossier.signature import SigningKey
+    from ml_assets.extras.governance.dossier.stored import write_dossier
 
     key, log = SigningKey.read(platform.settings.signing_key), platform.ledger.models
     newest = log.newest_evaluation(version.model, version.bundle_digest)

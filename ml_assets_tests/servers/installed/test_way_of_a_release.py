@@ -18,8 +18,8 @@ from starlette.testclient import TestClient
 from deployment.testbed.processes import free_port, start, stop, wait_ready, why_http_not
 from deployment.testbed.servers.postgresql import query
 from deployment.testbed.servers.servers_record import server_environment
-from ml_assets.extras.governance.dossier.making import write_dossier
 from ml_assets.extras.governance.dossier.signature import SigningKey
+from ml_assets.extras.governance.dossier.stored import write_dossier
 from ml_assets.model.release.known_versions import stage_reader_of
 from ml_assets.model.release.mlflow_view import differences
 from ml_assets.model.release.promotion import promote, register
