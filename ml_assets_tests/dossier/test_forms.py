@@ -93,9 +93,7 @@ def test_keys_are_files_of_their_owner_and_never_replaced(tmp_path: Path) -> Non
     with pytest.raises(SigningKeyRefused, match="exists: choose another folder"):
         create_keys(tmp_path)
     key.path.chmod(0o640)
-    with pytest.raises(
-        SigningKeyRefused, match=r"other users may read the private key .*mode 640.*chmod 600"
-    ):
+    with pytest.raises(SigningKeyRefused, match=rf"mode 640\).*chmod 600 {key.path}"):
         SigningKey.read(key.path)
     with pytest.raises(SigningKeyRefused, match="cannot be read"):
         SigningKey.read(tmp_path / "none.pem")
@@ -110,13 +108,13 @@ def test_other_keys_are_refused(tmp_path: Path) -> None:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
     )
-    with pytest.raises(SigningKeyRefused, match=r"not a key of the curve P-256"):
+    with pytest.raises(SigningKeyRefused, match=rf"^{private} .*P-256.*dossier keygen$"):
         SigningKey.read(private)
     public = other.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     for text in (public.decode(), private.read_text(), "no key", ""):
-        with pytest.raises(SigningKeyRefused, match="is not a public key of the curve P-256"):
+        with pytest.raises(SigningKeyRefused, match=r"^defs.yaml .*public key.*P-256.*dossier keygen"):
             PublicKey.parse(text, "defs.yaml")
 
 
@@ -133,11 +131,11 @@ def test_a_document_with_a_secret_is_refused(
     """Also if the difference was stored before such files were left out of it."""
     facts, documents = facts_of_first()
     difference = b"+" + signed.key.path.read_bytes().replace(b"\n", b"\n+")
-    with pytest.raises(DossierRefused, match=r"^dossier/code\.diff would hold a private key or a token"):
+    with pytest.raises(DossierRefused, match=rf"^{CODE_DIFFERENCE} .*private key"):
         write(tmp_path, replace(facts, files={CODE_DIFFERENCE: difference}), documents, signed.key)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_public_key_with_a_byte_order_mark_says_so(signed: Signed) -> None:
-    with pytest.raises(SigningKeyRefused, match="K begins with a byte order mark"):
+    with pytest.raises(SigningKeyRefused, match=r"^K .*byte order mark.*UTF-8"):
         PublicKey.parse(f"\ufeff{signed.key.public.pem}", "K")

@@ -50,7 +50,7 @@ def test_the_points_of_a_conditional_space_are_a_tree() -> None:
     assert not space.holds(every[0] | {"hyperparameters.layers": 1})
     # The tree has ten points, although the product of all values has 24.
     TuningSection.model_validate({"space": SPACE, "sampler": "grid", "trials": 10})
-    with pytest.raises(ValidationError, match="the grid has 10 combinations, more than trials 9"):
+    with pytest.raises(ValidationError, match=r"\b10 combinations.* trials 9\b"):
         TuningSection.model_validate({"space": SPACE, "sampler": "grid", "trials": 9})
 
 
@@ -84,5 +84,6 @@ def test_a_condition_that_never_holds_is_refused_at_its_key(when: dict[str, Any]
 
 @pytest.mark.parametrize("sampler", ["GPSampler", "QMCSampler"])
 def test_a_sampler_that_knows_no_conditions_is_refused(sampler: str) -> None:
-    with pytest.raises(ValidationError, match=rf"{sampler} models a space whose parameters all exist"):
+    with pytest.raises(ValidationError, match=rf"{sampler} .*`when`") as refused:
         TuningSection.model_validate({"space": SPACE, "sampler": sampler, "trials": 3})
+    assert [error["loc"] for error in refused.value.errors()] == [("sampler",)]
