@@ -1,5 +1,6 @@
 """Limits of live performance: which days break them, and declarations that are refused."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,14 @@ def day(
     )
 
 
-def broken(rule: dict[str, Any], *figures: DayFigures) -> list[str]:
-    return list(broken_limits([RetrainRule.model_validate(rule)], figures, "a"))
+def broken(rule: dict[str, Any], *figures: DayFigures) -> list[tuple[str, dict[str, str], str]]:
+    """Return each broken limit: its metric, partition → value, and the limit."""
+    found = list(broken_limits([RetrainRule.model_validate(rule)], figures, "a"))
+    limits = [re.findall(r"at (?:most|least) \S+", said) for said in found]
+    values = [{key: value for value, key in re.findall(r"([\d.]+) on (\d+)", said)} for said in found]
+    return [
+        (said.split()[0], facts, limit) for said, facts, (limit,) in zip(found, values, limits, strict=True)
+    ]
 
 
 def test_a_limit_must_be_broken_on_enough_days_in_a_row() -> None:
@@ -65,13 +72,13 @@ def test_a_limit_must_be_broken_on_enough_days_in_a_row() -> None:
     assert broken(rule, day("2", 0.3)) == []
     assert broken(rule, day("1", 0.3), day("2", 0.1), day("3", 0.3)) == []
     assert broken(rule, day("1", 0.1), day("2", 0.3), day("3", 0.4)) == [
-        "drift was 0.3 on 2, 0.4 on 3; at most 0.2 is allowed"
+        ("drift", {"2": "0.3", "3": "0.4"}, "at most 0.2")
     ]
 
 
 def test_days_without_labels_and_of_other_versions_do_not_count() -> None:
     rule = {"metric": "rmse", "at_most": 5}
-    assert broken(rule, day("1", 0.0, 9.0), day("2", 0.0)) == ["rmse was 9 on 1; at most 5 is allowed"]
+    assert broken(rule, day("1", 0.0, 9.0), day("2", 0.0)) == [("rmse", {"1": "9"}, "at most 5")]
     assert broken(rule, day("1", 0.0, 9.0), day("2", 0.0, 4.0)) == []
     assert broken(rule, day("1", 0.0, 9.0, bundle="b")) == []
     assert broken({"metric": "drift", "at_most": 0.2}, day("1", None)) == []
@@ -80,7 +87,7 @@ def test_days_without_labels_and_of_other_versions_do_not_count() -> None:
 def test_drift_from_the_holdout_has_a_limit_of_its_own() -> None:
     rule = {"metric": "holdout_drift", "at_most": 0.2}
     assert broken(rule, day("1", 0.9, holdout=0.1)) == []
-    assert broken(rule, day("1", None, holdout=0.3)) == ["holdout_drift was 0.3 on 1; at most 0.2 is allowed"]
+    assert broken(rule, day("1", None, holdout=0.3)) == [("holdout_drift", {"1": "0.3"}, "at most 0.2")]
 
 
 def test_a_value_at_the_limit_keeps_it() -> None:
