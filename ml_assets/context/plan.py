@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from ml_assets.components.metadata import declared_tables
-from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.pipeline_steps import READ_AT, READ_DIGEST, SETTINGS_DIGEST
+from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.training_pipeline import stage_key
 from ml_assets.context.errors import LaunchRefused
 from ml_assets.context.launch import typed_range

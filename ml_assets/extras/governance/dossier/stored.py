@@ -31,9 +31,9 @@ from ml_assets.model.release.registry import RegisteredVersion
 from ml_assets.model.release.releases import bundles_of
 from ml_assets.model.release.rules import DossierSection
 from ml_assets.model.release.standing import contents_of
+from ml_assets.model.steps.record import card_of, report_of
 from ml_assets.model.steps.train import DIFFERENCE, read_launches, source
 from ml_assets.model.steps.train import LOCK as LOCK_FILE
-from ml_assets.model.steps.record import card_of, report_of
 from resources.artifacts import Artifacts, ArtifactsError
 from resources.ledger import DossierRow, EvaluationRow, ModelLog
 from resources.platform import Platform
