@@ -270,7 +270,7 @@ class _Stop:
     seconds: float
     """Seconds from SIGTERM until all ranks have ended."""
     saved: float
-    """Of them, seconds until the checkpoint counts."""
+    """Seconds until the checkpoint counts, which are part of these."""
     step: float
     """Median seconds of a step."""
     megabytes: float
