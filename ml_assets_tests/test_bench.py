@@ -76,7 +76,7 @@ def test_a_bar_without_time_is_accepted(bar: str) -> None:
 
 
 def test_a_ratio_compares_measurements_of_the_same_round() -> None:
-    """In the second round the machine was ten times slower. Its figures count like those of the others."""
+    """The machine was ten times slower in the second round, whose figures count like those of the others."""
     ratio = ratio_of([2.0, 30.0, 4.0], [1.0, 10.0, 2.0])
     assert (ratio.median, ratio.least, ratio.most, ratio.rounds) == (2.0, 2.0, 3.0, 3)
     assert ratio.spread == "2 to 3 × in 3 rounds"

@@ -84,14 +84,21 @@ def promote(model: str, version: int | None, reason: str | None, despite_inputs:
     The newest evaluation of VERSION must have blessed it against today's champion, and none of its training inputs may
     have been rejected since. A version that was in production before may return without a new evaluation.
     """
+    from ml_assets.model.release.promotion import in_full_minutes
+
     context, acting = deciding()
     if not reason:
         context.project.declared.pipeline(model)  # `NotFound` first, with the names there are
         raise Problem("a promotion needs a reason for the log: add --reason '…'")
-    made = context.promote(model, version, by=acting, reason=reason, despite_inputs=despite_inputs)
+    made = context.promote(
+        model,
+        version,
+        by=acting,
+        reason=reason,
+        despite_inputs=despite_inputs,
+        on_missing=lambda why: say(f"Not compared: {why}"),
+    )
     promotion, number = made.promotion, made.version
-    for why in made.not_compared:
-        say(f"Not compared: {why}")
     promoted_by = f"promoted by {promotion.by.in_words}: {promotion.reason}"
     broken = f"Clients of the version before must change: {'; '.join(made.breaks)}." if made.breaks else ""
     if made.baked_at is not None:
@@ -101,8 +108,6 @@ def promote(model: str, version: int | None, reason: str | None, despite_inputs:
             say(f"Version {made.replaced.version} is no longer the canary. It is in staging.")
         if broken:
             say(broken)
-        from ml_assets.model.release.promotion import in_full_minutes
-
         baked = in_full_minutes(made.baked_at)
         say(f"Into production, from {baked} on: ml-assets promote {model} {number} --reason '…'")
         return

@@ -290,17 +290,25 @@ class Context:
         by: Person,
         reason: str,
         despite_inputs: bool = False,
+        on_missing: Callable[[str], None] = lambda _: None,
     ) -> decisions.Promoted:
         """Put a version into production, or make it the canary, by the rules in force.
 
         By default the canary, without one the blessed version with the newest data. `despite_inputs`: although training
-        inputs were rejected since. Raises `NotFound`, `NotPromotable`, `VersionMissing`, `BundleMissing`,
+        inputs were rejected since. `on_missing` gets each metric of the canary that has no evidence, with the reason,
+        also before a refusal. Raises `NotFound`, `NotPromotable`, `VersionMissing`, `BundleMissing`,
         `BundleDamaged`, `IdentityNeeded` and `ReadOnly`.
         """
         self._require_writes("promote")
         spec = self.project.declared.pipeline(model)
         return decisions.promote(
-            self.project.platform, spec, version, by=by, reason=reason, despite_inputs=despite_inputs
+            self.project.platform,
+            spec,
+            version,
+            by=by,
+            reason=reason,
+            despite_inputs=despite_inputs,
+            on_missing=on_missing,
         )
 
     def approve(

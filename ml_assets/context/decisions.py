@@ -4,7 +4,7 @@ The rules are those of the declared model; whether they count, and whether the p
 `ml_assets.model.release` look up in the ledger.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -37,8 +37,6 @@ class Promoted:
     """Promotion whose place it took; None without one."""
     breaks: Sequence[str]
     """Changes that break clients of the version that was in production, a clause each."""
-    not_compared: Sequence[str]
-    """Metrics of the canary without evidence, with the reason."""
     baked_at: datetime | None
     """End of the bake time, UTC, of a version that became the canary; None for one in production."""
 
@@ -82,10 +80,10 @@ def promote(
     by: Person,
     reason: str,
     despite_inputs: bool,
+    on_missing: Callable[[str], None],
 ) -> Promoted:
     """Promote a version, by default the canary, without one the blessed version with the newest data."""
     model, rules, releases = spec.name, spec.rules, releases_of(platform)
-    missing: list[str] = []
     if version is None:
         newest = promoting.newest_data(releases, model, rules)
         if newest is None:
@@ -100,11 +98,6 @@ def promote(
     with suppress(BundleMissing, BundleDamaged):
         breaks = promoting.breaks_for_clients(releases, model, version)
 
-    def why_worse(canary: Promotion) -> str:
-        found, why = _evidence_against(spec, platform, canary)
-        missing.extend(found)
-        return why
-
     made = promoting.promote(
         releases,
         model,
@@ -113,7 +106,7 @@ def promote(
         reason=reason,
         despite_inputs=despite_inputs,
         rules=rules,
-        why_worse=why_worse,
+        why_worse=lambda canary: _why_worse(spec, platform, canary, on_missing),
     )
     bakes = made.alias == CANARY and rules.canary is not None
     return Promoted(
@@ -122,19 +115,22 @@ def promote(
         before=before,
         replaced=rollback.replaced_by(releases, made) if bakes else None,
         breaks=breaks,
-        not_compared=list(dict.fromkeys(missing)),
         baked_at=rules.canary.end_of_bake(made.at) if bakes and rules.canary is not None else None,
     )
 
 
-def _evidence_against(spec: PipelineSpec, platform: Platform, canary: Promotion) -> tuple[Sequence[str], str]:
-    """Return the metrics without evidence, and the evidence that `canary` is worse than allowed; empty without any."""
+def _why_worse(
+    spec: PipelineSpec, platform: Platform, canary: Promotion, on_missing: Callable[[str], None]
+) -> str:
+    """Return the evidence that `canary` is worse than allowed; empty without any."""
     if spec.release.canary is None or not spec.release.canary.watch:
-        return (), ""
+        return ""
     state = evidence(spec, platform)
     if state.canary != canary:  # replaced meanwhile: the promotion finds that, too
-        return (), ""
-    return state.missing, state.why_worse
+        return ""
+    for why in state.missing:
+        on_missing(why)
+    return state.why_worse
 
 
 def review(
