@@ -103,7 +103,10 @@ def facts_of(home: Path) -> dict[str, Any]:
             for table in reader.tables()
         },
         "verdicts": {
-            table: {key: [one.status for one in ledger.verdicts_on(table, key)] for key in reader.keys(table)}
+            table: {
+                key: [one.status for one in ledger.histories(table, [key]).get(key, [])]
+                for key in reader.keys(table)
+            }
             for table in reader.tables()
         },
         "acceptances": [
