@@ -14,18 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ml_assets.context import decisions
-from ml_assets.context.data import Data
-from ml_assets.context.environments import Environments
 from ml_assets.context.errors import HomeRefused, LaunchRefused, NotFound, ReadOnly
 from ml_assets.context.home import prepare_home, prepare_to_read, read_settings
 from ml_assets.context.project import Project
-from ml_assets.context.versions import registered_version, version_named
-from ml_assets.foundation.reports.page import WrittenPage
-from ml_assets.model.release import rollback
-from ml_assets.model.release.registry import RegisteredVersion
-from ml_assets.model.release.standing import CANARY, PRODUCTION
-from ml_assets.model.steps.record import card_of, evaluation_of
 from resources.ledger import (
     Acceptance,
     Account,
@@ -38,10 +29,15 @@ from resources.ledger import (
 from resources.settings import Settings
 
 if TYPE_CHECKING:
+    from ml_assets.context.data import Data
+    from ml_assets.context.decisions import AcceptedRules, Promoted, Reviewed, RolledBack
+    from ml_assets.context.environments import Environments
     from ml_assets.context.launch import Finished
     from ml_assets.context.plan import LaunchPlan
     from ml_assets.context.views import FeaturesView, OpenedSnapshot
     from ml_assets.extras.reproduction.reproduce import Reproduction
+    from ml_assets.foundation.reports.page import WrittenPage
+    from ml_assets.model.release.registry import RegisteredVersion
     from ml_assets.model.release.runtime import ServingModel
     from ml_assets.pages.version_difference import VersionDifference
     from ml_assets.use.live.canary_watch import CanaryEvidence
@@ -51,14 +47,16 @@ if TYPE_CHECKING:
 class ShownVersion:
     """A registered version with the evaluation that counts for it."""
 
-    registered: RegisteredVersion
+    registered: "RegisteredVersion"
     stage: str
     """`production`, `canary`, `staging` or `archived`."""
     evaluation: EvaluationRow
     _project: Project
 
-    def card(self) -> WrittenPage:
+    def card(self) -> "WrittenPage":
         """Return the model card. Raises `ReportUnavailable` if the report of the evaluation is gone."""
+        from ml_assets.model.steps.record import card_of
+
         return card_of(self._project.platform, self.registered)
 
 
@@ -175,6 +173,7 @@ class Context:
 
         Nothing is stored. Raises `NotFound`, `VersionMissing`, `NotReproducible`, and the errors of a training.
         """
+        from ml_assets.context.versions import version_named
         from ml_assets.extras.reproduction.reproduce import reproduce
 
         found = version_named(self.project, version)
@@ -194,6 +193,9 @@ class Context:
 
         Raises `NotFound`, `VersionMissing`, and `ReportUnavailable` for a version that was never evaluated.
         """
+        from ml_assets.context.versions import registered_version
+        from ml_assets.model.steps.record import evaluation_of
+
         found = registered_version(self.project, model, version)
         return ShownVersion(
             registered=found,
@@ -207,6 +209,7 @@ class Context:
 
         Raises `NotFound`, `VersionMissing` and `ReportUnavailable`.
         """
+        from ml_assets.context.versions import registered_version
         from ml_assets.pages.version_difference import compare_versions
 
         spec = self.project.declared.pipeline(model)
@@ -226,7 +229,7 @@ class Context:
 
     def in_production(self, model: str, at: datetime | None = None) -> Promotion | None:
         """Return the promotion that was in effect at a moment (None: now), from the ledger alone."""
-        return self.project.platform.ledger.models.in_production(model, PRODUCTION, at)
+        return self.project.platform.ledger.models.in_production(model, at=at)
 
     def canary(self, model: str) -> "CanaryEvidence":
         """Return what the requests of a model's canary show so far. Takes nothing back."""
@@ -267,13 +270,17 @@ class Context:
         return FeaturesView(spec=spec, reader=self.project.reader(commit), platform=self.project.platform)
 
     @cached_property
-    def data(self) -> Data:
+    def data(self) -> "Data":
         """Versions of the lake's tables."""
+        from ml_assets.context.data import Data
+
         return Data(self.project)
 
     @cached_property
-    def env(self) -> Environments:
+    def env(self) -> "Environments":
         """Environments of the home. Raises `HomeRefused` in a context of an environment."""
+        from ml_assets.context.environments import Environments
+
         if (inside := self.project.settings.env) is not None:
             raise HomeRefused(
                 f"this context works in environment {inside}, and environments are seen from main: unset ML_ASSETS_ENV"
@@ -291,7 +298,7 @@ class Context:
         reason: str,
         despite_inputs: bool = False,
         on_missing: Callable[[str], None] = lambda _: None,
-    ) -> decisions.Promoted:
+    ) -> "Promoted":
         """Put a version into production, or make it the canary, by the rules in force.
 
         By default the canary, without one the blessed version with the newest data. `despite_inputs`: although training
@@ -301,7 +308,7 @@ class Context:
         """
         self._require_writes("promote")
         spec = self.project.declared.pipeline(model)
-        return decisions.promote(
+        return _decisions().promote(
             self.project.platform,
             spec,
             version,
@@ -313,7 +320,7 @@ class Context:
 
     def approve(
         self, model: str, version: int, *, by: Person, reason: str, read: str | None = None
-    ) -> decisions.Reviewed:
+    ) -> "Reviewed":
         """Approve the newest evaluation of a version. `read` is the digest of the evaluation that was read.
 
         Raises `NotReviewable`, `VersionMissing`, `IdentityNeeded` and `ReadOnly`.
@@ -323,18 +330,18 @@ class Context:
 
     def reject(
         self, model: str, version: int, *, by: Person, reason: str, read: str | None = None
-    ) -> decisions.Reviewed:
+    ) -> "Reviewed":
         """Reject the newest evaluation of a version; an earlier approval no longer counts. Raises as `approve`."""
         self._require_writes("reject")
         return self._review(model, version, approves=False, by=by, reason=reason, read=read)
 
-    def rollback(self, model: str, *, by: Person, reason: str) -> decisions.RolledBack:
+    def rollback(self, model: str, *, by: Person, reason: str) -> "RolledBack":
         """Return to the version that was in production before the present one.
 
         Raises `NotPromotable`, `BundleMissing`, `BundleDamaged`, `IdentityNeeded` and `ReadOnly`.
         """
         self._require_writes("rollback")
-        return decisions.roll_back(self.project.releases, model, by=by, reason=reason)
+        return _decisions().roll_back(self.project.releases, model, by=by, reason=reason)
 
     def demote(self, model: str, *, by: Person, reason: str, canary: bool = False) -> Promotion:
         """Take the version in production, or the canary, out of its place; return the promotion that ended.
@@ -342,19 +349,18 @@ class Context:
         Raises `NotPromotable`, `IdentityNeeded` and `ReadOnly`.
         """
         self._require_writes("demote")
-        role = CANARY if canary else PRODUCTION
-        return rollback.demote(self.project.releases, model, by=by, reason=reason, role=role)
+        return _decisions().demote(self.project.releases, model, by=by, reason=reason, canary=canary)
 
     def archive(self, model: str, version: int, *, by: Person, reason: str) -> Archival:
         """Take a version out of use for good. Raises as `demote`, and `VersionMissing`."""
         self._require_writes("archive")
-        return rollback.archive(self.project.releases, model, version, by=by, reason=reason)
+        return _decisions().archive(self.project.releases, model, version, by=by, reason=reason)
 
-    def accept_rules(self, model: str, *, by: Person, reason: str) -> decisions.AcceptedRules:
+    def accept_rules(self, model: str, *, by: Person, reason: str) -> "AcceptedRules":
         """Put the rules of the declared model in force. Raises `RulesNotAccepted`, `IdentityNeeded` and `ReadOnly`."""
         self._require_writes("accept_rules")
         rules = self.project.declared.pipeline(model).rules
-        return decisions.accept_rules(self.project.releases, model, rules, by=by, reason=reason)
+        return _decisions().accept_rules(self.project.releases, model, rules, by=by, reason=reason)
 
     def accept(self, table: str, partition: str, *, by: Person, reason: str) -> list[Acceptance]:
         """Put the rejected rows of a partition on main as they are.
@@ -363,13 +369,13 @@ class Context:
         `NothingToAccept`, `EvidenceGone`, `IdentityNeeded` and `ReadOnly`.
         """
         self._require_writes("accept")
-        return decisions.accept(self.project, table, partition, by=by, reason=reason)
+        return _decisions().accept(self.project, table, partition, by=by, reason=reason)
 
     def _review(
         self, model: str, version: int, *, approves: bool, by: Person, reason: str, read: str | None
-    ) -> decisions.Reviewed:
+    ) -> "Reviewed":
         rules = self.project.declared.pipeline(model).rules
-        return decisions.review(
+        return _decisions().review(
             self.project.releases,
             model,
             version,
@@ -385,6 +391,13 @@ class Context:
             raise ReadOnly(
                 f"this context only reads, and `{what}` writes: open it with ml_assets.open(writes=True)"
             )
+
+
+def _decisions():
+    """Return the functions of decisions. They load polars and the parts of a release, which most questions need not."""
+    from ml_assets.context import decisions
+
+    return decisions
 
 
 def open_context(home: str | Path | None = None, *, env: str | None = None, writes: bool = False) -> Context:

@@ -18,10 +18,10 @@ from ml_assets.model.release.bundle_store import BundleDamaged, BundleMissing
 from ml_assets.model.release.releases import Releases, releases_of
 from ml_assets.model.release.rules import Rules
 from ml_assets.model.release.rules_in_force import RulesLog
-from ml_assets.model.release.standing import CANARY
+from ml_assets.model.release.standing import CANARY, PRODUCTION
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.use.live.canary_watch import evidence
-from resources.ledger import Acceptance, EvaluationRow, Person, Promotion, Review, RulesRow
+from resources.ledger import Acceptance, Archival, EvaluationRow, Person, Promotion, Review, RulesRow
 from resources.platform import Platform
 
 
@@ -166,6 +166,16 @@ def roll_back(releases: Releases, model: str, *, by: Person, reason: str) -> Rol
         replaced=rollback.replaced_by(releases, made),
         evaluated_since=newest if is_newer else None,
     )
+
+
+def demote(releases: Releases, model: str, *, by: Person, reason: str, canary: bool) -> Promotion:
+    """Take the version in production, or the canary, out of its place; return the promotion that ended."""
+    return rollback.demote(releases, model, by=by, reason=reason, role=CANARY if canary else PRODUCTION)
+
+
+def archive(releases: Releases, model: str, version: int, *, by: Person, reason: str) -> Archival:
+    """Take a version out of use for good."""
+    return rollback.archive(releases, model, version, by=by, reason=reason)
 
 
 def accept_rules(releases: Releases, model: str, rules: Rules, *, by: Person, reason: str) -> AcceptedRules:

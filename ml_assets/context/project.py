@@ -8,9 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ml_assets.data.tables.reader import TableReader
-from ml_assets.model.release.bundle_store import BundleStore
-from ml_assets.model.release.releases import Releases, bundles_of, releases_of
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -18,11 +15,14 @@ if TYPE_CHECKING:
     import dagster as dg
 
     from ml_assets.context.declared import DeclaredComponents
+    from ml_assets.data.tables.reader import TableReader
+    from ml_assets.model.release.bundle_store import BundleStore
+    from ml_assets.model.release.releases import Releases
 
 
 @dataclass(frozen=True)
 class Project:
-    """Platform and declarations in one home. Each part is made at its first use."""
+    """Platform and declarations in one home. Each part is imported and made at its first use."""
 
     settings: Settings
     patience_seconds: float | None = None
@@ -59,16 +59,22 @@ class Project:
         """Folder with a file for each run of a command, locked while its process lives."""
         return self.settings.dagster_home / "commands"
 
-    def reader(self, ref: str = "main") -> TableReader:
+    def reader(self, ref: str = "main") -> "TableReader":
         """Return a reader of the lake at the commit that `ref` names now."""
+        from ml_assets.data.tables.reader import TableReader
+
         return TableReader.at(self.platform.lake, ref)
 
     @property
-    def releases(self) -> Releases:
+    def releases(self) -> "Releases":
         """Versions of the models, and the decisions about them."""
+        from ml_assets.model.release.releases import releases_of
+
         return releases_of(self.platform)
 
     @property
-    def bundles(self) -> BundleStore:
+    def bundles(self) -> "BundleStore":
         """Bundles of the versions."""
+        from ml_assets.model.release.releases import bundles_of
+
         return bundles_of(self.platform)
