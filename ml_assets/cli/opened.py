@@ -37,9 +37,11 @@ def deciding() -> "tuple[Context, Person]":
 def _open(writes: bool, on_main: bool, patience_seconds: float | None) -> "Context":
     # Not at the top: the help of a command needs no context.
     from ml_assets.context import Context
-    from ml_assets.context.home import read_settings, why_ignored
+    from ml_assets.context.home import point_dagster, read_settings, why_ignored
 
     settings = read_settings(env=None) if on_main else read_settings()
     if ignored := why_ignored(settings):
         say_aside(ignored)
-    return Context.open(settings, writes=writes, patience_seconds=patience_seconds)
+    context = Context.open(settings, writes=writes, patience_seconds=patience_seconds)
+    point_dagster(settings)
+    return context

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ml_assets.context.errors import HomeRefused, LaunchRefused, NotFound, ReadOnly
-from ml_assets.context.home import prepare_home, prepare_to_read, read_settings
+from ml_assets.context.home import make_home, pointing_dagster, prepare_to_read, read_settings
 from ml_assets.context.project import Project
 from resources.ledger import (
     Acceptance,
@@ -89,7 +89,7 @@ class Context:
         `HomeRefused` and `EnvironmentMissing`.
         """
         if writes:
-            prepare_home(settings)
+            make_home(settings)
             return cls(Project(settings, patience_seconds), writes=True)
         settings, empty = prepare_to_read(settings)
         return cls(Project(settings, patience_seconds), _home=empty)
@@ -139,7 +139,8 @@ class Context:
         from ml_assets.context.launch import launch
 
         self._require_writes("launch")
-        return launch(self.project, target, partitions, resources=resources, on_progress=on_progress)
+        with pointing_dagster(self.project.settings):
+            return launch(self.project, target, partitions, resources=resources, on_progress=on_progress)
 
     def evaluate(
         self, model: str, partition: str, *, on_progress: Callable[[str], None] = lambda _: None

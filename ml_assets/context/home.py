@@ -7,6 +7,8 @@ Not here: the meaning of settings (`resources.settings`), and the values in `dag
 import hashlib
 import os
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -60,29 +62,33 @@ def unknown_variables() -> list[str]:
 
 
 def prepare_home(settings: Settings) -> None:
-    """Create the folders, write Dagster's settings file, and set DAGSTER_HOME.
+    """Do as `make_home` and `point_dagster`, for a process that works in one home."""
+    make_home(settings)
+    point_dagster(settings)
+
+
+def make_home(settings: Settings) -> None:
+    """Create the folders, and write Dagster's settings file.
 
     Raises `EnvironmentMissing`, and `HomeRefused` if the home cannot be written.
     """
     _require_environment(settings)
-    _make_home(settings)
-    _point_dagster(settings)
+    _make_folders(settings)
 
 
 def prepare_to_read(settings: Settings) -> tuple[Settings, "tempfile.TemporaryDirectory[str] | None"]:
-    """Set DAGSTER_HOME for a context that changes nothing; return its settings, and the folder of its home if that
-    lives as long as the context alone.
+    """Return the settings of a context that changes nothing, and the folder of its home if that lives as long as the
+    context alone.
 
     Lake, ledger and Dagster create their files when they are first opened. If the home has none yet, they are created
     in a temporary folder, which is as empty as the home. Raises `EnvironmentMissing`.
     """
     _require_environment(settings)
-    _point_dagster(settings)
     empty = None
     if not _is_made(settings):
         empty = tempfile.TemporaryDirectory(prefix="ml-assets-", ignore_cleanup_errors=True)
         settings = settings.model_copy(update={"home": Path(empty.name)})
-    _make_home(settings)
+    _make_folders(settings)
     return settings, empty
 
 
@@ -108,9 +114,25 @@ def _is_made(settings: Settings) -> bool:
     return any(one.exists() for one in places)
 
 
-def _point_dagster(settings: Settings) -> None:
+def point_dagster(settings: Settings) -> None:
+    """Set the variables that Dagster and its helper processes read, for a process that works in one home."""
     os.environ["DAGSTER_HOME"] = str(settings.dagster_home)
     os.environ.setdefault("DAGSTER_EVENT_BATCH_SIZE", EVENT_BATCH)
+
+
+@contextmanager
+def pointing_dagster(settings: Settings) -> Generator[None]:
+    """Do as `point_dagster` during the block: a notebook may have contexts of several homes."""
+    before = {name: os.environ.get(name) for name in ("DAGSTER_HOME", "DAGSTER_EVENT_BATCH_SIZE")}
+    point_dagster(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _require_environment(settings: Settings) -> None:
@@ -119,7 +141,7 @@ def _require_environment(settings: Settings) -> None:
         read_environment(settings.home, settings.env)
 
 
-def _make_home(settings: Settings) -> None:
+def _make_folders(settings: Settings) -> None:
     try:
         settings.dagster_home.mkdir(parents=True, exist_ok=True)
         for folder in (settings.home, settings.dagster_home):

@@ -1,5 +1,6 @@
 """`ml_assets.open()`: what commands do, from Python, with typed results; it writes only if it was opened to write."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,20 @@ def test_an_evaluation_is_made_again_without_a_training(context: Context) -> Non
     assert (again.status, again.launched_in) == ("blessed", "terminal")
     with pytest.raises(LaunchRefused, match=f"{MODEL} {WEEK} has no finished training"):
         context.evaluate(MODEL, WEEK)
+
+
+def test_two_homes_in_one_process_stay_apart(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", "/somewhere")
+    other = ml_assets.open(tmp_path / "other", writes=True)
+    assert other.project.instance.get_runs_count() == 0
+    assert other.launch(TABLE, WEEK).materialized == 1
+    assert other.project.instance.get_runs_count() == 1
+    with pytest.raises(NotFound, match=f"ml-assets launch {MODEL} DATE"):
+        other.history(MODEL)
+    assert context.history(MODEL).decisions
+    assert os.environ["DAGSTER_HOME"] == "/somewhere"
 
 
 WRITES = {
